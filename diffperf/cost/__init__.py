@@ -1,0 +1,1 @@
+"""What it costs: silicon, packages, and owning and running a system."""

@@ -1,0 +1,183 @@
+"""One training step: a pipeline of transformer layers over micro-batches, then gradient reduction and the optimizer."""
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from diffperf.cost.ownership import Cost, run_cost
+from diffperf.estimate.collectives import Transfer, place
+from diffperf.estimate.energy import Energy, energy
+from diffperf.estimate.layer import average_layer, layer_backward, layer_forward, recomputed
+from diffperf.estimate.roofline import Machine, Work, gemm_work, stream_work
+from diffperf.hardware.accelerator import width
+from diffperf.hardware.system import System
+from diffperf.quantity import Scalar, output
+from diffperf.relax import Exact, Relaxation, choose
+from diffperf.report.tables import Readable
+from diffperf.workload.memory import Memory, stage_parameters, training_memory
+from diffperf.workload.model import Model
+from diffperf.workload.operators import head, sequence_shards
+from diffperf.workload.strategy import Strategy
+
+
+class StepTime(eqx.Module):
+    """Where a training step goes, seen by the slowest pipeline stage. Adds up to the step time."""
+
+    matmul: Scalar = output("s", "linear layers")
+    attention: Scalar = output("s", "attention cores")
+    elementwise: Scalar = output("s", "norms, activations, residuals")
+    recompute: Scalar = output("s", "recomputed activations")
+    head: Scalar = output("s", "vocabulary projection and loss")
+    tensor_parallel: Scalar = output("s", "tensor-parallel communication")
+    pipeline_bubble: Scalar = output("s", "pipeline bubble")
+    pipeline_transfers: Scalar = output("s", "transfers between pipeline stages")
+    data_parallel: Scalar = output("s", "gradient reduction not overlapped")
+    optimizer: Scalar = output("s", "optimizer")
+
+    @property
+    def total(self) -> Scalar:
+        compute = self.matmul + self.attention + self.elementwise + self.recompute + self.head
+        return (
+            compute
+            + self.tensor_parallel
+            + self.pipeline_bubble
+            + self.pipeline_transfers
+            + self.data_parallel
+            + self.optimizer
+        )
+
+
+class TrainingReport(Readable):
+    """A training step: time, memory, energy and cost."""
+
+    time: Scalar = output("s", "step time")
+    tokens_per_second: Scalar = output("token/s", "tokens per second")
+    mfu: Scalar = output("", "model FLOPs utilization (attention not masked, recomputation not counted)")
+    hfu: Scalar = output("", "hardware FLOPs utilization (FLOPs executed)")
+    power: Scalar = output("W", "average power per device")
+    breakdown: StepTime
+    memory: Memory
+    energy: Energy
+    cost: Cost
+
+
+def model_flops(model: Model, tokens: Scalar, context: Scalar) -> Scalar:
+    """FLOPs of one training pass over `tokens` tokens: three times the forward's GEMMs, attention over the whole context.
+
+    Korthikanti et al. (arXiv 2205.05198, Appendix A): 72·b·s·l·h²·(1 + s/6h + V/12hl) for a plain GPT.
+    """
+    layers = sum(
+        kind.count
+        * (
+            2 * model.hidden * kind.head_dim * (2 * kind.heads + 2 * kind.kv_heads)
+            + 2 * model.hidden * kind.ffn * (2 + kind.gated[1]) * kind.experts_per_token
+            + 4 * context * kind.heads * kind.head_dim
+        )
+        for kind in model.layers
+    )
+    return 3 * tokens * (layers + 2 * model.embedding_parameters)
+
+
+def _head_work(model: Model, strategy: Strategy, machine: Machine, tokens: Scalar) -> Work:
+    """Vocabulary projection, forward and backward, and the cross-entropy in fp32.
+
+    The loss moves 24 bytes per logit: cast (2 + 4), maximum (4), exponential and sum (4 + 4), gradient (4 + 2).
+    """
+    gemms = head(model, strategy.tp, tokens)
+    loss = jnp.reshape(24 / machine.width * tokens * model.vocabulary / strategy.tp, (1,))
+    return (
+        gemm_work(gemms, machine).total()
+        + gemm_work(gemms.backward, machine).total()
+        + stream_work(loss, machine).total()
+    )
+
+
+def _gradient_reduction(parameters: Scalar, system: System, strategy: Strategy, relax: Relaxation) -> Transfer:
+    """All-reduce of the gradients, or under ZeRO-1 their reduce-scatter and the all-gather of the weights (arXiv 1910.02054 §7)."""
+    group = place(system, strategy.dp, strategy.tp, relax)
+    gradients, weights = parameters * width(strategy.gradient_precision), parameters * width(strategy.precision)
+    return choose(
+        strategy.zero,
+        [lambda: group.all_reduce(gradients), lambda: group.all_gather(gradients) + group.all_gather(weights)],
+    )
+
+
+def _optimizer_work(parameters: Scalar, strategy: Strategy, machine: Machine) -> Work:
+    """Adam: gradients read for the norm and for the update, optimizer state read and written, weights written."""
+    owned = parameters * choose(strategy.zero, [lambda: jnp.ones_like(strategy.dp), lambda: 1 / strategy.dp])
+    bytes_ = owned * (2 * width(strategy.gradient_precision) + 2 * strategy.optimizer_bytes + machine.width)
+    return stream_work(jnp.reshape(bytes_ / machine.width, (1,)), machine).total()
+
+
+def training_step(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> TrainingReport:
+    """One optimizer step over `strategy.global_batch` sequences.
+
+    The slowest stage works through all micro-batches; filling and draining the pipeline adds (p − 1)/v micro-batches of a stage
+    (1F1B, and interleaved with v chunks: arXiv 2104.04473 §2.2). Vocabulary projection and loss are on the last stage.
+    """
+    relax = Exact() if relax is None else relax
+    machine = Machine.of(system, strategy, relax)
+    sequences, length = strategy.micro_batch, strategy.sequence_length
+    tokens = sequences * length
+    micro_batches, chunks = strategy.micro_batches, strategy.virtual_stages
+
+    def layer(kind):
+        forward = layer_forward(kind, model, strategy, machine, sequences, length, length)
+        backward = layer_backward(kind, model, strategy, machine, sequences, length)
+        return forward, backward, recomputed(forward, strategy)
+
+    forward, backward, again = average_layer(model, layer)
+    head_work = _head_work(model, strategy, machine, tokens)
+
+    # Two all-reduces a pass, or as many bytes in reduce-scatters and all-gathers with sequence parallelism; full recomputation repeats
+    # the forward ones.
+    residual = tokens * model.hidden * machine.width
+    all_reduces = 2 * (2 + strategy.recompute[2])
+    tensor_parallel = place(system, strategy.tp, 1.0, relax).all_reduce(residual) * all_reduces
+
+    stage_layers = relax.ceil(model.depth / (strategy.pp * chunks)) * chunks
+    layer_time = forward.total.time + backward.total.time + again.time + tensor_parallel.time
+    passes = micro_batches * stage_layers  # layers that a stage runs in a step
+
+    # Every chunk boundary is crossed once forward and once backward; each tensor-parallel rank sends its share (2104.04473 §4.1).
+    pipeline = place(system, strategy.pp, strategy.tp * strategy.dp, relax)
+    share = residual / relax.maximum(strategy.tp, sequence_shards(strategy))
+    transfers = pipeline.send(share) * (2 * chunks * micro_batches)
+
+    parameters = stage_parameters(model, strategy, relax)
+    reduction = _gradient_reduction(parameters, system, strategy, relax)
+    hidden_under = stage_layers * (backward.total.time + again.time)
+    exposed = choose(
+        strategy.overlap_gradients, [lambda: reduction.time, lambda: relax.excess(reduction.time, hidden_under)]
+    )
+    optimizer = _optimizer_work(parameters, strategy, machine)
+
+    breakdown = StepTime(
+        matmul=passes * (forward.matmul.time + backward.matmul.time),
+        attention=passes * (forward.attention.time + backward.attention.time),
+        elementwise=passes * (forward.elementwise.time + backward.elementwise.time),
+        recompute=passes * again.time,
+        head=micro_batches * head_work.time,
+        tensor_parallel=passes * tensor_parallel.time,
+        pipeline_bubble=(strategy.pp - 1) / chunks * stage_layers * layer_time,
+        pipeline_transfers=transfers.time,
+        data_parallel=exposed,
+        optimizer=optimizer.time,
+    )
+    time = breakdown.total
+
+    per_device = micro_batches * model.depth / strategy.pp  # layers an average device runs in a step
+    work = (forward.total + backward.total + again) * per_device + head_work * (micro_batches / strategy.pp) + optimizer
+    spent = energy(system, strategy.precision, work, tensor_parallel * per_device + transfers + reduction, time)
+    flops = model_flops(model, strategy.global_batch * length, length)
+    available = time * strategy.devices * machine.rate
+    return TrainingReport(
+        time=time,
+        tokens_per_second=strategy.global_batch * length / time,
+        mfu=flops / available,
+        hfu=work.flops * strategy.devices / available,
+        power=spent.total / (time * system.n_devices),
+        breakdown=breakdown,
+        memory=training_memory(model, system, strategy, relax),
+        energy=spent,
+        cost=run_cost(system, time, spent.total, relax),
+    )

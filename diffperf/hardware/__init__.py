@@ -1,0 +1,1 @@
+"""What exists: accelerators, memory levels, network tiers, packages, and the technology they are made in."""

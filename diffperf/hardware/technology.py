@@ -1,0 +1,5 @@
+import equinox as eqx
+
+
+class Technology(eqx.Module):
+    pass

@@ -1,0 +1,302 @@
+"""From files to modules: TOML and Hugging Face `config.json` become accelerators, systems, models and strategies.
+
+A file's keys are the fields of a module, checked against their declarations (`diffperf.quantity`). A nested module is a table, an array
+of tables, or the name of another config. Everything wrong with a file is a `ConfigError`: one line with file, key, found, expected, remedy.
+"""
+
+import dataclasses
+import functools
+import importlib.resources
+import json
+import math
+import re
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from diffperf import units
+from diffperf.errors import ConfigError, did_you_mean
+from diffperf.hardware.accelerator import Accelerator
+from diffperf.hardware.package import Packaging, Process
+from diffperf.hardware.system import Prices, Stack, System
+from diffperf.hardware.technology import Technology
+from diffperf.quantity import Choice, Label, Quantity, locate, replace
+from diffperf.workload.huggingface import model_table
+from diffperf.workload.model import Model
+from diffperf.workload.rules import first_violation
+from diffperf.workload.strategy import Strategy
+
+# Where the configs of each kind of module lie, below configs/.
+FOLDERS = {
+    Accelerator: "accelerators",
+    System: "systems",
+    Model: "models",
+    Technology: "technology",
+    Process: "processes",
+    Packaging: "packages",
+    Stack: "stacks",
+    Prices: "prices",
+}
+
+
+@functools.cache
+def config_root() -> Path:
+    """The shipped configs: inside an installed package, or beside it in a checkout."""
+    package = Path(str(importlib.resources.files("diffperf")))
+    return package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
+
+
+def available(folder: str) -> list[str]:
+    """Names of the shipped configs in a folder of configs/."""
+    return sorted(path.stem for path in (config_root() / folder).glob("*.toml"))
+
+
+def find(name: str, folder: str, beside: Path | None = None, asked_by: tuple[str, str] = ("command line", "")) -> Path:
+    """The file that `name` means: a path (relative to the asking file, or to the working directory) or a shipped config."""
+    file, key = asked_by
+    if name.endswith((".toml", ".json")) or "/" in name:
+        for base in ([beside] if beside else []) + [Path()]:
+            if (base / name).is_file():
+                return base / name
+        raise ConfigError(file, key, f'"{name}"', "an existing file", "check the path")
+    path = config_root() / folder / f"{name}.toml"
+    if path.is_file():
+        return path
+    hint = did_you_mean(name, available(folder))
+    raise ConfigError(file, key, f'"{name}"', f"a name from configs/{folder} or a path ending in .toml", hint)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table a TOML file holds."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as problem:
+        raise ConfigError(_display(path), "", f"invalid TOML ({problem})", "TOML", "mend the syntax there") from None
+    except (UnicodeDecodeError, OSError) as problem:
+        raise ConfigError(
+            _display(path), "", f"an unreadable file ({problem})", "UTF-8 text", "check the file"
+        ) from None
+
+
+def _display(path: Path) -> str:
+    """A path as short as it can be understood."""
+    try:
+        return f"configs/{path.relative_to(config_root())}"
+    except ValueError:
+        return str(path)
+
+
+class _Builder:
+    """Builds modules from the tables of one file."""
+
+    def __init__(self, file: str, folder: Path | None = None):
+        self.file, self.folder = file, folder
+
+    def error(self, key: str, found: object, expected: str, remedy: str) -> ConfigError:
+        return ConfigError(self.file, key, found, expected, remedy)
+
+    def module(self, cls: type[eqx.Module], table: Any, prefix: str = "", name: str | None = None) -> Any:
+        """A module of class `cls` from a table."""
+        if not isinstance(table, dict):
+            raise self.error(
+                prefix.rstrip("."), _found(table), f"a table of {cls.__name__} keys", "write it as a TOML table"
+            )
+        if hasattr(cls, "complete"):
+            table = cls.complete(table)
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        for key in table:
+            if key not in fields:
+                hint = did_you_mean(key, list(fields))
+                raise self.error(prefix + key, f'unknown key "{key}"', f"a key of {cls.__name__}", hint)
+        values = {}
+        for field in fields.values():
+            if field.name in table:
+                values[field.name] = self.value(field, table[field.name], prefix + field.name)
+            elif field.name == "name" and "label" in field.metadata and name is not None:
+                values["name"] = name
+            elif field.default is dataclasses.MISSING:
+                raise self.error(prefix + field.name, "no such key", _expected(field), f"add {field.name} = …")
+        return cls(**values)
+
+    def value(self, field: dataclasses.Field, value: Any, key: str) -> Any:
+        """One field's value, checked against its declaration."""
+        if (declared := field.metadata.get("quantity")) is not None:
+            return self.number(declared, value, key)
+        if (declared := field.metadata.get("choice")) is not None:
+            return self.weights(declared, value, key)
+        if "label" in field.metadata:
+            if not isinstance(value, str):
+                raise self.error(key, _found(value), "a text", "quote it")
+            return value
+        if isinstance(field.type, types.GenericAlias):  # tuple[Module, ...]
+            cls = typing.get_args(field.type)[0]
+            if not isinstance(value, list) or not value:
+                raise self.error(key, _found(value), "an array of tables", f"write [[{key}]] before each")
+            return tuple(self.component(cls, item, f"{key}[{index}]") for index, item in enumerate(value))
+        return self.component(field.type, value, key)
+
+    def component(self, cls: type[eqx.Module], value: Any, key: str) -> Any:
+        """A nested module: its table, or the name of the config that holds it."""
+        if isinstance(value, str):
+            if cls not in FOLDERS:
+                raise self.error(key, _found(value), f"a table of {cls.__name__} keys", "write it as a TOML table")
+            return load(cls, value, beside=self.folder, asked_by=(self.file, key))
+        return self.module(cls, value, key + ".", name=key.rsplit(".", 1)[-1])
+
+    def number(self, declared: Quantity, value: Any, key: str) -> float:
+        kind = f"a quantity in {declared.unit}" if declared.unit else "a number"
+        low, high = declared.bounds
+        limits = f"{kind} from {units.show(low, declared.unit)} to {units.show(high, declared.unit)}"
+        try:
+            number = units.parse(value, declared.unit)
+        except units.UnitError as problem:
+            raise self.error(key, _found(value), kind, str(problem)) from None
+        if math.isnan(number) or not low <= number <= high:
+            raise self.error(key, _found(value), limits, f"check the value and its unit ({declared.doc})")
+        return number
+
+    def weights(self, declared: Choice, value: Any, key: str) -> np.ndarray:
+        names = declared.alternatives
+        expected = "true or false" if names == ("off", "on") else "one of " + ", ".join(names)
+        if isinstance(value, dict):
+            numbers = all(
+                isinstance(w, int | float) and not isinstance(w, bool) and 0 <= w <= 1 for w in value.values()
+            )
+            if set(value) <= set(names) and numbers and math.isclose(sum(value.values()), 1, rel_tol=1e-6):
+                return sum(w * declared.one_hot(name) for name, w in value.items())
+            raise self.error(
+                key, _found(value), expected + " or weights of these that add up to 1", "correct the weights"
+            )
+        if isinstance(value, bool | int | str):
+            try:
+                return declared.one_hot(value)
+            except ValueError:
+                pass
+        hint = "write true or false" if names == ("off", "on") else did_you_mean(str(value), list(names))
+        raise self.error(key, _found(value), expected, hint)
+
+
+def _found(value: Any) -> str:
+    return json.dumps(value, default=str, ensure_ascii=False)[:80]
+
+
+def _expected(field: dataclasses.Field) -> str:
+    declared = field.metadata.get("quantity")
+    if declared is not None:
+        return f"{declared.doc}, such as {units.example(declared.unit)}"
+    if (declared := field.metadata.get("choice")) is not None:
+        return "one of " + ", ".join(declared.alternatives)
+    return field.metadata.get("label", field.name.replace("_", " "))
+
+
+def load(
+    cls: type[eqx.Module],
+    name: str | Path,
+    *,
+    beside: Path | None = None,
+    asked_by: tuple[str, str] = ("command line", ""),
+) -> Any:
+    """A module of class `cls` from a shipped config's name or a file's path.
+
+    **Raises:** `ConfigError`, in one line.
+    """
+    path = find(str(name), FOLDERS[cls], beside, asked_by)
+    if path.suffix == ".json":
+        return _Builder(_display(path), path.parent).module(cls, _huggingface(path), name=path.parent.name or path.stem)
+    return _Builder(_display(path), path.parent).module(cls, read_toml(path), name=path.stem)
+
+
+def _huggingface(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as problem:
+        raise ConfigError(
+            path, "", f"invalid JSON ({problem})", "a Hugging Face config.json", "check the file"
+        ) from None
+    if not isinstance(config, dict):
+        raise ConfigError(
+            path, "", f"a {type(config).__name__}", "a Hugging Face config.json (an object)", "check the file"
+        )
+    try:
+        return model_table(config)
+    except KeyError as missing:
+        raise ConfigError(path, *missing.args[0]) from None
+
+
+def load_model(name: str | Path) -> Model:
+    """A model by the name of a shipped config, the path of a TOML file, or of a Hugging Face `config.json`."""
+    return load(Model, name)
+
+
+def load_system(name: str | Path, n_devices: float | None = None) -> System:
+    """A system by the name of a shipped config or the path of a TOML file; `n_devices` scales it out."""
+    system = load(System, name)
+    return system if n_devices is None else replace(system, {"n_devices": n_devices})
+
+
+def load_strategy(table: dict[str, Any], file: str = "command line", n_devices: float | None = None) -> Strategy:
+    """A strategy from a table of its fields. Without `dp` it is what tp and pp leave of `n_devices`."""
+    strategy = _Builder(file).module(Strategy, table)
+    if "dp" in table or n_devices is None:
+        return strategy
+    return replace(strategy, {"dp": max(1.0, n_devices / float(strategy.tp * strategy.pp))})
+
+
+def override(module: eqx.Module, assignments: dict[str, Any], file: str = "command line") -> eqx.Module:
+    """The module with leaves replaced by dotted path: {"accelerator.memory.hbm.bandwidth": "4 TB/s"}, checked like a file's keys."""
+    values = {}
+    for path, text in assignments.items():
+        try:
+            node, declared = locate(module, path)
+        except KeyError as problem:
+            known, missing = problem.args[0]
+            hint = did_you_mean(missing, known) if known else f"{path.rsplit('.', 1)[0]} has no parts"
+            raise ConfigError(file, path, f'unknown name "{missing}"', "a path into the inputs", hint) from None
+        if declared is None:
+            parts = [f.name for f in dataclasses.fields(node)] if isinstance(node, eqx.Module) else []
+            raise ConfigError(file, path, "a group of inputs", "one input", f"go on with one of: {', '.join(parts)}")
+        builder = _Builder(file)
+        if isinstance(declared, Choice):
+            values[path] = builder.weights(declared, _literal(text), path)
+        else:
+            values[path] = builder.number(declared, _literal(text), path)
+    return replace(module, values) if values else module
+
+
+def _literal(text: Any) -> Any:
+    """Command-line text as TOML would read it: numbers and booleans bare, everything else a text."""
+    if not isinstance(text, str):
+        return text
+    if text in ("true", "false"):
+        return text == "true"
+    return float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text.strip()) else text
+
+
+def check(
+    model: Model, system: System, strategy: Strategy, phase: str = "training", file: str = "command line"
+) -> None:
+    """Raises `ConfigError` when no integer layout of the strategy exists (see `diffperf.workload.rules`)."""
+    violation = first_violation(model, system, strategy, phase)
+    if violation is not None:
+        raise ConfigError(file, *violation)
+
+
+__all__ = [
+    "FOLDERS",
+    "Label",
+    "available",
+    "check",
+    "config_root",
+    "find",
+    "load",
+    "load_model",
+    "load_strategy",
+    "load_system",
+    "override",
+    "read_toml",
+]

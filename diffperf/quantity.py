@@ -1,0 +1,184 @@
+"""One declaration for every number and every choice.
+
+A config-born module declares each of its fields once:
+
+    bandwidth: Scalar = quantity("byte/s", "peak sequential bandwidth", bounds=(1e6, 1e16))
+    recompute: Weights = choice("none", "selective", "full", doc="which activations the backward pass computes again")
+
+The loader (units, bounds, unknown keys), the command line (options and help), the tables, the sensitivities, co-design's
+bijections and the random designs of the tests all read that declaration.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+Scalar = Float[Array, ""]
+Weights = Float[Array, " alternatives"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantity:
+    """What is known of a numeric field. `bounds` is the documented range: inside it every estimate is finite."""
+
+    unit: str
+    doc: str
+    bounds: tuple[float, float]
+    log: bool  # spans decades: sampled, searched and plotted on a logarithmic scale
+    integer: bool  # whole in the real world; real to the estimator
+    kind: str  # "input", "price" (a cost input) or "output" (a field of a report)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What is known of a field that weighs alternatives."""
+
+    alternatives: tuple[str, ...]
+    doc: str
+
+    def one_hot(self, name: object) -> np.ndarray:
+        """Weights of a definite choice. Raises `ValueError` when `name` is not an alternative."""
+        if isinstance(name, bool):
+            name = "on" if name else "off"
+        return np.eye(len(self.alternatives))[self.alternatives.index(str(name))]
+
+
+class Label:
+    """A name carried by a module without telling compiled programs apart: an A100 and an H100 share one trace."""
+
+    def __init__(self, text: object = ""):
+        self.text = str(text)
+
+    def __eq__(self, other):
+        return isinstance(other, Label)
+
+    def __hash__(self):
+        return hash(Label)
+
+    def __str__(self):
+        return self.text
+
+    __repr__ = __str__
+
+
+def real(value: Any) -> Array:
+    """A strongly typed float array: a plain Python float would be static, a weakly typed one would retrace."""
+    return jnp.asarray(value, dtype=float)
+
+
+def quantity(
+    unit: str,
+    doc: str,
+    *,
+    bounds: tuple[float, float],
+    default: float = dataclasses.MISSING,
+    log: bool | None = None,
+    integer: bool = False,
+    kind: str = "input",
+) -> Any:
+    """Declares a numeric field in internal units (SI, with byte, FLOP, mm² and USD)."""
+    declared = Quantity(unit, doc, bounds, bounds[0] > 0 if log is None else log, integer, kind)
+    return eqx.field(default=default, converter=real, metadata={"quantity": declared})
+
+
+def output(unit: str, doc: str) -> Any:
+    """Declares a numeric field of a result."""
+    declared = Quantity(unit, doc, (-np.inf, np.inf), False, False, "output")
+    return eqx.field(metadata={"quantity": declared})
+
+
+def choice(*alternatives: str, doc: str, default: str = dataclasses.MISSING) -> Any:
+    """Declares weights over named alternatives: a name, {name: weight}, or an array of weights."""
+    declared = Choice(alternatives, doc)
+
+    def weights(value):
+        if isinstance(value, str | bool | int):
+            value = declared.one_hot(value)
+        elif isinstance(value, dict):
+            value = sum(weight * declared.one_hot(name) for name, weight in value.items())
+        return real(value)
+
+    return eqx.field(default=default, converter=weights, metadata={"choice": declared})
+
+
+def switch(doc: str, *, default: bool = dataclasses.MISSING) -> Any:
+    """Declares a yes/no choice, as weights over ("off", "on")."""
+    return choice("off", "on", doc=doc, default=default)
+
+
+def label(doc: str, default: str = dataclasses.MISSING) -> Any:
+    """Declares a name that is shown to people and ignored by compiled programs."""
+    return eqx.field(static=True, converter=Label, default=default, metadata={"label": doc})
+
+
+def declaration(field: dataclasses.Field) -> Quantity | Choice | None:
+    return field.metadata.get("quantity") or field.metadata.get("choice")
+
+
+def segment(child: Any, index: int) -> str:
+    """How a member of a tuple of modules is named in a path: by its label, else by its position."""
+    return str(child.name) if hasattr(child, "name") else str(index)
+
+
+def walk(module: eqx.Module, prefix: str = "") -> Iterator[tuple[str, Quantity | Choice, Any]]:
+    """Every declared leaf of a module, depth first: (dotted path, declaration, value)."""
+    for field in dataclasses.fields(module):
+        value, path = getattr(module, field.name), f"{prefix}{field.name}"
+        if (declared := declaration(field)) is not None:
+            yield path, declared, value
+        elif isinstance(value, eqx.Module):
+            yield from walk(value, path + ".")
+        elif isinstance(value, tuple):
+            for index, child in enumerate(value):
+                if isinstance(child, eqx.Module):
+                    yield from walk(child, f"{path}.{segment(child, index)}.")
+
+
+def locate(module: eqx.Module, path: str) -> tuple[Any, Quantity | Choice | None]:
+    """The value at a dotted path and its declaration. Raises `KeyError((known names, missing name))`."""
+    declared, node = None, module
+    for name in path.split("."):
+        if isinstance(node, tuple):
+            known = [segment(child, index) for index, child in enumerate(node)]
+            if name not in known:
+                raise KeyError((known, name))
+            node, declared = node[known.index(name)], None
+        elif isinstance(node, eqx.Module):
+            fields = {field.name: field for field in dataclasses.fields(node)}
+            if name not in fields:
+                raise KeyError((list(fields), name))
+            node, declared = getattr(node, name), declaration(fields[name])
+        else:
+            raise KeyError(([], name))
+    return node, declared
+
+
+def replace(module: eqx.Module, values: dict[str, Any]) -> eqx.Module:
+    """The module with the leaves at the given dotted paths replaced; values may be traced.
+
+    **Raises:** `KeyError((known names, missing name))` for a path that is not there.
+    """
+    paths = list(values)
+    for path in paths:
+        locate(module, path)
+    return eqx.tree_at(lambda tree: [locate(tree, path)[0] for path in paths], module, [real(values[p]) for p in paths])
+
+
+def numeric(module: eqx.Module, kind: str | None = None) -> dict[str, tuple[Quantity, Any]]:
+    """The numeric inputs of a module by path, those of one kind if asked."""
+    return {
+        path: (declared, value)
+        for path, declared, value in walk(module)
+        if isinstance(declared, Quantity) and (kind is None or declared.kind == kind)
+    }
+
+
+def as_float64(tree: Any) -> Any:
+    """The same tree with float64 leaves (needs jax's x64 mode)."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=jnp.float64), tree)

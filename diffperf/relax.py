@@ -1,0 +1,140 @@
+"""How max, min, ceil, step and choice are evaluated: exactly, or smoothly with a sharpness.
+
+The estimator is written once against `Relaxation`; passing `Exact()` gives the number to report, `Smooth(sharpness)` the
+differentiable surrogate whose sharpness is a traced number, so annealing never recompiles. Quantities to compare are
+nonnegative, which lets the smooth maximum be a p-norm: free of any scale, an upper bound, and within n^(1/p) of exact.
+"""
+
+import abc
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from diffperf.quantity import real
+
+_TINY = 1e-30  # below every time, byte count and price of the documented ranges, above float32's smallest normal
+
+
+def positive(x: Array) -> Array:
+    """`x` where it is safe to divide by or take the logarithm of, with a zero gradient where it is not (double-where)."""
+    return jnp.where(x > _TINY, x, _TINY)
+
+
+class Relaxation(eqx.Module):
+    """The operations that decide between cases."""
+
+    @abc.abstractmethod
+    def reduce_maximum(self, stacked: Float[Array, "n ..."]) -> Float[Array, "..."]:
+        """max over the leading axis, for values ≥ 0."""
+
+    @abc.abstractmethod
+    def reduce_minimum(self, stacked: Float[Array, "n ..."]) -> Float[Array, "..."]:
+        """min over the leading axis, for values ≥ 0."""
+
+    @abc.abstractmethod
+    def ceil(self, x: Array) -> Array:
+        """The number of whole units that hold x."""
+
+    @abc.abstractmethod
+    def step(self, slack: Array) -> Array:
+        """1 where the relative slack is ≥ 0, else 0."""
+
+    def maximum(self, *values: Array) -> Array:
+        """max of values ≥ 0, broadcast together."""
+        return self.reduce_maximum(jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, values))))
+
+    def minimum(self, *values: Array) -> Array:
+        """min of values ≥ 0, broadcast together."""
+        return self.reduce_minimum(jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, values))))
+
+    def excess(self, demand: Array, supply: Array) -> Array:
+        """What of `demand` is left when `supply` (both ≥ 0) has covered what it can: max(demand − supply, 0)."""
+        return self.maximum(demand, supply) - supply
+
+
+class Exact(Relaxation):
+    """The true max, min, ceil and step."""
+
+    def reduce_maximum(self, stacked):
+        return jnp.max(stacked, axis=0)
+
+    def reduce_minimum(self, stacked):
+        return jnp.min(stacked, axis=0)
+
+    def maximum(self, *values):
+        result = values[0]
+        for value in values[1:]:
+            result = jnp.maximum(result, value)
+        return result
+
+    def minimum(self, *values):
+        result = values[0]
+        for value in values[1:]:
+            result = jnp.minimum(result, value)
+        return result
+
+    def ceil(self, x):
+        return jnp.ceil(x)
+
+    def step(self, slack):
+        return jnp.where(slack >= 0, 1.0, 0.0)
+
+
+class Smooth(Relaxation):
+    """Differentiable everywhere, exact as `sharpness` grows.
+
+    - maximum: p-norm with p = sharpness; exact ≤ smooth ≤ exact · n^(1/p).
+    - minimum: p-norm with p = −sharpness; exact · n^(−1/p) ≤ smooth ≤ exact.
+    - ceil: a once-differentiable staircase through the integers whose slope is never below 1/(1 + sharpness).
+    - step: a sigmoid in the relative slack, 1/2 at zero.
+    """
+
+    sharpness: Float[Array, ""] = eqx.field(converter=real)
+
+    def reduce_maximum(self, stacked):
+        scale = positive(jax.lax.stop_gradient(jnp.max(stacked, axis=0)))
+        # Ratios are at most 1; one below 1e-12 cannot matter, and the floor keeps its logarithm finite.
+        return scale * _norm(jnp.maximum(stacked / scale, 1e-12), self.sharpness)
+
+    def reduce_minimum(self, stacked):
+        scale = positive(jax.lax.stop_gradient(jnp.min(stacked, axis=0)))
+        # Ratios are at least 1, unless the minimum is 0: the floor keeps that case finite without touching the others.
+        return scale * _norm(jnp.maximum(stacked / scale, 0.999), -self.sharpness)
+
+    def ceil(self, x):
+        floor = jax.lax.stop_gradient(jnp.floor(x))
+        fraction = x - floor
+        ramp = jnp.clip(fraction * self.sharpness, 0.0, 1.0)
+        slope = 1.0 / (1.0 + self.sharpness)
+        return floor + (1.0 - slope) * ramp * ramp * (3.0 - 2.0 * ramp) + slope * fraction
+
+    def step(self, slack):
+        return jax.nn.sigmoid(self.sharpness * slack)
+
+
+def _norm(ratios: Float[Array, "n ..."], p: Float[Array, ""]) -> Float[Array, "..."]:
+    """(Σ ratioᵢ^p)^(1/p) over the leading axis, for ratios > 0."""
+    return jnp.exp(jnp.log(jnp.sum(jnp.exp(p * jnp.log(ratios)), axis=0)) / p)
+
+
+def choose(weights: Float[Array, " alternatives"], alternatives: Sequence[Callable[[], Array]]):
+    """Σ weightᵢ · alternativeᵢ, over PyTrees; each alternative is a function without arguments.
+
+    Where the weights are concrete (closed over rather than traced) only the alternatives with weight are evaluated, so a sweep
+    that fixes a choice does not pay for the others. Alternatives must be finite: 0 · ∞ is not 0.
+    """
+    if not isinstance(weights, jax.core.Tracer):
+        concrete = np.asarray(weights)
+        present = [(float(w), alternative) for w, alternative in zip(concrete, alternatives, strict=True) if w != 0]
+        if len(present) == 1 and present[0][0] == 1.0:
+            return present[0][1]()
+        terms = [(w, alternative()) for w, alternative in present]
+    else:
+        terms = [(weights[i], alternative()) for i, alternative in enumerate(alternatives)]
+    return jax.tree.map(
+        lambda *leaves: sum(w * leaf for (w, _), leaf in zip(terms, leaves, strict=True)), *[t for _, t in terms]
+    )

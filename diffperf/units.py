@@ -1,0 +1,152 @@
+"""Physical units, at the boundary only: parse "3.35 TB/s" on the way in, print "21.3 ms" on the way out.
+
+Inside, everything is SI with bytes, FLOP, mm² and USD: byte, s, FLOP/s, W, J, mm, mm^2, nm, USD. A custom pint registry holds
+only the units of this field, so a byte is a dimension of its own and "80 Gb" is not silently a gigabarn.
+"""
+
+import functools
+import math
+import re
+
+import pint
+
+_DEFINITIONS = """
+femto- = 1e-15 = f-
+pico- = 1e-12 = p-
+nano- = 1e-9 = n-
+micro- = 1e-6 = µ- = u-
+milli- = 1e-3 = m-
+centi- = 1e-2 = c-
+kilo- = 1e3 = k- = K-
+mega- = 1e6 = M-
+giga- = 1e9 = G-
+tera- = 1e12 = T-
+peta- = 1e15 = P-
+exa- = 1e18 = E-
+zetta- = 1e21 = Z-
+kibi- = 1024 = Ki-
+mebi- = 1048576 = Mi-
+gibi- = 1073741824 = Gi-
+tebi- = 1099511627776 = Ti-
+second = [time] = s
+minute = 60 * second = min
+hour = 60 * minute = h
+day = 24 * hour
+year = 365.25 * day
+byte = [information] = B
+bit = 0.125 * byte
+FLOP = [operation] = flop
+OP = FLOP
+FLOPS = FLOP / second = flops
+OPS = FLOP / second
+meter = [length] = m
+joule = [energy] = J
+watt = joule / second = W
+watt_hour = 3600 * joule = Wh
+volt = [voltage] = V
+hertz = 1 / second = Hz
+USD = [currency] = dollar
+percent = 0.01
+"""
+
+_PREFIXES = {
+    -15: "f",
+    -12: "p",
+    -9: "n",
+    -6: "µ",
+    -3: "m",
+    0: "",
+    3: "k",
+    6: "M",
+    9: "G",
+    12: "T",
+    15: "P",
+    18: "E",
+    21: "Z",
+}
+_PREFIXED = ("byte/s", "byte", "FLOP/s", "FLOP", "W", "J/byte", "J/FLOP", "J", "s", "Hz", "token/s")
+_SHORT = {"byte": "B", "byte/s": "B/s", "J/byte": "J/B"}
+
+
+class UnitError(ValueError):
+    """A text that is not a quantity of the expected dimension; the message is the remedy."""
+
+
+@functools.cache
+def _registry() -> pint.UnitRegistry:
+    registry = pint.UnitRegistry(None, case_sensitive=True)
+    for line in _DEFINITIONS.strip().splitlines():
+        registry.define(line)
+    return registry
+
+
+def _normalize(text: str) -> str:
+    text = text.strip().replace("%", " percent").replace("²", "^2")
+    if text.startswith("$"):
+        text = text[1:] + " USD" if not re.search(r"[A-Za-z/]", text) else re.sub(r"^\$([\d.,eE+-]+)", r"\1 USD", text)
+    return re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+
+
+def parse(text: str | float, unit: str) -> float:
+    """The magnitude of `text` in `unit` ("" is a pure number). Raises `UnitError` with a remedy in one line.
+
+    A bare number is accepted only where `unit` is "".
+    """
+    if isinstance(text, bool):
+        raise UnitError(f"write {example(unit)}")
+    if isinstance(text, int | float):
+        if unit:
+            raise UnitError(f"a bare number has no unit: write {example(unit)}")
+        return float(text)
+    if not isinstance(text, str):
+        raise UnitError(f"write {example(unit)}")
+    registry = _registry()
+    try:
+        value = registry.Quantity(_normalize(text))
+    except Exception as problem:  # pint raises a dozen kinds, tokenizer and attribute errors among them
+        reason = (
+            f"{problem}".splitlines()[0] if isinstance(problem, pint.errors.UndefinedUnitError) else "not a quantity"
+        )
+        hint = "; write Gbit or GB, not Gb" if re.search(r"\b[kMGTP]b(/s|ps)?\b", text) else ""
+        raise UnitError(f"{reason}{hint}: write {example(unit)}") from None
+    try:
+        magnitude = float(value.to(unit or "").magnitude)
+    except (pint.errors.PintError, TypeError, ValueError):
+        raise UnitError(f"wrong dimension: write {example(unit)}") from None
+    return magnitude
+
+
+_EXAMPLES = {
+    "": "a plain number", "s": '"5 us"', "byte": '"80 GB"', "byte/s": '"3.35 TB/s"', "FLOP/s": '"312 TFLOP/s"', "W": '"400 W"',
+    "J/byte": '"31 pJ/byte"', "J/FLOP": '"0.6 pJ/FLOP"', "J": '"3 kJ"', "mm": '"12 mm"', "mm^2": '"814 mm^2"', "nm": '"7 nm"',
+    "USD": '"$9,346"', "USD/byte": '"15 USD/GB"', "USD/J": '"0.10 USD/kWh"', "1/mm^2": '"0.0009 1/mm^2"', "V": '"0.8 V"',
+    "USD/mm^2": '"0.005 USD/mm^2"', "byte/mm^2": '"2 MB/mm^2"', "Hz": '"1.4 GHz"', "USD/s": '"3 USD/hour"',
+}  # fmt: skip
+
+
+def example(unit: str) -> str:
+    """A text that `parse` accepts for `unit`, to show in an error."""
+    return _EXAMPLES.get(unit, f'"1 {unit}"')
+
+
+def show(value: float, unit: str, digits: int = 4) -> str:
+    """`value` (in `unit`) as people write it: `show(0.0213, "s")` is "21.3 ms"."""
+    value = float(value)
+    if not math.isfinite(value):
+        return str(value)
+    if unit == "USD":
+        return f"${value:,.0f}" if abs(value) >= 1000 else f"${value:.{digits}g}"
+    if unit == "USD/byte":
+        return f"{value * 1e9:.{digits}g} USD/GB"
+    if unit == "USD/J":
+        return f"{value * 3.6e6:.{digits}g} USD/kWh"
+    if unit == "USD/s":
+        return f"{value * 3600:.{digits}g} USD/hour"
+    if unit == "s" and abs(value) >= 7200:
+        return f"{value / 86400:,.{digits}g} days" if abs(value) >= 2 * 86400 else f"{value / 3600:.{digits}g} h"
+    if unit not in _PREFIXED or value == 0:
+        text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+        return f"{text} {_SHORT.get(unit, unit)}".rstrip()
+    power = 3 * math.floor(math.log10(abs(value) * (1 + 1e-9)) / 3)
+    power = min(max(power, -15), 0 if unit == "s" else 21)
+    return f"{value / 10.0**power:.{digits}g} {_PREFIXES[power]}{_SHORT.get(unit, unit)}"
