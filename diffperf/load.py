@@ -25,7 +25,7 @@ from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.package import Packaging, Process
 from diffperf.hardware.system import Prices, Stack, System
 from diffperf.hardware.technology import Technology
-from diffperf.quantity import Choice, Label, Quantity, locate, replace
+from diffperf.quantity import Choice, Label, Quantity, locate, replace, segment
 from diffperf.workload.huggingface import model_table
 from diffperf.workload.model import Model
 from diffperf.workload.rules import first_violation
@@ -76,14 +76,12 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as problem:
-        raise ConfigError(_display(path), "", f"invalid TOML ({problem})", "TOML", "mend the syntax there") from None
+        raise ConfigError(display(path), "", f"invalid TOML ({problem})", "TOML", "mend the syntax there") from None
     except (UnicodeDecodeError, OSError) as problem:
-        raise ConfigError(
-            _display(path), "", f"an unreadable file ({problem})", "UTF-8 text", "check the file"
-        ) from None
+        raise ConfigError(display(path), "", f"an unreadable file ({problem})", "UTF-8 text", "check the file") from None
 
 
-def _display(path: Path) -> str:
+def display(path: Path) -> str:
     """A path as short as it can be understood."""
     try:
         return f"configs/{path.relative_to(config_root())}"
@@ -103,9 +101,7 @@ class _Builder:
     def module(self, cls: type[eqx.Module], table: Any, prefix: str = "", name: str | None = None) -> Any:
         """A module of class `cls` from a table."""
         if not isinstance(table, dict):
-            raise self.error(
-                prefix.rstrip("."), _found(table), f"a table of {cls.__name__} keys", "write it as a TOML table"
-            )
+            raise self.error(prefix.rstrip("."), _found(table), f"a table of {cls.__name__} keys", "write it as a TOML table")
         if hasattr(cls, "complete"):
             table = cls.complete(table)
         fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -164,14 +160,10 @@ class _Builder:
         names = declared.alternatives
         expected = "true or false" if names == ("off", "on") else "one of " + ", ".join(names)
         if isinstance(value, dict):
-            numbers = all(
-                isinstance(w, int | float) and not isinstance(w, bool) and 0 <= w <= 1 for w in value.values()
-            )
+            numbers = all(isinstance(w, int | float) and not isinstance(w, bool) and 0 <= w <= 1 for w in value.values())
             if set(value) <= set(names) and numbers and math.isclose(sum(value.values()), 1, rel_tol=1e-6):
                 return sum(w * declared.one_hot(name) for name, w in value.items())
-            raise self.error(
-                key, _found(value), expected + " or weights of these that add up to 1", "correct the weights"
-            )
+            raise self.error(key, _found(value), expected + " or weights of these that add up to 1", "correct the weights")
         if isinstance(value, bool | int | str):
             try:
                 return declared.one_hot(value)
@@ -207,21 +199,17 @@ def load(
     """
     path = find(str(name), FOLDERS[cls], beside, asked_by)
     if path.suffix == ".json":
-        return _Builder(_display(path), path.parent).module(cls, _huggingface(path), name=path.parent.name or path.stem)
-    return _Builder(_display(path), path.parent).module(cls, read_toml(path), name=path.stem)
+        return _Builder(display(path), path.parent).module(cls, _huggingface(path), name=path.parent.name or path.stem)
+    return _Builder(display(path), path.parent).module(cls, read_toml(path), name=path.stem)
 
 
 def _huggingface(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as problem:
-        raise ConfigError(
-            path, "", f"invalid JSON ({problem})", "a Hugging Face config.json", "check the file"
-        ) from None
+        raise ConfigError(path, "", f"invalid JSON ({problem})", "a Hugging Face config.json", "check the file") from None
     if not isinstance(config, dict):
-        raise ConfigError(
-            path, "", f"a {type(config).__name__}", "a Hugging Face config.json (an object)", "check the file"
-        )
+        raise ConfigError(path, "", f"a {type(config).__name__}", "a Hugging Face config.json (an object)", "check the file")
     try:
         return model_table(config)
     except KeyError as missing:
@@ -247,39 +235,48 @@ def load_strategy(table: dict[str, Any], file: str = "command line", n_devices: 
     return replace(strategy, {"dp": max(1.0, n_devices / float(strategy.tp * strategy.pp))})
 
 
+def checked(declared: Quantity | Choice, value: Any, file: str, key: str) -> float | np.ndarray:
+    """One value as a file would give it, in internal units or as weights over the alternatives, checked against its declaration."""
+    builder = _Builder(file)
+    return builder.weights(declared, value, key) if isinstance(declared, Choice) else builder.number(declared, value, key)
+
+
+def declared_at(module: eqx.Module, path: str, file: str, key: str | None = None) -> Quantity | Choice:
+    """The declaration of the input at a dotted path. A path to nothing, or to a group of inputs, is a `ConfigError` under `key`."""
+    key = path if key is None else key
+    try:
+        node, declared = locate(module, path)
+    except KeyError as problem:
+        known, missing = problem.args[0]
+        hint = did_you_mean(missing, known) if known else f"{path.rsplit('.', 1)[0]} has no parts"
+        raise ConfigError(file, key, f'unknown name "{missing}"', "a path into the inputs", hint) from None
+    if declared is None:
+        if isinstance(node, Label):
+            raise ConfigError(file, key, "a name", "a number or a choice", "names are not inputs")
+        members = enumerate(node) if isinstance(node, tuple) else []
+        parts = [segment(child, index) for index, child in members] or [field.name for field in dataclasses.fields(node)]
+        raise ConfigError(file, key, "a group of inputs", "one input", f"go on with one of: {', '.join(parts)}")
+    return declared
+
+
 def override(module: eqx.Module, assignments: dict[str, Any], file: str = "command line") -> eqx.Module:
     """The module with leaves replaced by dotted path: {"accelerator.memory.hbm.bandwidth": "4 TB/s"}, checked like a file's keys."""
-    values = {}
-    for path, text in assignments.items():
-        try:
-            node, declared = locate(module, path)
-        except KeyError as problem:
-            known, missing = problem.args[0]
-            hint = did_you_mean(missing, known) if known else f"{path.rsplit('.', 1)[0]} has no parts"
-            raise ConfigError(file, path, f'unknown name "{missing}"', "a path into the inputs", hint) from None
-        if declared is None:
-            parts = [f.name for f in dataclasses.fields(node)] if isinstance(node, eqx.Module) else []
-            raise ConfigError(file, path, "a group of inputs", "one input", f"go on with one of: {', '.join(parts)}")
-        builder = _Builder(file)
-        if isinstance(declared, Choice):
-            values[path] = builder.weights(declared, _literal(text), path)
-        else:
-            values[path] = builder.number(declared, _literal(text), path)
+    values = {path: checked(declared_at(module, path, file), literal(text), file, path) for path, text in assignments.items()}
     return replace(module, values) if values else module
 
 
-def _literal(text: Any) -> Any:
+def literal(text: Any) -> Any:
     """Command-line text as TOML would read it: numbers and booleans bare, everything else a text."""
     if not isinstance(text, str):
         return text
     if text in ("true", "false"):
         return text == "true"
+    if re.fullmatch(r"[+-]?\d+", text.strip()):
+        return int(text)
     return float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text.strip()) else text
 
 
-def check(
-    model: Model, system: System, strategy: Strategy, phase: str = "training", file: str = "command line"
-) -> None:
+def check(model: Model, system: System, strategy: Strategy, phase: str = "training", file: str = "command line") -> None:
     """Raises `ConfigError` when no integer layout of the strategy exists (see `diffperf.workload.rules`)."""
     violation = first_violation(model, system, strategy, phase)
     if violation is not None:
@@ -291,8 +288,12 @@ __all__ = [
     "Label",
     "available",
     "check",
+    "checked",
     "config_root",
+    "declared_at",
+    "display",
     "find",
+    "literal",
     "load",
     "load_model",
     "load_strategy",

@@ -141,7 +141,10 @@ def walk(module: eqx.Module, prefix: str = "") -> Iterator[tuple[str, Quantity |
 
 
 def locate(module: eqx.Module, path: str) -> tuple[Any, Quantity | Choice | None]:
-    """The value at a dotted path and its declaration. Raises `KeyError((known names, missing name))`."""
+    """The value at a dotted path and its declaration; a module of parts that add up also has its `total`.
+
+    **Raises:** `KeyError((known names, missing name))` for a path that is not there.
+    """
     declared, node = None, module
     for name in path.split("."):
         if isinstance(node, tuple):
@@ -151,6 +154,10 @@ def locate(module: eqx.Module, path: str) -> tuple[Any, Quantity | Choice | None
             node, declared = node[known.index(name)], None
         elif isinstance(node, eqx.Module):
             fields = {field.name: field for field in dataclasses.fields(node)}
+            if name == "total" and isinstance(getattr(type(node), "total", None), property):
+                part = next(d for d in map(declaration, fields.values()) if d is not None)
+                node, declared = node.total, dataclasses.replace(part, doc="total")
+                continue
             if name not in fields:
                 raise KeyError((list(fields), name))
             node, declared = getattr(node, name), declaration(fields[name])

@@ -102,8 +102,8 @@ class Smooth(Relaxation):
 
     def reduce_minimum(self, stacked):
         scale = positive(jax.lax.stop_gradient(jnp.min(stacked, axis=0)))
-        # Ratios are at least 1, unless the minimum is 0: the floor keeps that case finite without touching the others.
-        return scale * _norm(jnp.maximum(stacked / scale, 0.999), -self.sharpness)
+        # Ratios are at least 1, unless the minimum is 0: the bounds keep that case finite without touching the others.
+        return scale * _norm(jnp.clip(stacked / scale, 0.999, 1e12), -self.sharpness)
 
     def ceil(self, x):
         floor = jax.lax.stop_gradient(jnp.floor(x))
@@ -118,7 +118,8 @@ class Smooth(Relaxation):
 
 def _norm(ratios: Float[Array, "n ..."], p: Float[Array, ""]) -> Float[Array, "..."]:
     """(Σ ratioᵢ^p)^(1/p) over the leading axis, for ratios > 0."""
-    return jnp.exp(jnp.log(jnp.sum(jnp.exp(p * jnp.log(ratios)), axis=0)) / p)
+    # The largest term is 1, unless all values are 0: the floor keeps that case finite.
+    return jnp.exp(jnp.log(jnp.maximum(jnp.sum(jnp.exp(p * jnp.log(ratios)), axis=0), 0.5)) / p)
 
 
 def choose(weights: Float[Array, " alternatives"], alternatives: Sequence[Callable[[], Array]]):
@@ -135,6 +136,4 @@ def choose(weights: Float[Array, " alternatives"], alternatives: Sequence[Callab
         terms = [(w, alternative()) for w, alternative in present]
     else:
         terms = [(weights[i], alternative()) for i, alternative in enumerate(alternatives)]
-    return jax.tree.map(
-        lambda *leaves: sum(w * leaf for (w, _), leaf in zip(terms, leaves, strict=True)), *[t for _, t in terms]
-    )
+    return jax.tree.map(lambda *leaves: sum(w * leaf for (w, _), leaf in zip(terms, leaves, strict=True)), *[t for _, t in terms])

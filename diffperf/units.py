@@ -64,7 +64,21 @@ _PREFIXES = {
     18: "E",
     21: "Z",
 }
-_PREFIXED = ("byte/s", "byte", "FLOP/s", "FLOP", "W", "J/byte", "J/FLOP", "J", "s", "Hz", "token/s")
+# Units shown with a prefix, and the powers of ten it may stand for: what is counted has no thousandths, a second no thousands.
+_COUNTED, _MEASURED = (0, 21), (-15, 21)
+_PREFIXED = {
+    "byte": _COUNTED,
+    "byte/s": _COUNTED,
+    "FLOP": _COUNTED,
+    "FLOP/s": _COUNTED,
+    "Hz": _COUNTED,
+    "token/s": _COUNTED,
+    "W": _MEASURED,
+    "J": _MEASURED,
+    "J/byte": _MEASURED,
+    "J/FLOP": _MEASURED,
+    "s": (-15, 0),
+}
 _SHORT = {"byte": "B", "byte/s": "B/s", "J/byte": "J/B"}
 
 
@@ -80,10 +94,14 @@ def _registry() -> pint.UnitRegistry:
     return registry
 
 
+# One number, then a unit: words with small powers, multiplied or divided ("GB", "USD/kWh", "1/cm^2", "J s^-1").
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_UNIT = re.compile(r"((1\s*)?/\s*)?[A-Za-zµ_]+(\^-?\d)?(\s*[*/ ]\s*[A-Za-zµ_]+(\^-?\d)?)*")
+
+
 def _normalize(text: str) -> str:
-    text = text.strip().replace("%", " percent").replace("²", "^2")
-    if text.startswith("$"):
-        text = text[1:] + " USD" if not re.search(r"[A-Za-z/]", text) else re.sub(r"^\$([\d.,eE+-]+)", r"\1 USD", text)
+    text = text.strip().replace("%", " percent").replace("²", "^2").replace("μ", "µ").replace(" per ", "/")
+    text = re.sub(r"^([+-]?)\$\s*([\d.,]+([eE][+-]?\d+)?)", r"\1\2 USD", text)
     return re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
 
 
@@ -97,23 +115,38 @@ def parse(text: str | float, unit: str) -> float:
     if isinstance(text, int | float):
         if unit:
             raise UnitError(f"a bare number has no unit: write {example(unit)}")
-        return float(text)
+        try:
+            return float(text)
+        except OverflowError:
+            raise UnitError("a number too large to compute with: write a smaller one") from None
     if not isinstance(text, str):
         raise UnitError(f"write {example(unit)}")
+    text = _normalize(text)
+    number = _NUMBER.match(text)
+    measured_in = text[number.end() :].strip() if number else ""
+    if number is None or (measured_in and not _UNIT.fullmatch(measured_in)):
+        raise UnitError(f"a quantity is one number and a unit: write {example(unit)}")
+    if unit and not measured_in:
+        raise UnitError(f"a number without its unit: write {example(unit)}")
+    magnitude = float(number[0]) * _factor(measured_in, unit)
+    if not math.isfinite(magnitude):
+        raise UnitError(f"a number too large to compute with: write {example(unit)}")
+    return magnitude
+
+
+@functools.cache
+def _factor(measured_in: str, unit: str) -> float:
+    """How many `unit` one `measured_in` is. Raises `UnitError` with a remedy."""
     registry = _registry()
     try:
-        value = registry.Quantity(_normalize(text))
-    except Exception as problem:  # pint raises a dozen kinds, tokenizer and attribute errors among them
-        reason = (
-            f"{problem}".splitlines()[0] if isinstance(problem, pint.errors.UndefinedUnitError) else "not a quantity"
-        )
-        hint = "; write Gbit or GB, not Gb" if re.search(r"\b[kMGTP]b(/s|ps)?\b", text) else ""
-        raise UnitError(f"{reason}{hint}: write {example(unit)}") from None
-    try:
-        magnitude = float(value.to(unit or "").magnitude)
-    except (pint.errors.PintError, TypeError, ValueError):
+        return float(registry.Quantity(f"1 {measured_in}").to(unit).magnitude)
+    except pint.errors.UndefinedUnitError as problem:
+        hint = "; write Gbit or GB, not Gb" if re.search(r"\b[kMGTP]b(/s|ps)?\b", measured_in) else ""
+        raise UnitError(f"{problem}".splitlines()[0] + f"{hint}: write {example(unit)}") from None
+    except pint.errors.DimensionalityError:
         raise UnitError(f"wrong dimension: write {example(unit)}") from None
-    return magnitude
+    except Exception:  # pint raises a dozen kinds, tokenizer and attribute errors among them
+        raise UnitError(f"not a unit: write {example(unit)}") from None
 
 
 _EXAMPLES = {
@@ -135,7 +168,8 @@ def show(value: float, unit: str, digits: int = 4) -> str:
     if not math.isfinite(value):
         return str(value)
     if unit == "USD":
-        return f"${value:,.0f}" if abs(value) >= 1000 else f"${value:.{digits}g}"
+        text = f"{abs(value):,.0f}" if abs(value) >= 999.5 else f"{abs(value):.{digits}g}"
+        return f"{'-' if value < 0 else ''}${text}"
     if unit == "USD/byte":
         return f"{value * 1e9:.{digits}g} USD/GB"
     if unit == "USD/J":
@@ -147,6 +181,7 @@ def show(value: float, unit: str, digits: int = 4) -> str:
     if unit not in _PREFIXED or value == 0:
         text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
         return f"{text} {_SHORT.get(unit, unit)}".rstrip()
-    power = 3 * math.floor(math.log10(abs(value) * (1 + 1e-9)) / 3)
-    power = min(max(power, -15), 0 if unit == "s" else 21)
+    least, most = _PREFIXED[unit]
+    rounded = float(f"{abs(value):.{digits - 1}e}")  # 999.99 ms is 1 s, not 1000 ms
+    power = min(max(3 * math.floor(math.log10(rounded) / 3 + 1e-12), least), most)
     return f"{value / 10.0**power:.{digits}g} {_PREFIXES[power]}{_SHORT.get(unit, unit)}"

@@ -67,9 +67,7 @@ def package_cost(accelerator: Accelerator, relax: Relaxation) -> PackageCost:
         substrate_area = rules.package_area_factor * area
         # Several chips need more substrate layers, the larger the more.
         several = relax.step(pieces - 1.5)
-        layers = 1 + several * (
-            0.5 + 0.25 * relax.step(substrate_area / 289 - 1) + 0.25 * relax.step(substrate_area / 900 - 1)
-        )
+        layers = 1 + several * (0.5 + 0.25 * relax.step(substrate_area / 289 - 1) + 0.25 * relax.step(substrate_area / 900 - 1))
         substrate = substrate_area * rules.substrate_price * layers
         loss = 1 / _bonded(rules.organic_bonding_yield, pieces) - 1
         return area * rules.c4_bump_price, substrate, substrate * loss, loss

@@ -23,9 +23,7 @@ class Energy(eqx.Module):
         return self.compute + self.memory + self.network + self.static
 
 
-def energy(
-    system: System, precision: Float[Array, " precisions"], work: Work, transfer: Transfer, time: Scalar
-) -> Energy:
+def energy(system: System, precision: Float[Array, " precisions"], work: Work, transfer: Transfer, time: Scalar) -> Energy:
     """Energy of `work` and `transfer` on every device (averages) within `time` seconds."""
     accelerator, devices = system.accelerator, system.n_devices
     per_byte = jnp.stack([level.energy for level in accelerator.memory[1:]])

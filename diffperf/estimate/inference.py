@@ -30,9 +30,7 @@ class PassTime(eqx.Module):
 
     @property
     def total(self) -> Scalar:
-        return (
-            self.matmul + self.attention + self.elementwise + self.head + self.tensor_parallel + self.pipeline_transfers
-        )
+        return self.matmul + self.attention + self.elementwise + self.head + self.tensor_parallel + self.pipeline_transfers
 
 
 class PassReport(Readable):
@@ -70,15 +68,11 @@ def _pass(model: Model, system: System, strategy: Strategy, queries: Scalar, con
     sequences = strategy.global_batch / strategy.dp
     residual = sequences * queries * model.hidden * machine.width
 
-    forward = average_layer(
-        model, lambda kind: layer_forward(kind, model, strategy, machine, sequences, queries, context)
-    )
+    forward = average_layer(model, lambda kind: layer_forward(kind, model, strategy, machine, sequences, queries, context))
     head_work = gemm_work(head(model, strategy.tp, sequences), machine).total()
     # Two all-reduces a layer, one after attention and one after the MLP (arXiv 1909.08053 §3).
     tensor_parallel = place(system, strategy.tp, 1.0, relax).all_reduce(residual) * (2 * model.depth)
-    transfers = place(system, strategy.pp, strategy.tp * strategy.dp, relax).send(residual / strategy.tp) * (
-        strategy.pp - 1
-    )
+    transfers = place(system, strategy.pp, strategy.tp * strategy.dp, relax).send(residual / strategy.tp) * (strategy.pp - 1)
 
     layers = forward * model.depth
     breakdown = PassTime(
@@ -140,10 +134,7 @@ def generate(model: Model, system: System, strategy: Strategy, relax: Relaxation
     passes = strategy.output_length - 1
     time = first.total + passes * each.total
     spent = Energy(
-        *(
-            getattr(first_energy, part) + passes * getattr(each_energy, part)
-            for part in ("compute", "memory", "network", "static")
-        )
+        *(getattr(first_energy, part) + passes * getattr(each_energy, part) for part in ("compute", "memory", "network", "static"))
     )
     tokens = strategy.global_batch * strategy.output_length
     cost = run_cost(system, time, spent.total, relax)

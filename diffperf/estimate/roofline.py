@@ -6,6 +6,7 @@ latency; plus the overhead that no other kernel hides (Williams et al., CACM 200
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from diffperf.hardware.accelerator import Accelerator, width
@@ -15,7 +16,7 @@ from diffperf.workload.operators import AttentionCore, Gemms, concatenate
 from diffperf.workload.strategy import Strategy
 
 # Tiles (rows, columns) that a compute unit may work on: the shapes CUTLASS ships as defaults for large, medium and skinny GEMMs.
-TILES = jnp.array([(256.0, 128.0), (128.0, 128.0), (64.0, 64.0), (16.0, 64.0)])
+TILES = np.array([(256.0, 128.0), (128.0, 128.0), (64.0, 64.0), (16.0, 64.0)])
 
 
 class Work(eqx.Module):
@@ -33,9 +34,7 @@ class Work(eqx.Module):
 
     def total(self) -> "Work":
         """The sum over all operators."""
-        return Work(
-            jnp.sum(self.time), jnp.sum(self.flops), jnp.sum(self.traffic, axis=tuple(range(1, self.traffic.ndim)))
-        )
+        return Work(jnp.sum(self.time), jnp.sum(self.flops), jnp.sum(self.traffic, axis=tuple(range(1, self.traffic.ndim))))
 
 
 class Machine(eqx.Module):
@@ -74,10 +73,7 @@ def _blocks(machine: Machine) -> list[Scalar]:
 def _memory_time(machine: Machine, traffic: list[Array]) -> list[Array]:
     """Time each level outside the innermost needs for its bytes."""
     levels = machine.accelerator.memory[1:]
-    return [
-        bytes_ / (level.bandwidth * level.efficiency) + level.latency
-        for bytes_, level in zip(traffic, levels, strict=True)
-    ]
+    return [bytes_ / (level.bandwidth * level.efficiency) + level.latency for bytes_, level in zip(traffic, levels, strict=True)]
 
 
 def gemm_work(gemms: Gemms, machine: Machine) -> Work:
@@ -90,7 +86,7 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     relax, accelerator = machine.relax, machine.accelerator
     m, n, k, batch = gemms.m, gemms.n, gemms.k, gemms.batch
     first_block, *outer_blocks = _blocks(machine)
-    rows, columns = TILES[:, 0, None].astype(m.dtype), TILES[:, 1, None].astype(m.dtype)
+    rows, columns = jnp.asarray(TILES.T[..., None], m.dtype)
 
     tiles = batch * relax.ceil(m / rows) * relax.ceil(n / columns)
     waves = relax.ceil(tiles / accelerator.compute_units)
@@ -149,8 +145,7 @@ def attention_forward(core: AttentionCore, dropout: Scalar, machine: Machine, ke
 
     def standard():
         return (
-            gemm_work(core.gemms, machine).total()
-            + stream_work(softmax_elements(core, dropout, backward=False), machine).total()
+            gemm_work(core.gemms, machine).total() + stream_work(softmax_elements(core, dropout, backward=False), machine).total()
         )
 
     def flash():
@@ -164,10 +159,7 @@ def attention_backward(core: AttentionCore, dropout: Scalar, machine: Machine, k
 
     def standard():
         gemms = concatenate(core.gemms.input_gradient, core.gemms.weight_gradient)
-        return (
-            gemm_work(gemms, machine).total()
-            + stream_work(softmax_elements(core, dropout, backward=True), machine).total()
-        )
+        return gemm_work(gemms, machine).total() + stream_work(softmax_elements(core, dropout, backward=True), machine).total()
 
     def flash():
         return flash_work(core, machine, 10 * core.visible_scores * core.head_dim, passes=2.0)

@@ -36,14 +36,7 @@ class StepTime(eqx.Module):
     @property
     def total(self) -> Scalar:
         compute = self.matmul + self.attention + self.elementwise + self.recompute + self.head
-        return (
-            compute
-            + self.tensor_parallel
-            + self.pipeline_bubble
-            + self.pipeline_transfers
-            + self.data_parallel
-            + self.optimizer
-        )
+        return compute + self.tensor_parallel + self.pipeline_bubble + self.pipeline_transfers + self.data_parallel + self.optimizer
 
 
 class TrainingReport(Readable):
@@ -84,11 +77,7 @@ def _head_work(model: Model, strategy: Strategy, machine: Machine, tokens: Scala
     """
     gemms = head(model, strategy.tp, tokens)
     loss = jnp.reshape(24 / machine.width * tokens * model.vocabulary / strategy.tp, (1,))
-    return (
-        gemm_work(gemms, machine).total()
-        + gemm_work(gemms.backward, machine).total()
-        + stream_work(loss, machine).total()
-    )
+    return gemm_work(gemms, machine).total() + gemm_work(gemms.backward, machine).total() + stream_work(loss, machine).total()
 
 
 def _gradient_reduction(parameters: Scalar, system: System, strategy: Strategy, relax: Relaxation) -> Transfer:
@@ -146,9 +135,7 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
     parameters = stage_parameters(model, strategy, relax)
     reduction = _gradient_reduction(parameters, system, strategy, relax)
     hidden_under = stage_layers * (backward.total.time + again.time)
-    exposed = choose(
-        strategy.overlap_gradients, [lambda: reduction.time, lambda: relax.excess(reduction.time, hidden_under)]
-    )
+    exposed = choose(strategy.overlap_gradients, [lambda: reduction.time, lambda: relax.excess(reduction.time, hidden_under)])
     optimizer = _optimizer_work(parameters, strategy, machine)
 
     breakdown = StepTime(

@@ -57,9 +57,7 @@ class Accelerator(eqx.Module):
     """One device. `memory` runs from the innermost level to device memory; capacities and bandwidths are whole-device totals."""
 
     name: Label = label("identifier, such as a100-sxm4-80gb")
-    compute_units: Scalar = quantity(
-        "", "independent units (SM, CU, core) that tiles are dealt to", bounds=(1, 1e4), integer=True
-    )
+    compute_units: Scalar = quantity("", "independent units (SM, CU, core) that tiles are dealt to", bounds=(1, 1e4), integer=True)
     matrix: MatrixRates
     vector: Scalar = quantity("FLOP/s", "peak rate outside the matrix units, fp32", bounds=(1e9, 1e17))
     memory: tuple[MemoryLevel, ...]
@@ -67,9 +65,7 @@ class Accelerator(eqx.Module):
     static_power: Scalar = quantity("W", "power drawn whatever the device does", bounds=(0.1, 1e4))
     power_limit: Scalar = quantity("W", "thermal design power", bounds=(1, 1e5))
     matrix_efficiency: Scalar = quantity("", "reachable fraction of the matrix peak in large GEMMs", bounds=(0.05, 1.0))
-    attention_efficiency: Scalar = quantity(
-        "", "reachable fraction of the matrix peak in fused attention", bounds=(0.05, 1.0)
-    )
+    attention_efficiency: Scalar = quantity("", "reachable fraction of the matrix peak in fused attention", bounds=(0.05, 1.0))
     package: Package
 
     @property

@@ -39,9 +39,7 @@ def model_table(config: dict[str, Any]) -> dict[str, Any]:
     ffn = config.get("intermediate_size") or config.get("ffn_dim") or config.get("n_inner") or 4 * _number(hidden)
     if experts != 1 and config.get("moe_intermediate_size"):
         ffn = config["moe_intermediate_size"]
-    kv_heads = (
-        config.get("num_key_value_heads") or config.get("num_kv_heads") or (1 if config.get("multi_query") else heads)
-    )
+    kv_heads = config.get("num_key_value_heads") or config.get("num_kv_heads") or (1 if config.get("multi_query") else heads)
     layers = {
         "count": _get(config, "layers"),
         "heads": heads,

@@ -34,9 +34,7 @@ class Memory(eqx.Module):
     @classmethod
     def add_up(cls, system: System, **parts: Scalar) -> "Memory":
         capacity, peak = system.accelerator.device_memory.capacity, sum(parts.values()) + system.stack.memory_reserve
-        return cls(
-            **parts, reserve=system.stack.memory_reserve, peak=peak, capacity=capacity, excess=peak / capacity - 1
-        )
+        return cls(**parts, reserve=system.stack.memory_reserve, peak=peak, capacity=capacity, excess=peak / capacity - 1)
 
 
 def attention_score_bytes(layers: Layers, strategy: Strategy) -> Scalar:
@@ -61,9 +59,7 @@ def layer_activation_bytes(layers: Layers, model: Model, strategy: Strategy) -> 
         return outside + tokens * element * (2 * queries + 2 * keys + inner) / strategy.tp
 
     def everything():
-        scores = choose(
-            strategy.attention, [lambda: attention_score_bytes(layers, strategy), lambda: jnp.zeros_like(residual)]
-        )
+        scores = choose(strategy.attention, [lambda: attention_score_bytes(layers, strategy), lambda: jnp.zeros_like(residual)])
         return all_but_scores() + scores
 
     def layer_input():
@@ -107,9 +103,7 @@ def training_memory(model: Model, system: System, strategy: Strategy, relax: Rel
 
     # Full recomputation keeps one layer's activations alive while it runs backward.
     whole = eqx.tree_at(lambda s: s.recompute, strategy, jnp.eye(3, dtype=element.dtype)[0])
-    working = strategy.recompute[2] * jnp.max(
-        jax.vmap(layer_activation_bytes, in_axes=(0, None, None))(layers, model, whole)
-    )
+    working = strategy.recompute[2] * jnp.max(jax.vmap(layer_activation_bytes, in_axes=(0, None, None))(layers, model, whole))
     logits = tokens * model.vocabulary / strategy.tp * (element + 4.0)
 
     first = stage_bytes * in_flight(strategy, relax)

@@ -138,9 +138,7 @@ def elementwise_forward(layers: Layers, model: Model, strategy: Strategy, tokens
     inner = tokens * layers.experts_per_token * layers.ffn / strategy.tp
     rotated = tokens * (layers.heads + layers.kv_heads) * layers.head_dim / strategy.tp
     add = (3 + 0.5 * layers.dropout[1]) * residual
-    return jnp.stack(
-        [2 * residual, 2 * residual, add, add, (2 + layers.gated[1]) * inner, 2 * _rotary(model) * rotated]
-    )
+    return jnp.stack([2 * residual, 2 * residual, add, add, (2 + layers.gated[1]) * inner, 2 * _rotary(model) * rotated])
 
 
 def elementwise_backward(layers: Layers, model: Model, strategy: Strategy, tokens: Scalar) -> Float[Array, " kernels"]:
@@ -149,6 +147,4 @@ def elementwise_backward(layers: Layers, model: Model, strategy: Strategy, token
     inner = tokens * layers.experts_per_token * layers.ffn / strategy.tp
     rotated = tokens * (layers.heads + layers.kv_heads) * layers.head_dim / strategy.tp
     add = (2 + 0.5 * layers.dropout[1]) * residual
-    return jnp.stack(
-        [3 * residual, 3 * residual, add, add, (3 + 2 * layers.gated[1]) * inner, 2 * _rotary(model) * rotated]
-    )
+    return jnp.stack([3 * residual, 3 * residual, add, add, (3 + 2 * layers.gated[1]) * inner, 2 * _rotary(model) * rotated])

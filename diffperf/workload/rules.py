@@ -141,9 +141,7 @@ def feasible(model: Model, system: System, strategy: Strategy, phase: str = "tra
     return result
 
 
-def first_violation(
-    model: Model, system: System, strategy: Strategy, phase: str = "training"
-) -> tuple[str, str, str, str] | None:
+def first_violation(model: Model, system: System, strategy: Strategy, phase: str = "training") -> tuple[str, str, str, str] | None:
     """(key, found, expected, remedy) of the first broken rule, or None."""
     for rule in RULES:
         if phase in rule.phases and not bool(rule.holds(model, system, strategy)):

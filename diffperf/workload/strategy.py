@@ -23,31 +23,19 @@ class Strategy(eqx.Module):
     micro_batch: Scalar = quantity(
         "", "sequences per micro-batch and data-parallel rank", bounds=(1, 4096), default=1, integer=True
     )
-    global_batch: Scalar = quantity(
-        "", "sequences per step, or served at once", bounds=(1, 1e6), default=1, integer=True
-    )
+    global_batch: Scalar = quantity("", "sequences per step, or served at once", bounds=(1, 1e6), default=1, integer=True)
     sequence_length: Scalar = quantity(
         "", "tokens per training sequence, or per prompt", bounds=(1, 1e6), default=2048, integer=True
     )
     output_length: Scalar = quantity("", "tokens generated per sequence", bounds=(1, 1e6), default=200, integer=True)
-    sequence_parallel: Weights = switch(
-        "shard norms and dropouts over the tensor-parallel group along the sequence", default=True
-    )
-    recompute: Weights = choice(
-        "none", "selective", "full", doc="activations computed again in the backward pass", default="none"
-    )
-    attention: Weights = choice(
-        "standard", "flash", doc="attention kernel: materialized scores or FlashAttention", default="flash"
-    )
-    zero: Weights = choice(
-        "0", "1", doc="ZeRO stage: 1 shards the optimizer state over data-parallel ranks", default="0"
-    )
+    sequence_parallel: Weights = switch("shard norms and dropouts over the tensor-parallel group along the sequence", default=True)
+    recompute: Weights = choice("none", "selective", "full", doc="activations computed again in the backward pass", default="none")
+    attention: Weights = choice("standard", "flash", doc="attention kernel: materialized scores or FlashAttention", default="flash")
+    zero: Weights = choice("0", "1", doc="ZeRO stage: 1 shards the optimizer state over data-parallel ranks", default="0")
     overlap_gradients: Weights = switch("gradient reduction runs under the backward pass", default=True)
     precision: Weights = choice(*PRECISIONS, doc="format of weights, activations and matrix operands", default="bf16")
     kv_precision: Weights = choice(*PRECISIONS, doc="format of the KV cache", default="bf16")
-    gradient_precision: Weights = choice(
-        *PRECISIONS, doc="format gradients are accumulated and reduced in", default="fp32"
-    )
+    gradient_precision: Weights = choice(*PRECISIONS, doc="format gradients are accumulated and reduced in", default="fp32")
     optimizer_bytes: Scalar = quantity(
         "byte", "optimizer state per parameter: Adam with fp32 master weights keeps 12", bounds=(0.1, 32), default=12
     )

@@ -1,0 +1,66 @@
+"""Model, system and strategy as one tree, so that every question names its inputs by the same paths."""
+
+import difflib
+from typing import Any
+
+import equinox as eqx
+
+from diffperf.errors import ConfigError
+from diffperf.estimate.phases import PHASES
+from diffperf.hardware.system import System
+from diffperf.quantity import walk
+from diffperf.relax import Relaxation
+from diffperf.workload.model import Model
+from diffperf.workload.strategy import Strategy
+
+
+class Inputs(eqx.Module):
+    """Everything an estimate depends on. Paths read `strategy.tp`, `system.accelerator.memory.hbm.bandwidth`, `model.hidden`."""
+
+    model: Model
+    system: System
+    strategy: Strategy
+
+    def estimate(self, phase: str, relax: Relaxation | None = None) -> eqx.Module:
+        """The report of a phase (a name from `diffperf.estimate.phases`)."""
+        return PHASES[phase](self.model, self.system, self.strategy, relax)
+
+
+def full_path(inputs: Inputs, path: str, file: str = "command line", key: str | None = None) -> str:
+    """The path as `Inputs` spells it: `hbm.bandwidth` is accepted where it means one input of the system.
+
+    **Raises:** `ConfigError` for an ending that several inputs share, or none.
+    """
+    key = path if key is None else key
+    if path.split(".")[0] in ("model", "system", "strategy"):
+        return path
+    matches = [known for known, _, _ in walk(inputs.system, "system.") if known.endswith("." + path)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise ConfigError(file, key, f'"{path}", which ends {len(matches)} paths', "one input", f"write one of: {_few(matches)}")
+    hint = _nearest(inputs, path) or "start the path with model., system. or strategy."
+    raise ConfigError(file, key, f'unknown name "{path}"', "a path into the inputs", hint)
+
+
+def _few(names: list[str], limit: int = 6) -> str:
+    return ", ".join(names[:limit]) + (", …" if len(names) > limit else "")
+
+
+def _nearest(inputs: Inputs, path: str) -> str:
+    """The input whose path ends most like `path`, as a hint; empty where nothing is near."""
+    endings: dict[str, str] = {}
+    for known, _, _ in walk(inputs):
+        names = known.split(".")
+        for start in range(len(names)):
+            endings.setdefault(".".join(names[start:]), known)
+    near = difflib.get_close_matches(path, endings, n=1, cutoff=0.7)
+    return f'did you mean "{endings[near[0]]}"?' if near else ""
+
+
+def check_phase(phase: Any, file: str, key: str) -> str:
+    """The phase itself, if there is one of that name."""
+    if phase in PHASES:
+        return phase
+    near = difflib.get_close_matches(str(phase), PHASES, n=1)
+    raise ConfigError(file, key, f'"{phase}"', "one of " + ", ".join(PHASES), f'did you mean "{near[0]}"?' if near else "name one")

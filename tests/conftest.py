@@ -1,0 +1,48 @@
+"""What all tests share: float64, quick hypothesis runs, no compile cache, and the inputs most of them start from."""
+
+import os
+
+import hypothesis
+import jax
+import pytest
+
+import diffperf as dp
+from diffperf.hardware.system import System
+from diffperf.workload.model import Model
+from diffperf.workload.strategy import Strategy
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_compilation_cache_dir", None)
+
+# The examples are the same on every run; `HYPOTHESIS_PROFILE=thorough` draws new and many more.
+hypothesis.settings.register_profile("quick", max_examples=50, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("thorough", max_examples=2000, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.fixture
+def float32():
+    """The test runs as most users do: without x64 mode."""
+    with jax.enable_x64(False):
+        yield
+
+
+@pytest.fixture(scope="session")
+def gpt() -> Model:
+    return dp.load_model("gpt3-175b")
+
+
+@pytest.fixture(scope="session")
+def llama() -> Model:
+    return dp.load_model("llama-2-7b")
+
+
+@pytest.fixture(scope="session")
+def system() -> System:
+    return dp.load_system("dgx-a100", n_devices=64)
+
+
+@pytest.fixture(scope="session")
+def strategy() -> Strategy:
+    """Every feature at work: tensor, pipeline and data parallelism, interleaving, sequence parallelism."""
+    return dp.load_strategy({"tp": 8, "pp": 4, "virtual_stages": 2, "global_batch": 64}, n_devices=64)

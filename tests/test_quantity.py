@@ -1,0 +1,211 @@
+"""One declaration a field: what it converts, and what walks, locates and replaces by it."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from diffperf.hardware.system import System
+from diffperf.quantity import (
+    Choice,
+    Label,
+    Quantity,
+    Scalar,
+    Weights,
+    choice,
+    declaration,
+    label,
+    locate,
+    numeric,
+    output,
+    quantity,
+    real,
+    replace,
+    segment,
+    switch,
+    walk,
+)
+from diffperf.workload.model import Model
+from diffperf.workload.strategy import Strategy
+
+
+class Wheel(eqx.Module):
+    name: Label = label("which wheel")
+    radius: Scalar = quantity("m", "to the tread", bounds=(0.1, 10))
+    price: Scalar = quantity("USD", "each", bounds=(0, 1e3), default=5, kind="price")
+
+
+class Cart(eqx.Module):
+    wheels: tuple[Wheel, ...]
+    axle: Wheel
+    color: Weights = choice("red", "green", "blue", doc="paint", default="green")
+    loaded: Weights = switch("carries anything", default=False)
+    weight: Scalar = quantity("kg", "empty", bounds=(1, 100), default=20, integer=True, log=False)
+
+
+class Ride(eqx.Module):
+    time: Scalar = output("s", "from start to end")
+
+
+@pytest.fixture
+def cart():
+    return Cart((Wheel("left", 1), Wheel("right", 2.5)), Wheel("axle", 3, 7))
+
+
+def test_a_declaration_holds_everything():
+    fields = {field.name: declaration(field) for field in dataclasses.fields(Cart)}
+    assert fields["weight"] == Quantity("kg", "empty", (1, 100), log=False, integer=True, kind="input")
+    assert fields["color"] == Choice(("red", "green", "blue"), "paint")
+    assert fields["axle"] is None
+    price, radius = (declaration(Wheel.__dataclass_fields__[name]) for name in ("price", "radius"))
+    assert price.kind == "price"
+    assert (price.log, radius.log) == (False, True)  # by default logarithmic where bounds exclude zero
+    assert declaration(Ride.__dataclass_fields__["time"]).kind == "output"
+
+
+def test_numbers_become_strongly_typed_floats(cart):
+    for value in (3, 2.5, np.float32(1.5), np.int64(7), jnp.asarray(3), True):
+        array = Wheel("", value).radius
+        assert array.dtype == jnp.float64
+        assert not array.weak_type
+    assert jax.tree.leaves(cart)[0].shape == ()
+
+
+@pytest.mark.usefixtures("float32")
+def test_numbers_follow_the_mode_of_jax():
+    assert real(1.0).dtype == jnp.float32
+    assert Wheel("", 3).radius.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    ("value", "weights"),
+    [("red", [1, 0, 0]), ({"red": 0.25, "blue": 0.75}, [0.25, 0, 0.75]), ([0.2, 0.3, 0.5], [0.2, 0.3, 0.5])],
+)
+def test_choices_become_weights(cart, value, weights):
+    np.testing.assert_array_equal(Cart(cart.wheels, cart.axle, color=value).color, weights)
+
+
+def test_switches_become_weights(cart):
+    np.testing.assert_array_equal(cart.loaded, [1, 0])
+    for value in (True, "on"):
+        np.testing.assert_array_equal(Cart(cart.wheels, cart.axle, loaded=value).loaded, [0, 1])
+
+
+def test_an_unknown_alternative_is_an_error(cart):
+    with pytest.raises(ValueError, match="not in"):
+        Cart(cart.wheels, cart.axle, color="pink")
+
+
+def test_walk_visits_every_declared_leaf_in_order(cart):
+    paths = [path for path, _, _ in walk(cart)]
+    assert paths == [
+        "wheels.left.radius",
+        "wheels.left.price",
+        "wheels.right.radius",
+        "wheels.right.price",
+        "axle.radius",
+        "axle.price",
+        "color",
+        "loaded",
+        "weight",
+    ]
+    assert all(declared is not None for _, declared, _ in walk(cart))
+    assert [float(value) for _, value in numeric(cart).values()] == [1, 5, 2.5, 5, 3, 7, 20]
+    assert list(numeric(cart, kind="price")) == ["wheels.left.price", "wheels.right.price", "axle.price"]
+
+
+def test_locate_finds_what_walk_visits(cart):
+    for path, declared, value in walk(cart):
+        assert locate(cart, path) == (value, declared) or (locate(cart, path)[0] is value)
+    assert locate(cart, "wheels.right")[0] is cart.wheels[1]
+    assert locate(cart, "axle")[1] is None
+    assert segment(cart.wheels[1], 1) == "right"
+
+
+@pytest.mark.parametrize(
+    ("path", "known", "missing"),
+    [
+        ("wheel", ["wheels", "axle", "color", "loaded", "weight"], "wheel"),
+        ("wheels.rear.radius", ["left", "right"], "rear"),
+        ("axle.height", ["name", "radius", "price"], "height"),
+        ("axle.radius.more", [], "more"),
+        ("", ["wheels", "axle", "color", "loaded", "weight"], ""),
+    ],
+)
+def test_a_wrong_path_says_what_is_there(cart, path, known, missing):
+    for use in (lambda: locate(cart, path), lambda: replace(cart, {path: 1.0})):
+        with pytest.raises(KeyError) as caught:
+            use()
+        assert caught.value.args[0] == (known, missing)
+
+
+def test_replace_changes_what_it_names_and_nothing_else(cart):
+    changed = replace(cart, {"wheels.left.radius": 9, "color": [0, 0, 1]})
+    assert float(changed.wheels[0].radius) == 9
+    assert float(cart.wheels[0].radius) == 1
+    before, after = numeric(cart), numeric(changed)
+    assert [path for path in before if before[path][1] != after[path][1]] == ["wheels.left.radius"]
+    np.testing.assert_array_equal(changed.color, [0, 0, 1])
+
+
+def test_replace_takes_traced_values(cart):
+    radius = jax.grad(lambda r: replace(cart, {"axle.radius": r}).axle.radius ** 2)(3.0)
+    assert float(radius) == 6.0
+
+
+def test_labels_do_not_tell_programs_apart(cart):
+    assert str(Label("x")) == "x"
+    assert Label("x") == Label("y")
+    assert hash(Label("x")) == hash(Label("y"))
+    assert Label("x") != "x"
+    traces = []
+
+    @jax.jit
+    def f(cart):
+        traces.append(1)
+        return cart.axle.radius * cart.weight
+
+    f(cart)
+    f(Cart((Wheel("front", 3), Wheel("back", 4)), Wheel("other", 4), weight=7, color="red"))
+    f(replace(cart, {"weight": 3, "loaded": [0, 1]}))
+    assert len(traces) == 1
+
+
+def test_modules_are_differentiated_directly(cart):
+    gradient = jax.grad(lambda cart: cart.axle.radius**2 + cart.weight * cart.wheels[0].price + cart.color[1])(cart)
+    assert isinstance(gradient, Cart)
+    assert float(gradient.axle.radius) == 6
+    assert float(gradient.wheels[0].price) == 20
+    assert float(gradient.wheels[1].price) == 0
+    np.testing.assert_array_equal(gradient.color, [0, 1, 0])
+
+
+def test_stacked_modules_are_mapped_over(cart):
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), cart, replace(cart, {"axle.radius": 10, "weight": 4}))
+    result = jax.vmap(lambda cart: cart.axle.radius * cart.weight)(stacked)
+    np.testing.assert_array_equal(result, [60, 40])
+
+
+@pytest.mark.parametrize("cls", [System, Model, Strategy])
+def test_every_numeric_field_is_declared(cls):
+    """No array of an input escapes the declarations: each has a unit, a sentence and an interval."""
+    for field in dataclasses.fields(cls):
+        kind = declaration(field)
+        if field.type in (Scalar, Weights):
+            assert kind is not None, f"{cls.__name__}.{field.name}"
+        if isinstance(kind, Quantity):
+            low, high = kind.bounds
+            assert low < high
+            assert kind.doc
+            assert not kind.log or low > 0
+
+
+def test_shipped_inputs_lie_in_their_documented_ranges(gpt, llama, system, strategy):
+    for module in (gpt, llama, system, strategy):
+        for path, (declared, value) in numeric(module).items():
+            assert declared.bounds[0] <= float(value) <= declared.bounds[1], path
+        count = sum(leaf.size for leaf in jax.tree.leaves(module))
+        assert count == sum(np.size(value) for _, _, value in walk(module))  # walk misses nothing

@@ -1,0 +1,198 @@
+"""The relaxations against their stated bounds, and where smooth functions usually break: zeros, ties, extreme sharpness."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffperf.relax import Exact, Smooth, choose, positive
+
+SHARPNESS = st.floats(1.0, 500.0)
+# Times, bytes, FLOPs and prices: anything from 1 fs to a zettabyte.
+VALUES = st.lists(st.floats(1e-15, 1e21), min_size=1, max_size=6)
+ROUNDING = 1e-9
+
+
+def _smooth(sharpness, name, values):
+    return float(_jitted[name](jnp.asarray(sharpness), jnp.asarray(values)))
+
+
+_jitted = {
+    "maximum": jax.jit(lambda p, x: Smooth(p).reduce_maximum(x)),
+    "minimum": jax.jit(lambda p, x: Smooth(p).reduce_minimum(x)),
+    "ceil": jax.jit(lambda p, x: Smooth(p).ceil(x)),
+    "step": jax.jit(lambda p, x: Smooth(p).step(x)),
+}
+
+
+@given(VALUES, SHARPNESS)
+def test_smooth_maximum_is_between_the_maximum_and_its_bound(values, p):
+    exact, smooth = max(values), _smooth(p, "maximum", values)
+    assert exact * (1 - ROUNDING) <= smooth <= exact * len(values) ** (1 / p) * (1 + ROUNDING)
+
+
+@given(VALUES, SHARPNESS)
+def test_smooth_minimum_is_between_its_bound_and_the_minimum(values, p):
+    exact, smooth = min(values), _smooth(p, "minimum", values)
+    assert exact * len(values) ** (-1 / p) * (1 - ROUNDING) <= smooth <= exact * (1 + ROUNDING)
+
+
+@given(VALUES, SHARPNESS, st.floats(1.0, 4.0))
+def test_sharper_is_closer(values, p, factor):
+    assert _smooth(p * factor, "maximum", values) <= _smooth(p, "maximum", values) * (1 + ROUNDING)
+    assert _smooth(p * factor, "minimum", values) >= _smooth(p, "minimum", values) * (1 - ROUNDING)
+
+
+@given(VALUES, SHARPNESS, st.floats(1e-6, 1e6))
+def test_maximum_and_minimum_have_no_scale(values, p, scale):
+    for name in ("maximum", "minimum"):
+        scaled = _smooth(p, name, [scale * value for value in values])
+        assert scaled == pytest.approx(scale * _smooth(p, name, values), rel=1e-9)
+
+
+def test_a_tie_reaches_the_bound():
+    assert float(Smooth(8.0).maximum(1.0, 1.0, 1.0)) == pytest.approx(3 ** (1 / 8))
+    assert float(Smooth(8.0).minimum(1.0, 1.0, 1.0)) == pytest.approx(3 ** (-1 / 8))
+
+
+def test_values_broadcast_together():
+    for relax in (Exact(), Smooth(50.0)):
+        result = relax.maximum(jnp.array([1.0, 5.0, 2.0]), 3.0)
+        np.testing.assert_allclose(result, [3.0, 5.0, 3.0], rtol=0.02)
+        np.testing.assert_allclose(relax.minimum(jnp.array([1.0, 5.0, 2.0]), 3.0), [1.0, 3.0, 2.0], rtol=0.02)
+
+
+def test_excess_is_what_the_supply_leaves():
+    assert float(Exact().excess(5.0, 3.0)) == 2.0
+    assert float(Exact().excess(3.0, 5.0)) == 0.0
+    assert float(Smooth(200.0).excess(5.0, 3.0)) == pytest.approx(2.0, rel=1e-6)
+    assert 0 <= float(Smooth(200.0).excess(3.0, 5.0)) < 1e-6
+
+
+@given(st.integers(0, 10**6), SHARPNESS)
+def test_ceil_is_exact_at_whole_numbers(whole, p):
+    assert _smooth(p, "ceil", float(whole)) == pytest.approx(whole, abs=1e-9)
+
+
+@given(st.floats(1e-6, 1e6), SHARPNESS)
+def test_ceil_is_within_one_of_the_true_one(x, p):
+    smooth = _smooth(p, "ceil", x)
+    assert np.ceil(x) - 1 - 1e-9 <= smooth <= np.ceil(x) + 1e-9
+
+
+@given(st.integers(0, 1000), st.floats(0.001, 0.999), SHARPNESS)
+def test_ceil_keeps_a_slope(whole, fraction, p):
+    x, h = whole + fraction, 1e-5
+    slope = (_smooth(p, "ceil", x + h) - _smooth(p, "ceil", x - h)) / (2 * h)
+    assert slope >= 1 / (1 + p) - 1e-6
+
+
+@given(st.floats(0.0, 1.0, exclude_min=True), st.integers(0, 100))
+def test_ceil_becomes_the_true_one(fraction, whole):
+    gaps = [abs(_smooth(p, "ceil", whole + fraction) - np.ceil(whole + fraction)) for p in (1e2, 1e4, 1e8)]
+    assert gaps[1] <= gaps[0] + 1e-9
+    if fraction > 1e-4:
+        assert gaps[2] < 1e-3
+
+
+def test_step():
+    assert [float(Exact().step(jnp.asarray(s))) for s in (-1.0, 0.0, 1.0)] == [0.0, 1.0, 1.0]
+    assert _smooth(20.0, "step", 0.0) == 0.5
+    assert _smooth(20.0, "step", 1.0) == pytest.approx(1 / (1 + np.exp(-20.0)))
+    assert _smooth(500.0, "step", -0.1) < 1e-20 < 1 - 1e-20 <= _smooth(500.0, "step", 0.1)
+
+
+HARD = {
+    "one zero": [0.0, 1.0, 2.0],
+    "all zeros": [0.0, 0.0, 0.0],
+    "a zero under thirty decades": [0.0, 1e20, 1e10],
+    "tie": [3.0, 3.0, 3.0],
+    "tie of zeros under one": [0.0, 0.0, 7.0],
+    "thirty decades": [1e-15, 1.0, 1e20],
+    "tiny": [1e-29, 2e-29, 1e-28],
+    "huge": [1e36, 1e36, 2e36],
+}
+
+
+@pytest.mark.parametrize("values", HARD.values(), ids=HARD.keys())
+@pytest.mark.parametrize("p", [1.0, 8.0, 64.0, 500.0])
+@pytest.mark.parametrize("operation", ["reduce_maximum", "reduce_minimum", "ceil", "step"])
+@pytest.mark.usefixtures("float32")
+def test_hard_values_are_finite_in_float32(operation, p, values):
+    def f(p, x):
+        return jnp.sum(getattr(Smooth(p), operation)(x))
+
+    p, x = jnp.asarray(p, jnp.float32), jnp.asarray(values, jnp.float32)
+    value, gradient = jax.value_and_grad(f, argnums=(0, 1))(p, x)
+    assert x.dtype == jnp.float32
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in (value, *gradient)), (value, gradient)
+
+
+@pytest.mark.parametrize("p", [1.0, 20.0, 100.0])
+@pytest.mark.parametrize("operation", ["reduce_maximum", "reduce_minimum", "ceil", "step"])
+def test_gradients_agree_with_finite_differences(operation, p):
+    x = jnp.array([0.31, 1.73, 1.81])
+
+    def f(x):
+        return jnp.sum(getattr(Smooth(p), operation)(x) * jnp.array([1.0, 2.0, 3.0]))
+
+    h = 1e-6
+    finite = [(f(x.at[i].add(h)) - f(x.at[i].add(-h))) / (2 * h) for i in range(3)]
+    np.testing.assert_allclose(jax.grad(f)(x), finite, rtol=1e-6, atol=1e-8)
+
+
+def test_sharpness_is_traced_once():
+    traces = []
+
+    @jax.jit
+    def f(relax, x):
+        traces.append(1)
+        return relax.maximum(x, 1.0)
+
+    for sharpness in (1, 5.0, np.float32(7.0), jnp.asarray(100)):
+        f(Smooth(sharpness), jnp.asarray(2.0))
+    assert len(traces) == 1
+
+
+def test_choose_evaluates_only_what_has_weight():
+    called = []
+
+    def alternative(name, value):
+        return lambda: (called.append(name), {"a": jnp.asarray(value), "b": (jnp.asarray(-value),)})[1]
+
+    alternatives = [alternative("x", 1.0), alternative("y", 2.0), alternative("z", 4.0)]
+    assert choose(jnp.array([0.0, 1.0, 0.0]), alternatives) == {"a": 2.0, "b": (-2.0,)}
+    assert called == ["y"]
+    called.clear()
+    assert choose(jnp.array([0.5, 0.0, 0.5]), alternatives) == {"a": 2.5, "b": (-2.5,)}
+    assert called == ["x", "z"]
+    called.clear()
+    mixed = jax.jit(lambda w: choose(w, alternatives))
+    assert mixed(jnp.array([0.0, 1.0, 0.0])) == {"a": 2.0, "b": (-2.0,)}
+    assert called == ["x", "y", "z"]
+    assert mixed(jnp.array([0.25, 0.5, 0.25])) == {"a": 2.25, "b": (-2.25,)}
+    assert called == ["x", "y", "z"]  # other weights, the same trace
+
+
+def test_choose_differentiates_in_weights_and_alternatives():
+    def f(w, x):
+        return choose(w, [lambda: x**2, lambda: 3 * x])
+
+    weights, x = jnp.array([0.25, 0.75]), jnp.asarray(2.0)
+    by_weights, by_x = jax.grad(f, argnums=(0, 1))(weights, x)
+    np.testing.assert_allclose(by_weights, [4.0, 6.0])
+    assert float(by_x) == pytest.approx(0.25 * 4 + 0.75 * 3)
+
+
+def test_choose_wants_one_weight_an_alternative():
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        choose(jnp.array([1.0, 0.0]), [lambda: 1.0])
+
+
+@pytest.mark.usefixtures("float32")
+def test_positive_guards_division_and_logarithm():
+    assert float(positive(jnp.asarray(2.5))) == 2.5
+    for dangerous in (jnp.log, lambda x: 1 / x):
+        assert all(np.isfinite(jax.value_and_grad(lambda x: dangerous(positive(x)))(0.0)))  # noqa: B023
