@@ -61,24 +61,32 @@ def find(name: str, folder: str, beside: Path | None = None, asked_by: tuple[str
     file, key = asked_by
     if name.endswith((".toml", ".json")) or "/" in name:
         for base in ([beside] if beside else []) + [Path()]:
-            if (base / name).is_file():
+            if _is_file(base / name):
                 return base / name
         raise ConfigError(file, key, f'"{name}"', "an existing file", "check the path")
     path = config_root() / folder / f"{name}.toml"
-    if path.is_file():
+    if _is_file(path):
         return path
     hint = did_you_mean(name, available(folder))
     raise ConfigError(file, key, f'"{name}"', f"a name from configs/{folder} or a path ending in .toml", hint)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that no file can have is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The table a TOML file holds."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as problem:
-        raise ConfigError(display(path), "", f"invalid TOML ({problem})", "TOML", "mend the syntax there") from None
     except (UnicodeDecodeError, OSError) as problem:
         raise ConfigError(display(path), "", f"an unreadable file ({problem})", "UTF-8 text", "check the file") from None
+    except (ValueError, RecursionError) as problem:  # besides syntax: numbers of thousands of digits, thousands of brackets
+        raise ConfigError(display(path), "", f"invalid TOML ({problem})", "TOML", "mend the syntax there") from None
 
 
 def display(path: Path) -> str:
@@ -133,8 +141,18 @@ class _Builder:
             cls = typing.get_args(field.type)[0]
             if not isinstance(value, list) or not value:
                 raise self.error(key, _found(value), "an array of tables", f"write [[{key}]] before each")
-            return tuple(self.component(cls, item, f"{key}[{index}]") for index, item in enumerate(value))
+            members = tuple(self.component(cls, item, f"{key}[{index}]") for index, item in enumerate(value))
+            self.distinct(members, key)
+            return members
         return self.component(field.type, value, key)
+
+    def distinct(self, members: tuple[eqx.Module, ...], key: str) -> None:
+        """Names within an array are parts of paths: no two alike, and no dots."""
+        names = [segment(member, index) for index, member in enumerate(members)]
+        for index, name in enumerate(names):
+            if not name or "." in name or name in names[:index]:
+                expected = "a name without dots that no other has"
+                raise self.error(f"{key}[{index}].name", _found(name), expected, "give each its own name")
 
     def component(self, cls: type[eqx.Module], value: Any, key: str) -> Any:
         """A nested module: its table, or the name of the config that holds it."""
@@ -142,7 +160,8 @@ class _Builder:
             if cls not in FOLDERS:
                 raise self.error(key, _found(value), f"a table of {cls.__name__} keys", "write it as a TOML table")
             return load(cls, value, beside=self.folder, asked_by=(self.file, key))
-        return self.module(cls, value, key + ".", name=key.rsplit(".", 1)[-1])
+        member = key.endswith("]")  # of an array: there a name has to be given
+        return self.module(cls, value, key + ".", name=None if member else key.rsplit(".", 1)[-1])
 
     def number(self, declared: Quantity, value: Any, key: str) -> float:
         kind = f"a quantity in {declared.unit}" if declared.unit else "a number"
@@ -206,7 +225,7 @@ def load(
 def _huggingface(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as problem:
+    except (ValueError, OSError, RecursionError) as problem:
         raise ConfigError(path, "", f"invalid JSON ({problem})", "a Hugging Face config.json", "check the file") from None
     if not isinstance(config, dict):
         raise ConfigError(path, "", f"a {type(config).__name__}", "a Hugging Face config.json (an object)", "check the file")
@@ -224,7 +243,7 @@ def load_model(name: str | Path) -> Model:
 def load_system(name: str | Path, n_devices: float | None = None) -> System:
     """A system by the name of a shipped config or the path of a TOML file; `n_devices` scales it out."""
     system = load(System, name)
-    return system if n_devices is None else replace(system, {"n_devices": n_devices})
+    return system if n_devices is None else override(system, {"n_devices": n_devices})
 
 
 def load_strategy(table: dict[str, Any], file: str = "command line", n_devices: float | None = None) -> Strategy:
@@ -271,7 +290,7 @@ def literal(text: Any) -> Any:
         return text
     if text in ("true", "false"):
         return text == "true"
-    if re.fullmatch(r"[+-]?\d+", text.strip()):
+    if re.fullmatch(r"[+-]?\d{1,15}", text.strip()):
         return int(text)
     return float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text.strip()) else text
 

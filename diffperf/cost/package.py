@@ -5,9 +5,8 @@ come tested: they add to area, bonding steps and to what a failed assembly waste
 """
 
 import equinox as eqx
-import jax.numpy as jnp
 
-from diffperf.cost.silicon import die_yield, raw_die_price
+from diffperf.cost.silicon import at_least, die_yield, raw_die_price
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.package import Package
 from diffperf.quantity import Scalar, output
@@ -49,10 +48,6 @@ def interposer_area(package: Package) -> Scalar:
     return carried_area(package) * package.packaging.interposer_area_factor
 
 
-def _bonded(yield_: Scalar, pieces: Scalar) -> Scalar:
-    return jnp.maximum(yield_**pieces, 1e-6)
-
-
 def package_cost(accelerator: Accelerator, relax: Relaxation) -> PackageCost:
     """Manufacturing cost of one accelerator package with its breakdown."""
     package = accelerator.package
@@ -69,7 +64,7 @@ def package_cost(accelerator: Accelerator, relax: Relaxation) -> PackageCost:
         several = relax.step(pieces - 1.5)
         layers = 1 + several * (0.5 + 0.25 * relax.step(substrate_area / 289 - 1) + 0.25 * relax.step(substrate_area / 900 - 1))
         substrate = substrate_area * rules.substrate_price * layers
-        loss = 1 / _bonded(rules.organic_bonding_yield, pieces) - 1
+        loss = 1 / at_least(rules.organic_bonding_yield**pieces) - 1
         return area * rules.c4_bump_price, substrate, substrate * loss, loss
 
     def interposer():
@@ -77,9 +72,9 @@ def package_cost(accelerator: Accelerator, relax: Relaxation) -> PackageCost:
         silicon = raw_die_price(plate, rules.interposer) + plate * rules.c4_bump_price
         substrate = rules.package_area_factor * plate * rules.substrate_price
         y1 = die_yield(plate, rules.interposer)
-        y2 = _bonded(rules.interposer_bonding_yield, pieces)
+        y2 = at_least(rules.interposer_bonding_yield**pieces)
         y3 = rules.organic_bonding_yield
-        lost = silicon * (1 / (y1 * y2 * y3) - 1) + substrate * (1 / y3 - 1)
+        lost = silicon * (1 / at_least(y1 * y2 * y3) - 1) + substrate * (1 / y3 - 1)
         return area * rules.micro_bump_price, silicon + substrate, lost, 1 / (y2 * y3) - 1
 
     bumps, carrier, lost_carriers, loss = choose(package.technology, [organic, interposer])

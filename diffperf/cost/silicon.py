@@ -28,10 +28,15 @@ def dies_per_wafer(area: Scalar) -> Scalar:
     return jnp.maximum(gross - lost, _FEWEST_DIES)
 
 
+def at_least(yield_: Scalar) -> Scalar:
+    """A yield that is safe to divide by."""
+    return jnp.maximum(yield_, _LEAST_YIELD)
+
+
 def die_yield(area: Scalar, process: Process) -> Scalar:
     """Negative binomial yield (1 + D·A/c)^(−c) with defect density D and clustering c (Stapper, IBM J. R&D 1983)."""
     defects = process.defect_density * area / process.clustering
-    return jnp.maximum(jnp.exp(-process.clustering * jnp.log1p(defects)), _LEAST_YIELD)
+    return at_least(jnp.exp(-process.clustering * jnp.log1p(defects)))
 
 
 def raw_die_price(area: Scalar, process: Process) -> Scalar:

@@ -4,12 +4,14 @@ import difflib
 from typing import Any
 
 import equinox as eqx
+import jax
 
 from diffperf.errors import ConfigError
 from diffperf.estimate.phases import PHASES
 from diffperf.hardware.system import System
-from diffperf.quantity import walk
+from diffperf.quantity import Quantity, walk
 from diffperf.relax import Relaxation
+from diffperf.report.tables import outputs
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
@@ -24,6 +26,19 @@ class Inputs(eqx.Module):
     def estimate(self, phase: str, relax: Relaxation | None = None) -> eqx.Module:
         """The report of a phase (a name from `diffperf.estimate.phases`)."""
         return PHASES[phase](self.model, self.system, self.strategy, relax)
+
+
+def report_outputs(inputs: Inputs, phase: str) -> dict[str, Quantity]:
+    """The declarations of what a phase reports, by path; nothing is computed."""
+    found: dict[str, Quantity] = {}
+
+    def trace(inputs: Inputs):
+        reported = outputs(inputs.estimate(phase))
+        found.update((path, declared) for path, (declared, _) in reported.items())
+        return [value for _, value in reported.values()]
+
+    jax.eval_shape(trace, inputs)
+    return found
 
 
 def full_path(inputs: Inputs, path: str, file: str = "command line", key: str | None = None) -> str:

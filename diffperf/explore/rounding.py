@@ -20,13 +20,16 @@ def slots(variables: tuple[Variable, ...]) -> list[tuple[int, Variable]]:
 
 
 def _options(x: np.ndarray, begin: int, variable: Variable, reach: int) -> list[np.ndarray]:
-    """Whole values of one variable around x, nearest first: neighbours, and for large counts also steps of 2 %."""
+    """Whole values of one variable around x, nearest first: neighbours, and for large counts also `reach` steps of 2 %.
+
+    With a reach of 0 only the values x lies between.
+    """
     if isinstance(variable.declared, Choice):
         order = np.argsort(-x[begin : begin + variable.size])
         return [np.eye(variable.size)[i] for i in order]
     centre, low, high = x[begin], np.ceil(variable.low), np.floor(variable.high)
     stride = max(1, round(0.02 * centre))
-    steps = {0, 1, *(stride * k for k in range(1, reach + 1))}
+    steps = {0, *range(1, min(reach, 1) + 1), *(stride * k for k in range(1, reach + 1))}
     near = {np.floor(centre) + s for s in steps} | {np.ceil(centre) - s for s in steps}
     whole = {float(np.clip(value, low, high)) for value in near}
     return [np.array([value]) for value in sorted(whole, key=lambda value: abs(value - centre))]

@@ -19,7 +19,8 @@
     path = "system.accelerator.memory.hbm.bandwidth"
     linear = {from = "1 TB/s", to = "4 TB/s", points = 7}
 
-The points are the product of the axes. They are numbered, the last axis fastest, and never stored: a point is computed from its number.
+The points are the product of the axes. They are numbered, the last axis fastest, and never stored: a point is computed
+from its number.
 """
 
 import dataclasses
@@ -29,19 +30,17 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
 from diffperf import units
 from diffperf.errors import ConfigError, did_you_mean
-from diffperf.explore.inputs import Inputs, check_phase, full_path
+from diffperf.explore.inputs import Inputs, check_phase, full_path, report_outputs
 from diffperf.explore.layout import default_global_batch, divisors
 from diffperf.hardware.system import System
 from diffperf.load import checked, declared_at, display, find, load, load_strategy, override, read_toml
 from diffperf.quantity import Choice, Quantity, locate
-from diffperf.report.tables import outputs
 from diffperf.workload.model import Model
 
 # What may stand in a space's file, and in one of its axes.
@@ -75,8 +74,8 @@ class Space:
     """Axes over a set of inputs.
 
     - `inputs`: the values of everything that is not an axis.
-    - `derived`: fields of the strategy that follow from the point, because nobody gave them: "dp" (the devices that tp and pp leave) and
-      in training "global_batch" (one micro-batch per device).
+    - `derived`: fields of the strategy that follow from the point, because nobody gave them: "dp" (the devices that tp and pp
+      leave) and in training "global_batch" (one micro-batch per device).
     - `rank_by`, `descending`: the output whose best points are kept, `top` of them.
     """
 
@@ -106,7 +105,7 @@ class Space:
         return tuple(reversed(result))
 
     def advance(self, digits: Int[Array, " axes"], offset: Int[Array, ""]) -> list[Int[Array, ""]]:
-        """The position `offset` points further; wraps around at the end of the space. Small integers only, however large the space."""
+        """The position `offset` points further, wrapped around at the end. Small integers only, however large the space."""
         result, carry = [], offset
         for axis in reversed(range(len(self.axes))):
             total = digits[axis] + carry
@@ -131,19 +130,6 @@ class Space:
     def outputs(self) -> dict[str, Quantity]:
         """What the phase reports, by path."""
         return report_outputs(self.inputs, self.phase)
-
-
-def report_outputs(inputs: Inputs, phase: str) -> dict[str, Quantity]:
-    """The declarations of what a phase reports, by path; nothing is computed."""
-    found: dict[str, Quantity] = {}
-
-    def trace(inputs: Inputs):
-        reported = outputs(inputs.estimate(phase))
-        found.update((path, declared) for path, (declared, _) in reported.items())
-        return [value for _, value in reported.values()]
-
-    jax.eval_shape(trace, inputs)
-    return found
 
 
 def load_space(name: str | Path) -> Space:

@@ -4,6 +4,7 @@ A finished chunk file is the checkpoint: whoever runs the same space to the same
 result has the same bytes as an uninterrupted run.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import math
@@ -21,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import feather
 
 from diffperf.explore.space import Axis, Space
 from diffperf.report.tables import outputs
@@ -65,7 +67,8 @@ def columns(space: Space) -> tuple[str, ...]:
 def evaluator(space: Space, points: int, dtype: np.dtype) -> Callable:
     """A function of the position of a first point, (axes,), to the outputs of it and the `points` − 1 after it.
 
-    `points` is a multiple of `BLOCK`. What is not an axis is closed over, choices included, so only their alternatives are computed.
+    `points` is a multiple of `BLOCK`. What is not an axis is closed over: of its choices only the chosen
+    alternative is computed.
     """
     base = jax.tree.map(lambda leaf: leaf.astype(dtype), space.inputs)
     recorded = columns(space)
@@ -100,7 +103,7 @@ def _table(space: Space, start: int, stop: int, results: dict[str, np.ndarray]) 
         positions.append(numbers % length)
         numbers = numbers // length
     rows = {axis.path: _axis_column(axis, at) for axis, at in zip(space.axes, reversed(positions), strict=True)}
-    rows |= {name: pa.array(np.asarray(values)[: stop - start]) for name, values in results.items()}
+    rows |= {name: pa.array(results[name][: stop - start]) for name in ("feasible", "fits", *columns(space))}
     return pa.table(rows)
 
 
@@ -149,20 +152,16 @@ def _in_order(work: Callable, items: list, workers: int) -> Iterator:
             yield waiting.popleft().result()
 
 
-def _write(table: pa.Table, path: Path) -> None:
-    """Writes a file that is either complete or not there."""
-    unfinished = path.with_name(path.name + ".unfinished")
-    pq.write_table(table, unfinished, compression="zstd")
+def _write_part(table: pa.Table, path: Path) -> None:
+    """Writes a chunk file that is either complete or not there."""
+    unfinished = path.with_suffix(".unfinished")
+    feather.write_feather(table, unfinished, compression="lz4")
     os.replace(unfinished, path)
 
 
-def _merge(parts: list[Path], path: Path) -> None:
-    """All chunk files as one, a row group each."""
-    unfinished = path.with_name(path.name + ".unfinished")
-    with pq.ParquetWriter(unfinished, pq.read_schema(parts[0]), compression="zstd") as writer:
-        for part in parts:
-            writer.write_table(pq.read_table(part))
-    os.replace(unfinished, path)
+def _writer(path: Path, table: pa.Table, space: Space) -> pq.ParquetWriter:
+    """Dictionaries pay off for axes, whose values repeat, and only cost time for outputs."""
+    return pq.ParquetWriter(path, table.schema, compression="zstd", use_dictionary=[axis.path for axis in space.axes])
 
 
 def parts_folder(path: Path) -> Path:
@@ -185,7 +184,7 @@ def sweep(
 
     - `dtype`: the precision to compute and record in.
     - `chunk`: points per row group and checkpoint, rounded up to whole blocks.
-    - `workers`: chunks evaluated at once; as many as the machine has cores by default.
+    - `workers`: chunks evaluated at once; by default one core is left to write them.
     - `progress`: called with the number of points each time some are done.
 
     Interrupted (by any exception, or killed), it leaves its chunks in `parts_folder(path)`; the same call goes on from them.
@@ -195,7 +194,7 @@ def sweep(
     starts = range(0, space.size, chunk)
     folder, key = parts_folder(path), fingerprint(space, chunk, dtype)
     folder.mkdir(parents=True, exist_ok=True)
-    parts = {start: folder / f"{key}-{start // chunk:09d}.parquet" for start in starts}
+    parts = {start: folder / f"{key}-{start // chunk:09d}.arrow" for start in starts}
     missing = [start for start in starts if not parts[start].is_file()]
 
     best, resumed = _Best(space), 0
@@ -207,20 +206,26 @@ def sweep(
     def evaluate(start: int) -> pa.Table:
         results = jax.device_get(compiled(jnp.asarray(space.digits(start), jnp.int32)))
         table = _table(space, start, min(start + chunk, space.size), results)
-        _write(table, parts[start])
+        _write_part(table, parts[start])
         return table
 
-    evaluated = _in_order(evaluate, missing, workers or os.cpu_count() or 1)
-    for start in starts:
-        if start in missing_set(missing):
-            table = next(evaluated)
-        else:
-            table = pq.read_table(parts[start])
-            resumed += table.num_rows
-        best.see(table)
-        progress(table.num_rows)
+    def tables() -> Iterator[tuple[pa.Table, bool]]:
+        """The chunks in order, and whether an earlier run had finished them."""
+        evaluated, to_evaluate = _in_order(evaluate, missing, workers or max(1, (os.cpu_count() or 1) - 1)), frozenset(missing)
+        for start in starts:
+            done = start not in to_evaluate
+            yield (feather.read_table(parts[start]) if done else next(evaluated)), done
 
-    _merge(list(parts.values()), path)
+    merged = folder / "merged.unfinished"
+    with contextlib.ExitStack() as stack:
+        writer = None
+        for table, done in tables():
+            writer = writer or stack.enter_context(_writer(merged, table, space))
+            writer.write_table(table)
+            best.see(table)
+            resumed += table.num_rows if done else 0
+            progress(table.num_rows)
+    os.replace(merged, path)
     shutil.rmtree(folder)
     finished = time.perf_counter()
     return SweepResult(

@@ -65,4 +65,4 @@ def model_table(config: dict[str, Any]) -> dict[str, Any]:
 
 def _number(value: Any) -> float:
     """A dimension to compute with; what is not a number is left for the loader to name."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else 1
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18 else 1

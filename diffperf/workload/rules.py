@@ -44,6 +44,16 @@ TRAINING = ("training",)
 RULES = (
     Rule(
         ALWAYS,
+        lambda m, n, s: _all_divide(s.tp, [layers.heads for layers in m.layers]),
+        lambda m, n, s: (
+            "strategy.tp",
+            f"{_n(s.tp)} for {_n(m.layers[0].heads)} attention heads",
+            "a divisor of the heads",
+            f"use one of {_divisors(m.layers[0].heads)}",
+        ),
+    ),
+    Rule(
+        ALWAYS,
         lambda m, n, s: _whole(s.tp) & _whole(s.pp) & _whole(s.dp) & _whole(s.virtual_stages) & _whole(s.micro_batch),
         lambda m, n, s: (
             "strategy.tp, pp, dp, virtual_stages, micro_batch",
@@ -60,16 +70,6 @@ RULES = (
             f"{_n(n.n_devices)} devices for tp·pp·dp = {_n(s.tp)}·{_n(s.pp)}·{_n(s.dp)} = {_n(s.devices)}",
             "the product of the degrees",
             f"set the devices to {_n(s.devices)} or change a degree",
-        ),
-    ),
-    Rule(
-        ALWAYS,
-        lambda m, n, s: _all_divide(s.tp, [layers.heads for layers in m.layers]),
-        lambda m, n, s: (
-            "strategy.tp",
-            f"{_n(s.tp)} for {_n(m.layers[0].heads)} attention heads",
-            "a divisor of the heads",
-            f"use one of {_divisors(m.layers[0].heads)}",
         ),
     ),
     Rule(

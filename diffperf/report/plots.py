@@ -1,0 +1,228 @@
+"""Figures one would put in a slide: where time and memory go, what an output hangs on, what a package costs, what a sweep found.
+
+Each function returns a matplotlib `Figure` of its own (no pyplot, no global state); `save` writes it in the format its name ends in.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import equinox as eqx
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from diffperf import units
+from diffperf.errors import ConfigError, did_you_mean
+from diffperf.quantity import Quantity
+from diffperf.report.tables import has_total, outputs
+
+FORMATS = (".png", ".svg", ".pdf")
+
+_INK, _FAINT = "#1f2933", "#d5dbe1"
+_BLUE, _ORANGE, _RED, _GREY = "#2f6db5", "#e08a2e", "#c8443a", "#9aa5b1"
+_PALETTE = ("#2f6db5", "#5b9bd5", "#8cc0e8", "#3d9a8b", "#7fc6a4", "#b5d99c", "#e9c46a", "#e08a2e", "#c8443a", "#8e6bb0")
+_STYLE = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": _GREY,
+    "axes.labelcolor": _INK,
+    "text.color": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.fonttype": "none",
+}
+
+
+def check_format(path: str | Path) -> Path:
+    """The path, if a figure can be written to a file of that name. Raises `ConfigError`."""
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        hint = did_you_mean(path.suffix.lower(), FORMATS)
+        raise ConfigError("command line", "--plot", f'"{path}"', "a file name ending in " + ", ".join(FORMATS), hint)
+    return path
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Writes a figure as PNG, SVG or PDF, by the ending of `path`."""
+    path = check_format(path)
+    with matplotlib.rc_context(_STYLE):
+        figure.savefig(path, dpi=160, bbox_inches="tight", facecolor="white")
+    return path
+
+
+def _axis_of(unit: str):
+    """A formatter for tick labels in the unit's usual prefix."""
+    return FuncFormatter(lambda value, _: units.show(value, unit, 3) if value else "0")
+
+
+def _bare(axes: Axes, *, keep: str = "bottom") -> None:
+    """Only the spine that carries the scale, and faint lines from its ticks."""
+    for side in ("left", "bottom", "top", "right"):
+        axes.spines[side].set_visible(side == keep)
+    axes.tick_params(length=0)
+    axes.grid(axis="x" if keep == "bottom" else "y", color=_FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _parts(module: eqx.Module) -> list[tuple[str, float, str]]:
+    """(label, value, unit) of the parts of a whole that are not zero."""
+    named = [(declared.doc, float(value), declared.unit) for path, (declared, value) in outputs(module).items() if "." not in path]
+    return [(label, value, unit) for label, value, unit in named if label != "total" and value != 0]
+
+
+def _waterfall(axes: Axes, parts: list[tuple[str, float, str]], title: str) -> None:
+    """Parts one after the other, from 0 to their sum."""
+    total, start = sum(value for _, value, _ in parts), 0.0
+    for row, (_, value, unit) in enumerate(parts):
+        axes.barh(row, value, left=start, color=_PALETTE[row % len(_PALETTE)], height=0.72)
+        if row + 1 < len(parts):
+            axes.plot([start + value] * 2, [row - 0.36, row + 1.36], color=_GREY, linewidth=0.8)
+        text, end = f"{units.show(value, unit, 3)}  {value / total:.0%}", start + value
+        inside = end > 0.72 * total
+        axes.annotate(
+            text,
+            (start if inside else end, row),
+            xytext=(-5 if inside else 5, 0),
+            textcoords="offset points",
+            ha="right" if inside else "left",
+            va="center",
+            fontsize=9,
+        )
+    axes.set_yticks(range(len(parts)), [label for label, _, _ in parts])
+    axes.set_ylim(len(parts) - 0.4, -0.6)
+    axes.set_xlim(0, total * 1.02)
+    axes.xaxis.set_major_formatter(_axis_of(parts[0][2]))
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.set_title(title)
+    _bare(axes)
+
+
+def _memory_bar(axes: Axes, memory: eqx.Module) -> None:
+    """What fills a device's memory, against what it has."""
+    capacity, peak, top = float(memory.capacity), float(memory.peak), 0.0
+    skipped = ("peak", "capacity", "excess")
+    named = {path: (declared.doc, float(value)) for path, (declared, value) in outputs(memory).items() if path not in skipped}
+    height = max(capacity, peak)
+    for index, (label, value) in enumerate(pair for pair in named.values() if pair[1] > 0):
+        axes.bar(0, value, bottom=top, width=0.6, color=_PALETTE[(2 * index) % len(_PALETTE)], label=label.split(" kept")[0])
+        if value > 0.045 * height:
+            axes.text(0, top + value / 2, units.show(value, "byte", 3), ha="center", va="center", fontsize=9, color="white")
+        top += value
+    over = peak > capacity
+    axes.axhline(capacity, color=_RED if over else _INK, linewidth=1.6, linestyle=(0, (4, 2)))
+    text = f"{units.show(capacity, 'byte', 3)} per device"
+    axes.annotate(text, (0.5, capacity), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=9, color=_RED if over else _INK)
+    verdict = f"does not fit: {peak / capacity:.0%}" if over else f"fits: {peak / capacity:.0%} used"
+    axes.set_title(f"Memory ({verdict})", color=_RED if over else _INK)
+    axes.set_xlim(-0.5, 0.75)
+    axes.set_ylim(0, 1.1 * height)
+    axes.set_xticks([])
+    axes.yaxis.set_major_formatter(_axis_of("byte"))
+    _bare(axes, keep="left")
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.02))
+
+
+# Parts of a report that break its time down, and what they are called above a figure.
+_BREAKDOWNS = {"breakdown": "Time", "prefill": "Time to first token", "decode": "Time per output token"}
+
+
+def breakdown(report: eqx.Module, title: str = "") -> Figure:
+    """Where the time of an estimate goes, as a waterfall for each of its phases, beside what fills the memory."""
+    names = [name for name in _BREAKDOWNS if hasattr(report, name) and has_total(getattr(report, name))]
+    parts = [_parts(getattr(report, name)) for name in names]
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(11, max(4.2, 0.42 * sum(map(len, parts)) + 1.2 * len(parts))), layout="constrained")
+        ratios = [len(rows) for rows in parts]
+        grid = figure.add_gridspec(len(names), 2, width_ratios=(3.2, 1), height_ratios=ratios)
+        for row, (name, rows) in enumerate(zip(names, parts, strict=True)):
+            whole = units.show(getattr(report, name).total, "s")
+            _waterfall(figure.add_subplot(grid[row, 0]), rows, f"{_BREAKDOWNS[name]}: {whole}")
+        _memory_bar(figure.add_subplot(grid[:, 1]), report.memory)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def input_name(path: str) -> str:
+    """A path as a short name: what it is of, and what it is."""
+    return " ".join(path.replace("_", " ").split(".")[-2:]).removeprefix("system ")
+
+
+def tornado(found: Sequence, title: str = "", limit: int = 12) -> Figure:
+    """Elasticities of an output, the largest on top: what +1 % of each input does to it.
+
+    `found` holds `diffperf.explore.sensitivity.Sensitivity`s, ranked.
+    """
+    shown = [one for one in found if abs(one.elasticity) > 1e-6][:limit]
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(9, 1.2 + 0.42 * max(len(shown), 1)), layout="constrained")
+        axes = figure.add_subplot()
+        reach = max((abs(one.elasticity) for one in shown), default=1.0)
+        for row, one in enumerate(shown):
+            axes.barh(row, one.elasticity, color=_ORANGE if one.elasticity > 0 else _BLUE, height=0.68)
+            beside = dict(xytext=(4 if one.elasticity > 0 else -4, 0), textcoords="offset points", va="center", fontsize=9)
+            axes.annotate(f"{one.elasticity:+.3g} %", (one.elasticity, row), ha="left" if one.elasticity > 0 else "right", **beside)
+        labels = [f"{input_name(one.path)}  ({units.show(one.value, one.declared.unit, 3)})" for one in shown]
+        axes.set_yticks(range(len(shown)), labels)
+        axes.set_ylim(len(shown) - 0.4, -0.6)
+        axes.set_xlim(
+            -1.22 * reach if any(one.elasticity < 0 for one in shown) else 0,
+            1.22 * reach if any(one.elasticity > 0 for one in shown) else 0,
+        )
+        axes.axvline(0, color=_INK, linewidth=1)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.3g} %" if value else "0"))
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        _bare(axes)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    return figure
+
+
+def package_cost(cost: eqx.Module, areas: np.ndarray, totals: np.ndarray, die_area: float, title: str = "") -> Figure:
+    """What a package costs, piece by piece, and how that grows with the die: `totals` in USD at `areas` in mm²."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(11, 4.2), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(1.5, 1))
+        _waterfall(left, _parts(cost), f"One package: {units.show(cost.total, 'USD')}")
+        right.plot(areas, totals, color=_BLUE, linewidth=2)
+        right.plot([die_area], [float(cost.total)], "o", color=_ORANGE, markersize=8)
+        right.annotate(f"{die_area:.0f} mm²", (die_area, float(cost.total)), xytext=(-8, 8), textcoords="offset points", ha="right")
+        right.set_title("Package cost by die area")
+        right.set_xlabel("area of one compute die (mm²)")
+        right.set_ylim(0)
+        right.yaxis.set_major_formatter(_axis_of("USD"))
+        right.grid(color=_FAINT, linewidth=0.8)
+        right.set_axisbelow(True)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def scatter(
+    x: tuple[np.ndarray, Quantity], y: tuple[np.ndarray, Quantity], fits: np.ndarray, best: tuple[float, float] | None, title: str = ""
+) -> Figure:
+    """The possible points of a sweep by two outputs (values and declaration): those that fit memory, those that do not, and the best."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(8, 5), layout="constrained")
+        axes = figure.add_subplot()
+        size = float(np.clip(4e4 / max(len(fits), 1), 1.5, 18))
+        for chosen, colour, label in ((~fits, _FAINT, "out of memory"), (fits, _BLUE, "fits memory")):
+            if chosen.any():
+                axes.scatter(x[0][chosen], y[0][chosen], s=size, color=colour, label=label, linewidths=0, rasterized=True)
+        if best is not None:
+            axes.scatter(*best, s=110, facecolors="none", edgecolors=_ORANGE, linewidths=2.2, label="best", zorder=3)
+        for axis, (values, declared), scale in ((axes.xaxis, x, axes.set_xscale), (axes.yaxis, y, axes.set_yscale)):
+            if values.size and values.min() > 0 and values.max() > 5 * values.min():
+                scale("log")
+            axis.set_major_formatter(_axis_of(declared.unit))
+        axes.set_xlabel(x[1].doc)
+        axes.set_ylabel(y[1].doc)
+        axes.grid(color=_FAINT, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.legend(frameon=False, markerscale=1.2, loc="best")
+        axes.set_title(title)
+    return figure

@@ -1,0 +1,120 @@
+"""FLOPs and bytes of operators against the closed forms of Korthikanti et al. (arXiv 2205.05198, Appendix A)."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import diffperf as dp
+from diffperf.estimate.training import model_flops
+from diffperf.quantity import real
+from diffperf.workload.operators import (
+    AttentionCore,
+    Gemms,
+    attention_core,
+    concatenate,
+    elementwise_backward,
+    elementwise_forward,
+    head,
+    linear_layers,
+    sequence_shards,
+)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_layer_forward_flops(gpt, tp):
+    """24·b·s·h² + 4·b·s²·h over the tensor-parallel group."""
+    b, s, h = 4, 2048, 12288
+    layers = gpt.layers[0]
+    linear = linear_layers(layers, gpt.hidden, real(tp), real(b * s)).flops.sum()
+    attention = attention_core(layers, real(tp), real(b), real(s), real(s)).gemms.flops.sum()
+    assert float(linear) * tp == pytest.approx(24 * b * s * h**2, rel=1e-12)
+    assert float(attention) * tp == pytest.approx(4 * b * s**2 * h, rel=1e-12)
+
+
+def test_backward_is_twice_forward(gpt):
+    gemms = linear_layers(gpt.layers[0], gpt.hidden, real(8), real(2048))
+    assert float(gemms.backward.flops.sum()) == 2 * float(gemms.flops.sum())
+    assert gemms.backward.m.shape == (8,)
+    np.testing.assert_array_equal(concatenate(gemms, gemms).flops, np.tile(gemms.flops, 2))
+
+
+def test_gradients_of_a_gemm_have_the_shapes_of_autodiff():
+    """The gradient GEMMs are those that jax itself writes for C = A·B."""
+    m, n, k = 3, 5, 7
+    _, pull = jax.vjp(jnp.matmul, jnp.ones((m, k)), jnp.ones((k, n)))
+    found = sorted(
+        (*eqn.outvars[0].aval.shape, next(iter({*a.shape, *b.shape} - {*eqn.outvars[0].aval.shape})))
+        for eqn in jax.make_jaxpr(pull)(jnp.ones((m, n))).eqns
+        if eqn.primitive.name == "dot_general"
+        for a, b in [[v.aval for v in eqn.invars]]
+    )
+    gemm = Gemms.table((real(m), real(n), real(k), real(1)))
+    ours = [gemm.input_gradient, gemm.weight_gradient]
+    assert sorted({*map(int, (g.m[0], g.n[0]))} for g in ours) == sorted({*shape[:2]} for shape in found)
+    assert {int(g.k[0]) for g in ours} == {shape[2] for shape in found}
+
+
+@pytest.mark.parametrize(("h", "layers", "name"), [(12288, 96, "gpt3-175b"), (6144, 48, "gpt3-22b")])
+def test_model_flops(h, layers, name):
+    """72·b·s·l·h²·(1 + s/(6h) + V/(12·h·l)) (arXiv 2205.05198, Equation 7 without recomputation)."""
+    model, b, s = dp.load_model(name), 16, 2048
+    expected = 72 * b * s * layers * h**2 * (1 + s / (6 * h) + float(model.vocabulary) / (12 * h * layers))
+    assert float(model_flops(model, real(b * s), real(s))) == pytest.approx(expected, rel=1e-12)
+
+
+def test_model_flops_are_six_per_parameter_and_token(llama):
+    """6·N·D (Kaplan et al. 2020), N without the input embedding, where the context is short."""
+    weights = float(llama.parameters - llama.embedding_parameters)
+    assert float(model_flops(llama, real(1), real(1))) == pytest.approx(6 * weights, rel=1e-3)
+
+
+def test_experts_compute_what_tokens_visit():
+    model = dp.load_model("llama-2-7b")
+    layers = model.layers[0]
+    sparse = type(layers)(32, 32, 32, 128, 11008, gated=True, experts=8, experts_per_token=2)
+    dense, routed = (linear_layers(kind, model.hidden, real(1), real(64)).flops for kind in (layers, sparse))
+    np.testing.assert_allclose(routed[:2], dense[:2])
+    np.testing.assert_allclose(routed[2:], 2 * dense[2:])
+
+
+def test_vocabulary_projection(gpt):
+    assert float(head(gpt, real(8), real(2048)).flops[0]) * 8 == 2 * 2048 * 12288 * 51200
+
+
+@pytest.mark.parametrize(("queries", "context"), [(1, 1), (5, 5), (1, 9), (4, 7)])
+def test_attention_counts_by_enumeration(queries, context):
+    sequences, heads, kv_heads, dim = 3, 8, 2, 16
+    core = AttentionCore(*map(real, (sequences, queries, context, heads, kv_heads, dim)))
+    # Query i is token context − queries + i of the sequence, and sees every token up to itself.
+    pairs = list(itertools.product(range(queries), range(context)))
+    seen = sum(j <= context - queries + i for i, j in pairs)
+    assert float(core.scores) == sequences * heads * len(pairs)
+    assert float(core.visible_scores) == sequences * heads * seen
+    assert float(core.query_elements) == sequences * queries * heads * dim
+    assert float(core.kv_elements) == 2 * sequences * context * kv_heads * dim
+    assert float(core.gemms.flops.sum()) == 4 * sequences * heads * queries * context * dim
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_sequence_parallelism_shards_what_tensor_parallelism_does_not(gpt, parallel):
+    whole, split = (dp.load_strategy({"tp": tp, "sequence_parallel": parallel}) for tp in (1, 8))
+    assert float(sequence_shards(split)) == (8 if parallel else 1)
+    for kernels in (elementwise_forward, elementwise_backward):
+        one, eight = (kernels(gpt.layers[0], gpt, strategy, real(2048)) for strategy in (whole, split))
+        np.testing.assert_allclose(one[:4] / eight[:4], 8 if parallel else 1)
+        np.testing.assert_allclose(one[4] / eight[4], 8)
+
+
+def test_elementwise_kernels_by_hand(llama, gpt):
+    """Elements read and written by the fused kernels of one layer; a dropout mask takes a byte, half an element."""
+    tokens, one = 10, dp.load_strategy({})
+    h, ffn = 4096, 11008
+    forward = elementwise_forward(llama.layers[0], llama, one, real(tokens))
+    expected = [2 * h, 2 * h, 3 * h, 3 * h, 3 * ffn, 2 * (32 + 32) * 128]
+    np.testing.assert_allclose(forward, [tokens * x for x in expected])
+    forward = elementwise_forward(gpt.layers[0], gpt, one, real(tokens))
+    h, ffn = 12288, 49152
+    np.testing.assert_allclose(forward, [tokens * x for x in [2 * h, 2 * h, 3.5 * h, 3.5 * h, 2 * ffn, 0]])
