@@ -1,25 +1,16 @@
 """What several tests need: inputs drawn in their documented ranges, compiled estimators, and access by dotted path."""
 
-import functools
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import diffperf as dp
-from diffperf.quantity import Quantity, numeric, replace, walk
+from diffperf.quantity import numeric, replace, walk
 
 # Compiled once for all tests: inputs are traced, so that any numbers and choices of one structure share a program.
 training = jax.jit(dp.training_step)
 generate = jax.jit(dp.generate)
-
-
-@functools.cache
-def quantities_of(cls: type[eqx.Module]) -> dict[str, Quantity]:
-    """The declared numeric fields of a module class by name."""
-    fields = {name: field.metadata.get("quantity") for name, field in cls.__dataclass_fields__.items()}
-    return {name: declared for name, declared in fields.items() if declared is not None}
 
 
 def outputs(report: eqx.Module) -> dict[str, jax.Array]:
@@ -60,3 +51,19 @@ def draw(module: eqx.Module, rng: np.random.Generator, count: int, shrink: float
 def cast(tree, dtype):
     """The tree with all leaves of one float type."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), tree)
+
+
+def exponents(unit: str) -> dict[str, int]:
+    """Powers of the base units in a declared unit: "USD/mm^2" is {"USD": 1, "mm": -2}."""
+    powers = {}
+    for position, part in enumerate(unit.replace("W", "J/s").replace("Hz", "1/s").split("/")):
+        name, _, power = part.partition("^")
+        if name not in ("", "1"):
+            powers[name] = powers.get(name, 0) + int(power or 1) * (1 if position == 0 else -1)
+    return powers
+
+
+def in_other_units(module: eqx.Module, base: str, factor: float) -> eqx.Module:
+    """The module as it reads where one `base` unit of before is `factor` units: every number scaled by its declared power."""
+    inputs = numeric(module)
+    return replace(module, {path: value * factor ** exponents(d.unit).get(base, 0) for path, (d, value) in inputs.items()})

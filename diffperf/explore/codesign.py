@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from diffperf.explore.lagrangian import Fixed, Schedule, Solver, State
-from diffperf.explore.rounding import combinations, hold, slots
+from diffperf.explore.rounding import Combination, hold, ladder, neighbours, slots
 from diffperf.explore.study import Constraint, Outcome, Study, output_of
 from diffperf.quantity import Choice
 from diffperf.relax import Exact, Smooth
@@ -28,7 +28,9 @@ MARGIN = 2e-5
 # A p-norm maximum of ten terms is then within 0.23 % of exact.
 FINAL_SHARPNESS = 1000.0
 ANNEAL = Schedule(outer=25, inner=80, sharpness=(5.0, 300.0))
-POLISH = Schedule(outer=20, inner=80, sharpness=(300.0, FINAL_SHARPNESS), penalty=(20.0, 200.0), step=(0.05, 2e-5))
+# Rounded designs start far off their constraints' prices, which a stiff penalty finds quickly.
+POLISH = Schedule(outer=20, inner=80, sharpness=(300.0, FINAL_SHARPNESS), penalty=(100.0, 5000.0), step=(0.05, 1e-5))
+REFINE = Schedule(outer=30, inner=80, sharpness=(FINAL_SHARPNESS, FINAL_SHARPNESS), penalty=(100.0, 2000.0), step=(0.02, 2e-6))
 STARTS = 64
 CENTRES = 8  # relaxed designs that are rounded
 ROUNDS = 6  # neighbourhoods searched at most
@@ -184,29 +186,58 @@ class Search:
         self.best = (key, x[order[0]].copy(), multipliers[order[0]].copy())
         return True
 
-    def round(self, centres: np.ndarray, multipliers: np.ndarray, reach: int, stage: str, weight: float = 1.0) -> bool:
-        """Polishes whole designs around the centres; whether the best improved."""
-        chosen = combinations(list(centres), self.study.variables, reach, self.starts)
-        from_centre = np.array([chosen[i if i < len(chosen) else 0][0] for i in range(self.starts)])
-        z = jax.vmap(self.bounds.encode)(jnp.asarray(centres))[from_centre]
-        state = State(z, jnp.asarray(multipliers)[from_centre])
-        state, x = self.solve(state, hold([combo for _, combo in chosen], centres.shape[1], self.starts), POLISH, stage, weight)
+    def polish(
+        self,
+        chosen: list[Combination],
+        x: np.ndarray,
+        multipliers: np.ndarray,
+        stage: str,
+        weight: float = 1.0,
+        schedule: Schedule = POLISH,
+    ) -> bool:
+        """Polishes from (x, multipliers) with each combination held (one row each, or one for all); whether the best improved."""
+        rows = [min(i, len(x) - 1) if i < len(chosen) else 0 for i in range(self.starts)]
+        z = jax.vmap(self.bounds.encode)(jnp.asarray(x))[np.array(rows)]
+        state = State(z, jnp.asarray(multipliers)[np.array(rows)])
+        state, x = self.solve(state, hold(chosen, x.shape[1], self.starts), schedule, stage, weight)
         return self.keep(x, np.asarray(state.multipliers))
 
+    def round(self, x: np.ndarray, multipliers: np.ndarray, reach: int, stage: str, weight: float = 1.0) -> bool:
+        """Polishes whole designs around some designs x; whether the best improved."""
+        chosen = neighbours(list(x), self.study.variables, reach, self.starts)
+        of = np.array([index for index, _ in chosen])
+        return self.polish([combination for _, combination in chosen], x[of], multipliers[of], stage, weight)
+
     def run(self, weight: float = 1.0) -> None:
-        """Relaxed search, then whole designs until the neighbourhood of the best holds none better."""
+        """Relaxed search, then whole designs until neither moving one variable over its range nor the neighbourhood finds a better."""
+        variables = self.study.variables
         state, x = self.solve(self.initial(), self.free(), ANNEAL, "relaxed", weight)
-        order, violation, objective = self.rank(x)
-        if not slots(self.study.variables):
-            state, x = self.solve(state, self.free(), POLISH, "polish", weight)
-            self.keep(x, np.asarray(state.multipliers))
+        order, *_ = self.rank(x)
+        good, multipliers = x[order[:CENTRES]], np.asarray(state.multipliers)[order[:CENTRES]]
+        if not slots(variables):
+            self.polish([{}] * len(good), good, multipliers, "polish", weight)
+            self.refine(weight)
             return
-        good = order[:CENTRES]
-        self.round(x[good], np.asarray(state.multipliers)[good], 2, "whole numbers", weight)
-        for number in range(ROUNDS):
-            _, x_best, m_best = self.best
-            if not self.round(x_best[None], m_best[None], 4 if number % 2 == 0 else 2, f"neighbourhood {number + 1}", weight):
+        self.round(good, multipliers, 2, "whole numbers", weight)
+        for number in range(1, ROUNDS + 1):
+            improved = False
+            for slot, (_, variable) in enumerate(slots(variables)):
+                _, x, multipliers = self.best
+                stage = f"round {number}: {variable.path}"
+                improved |= self.polish(ladder(x, variables, slot, self.starts), x[None], multipliers[None], stage, weight)
+            _, x, multipliers = self.best
+            improved |= self.round(x[None], multipliers[None], 1 + number % 3, f"round {number}: neighbourhood", weight)
+            if not improved:
                 break
+        self.refine(weight)
+
+    def refine(self, weight: float = 1.0) -> None:
+        """Polishes the best once more, its whole numbers held, until its multipliers can be read as prices."""
+        (violation, objective), x, multipliers = self.best
+        held = {begin: x[begin : begin + variable.size] for begin, variable in slots(self.study.variables)}
+        # The multipliers improve even where the objective no longer does: equal designs give way to the refined one.
+        self.best = ((violation, objective + 1e-6), x, multipliers)
+        self.polish([held], x[None], multipliers[None], "refine", weight, REFINE)
 
     def salvage(self) -> None:
         """After an interruption before any whole design: the latest starts with their integers rounded down and up."""

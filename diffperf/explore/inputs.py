@@ -41,8 +41,8 @@ def report_outputs(inputs: Inputs, phase: str) -> dict[str, Quantity]:
     return found
 
 
-def full_path(inputs: Inputs, path: str, file: str = "command line", key: str | None = None) -> str:
-    """The path as `Inputs` spells it: `hbm.bandwidth` is accepted where it means one input of the system.
+def full_path(inputs: eqx.Module, path: str, file: str = "command line", key: str | None = None) -> str:
+    """The path as `inputs` (with a `system`) spells it: `hbm.bandwidth` is accepted where it means one input of the system.
 
     **Raises:** `ConfigError` for an ending that several inputs share, or none.
     """
@@ -62,7 +62,7 @@ def _few(names: list[str], limit: int = 6) -> str:
     return ", ".join(names[:limit]) + (", …" if len(names) > limit else "")
 
 
-def _nearest(inputs: Inputs, path: str) -> str:
+def _nearest(inputs: eqx.Module, path: str) -> str:
     """The input whose path ends most like `path`, as a hint; empty where nothing is near."""
     endings: dict[str, str] = {}
     for known, _, _ in walk(inputs):

@@ -35,9 +35,7 @@ def _options(x: np.ndarray, begin: int, variable: Variable, reach: int) -> list[
     return [np.array([value]) for value in sorted(whole, key=lambda value: abs(value - centre))]
 
 
-def combinations(
-    centres: list[np.ndarray], variables: tuple[Variable, ...], reach: int, limit: int
-) -> list[tuple[int, Combination]]:
+def neighbours(centres: list[np.ndarray], variables: tuple[Variable, ...], reach: int, limit: int) -> list[tuple[int, Combination]]:
     """At most `limit` combinations of whole values, each with the index of the centre it belongs to.
 
     The centres take turns, and each offers its combinations nearest first.
@@ -58,6 +56,22 @@ def combinations(
                 seen.add(key)
                 chosen.append((index, combo))
     return chosen[:limit]
+
+
+def ladder(x: np.ndarray, variables: tuple[Variable, ...], slot: int, limit: int) -> list[Combination]:
+    """The whole design x with one variable moved over its whole range, in at most `limit` steps of equal ratio (or difference).
+
+    Whole waves of tiles make time a sawtooth in the number of compute units: its better teeth can be far from where a slope leads.
+    """
+    where = slots(variables)
+    held = {begin: x[begin : begin + variable.size] for begin, variable in where}
+    begin, variable = where[slot]
+    if isinstance(variable.declared, Choice):
+        return [{**held, begin: row} for row in np.eye(variable.size)]
+    low, high = np.ceil(variable.low), np.floor(variable.high)
+    space = np.geomspace if low > 0 else np.linspace
+    rungs = np.arange(low, high + 1) if high - low < limit else np.unique(np.round(space(low, high, limit)))
+    return [{**held, begin: np.array([rung])} for rung in rungs]
 
 
 def hold(chosen: list[Combination], size: int, starts: int) -> Fixed:

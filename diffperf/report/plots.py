@@ -1,6 +1,6 @@
 """Figures one would put in a slide: where time and memory go, what an output hangs on, what a package costs, what a sweep found.
 
-Each function returns a matplotlib `Figure` of its own (no pyplot, no global state); `save` writes it in the format its name ends in.
+Each function returns a matplotlib `Figure` of its own (no pyplot, no global state); `save` writes it in the format of its name.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from diffperf import units
 from diffperf.errors import ConfigError, did_you_mean
@@ -80,20 +80,17 @@ def _waterfall(axes: Axes, parts: list[tuple[str, float, str]], title: str) -> N
     """Parts one after the other, from 0 to their sum."""
     total, start = sum(value for _, value, _ in parts), 0.0
     for row, (_, value, unit) in enumerate(parts):
+        end = start + value
         axes.barh(row, value, left=start, color=_PALETTE[row % len(_PALETTE)], height=0.72)
         if row + 1 < len(parts):
-            axes.plot([start + value] * 2, [row - 0.36, row + 1.36], color=_GREY, linewidth=0.8)
-        text, end = f"{units.show(value, unit, 3)}  {value / total:.0%}", start + value
-        inside = end > 0.72 * total
-        axes.annotate(
-            text,
-            (start if inside else end, row),
-            xytext=(-5 if inside else 5, 0),
-            textcoords="offset points",
-            ha="right" if inside else "left",
-            va="center",
-            fontsize=9,
-        )
+            axes.plot([end, end], [row - 0.36, row + 1.36], color=_GREY, linewidth=0.8)
+        text = f"{units.show(value, unit, 3)}  {value / total:.0%}"
+        beside = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+        if end < 0.8 * total:
+            axes.annotate(text, (end, row), xytext=(5, 0), ha="left", **beside)
+        else:
+            axes.annotate(text, (start, row), xytext=(-5, 0), ha="right", **beside)
+        start = end
     axes.set_yticks(range(len(parts)), [label for label, _, _ in parts])
     axes.set_ylim(len(parts) - 0.4, -0.6)
     axes.set_xlim(0, total * 1.02)
@@ -115,18 +112,19 @@ def _memory_bar(axes: Axes, memory: eqx.Module) -> None:
             axes.text(0, top + value / 2, units.show(value, "byte", 3), ha="center", va="center", fontsize=9, color="white")
         top += value
     over = peak > capacity
-    axes.axhline(capacity, color=_RED if over else _INK, linewidth=1.6, linestyle=(0, (4, 2)))
-    text = f"{units.show(capacity, 'byte', 3)} per device"
-    axes.annotate(text, (0.5, capacity), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=9, color=_RED if over else _INK)
+    colour = _RED if over else _INK
+    axes.axhline(capacity, color=colour, linewidth=1.6, linestyle=(0, (4, 2)))
+    beside = {"xytext": (3, 4), "textcoords": "offset points", "fontsize": 9, "color": colour}
+    axes.annotate(f"{units.show(capacity, 'byte', 3)} per device", (-0.5, capacity), **beside)
     verdict = f"does not fit: {peak / capacity:.0%}" if over else f"fits: {peak / capacity:.0%} used"
-    axes.set_title(f"Memory ({verdict})", color=_RED if over else _INK)
+    axes.set_title(f"Memory ({verdict})", color=colour)
     axes.set_xlim(-0.5, 0.75)
     axes.set_ylim(0, 1.1 * height)
     axes.set_xticks([])
     axes.yaxis.set_major_formatter(_axis_of("byte"))
     _bare(axes, keep="left")
     handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.02))
+    axes.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 # Parts of a report that break its time down, and what they are called above a figure.
@@ -149,9 +147,13 @@ def breakdown(report: eqx.Module, title: str = "") -> Figure:
     return figure
 
 
+def _percent(value: float) -> str:
+    return f"{value:+.3g} %".replace("-", "−") if value else "0"
+
+
 def input_name(path: str) -> str:
     """A path as a short name: what it is of, and what it is."""
-    return " ".join(path.replace("_", " ").split(".")[-2:]).removeprefix("system ")
+    return " ".join(path.replace("_", " ").split(".")[-2:]).removeprefix("system ").removeprefix("accelerator ")
 
 
 def tornado(found: Sequence, title: str = "", limit: int = 12) -> Figure:
@@ -166,17 +168,17 @@ def tornado(found: Sequence, title: str = "", limit: int = 12) -> Figure:
         reach = max((abs(one.elasticity) for one in shown), default=1.0)
         for row, one in enumerate(shown):
             axes.barh(row, one.elasticity, color=_ORANGE if one.elasticity > 0 else _BLUE, height=0.68)
-            beside = dict(xytext=(4 if one.elasticity > 0 else -4, 0), textcoords="offset points", va="center", fontsize=9)
-            axes.annotate(f"{one.elasticity:+.3g} %", (one.elasticity, row), ha="left" if one.elasticity > 0 else "right", **beside)
+            beside = {"xytext": (4 if one.elasticity > 0 else -4, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
+            axes.annotate(_percent(one.elasticity), (one.elasticity, row), ha="left" if one.elasticity > 0 else "right", **beside)
         labels = [f"{input_name(one.path)}  ({units.show(one.value, one.declared.unit, 3)})" for one in shown]
         axes.set_yticks(range(len(shown)), labels)
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.set_xlim(
-            -1.22 * reach if any(one.elasticity < 0 for one in shown) else 0,
-            1.22 * reach if any(one.elasticity > 0 for one in shown) else 0,
+            -1.35 * reach if any(one.elasticity < 0 for one in shown) else 0,
+            1.35 * reach if any(one.elasticity > 0 for one in shown) else 0,
         )
         axes.axvline(0, color=_INK, linewidth=1)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.3g} %" if value else "0"))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _percent(value)))
         axes.xaxis.set_major_locator(MaxNLocator(6))
         _bare(axes)
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
@@ -194,7 +196,7 @@ def package_cost(cost: eqx.Module, areas: np.ndarray, totals: np.ndarray, die_ar
         right.annotate(f"{die_area:.0f} mm²", (die_area, float(cost.total)), xytext=(-8, 8), textcoords="offset points", ha="right")
         right.set_title("Package cost by die area")
         right.set_xlabel("area of one compute die (mm²)")
-        right.set_ylim(0)
+        right.set_ylim(0, 1.15 * float(np.max(totals)))
         right.yaxis.set_major_formatter(_axis_of("USD"))
         right.grid(color=_FAINT, linewidth=0.8)
         right.set_axisbelow(True)
@@ -203,9 +205,13 @@ def package_cost(cost: eqx.Module, areas: np.ndarray, totals: np.ndarray, die_ar
 
 
 def scatter(
-    x: tuple[np.ndarray, Quantity], y: tuple[np.ndarray, Quantity], fits: np.ndarray, best: tuple[float, float] | None, title: str = ""
+    x: tuple[np.ndarray, Quantity, str],
+    y: tuple[np.ndarray, Quantity, str],
+    fits: np.ndarray,
+    best: tuple[float, float] | None,
+    title: str = "",
 ) -> Figure:
-    """The possible points of a sweep by two outputs (values and declaration): those that fit memory, those that do not, and the best."""
+    """The possible points of a sweep by two outputs (values, declaration, label), told apart by whether they fit memory."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(8, 5), layout="constrained")
         axes = figure.add_subplot()
@@ -214,15 +220,18 @@ def scatter(
             if chosen.any():
                 axes.scatter(x[0][chosen], y[0][chosen], s=size, color=colour, label=label, linewidths=0, rasterized=True)
         if best is not None:
-            axes.scatter(*best, s=110, facecolors="none", edgecolors=_ORANGE, linewidths=2.2, label="best", zorder=3)
-        for axis, (values, declared), scale in ((axes.xaxis, x, axes.set_xscale), (axes.yaxis, y, axes.set_yscale)):
+            axes.plot(*best, "o", markersize=11, markerfacecolor="none", markeredgecolor=_ORANGE, markeredgewidth=2.2, zorder=3)
+            axes.annotate("best", best, xytext=(0, -16), textcoords="offset points", ha="center", color=_ORANGE, weight="bold")
+        for axis, (values, declared, _), scale in ((axes.xaxis, x, axes.set_xscale), (axes.yaxis, y, axes.set_yscale)):
             if values.size and values.min() > 0 and values.max() > 5 * values.min():
                 scale("log")
+                axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axis.set_minor_formatter(NullFormatter())
             axis.set_major_formatter(_axis_of(declared.unit))
-        axes.set_xlabel(x[1].doc)
-        axes.set_ylabel(y[1].doc)
+        axes.set_xlabel(x[2])
+        axes.set_ylabel(y[2])
         axes.grid(color=_FAINT, linewidth=0.8)
         axes.set_axisbelow(True)
-        axes.legend(frameon=False, markerscale=1.2, loc="best")
+        axes.legend(frameon=False, loc="upper right", markerscale=float(np.sqrt(60 / size)))
         axes.set_title(title)
     return figure

@@ -32,7 +32,8 @@ def show(value: Any, declared: Quantity | Choice) -> str:
             return declared.alternatives[int(array.argmax())]
         return " + ".join(f"{w:.3g} {name}" for name, w in zip(declared.alternatives, array, strict=True) if w)
     if array.ndim:
-        return f"[{' '.join(map(str, array.shape))} values, {units.show(array.min(), declared.unit)} to {units.show(array.max(), declared.unit)}]"
+        low, high = units.show(array.min(), declared.unit), units.show(array.max(), declared.unit)
+        return f"[{' '.join(map(str, array.shape))} values, {low} to {high}]"
     return units.show(float(array), declared.unit)
 
 

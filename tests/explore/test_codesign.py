@@ -10,7 +10,7 @@ import pytest
 
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign import Codesign, Search, codesign
-from diffperf.explore.rounding import combinations
+from diffperf.explore.rounding import neighbours
 from diffperf.explore.study import load_study
 from diffperf.relax import Exact
 
@@ -131,8 +131,8 @@ def test_interruption_keeps_the_best_so_far(tmp_path):
     assert all(float(v).is_integer() for v in found.x)
 
 
-def test_combinations_try_the_neighbours_first(whole):
-    chosen = combinations([np.array([100.4, 4.6])], whole.study.variables, reach=1, limit=4)
+def test_neighbours_try_the_neighbours_first(whole):
+    chosen = neighbours([np.array([100.4, 4.6])], whole.study.variables, reach=1, limit=4)
     tried = {(float(combo[0][0]), float(combo[1][0])) for _, combo in chosen}
     assert (100.0, 5.0) in tried
     assert all(98 <= units <= 103 and 3 <= stacks <= 6 for units, stacks in tried)

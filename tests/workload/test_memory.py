@@ -56,7 +56,7 @@ class TestActivationsOfOneLayer:
 
 
 def test_gated_mlp_and_grouped_queries_by_tensor(llama):
-    """Stored, 2 bytes each: inputs of two norms, of QKV and of the MLP; Q, K, V and attention output; gate, up and their product."""
+    """Stored, 2 bytes each: inputs of norms, of QKV and of the MLP; Q, K, V and attention output; gate, up and their product."""
     layers = replace(llama.layers[0], {"kv_heads": 8})
     strategy = dp.load_strategy({"micro_batch": 3, "sequence_length": 100, "sequence_parallel": False})
     h, kv, ffn = 4096, 8 * 128, 11008

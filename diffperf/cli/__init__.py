@@ -1,0 +1,38 @@
+"""The command line: every command reads its inputs, asks the library one question, and shows the answer.
+
+A command is a module of this package: its click command, and how its answer reads.
+"""
+
+import click
+
+from diffperf.cli.configs import list_configs
+from diffperf.cli.cost import cost
+from diffperf.cli.estimate import estimate
+from diffperf.cli.sensitivity import sensitivity
+from diffperf.cli.sweep import sweep
+from diffperf.cli.terminal import Commands, configure_jax
+
+COMMANDS = (estimate, sensitivity, sweep, cost, list_configs)
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+@click.version_option(package_name="diffperf")
+@click.pass_context
+def cli(ctx):
+    """Time, memory, energy and cost of training and serving LLMs on hardware that exists, or could."""
+    configure_jax()
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+for command in COMMANDS:
+    cli.add_command(command)
+
+
+def main() -> None:
+    """The `diffperf` command."""
+    cli(prog_name="diffperf")

@@ -1,0 +1,87 @@
+"""Gradients with respect to every number of the system against finite differences, in float64 and smooth mode."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import draw, leaves, with_leaves
+
+import diffperf as dp
+from diffperf.relax import Smooth
+
+SHARPNESS = 20.0
+# Rounding wants long steps, the bends of a staircase short ones: whichever serves a derivative best judges it.
+STEPS = np.logspace(-2, -9, 8)
+TOLERANCE = 1e-5  # of the derivative
+ROUNDING = 1e-9  # of the output: what differences cannot resolve
+OUTPUTS = ("time", "memory.peak", "energy.total", "cost.run")
+
+
+@pytest.fixture(scope="module", params=["training", "generate"])
+def problem(request, gpt, llama, system, strategy):
+    """(paths, shipped values, outputs as a function of the values), all in float64."""
+    model = {"training": gpt, "generate": llama}[request.param]
+    estimate = dp.PHASES[request.param]
+    paths, values = leaves(system)
+
+    def outputs(values):
+        report = estimate(model, with_leaves(system, paths, values), strategy, Smooth(SHARPNESS))
+        return jnp.stack([report.time, report.memory.peak, report.energy.total, report.cost.run])
+
+    return paths, values, outputs
+
+
+def _differences(outputs):
+    """Central differences of fourth order in the logarithm of each input: (steps, inputs, outputs)."""
+
+    def along(x, i, h):
+        y = jax.vmap(lambda k: outputs(x.at[i].multiply(1 + k * h)))(jnp.array([-2.0, -1.0, 1.0, 2.0]))
+        return (8 * (y[2] - y[1]) - (y[3] - y[0])) / (12 * h)
+
+    def of(x):
+        steps, inputs = jnp.meshgrid(jnp.asarray(STEPS), jnp.arange(x.size), indexing="ij")
+        flat = jax.lax.map(lambda pair: along(x, *pair), (inputs.ravel(), steps.ravel()), batch_size=x.size)
+        return flat.reshape(*steps.shape, -1)
+
+    return jax.jit(of)
+
+
+def _disagreements(derivatives, differences, values, paths):
+    """Of derivatives (outputs, inputs) with the differences that suit them best, beyond tolerance: readable lines."""
+    error = np.abs(differences - derivatives.T) - ROUNDING * np.abs(values)
+    wrong = np.min(error, axis=0) > TOLERANCE * np.abs(derivatives.T)
+    ours, theirs = derivatives / values[:, None], differences / values
+    return [f"d log {OUTPUTS[o]} / d log {paths[i]} = {ours[o, i]}, not {theirs[:, i, o]}" for i, o in np.argwhere(wrong)]
+
+
+def test_gradients_agree_with_differences(problem, system):
+    paths, shipped, outputs = problem
+    rng = np.random.default_rng(0)
+    points = [shipped, *draw(system, rng, 3, shrink=0.7), *draw(system, rng, 3)]
+    value, jacobian, differences = jax.jit(outputs), jax.jit(jax.jacrev(outputs)), _differences(outputs)
+    for x in map(jnp.asarray, points):
+        assert _disagreements(np.asarray(jacobian(x) * x), np.asarray(differences(x)), np.asarray(value(x)), paths) == []
+
+
+def test_a_wrong_gradient_is_found():
+    """One part in ten thousand, in one of two numbers, of one output."""
+    values, paths = np.array([3.0, 5.0, 7.0, 9.0]), ["x", "y"]
+    right = np.outer(values, [-1.0, 0.5])
+    differences = np.stack([right.T * (1 + error) for error in (1e-2, 1e-7, 1e-4)])
+    assert _disagreements(right, differences, values, paths) == []
+    wrong = right.copy()
+    wrong[3, 1] *= 1.0002
+    (line,) = _disagreements(wrong, differences, values, paths)
+    assert line.startswith("d log cost.run / d log y = 0.5001")
+
+
+def test_gradients_are_taken_on_modules_directly(gpt, system, strategy):
+    """With the value's own shape: the system's, the strategy's and the model's, choices included."""
+    gradients = jax.jit(
+        jax.grad(lambda *inputs: dp.training_step(*inputs, Smooth(SHARPNESS)).time, argnums=(0, 1, 2)),
+    )(gpt, system, strategy)
+    for gradient, module in zip(gradients, (gpt, system, strategy), strict=True):
+        assert jax.tree.structure(gradient) == jax.tree.structure(module)
+        assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(gradient))
+    assert float(gradients[1].accelerator.matrix.bf16) < 0 < float(gradients[1].stack.kernel_overhead)
+    assert float(gradients[0].layers[0].count) > 0

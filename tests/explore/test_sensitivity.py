@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+
+import diffperf as dp
+from diffperf.explore.inputs import Inputs
+from diffperf.explore.sensitivity import sensitivities
+from diffperf.quantity import numeric, replace
+from diffperf.report.tables import outputs
+
+
+def central(inputs: Inputs, phase: str, output: str, path: str, relax=None, step: float = 1e-5) -> float:
+    """d log(output) / d log(input) from two estimates."""
+    value = numeric(inputs)[path][1]
+    above, below = (
+        float(outputs(replace(inputs, {path: value * factor}).estimate(phase, relax))[output][1]) for factor in (1 + step, 1 - step)
+    )
+    return (above - below) / (2 * step) / float(outputs(inputs.estimate(phase, relax))[output][1])
+
+
+@pytest.mark.parametrize(("phase", "output"), [("training", "time"), ("training", "cost.run"), ("generate", "energy.total")])
+def test_elasticities_equal_central_differences(gpt, system, strategy, phase, output):
+    found = sensitivities(gpt, system, strategy, phase, output)
+    inputs = Inputs(gpt, system, strategy)
+    moving = [one for one in found if abs(one.elasticity) > 1e-4][::4]
+    assert len(moving) >= 4
+    for one in moving:
+        assert one.elasticity == pytest.approx(central(inputs, phase, output, one.path), rel=1e-5, abs=1e-9), one.path
+
+
+def test_smooth_elasticities_equal_central_differences(gpt, system, strategy):
+    relax = dp.Smooth(20.0)
+    found = sensitivities(gpt, system, strategy, "training", "time", relax=relax, groups=("strategy",))
+    by_path = {one.path: one.elasticity for one in found}
+    for path in ("strategy.tp", "strategy.sequence_length"):
+        expected = central(Inputs(gpt, system, strategy), "training", "time", path, relax, step=1e-6)
+        assert by_path[path] == pytest.approx(expected, rel=1e-5)
+
+
+def test_ranked_and_complete(gpt, system, strategy):
+    found = sensitivities(gpt, system, strategy, groups=("system", "model"))
+    sizes = [abs(one.elasticity) for one in found]
+    assert sizes == sorted(sizes, reverse=True)
+    assert np.isfinite(sizes).all()
+    expected = {f"{group}.{path}" for group, part in (("system", system), ("model", gpt)) for path in numeric(part)}
+    assert {one.path for one in found} == expected
+    bandwidth = next(one for one in found if one.path == "system.accelerator.memory.hbm.bandwidth")
+    assert bandwidth.value == float(system.accelerator.device_memory.bandwidth)
+    assert bandwidth.declared.unit == "byte/s"
+
+
+def test_cost_is_proportional_to_what_is_bought(gpt, system, strategy):
+    found = {one.path: one.elasticity for one in sensitivities(gpt, system, strategy, output="cost.capital")}
+    assert found["system.n_devices"] == pytest.approx(1, rel=1e-12)
+    prices = ["prices.accelerator_markup", "prices.host", "network.nvlink.price", "network.infiniband.price"]
+    assert sum(found[f"system.{path}"] for path in prices) == pytest.approx(1, rel=1e-12)
+
+
+def test_a_changed_number_does_not_compile_again(gpt, system, strategy):
+    from diffperf.explore.sensitivity import _elasticities
+
+    sensitivities(gpt, system, strategy)
+    before = _elasticities._cache_size()
+    faster = dp.override(system, {"accelerator.memory.hbm.bandwidth": "4 TB/s"})
+    sensitivities(gpt, faster, replace(strategy, {"recompute": np.array([0.0, 0.0, 1.0])}))
+    assert _elasticities._cache_size() == before
+
+
+def test_unknown_and_zero_outputs_are_told(gpt, system, strategy):
+    with pytest.raises(dp.ConfigError, match='did you mean "time"'):
+        sensitivities(gpt, system, strategy, output="tme")
+    with pytest.raises(dp.ConfigError, match="not zero"):
+        sensitivities(gpt, system, strategy, output="memory.kv_cache")
