@@ -5,6 +5,7 @@ A command is a module of this package: its click command, and how its answer rea
 
 import click
 
+from diffperf.cli.codesign import codesign
 from diffperf.cli.configs import list_configs
 from diffperf.cli.cost import cost
 from diffperf.cli.estimate import estimate
@@ -12,7 +13,7 @@ from diffperf.cli.sensitivity import sensitivity
 from diffperf.cli.sweep import sweep
 from diffperf.cli.terminal import Commands, configure_jax
 
-COMMANDS = (estimate, sensitivity, sweep, cost, list_configs)
+COMMANDS = (estimate, codesign, sensitivity, sweep, cost, list_configs)
 
 
 @click.group(

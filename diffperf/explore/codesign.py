@@ -71,6 +71,10 @@ class Codesign:
         return float(output_of(self.outcome, self.study.objective))
 
     @property
+    def objective_unit(self) -> str:
+        return self.study.objective_declared.unit
+
+    @property
     def baseline_objective(self) -> float:
         return float(output_of(self.study.baseline_outcome, self.study.objective))
 

@@ -107,6 +107,7 @@ class Study:
     baseline_outcome: Outcome
     phase: str
     objective: str
+    objective_declared: Quantity
     sense: int  # 1 to minimize, −1 to maximize
     variables: tuple[Variable, ...]
     constraints: tuple[Constraint, ...]
@@ -205,10 +206,10 @@ class _Reader:
             raise self.error("minimize", "both or neither of minimize and maximize", "exactly one", "name one output to optimize")
         sense = 1 if "minimize" in table else -1
         objective = table["minimize" if sense == 1 else "maximize"]
-        self.declared_output(outcome, objective, "minimize" if sense == 1 else "maximize")
+        declared = self.declared_output(outcome, objective, "minimize" if sense == 1 else "maximize")
         variables = tuple(self.variable(baseline, v, f"variable[{i}]") for i, v in enumerate(self.tables(table, "variable")))
         constraints = tuple(self.constraint(outcome, c, f"constraint[{i}]") for i, c in enumerate(self.tables(table, "constraint")))
-        return Study(self.path.stem, baseline, outcome, phase, objective, sense, variables, constraints)
+        return Study(self.path.stem, baseline, outcome, phase, objective, declared, sense, variables, constraints)
 
     def tables(self, table: dict[str, Any], key: str) -> list[dict[str, Any]]:
         value = table[key]

@@ -173,10 +173,8 @@ def tornado(found: Sequence, title: str = "", limit: int = 12) -> Figure:
         labels = [f"{input_name(one.path)}  ({units.show(one.value, one.declared.unit, 3)})" for one in shown]
         axes.set_yticks(range(len(shown)), labels)
         axes.set_ylim(len(shown) - 0.4, -0.6)
-        axes.set_xlim(
-            -1.35 * reach if any(one.elasticity < 0 for one in shown) else 0,
-            1.35 * reach if any(one.elasticity > 0 for one in shown) else 0,
-        )
+        sides = [sign for sign in (-1, 1) if any(sign * one.elasticity > 0 for one in shown)] or [-1, 1]
+        axes.set_xlim(min(0, 1.35 * reach * sides[0]), max(0, 1.35 * reach * sides[-1]))
         axes.axvline(0, color=_INK, linewidth=1)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _percent(value)))
         axes.xaxis.set_major_locator(MaxNLocator(6))
@@ -235,3 +233,86 @@ def scatter(
         axes.legend(frameon=False, loc="upper right", markerscale=float(np.sqrt(60 / size)))
         axes.set_title(title)
     return figure
+
+
+def codesign(found, title: str = "") -> Figure:
+    """How a co-design search went, where the design's time goes beside the baseline's, and how full its constraints are.
+
+    `found` is a `diffperf.explore.codesign.Codesign`.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(15, 4.8), layout="constrained")
+        search, parts, limits = figure.subplots(1, 3, width_ratios=(1.25, 0.8, 1))
+        _convergence(search, found)
+        _compared(parts, found)
+        _fullness(limits, found)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _convergence(axes: Axes, found) -> None:
+    """Best objective of all starts over the baseline's, and the least violation, by outer iteration."""
+    iterations = np.arange(len(found.trace))
+    objective = np.array([point.objective for point in found.trace])
+    violation = np.array([point.violation for point in found.trace])
+    settled = violation <= 1e-3
+    axes.plot(iterations, np.where(settled, objective, np.nan), color=_BLUE, linewidth=1.8)
+    axes.axhline(1.0, color=_GREY, linewidth=1, linestyle=(0, (4, 2)))
+    best = (found.objective / found.baseline_objective) ** found.study.sense
+    axes.axhline(best, color=_ORANGE, linewidth=1.4)
+    axes.annotate(f"{best:.3f}", (iterations[-1], best), xytext=(0, -12), textcoords="offset points", ha="right", color=_ORANGE)
+    axes.annotate("baseline", (0, 1.0), xytext=(0, 4), textcoords="offset points", color=_GREY, fontsize=9)
+    changes = [i for i in range(1, len(found.trace)) if _stage(found, i) != _stage(found, i - 1)]
+    for begin in [0, *changes]:
+        axes.axvline(begin, color=_FAINT, linewidth=0.8)
+        axes.annotate(_stage(found, begin), (begin, 0.98), xycoords=("data", "axes fraction"), xytext=(3, 0),
+                      textcoords="offset points", rotation=90, va="top", fontsize=8, color=_INK)  # fmt: skip
+    # Far from where it settles the objective says little.
+    axes.set_ylim(best - 0.15 * abs(1 - best) - 0.005, max(1.0, best) + 0.35 * abs(1 - best) + 0.01)
+    axes.set_title("Search: best objective / baseline")
+    axes.set_xlabel("outer iteration")
+    _bare(axes, keep="left")
+
+
+def _stage(found, index: int) -> str:
+    return found.trace[index].stage.split(":")[0]
+
+
+def _compared(axes: Axes, found) -> None:
+    """Time breakdown of the baseline and of the design, stacked."""
+    reports = (found.study.baseline_outcome.report, found.outcome.report)
+    name = next(name for name in _BREAKDOWNS if hasattr(reports[0], name))
+    tops = np.zeros(2)
+    rows = [[float(value) for _, (_, value) in outputs(getattr(report, name)).items()] for report in reports]
+    labels = [declared.doc for declared, _ in outputs(getattr(reports[0], name)).values()]
+    whole = sum(value for label, value in zip(labels, rows[0], strict=True) if label != "total")
+    shown = [(label, pair) for label, *pair in zip(labels, *rows, strict=True) if label != "total" and max(pair) > 0.004 * whole]
+    for index, (label, pair) in enumerate(shown):
+        axes.bar((0, 1), pair, bottom=tops, width=0.62, color=_PALETTE[index % len(_PALETTE)], label=label)
+        tops += pair
+    for x, top in enumerate(tops):
+        axes.annotate(units.show(top, "s", 3), (x, top), xytext=(0, 3), textcoords="offset points", ha="center")
+    axes.set_xticks((0, 1), ("baseline", "design"))
+    axes.set_title(_BREAKDOWNS[name])
+    axes.set_ylim(0, 1.1 * tops.max())
+    axes.yaxis.set_major_formatter(_axis_of("s"))
+    handles, names = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], names[::-1], frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _bare(axes, keep="left")
+
+
+def _fullness(axes: Axes, found) -> None:
+    """Every constraint as a fraction of its limit; the active ones in colour, with their shadow prices."""
+    rows = found.constraints()
+    for row, ((constraint, _, multiplier, _), excess) in enumerate(zip(rows, found.excess, strict=True)):
+        active = multiplier > 1e-3
+        colour = _RED if excess > 0 else _ORANGE if active else _GREY
+        axes.barh(row, 1 + float(excess), color=colour, height=0.6)
+        price = f"{found.study.objective} {-multiplier * found.study.sense:+.2f} %" if active else ""
+        axes.annotate(price, (0.02, row), va="center", fontsize=9, color="white", weight="bold")
+    axes.axvline(1, color=_INK, linewidth=1.2)
+    axes.set_yticks(range(len(rows)), [str(constraint).replace("mm^2", "mm²") for constraint, *_ in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+    axes.set_title("Constraints, and what 1 % more buys")
+    _bare(axes)

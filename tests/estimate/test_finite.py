@@ -42,7 +42,7 @@ def test_random_designs_are_finite(gpt, llama, system, strategy, phase, smooth):
 
     def finite(design):
         (_, report), gradient = jax.value_and_grad(total, has_aux=True)(design)
-        return {"value": outputs(report), "gradient": gradient[:2] + ({"sharpness": gradient[2]},)}
+        return {"value": outputs(report), "gradient": (*gradient[:2], {"sharpness": gradient[2]})}
 
     @jax.jit
     def not_finite(designs):
@@ -58,20 +58,19 @@ def test_random_designs_are_finite(gpt, llama, system, strategy, phase, smooth):
     assert {path: int(count) for path, count in gradients.items() if count} == {}
 
 
-@pytest.mark.parametrize("end", [0, 1], ids=["lowest", "highest"])
 @pytest.mark.usefixtures("float32")
-def test_the_corners_are_finite(gpt, system, strategy, end):
-    """All inputs at one end of their ranges at once."""
+def test_the_corners_are_finite(gpt, system, strategy):
+    """All inputs at the lowest end of their ranges at once, and all at the highest."""
 
-    def at_the_end(module):
-        return {p: jnp.float32(d.bounds[end]) for p, d, _ in walk(module) if not isinstance(d, Choice)}
+    def ends(module):
+        return {path: jnp.asarray(d.bounds, jnp.float32) for path, d, _ in walk(module) if not isinstance(d, Choice)}
 
-    def estimate(on_system, on_strategy, p):
-        inputs = cast((gpt, system, strategy), jnp.float32)
-        report = dp.training_step(inputs[0], replace(inputs[1], on_system), replace(inputs[2], on_strategy), Smooth(p))
+    def estimate(on_system, on_strategy):
+        inputs = cast((gpt, system, strategy, Smooth(20.0)), jnp.float32)
+        report = dp.training_step(inputs[0], replace(inputs[1], on_system), replace(inputs[2], on_strategy), inputs[3])
         return report.time + report.memory.peak, report
 
-    differentiated = jax.jit(jax.value_and_grad(estimate, argnums=(0, 1), has_aux=True))
-    (_, report), gradient = differentiated(at_the_end(system), at_the_end(strategy), jnp.float32(20.0))
-    assert [path for path, value in outputs(report).items() if not jnp.isfinite(value)] == []
-    assert [path for part in gradient for path, value in part.items() if not jnp.isfinite(value)] == []
+    differentiated = jax.jit(jax.vmap(jax.value_and_grad(estimate, argnums=(0, 1), has_aux=True)))
+    (_, report), gradient = differentiated(ends(system), ends(strategy))
+    assert [path for path, value in outputs(report).items() if not jnp.all(jnp.isfinite(value))] == []
+    assert [path for part in gradient for path, value in part.items() if not jnp.all(jnp.isfinite(value))] == []

@@ -74,7 +74,7 @@ def test_inference_serves_every_replica(llama):
     ("table", "n_devices", "expected"),
     [
         ({"tp": 7}, 7, "a divisor of the heads"),
-        ({"tp": 3}, 8, "whole numbers"),
+        ({"pp": 3}, 8, "whole numbers"),
         ({"tp": 8, "pp": 8}, 8, "the product of the degrees"),
         ({"pp": 200}, 200, "at least one layer"),
         ({"global_batch": 3, "dp": 8}, 8, "a multiple of dp"),

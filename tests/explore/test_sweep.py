@@ -102,8 +102,9 @@ def test_one_row_group_a_chunk_and_no_leftovers(tmp_path):
     file = pq.ParquetFile(result.path)
     assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [512, 512, 416]
     assert not parts_folder(result.path).exists()
-    whole = pq.read_table(sweep(space, tmp_path / "whole.parquet").path)
-    assert whole.equals(pq.read_table(result.path))
+    whole, cut = (pq.read_table(path) for path in (sweep(space, tmp_path / "whole.parquet").path, result.path))
+    assert cut.select(["strategy.recompute", "feasible"]).equals(whole.select(["strategy.recompute", "feasible"]))
+    assert np.allclose(cut["time"], whole["time"], rtol=1e-5)
 
 
 def test_one_trace_for_the_whole_sweep(tmp_path, monkeypatch):

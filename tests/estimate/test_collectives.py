@@ -1,0 +1,190 @@
+"""Ring collectives against a step-by-step simulation that moves real numbers, and placement against counting devices."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffperf.estimate.collectives import Group, place
+from diffperf.hardware.system import NetworkTier
+from diffperf.quantity import real, replace
+from diffperf.relax import Exact, Smooth
+
+ELEMENT = 8  # bytes of the numbers that the simulation moves
+INNER = NetworkTier("inner", size=4, bandwidth=100.0, latency=0.5, efficiency=0.8, energy=1e-12, price=1)
+OUTER = NetworkTier("outer", size=1e6, bandwidth=10.0, latency=2.0, efficiency=0.5, energy=1e-12, price=1)
+
+
+class Simulation:
+    """Ranks with a buffer each, on a grid of domains × members; every step costs what its largest message does."""
+
+    def __init__(self, domains, members, elements):
+        self.grid = np.arange(domains * members).reshape(domains, members)
+        self.buffers = np.random.default_rng(0).normal(size=(domains * members, elements))
+        self.total = self.buffers.sum(axis=0)
+        self.time, self.sent = 0.0, np.zeros((2, domains * members))
+        # Which part of the buffer a rank works on: all of it, until a reduce-scatter leaves a share.
+        self.owned = [np.arange(elements) for _ in range(domains * members)]
+
+    def _rings(self, tier):
+        return (self.grid if tier == 0 else self.grid.T).tolist()
+
+    def _step(self, tier, messages):
+        """All messages (from, to, indices, add?) at once."""
+        payloads = [(to, at, add, self.buffers[source][at].copy()) for source, to, at, add in messages]
+        for to, at, add, payload in payloads:
+            self.buffers[to][at] = self.buffers[to][at] + payload if add else payload
+        for source, _, at, _ in messages:
+            self.sent[tier, source] += len(at) * ELEMENT
+        network = (INNER, OUTER)[tier]
+        rate = float(network.bandwidth * network.efficiency)
+        self.time += max(len(at) for _, _, at, _ in messages) * ELEMENT / rate + float(network.latency)
+
+    def reduce_scatter(self, tier):
+        rings = self._rings(tier)
+        n = len(rings[0])
+        chunks = {tuple(ring): np.split(self.owned[ring[0]], n) for ring in rings}
+        for step in range(n - 1):
+            messages = []
+            for ring in rings:
+                parts = chunks[tuple(ring)]
+                messages += [(rank, ring[(i + 1) % n], parts[(i - step) % n], True) for i, rank in enumerate(ring)]
+            self._step(tier, messages)
+        for ring in rings:
+            for i, rank in enumerate(ring):
+                self.owned[rank] = chunks[tuple(ring)][(i + 1) % n]
+
+    def all_gather(self, tier):
+        rings = self._rings(tier)
+        n = len(rings[0])
+        held = {rank: self.owned[rank] for ring in rings for rank in ring}
+        for step in range(n - 1):
+            messages = []
+            for ring in rings:
+                messages += [(rank, ring[(i + 1) % n], held[ring[(i - step) % n]], False) for i, rank in enumerate(ring)]
+            self._step(tier, messages)
+        for ring in rings:
+            for rank in ring:
+                self.owned[rank] = np.concatenate([held[other] for other in ring])
+
+
+def _group(*members):
+    return Group(tuple(map(real, members)), real(1.0), (INNER, OUTER), real(0.0))
+
+
+@pytest.mark.parametrize(("domains", "members"), [(1, 2), (1, 4), (1, 5), (3, 1), (2, 2), (3, 4), (4, 3)])
+def test_all_reduce_is_the_simulated_ring(domains, members):
+    elements = 120
+    simulation = Simulation(domains, members, elements)
+    simulation.reduce_scatter(0)
+    simulation.reduce_scatter(1)
+    simulation.all_gather(1)
+    simulation.all_gather(0)
+    np.testing.assert_allclose(simulation.buffers, np.tile(simulation.total, (domains * members, 1)))
+    transfer = _group(members, domains).all_reduce(real(elements * ELEMENT))
+    assert float(transfer.time) == pytest.approx(simulation.time, rel=1e-12)
+    for tier in (0, 1):
+        np.testing.assert_allclose(simulation.sent[tier], float(transfer.sent[tier]))
+
+
+@pytest.mark.parametrize(("domains", "members"), [(1, 4), (3, 1), (2, 2), (3, 4)])
+def test_reduce_scatter_and_all_gather_are_halves(domains, members):
+    elements = 120
+    simulation = Simulation(domains, members, elements)
+    simulation.reduce_scatter(0)
+    simulation.reduce_scatter(1)
+    for rank, owned in enumerate(simulation.owned):
+        np.testing.assert_allclose(simulation.buffers[rank][owned], simulation.total[owned])
+    half = _group(members, domains).all_gather(real(elements * ELEMENT))
+    assert float(half.time) == pytest.approx(simulation.time, rel=1e-12)
+    simulation.all_gather(1)
+    simulation.all_gather(0)
+    assert 2 * float(half.time) == pytest.approx(simulation.time, rel=1e-12)
+
+
+def test_the_simulation_can_disagree():
+    """A ring in only one direction of the formula: all-gather's cost for an all-reduce."""
+    simulation = Simulation(1, 4, 120)
+    simulation.reduce_scatter(0)
+    assert float(_group(4, 1).all_reduce(real(120 * ELEMENT)).time) > 1.9 * simulation.time
+
+
+@pytest.mark.parametrize(("domains", "members"), [(1, 4), (2, 4), (3, 2), (5, 1)])
+def test_send_is_the_mean_over_the_hops_of_a_chain(domains, members):
+    volume = 400.0
+    ranks = range(domains * members)
+    times = []
+    for rank in ranks[:-1]:
+        tier = INNER if rank // members == (rank + 1) // members else OUTER
+        times.append(volume / float(tier.bandwidth * tier.efficiency) + float(tier.latency))
+    assert float(_group(members, domains).send(real(volume)).time) == pytest.approx(np.mean(times), rel=1e-12)
+
+
+def test_a_group_of_one_is_free(system):
+    alone = place(system, real(1), real(1), Exact())
+    for transfer in (alone.all_reduce(real(1e9)), alone.all_gather(real(1e9)), alone.send(real(1e9))):
+        assert float(transfer.time) == 0
+        assert [float(sent) for sent in transfer.sent] == [0, 0]
+
+
+def test_every_collective_pays_its_overhead_once(system):
+    group = place(system, real(16), real(1), Exact())
+    slower = place(replace(system, {"stack.collective_overhead": 1.0}), real(16), real(1), Exact())
+    for kind in ("all_reduce", "all_gather", "send"):
+        times = [float(getattr(g, kind)(real(1e6)).time) for g in (group, slower)]
+        assert times[1] - times[0] == pytest.approx(1.0 - float(system.stack.collective_overhead))
+
+
+def _counted(sizes, degree, stride):
+    """Ways a group of ranks 0, stride, 2·stride … spreads on each tier, by counting the domains it touches."""
+    devices = [rank * stride for rank in range(degree)]
+    domains = [len({device // size for device in devices}) for size in sizes]  # on tiers from the inside out
+    spread = [degree, *domains]
+    return [inner / outer for inner, outer in zip(spread[:-1], [*domains[:-1], 1], strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("degree", "stride", "members"),
+    [
+        (8, 1, [8, 1]),  # tensor parallelism in a node
+        (8, 8, [1, 8]),  # data parallelism outside it
+        (4, 2, [4, 1]),
+        (16, 1, [8, 2]),
+        (4, 16, [1, 4]),  # pipeline stages across nodes
+        (8, 4, [2, 4]),
+        (1, 1, [1, 1]),
+        (1, 64, [1, 1]),
+    ],
+)
+def test_placement_of_known_cases(system, degree, stride, members):
+    assert [float(m) for m in place(system, real(degree), real(stride), Exact()).members] == members
+    assert _counted([8, 10**6], degree, stride) == members
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize("degree", [1, 2, 4, 8, 16, 64])
+def test_placement_on_three_tiers_by_counting(system, degree, stride):
+    middle = NetworkTier("rack", size=32, bandwidth=1e11, latency=1e-6, efficiency=0.8, energy=1e-12, price=1)
+    rack = type(system)(
+        system.name,
+        system.accelerator,
+        (system.network[0], middle, system.network[1]),
+        system.stack,
+        system.prices,
+        system.n_devices,
+    )
+    found = [float(m) for m in place(rack, real(degree), real(stride), Exact()).members]
+    assert found == _counted([8, 32, 10**6], degree, stride)
+
+
+_placed = jax.jit(lambda system, degree, stride, relax: place(system, degree, stride, relax).members)
+
+
+@given(st.floats(1, 1e5), st.floats(1, 1e5), st.floats(1, 500))
+def test_members_multiply_to_the_degree(system, degree, stride, sharpness):
+    for relax in (Exact(), Smooth(sharpness)):
+        members = _placed(system, real(degree), real(stride), relax)
+        assert float(np.prod(members)) == pytest.approx(degree, rel=1e-9)
+        assert all(float(m) > 0 for m in members)
+    assert all(float(m) >= 1 for m in _placed(system, real(degree), real(stride), Exact()))

@@ -1,0 +1,115 @@
+"""A training step's report: parts add up, rates follow from them, and energy is counted by hand."""
+
+import numpy as np
+import pytest
+from helpers import outputs, training
+
+import diffperf as dp
+from diffperf.quantity import replace
+from diffperf.relax import Exact, Smooth
+
+
+@pytest.fixture(scope="module")
+def report(gpt, system, strategy):
+    return training(gpt, system, strategy, Exact())
+
+
+@pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)], ids=["exact", "smooth"])
+def test_parts_add_up(gpt, system, strategy, relax):
+    report = training(gpt, system, strategy, relax)
+    found = outputs(report)
+    for whole, total in (
+        ("breakdown", report.time),
+        ("energy", report.energy.total),
+        ("cost.accelerator", report.cost.manufacturing),
+    ):
+        parts = [float(value) for path, value in found.items() if path.startswith(whole + ".")]
+        assert sum(parts) == pytest.approx(float(total), rel=1e-12)
+        assert min(parts) >= 0
+
+
+def test_rates_follow_from_the_time(gpt, system, strategy, report):
+    time, devices = float(report.time), 64
+    b, s, h, layers, v = 64, 2048, 12288, 96, 51200
+    assert float(report.tokens_per_second) == pytest.approx(b * s / time, rel=1e-12)
+    flops = 72 * b * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * h * layers))
+    assert float(report.mfu) == pytest.approx(flops / (time * devices * 312e12), rel=1e-9)
+    assert float(report.power) == pytest.approx(float(report.energy.total) / (time * devices), rel=1e-12)
+
+
+def test_recomputation_shows_in_hfu_not_in_mfu(gpt, system, strategy):
+    base = {"tp": 8, "pp": 4, "global_batch": 64, "dp": 2, "attention": "standard"}
+    none, full = (training(gpt, system, dp.load_strategy({**base, "recompute": r}), Exact()) for r in ("none", "full"))
+    assert float(full.time) > float(none.time)
+    assert float(full.mfu) < float(none.mfu)
+    # Forward once more: 4 thirds of the layers' FLOPs. Without recomputation and masking both count the same.
+    assert float(none.hfu) == pytest.approx(float(none.mfu), rel=1e-9)
+    layers = 1 - 51200 / (12 * 12288 * 96) / (1 + 2048 / (6 * 12288) + 51200 / (12 * 12288 * 96))
+    assert float(full.hfu / full.mfu) == pytest.approx(1 + layers / 3, rel=1e-9)
+
+
+def test_energy_by_hand(gpt, system, strategy, report):
+    accelerator = system.accelerator
+    assert float(report.energy.static) == pytest.approx(64 * float(accelerator.static_power * report.time), rel=1e-12)
+    executed = float(report.hfu) * 64 * 312e12 * float(report.time)
+    assert float(report.energy.compute) == pytest.approx(executed * float(accelerator.compute_energy), rel=1e-9)
+    # Every device reads its weights at least in each forward and each backward pass.
+    weights = 2 * float(gpt.layer_parameters) / 32 * 32 * 2
+    assert float(report.energy.memory) > 64 * weights * float(accelerator.device_memory.energy)
+
+
+def test_network_energy_of_pure_data_parallelism(llama, system):
+    """A ring all-reduce of Ψ fp32 gradients over n devices sends 2·(n − 1)/n · 4Ψ bytes a device, 8 of 64 in a node."""
+    strategy = dp.load_strategy({"dp": 64, "global_batch": 64})
+    report = training(llama, system, strategy, Exact())
+    gradients = 4 * float(llama.parameters - llama.hidden)  # the final norm is left out
+    inner, outer = (float(tier.energy) for tier in system.network)
+    expected = 64 * (2 * 7 / 8 * gradients * inner + 2 * 7 / 8 * gradients / 8 * outer)
+    assert float(report.energy.network) == pytest.approx(expected, rel=1e-9)
+
+
+def test_gradient_reduction_hides_under_the_backward_pass(llama, system):
+    table = {"dp": 64, "global_batch": 64}
+    hidden, open_ = (training(llama, system, dp.load_strategy({**table, "overlap_gradients": o}), Exact()) for o in (True, False))
+    reduction = float(open_.breakdown.data_parallel)
+    backward = sum(float(getattr(hidden.breakdown, part)) for part in ("matmul", "attention", "elementwise"))
+    assert reduction > 0
+    assert max(reduction - backward, 0) <= float(hidden.breakdown.data_parallel) < reduction
+
+
+def test_zero_one_moves_weights_and_saves_optimizer_time(llama, system):
+    """Reduce-scatter of fp32 gradients and all-gather of 2-byte weights: three quarters of the all-reduce's bytes."""
+    table = {"dp": 64, "global_batch": 64, "overlap_gradients": False}
+    plain, sharded = (training(llama, system, dp.load_strategy({**table, "zero": z}), Exact()) for z in ("0", "1"))
+    assert float(sharded.energy.network / plain.energy.network) == pytest.approx(0.75, rel=1e-9)
+    assert float(sharded.breakdown.optimizer) < float(plain.breakdown.optimizer) / 32
+    assert float(sharded.breakdown.data_parallel) < float(plain.breakdown.data_parallel)
+
+
+def test_choices_interpolate(gpt, system):
+    """A relaxed choice is the mixture of the definite ones, where the report is linear in it."""
+    base = {"tp": 8, "pp": 4, "global_batch": 64, "dp": 2}
+    times = {}
+    for r in ("none", "full"):
+        times[r] = float(training(gpt, system, dp.load_strategy({**base, "recompute": r}), Exact()).time)
+    mixed = training(gpt, system, dp.load_strategy({**base, "recompute": {"none": 0.25, "full": 0.75}}), Exact())
+    assert float(mixed.time) == pytest.approx(0.25 * times["none"] + 0.75 * times["full"], rel=1e-9)
+
+
+def test_real_degrees_lie_between_whole_ones(gpt, system):
+    times = []
+    for tp in (4.0, 5.3, 8.0):
+        strategy = replace(dp.load_strategy({"pp": 8, "global_batch": 64}), {"tp": tp, "dp": 8 / tp})
+        times.append(float(training(gpt, system, strategy, Smooth(64.0)).memory.weights))
+    assert np.all(np.diff(times) < 0)
+
+
+def test_a_batch_of_one_micro_batch_a_stage_is_mostly_bubble(gpt, system):
+    report = training(gpt, system, dp.load_strategy({"tp": 8, "pp": 8, "global_batch": 1}), Exact())
+    assert float(report.breakdown.pipeline_bubble) > 0.8 * float(report.time)
+
+
+def test_the_report_reads_as_a_table(report):
+    text = str(report)
+    for words in ("step time", "linear layers", "pipeline bubble", "device memory", "matrix arithmetic", "cost of this run"):
+        assert words in text

@@ -1,0 +1,257 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import diffperf as dp
+from diffperf.cli import cli
+from diffperf.explore import sweep as sweep_module
+from diffperf.explore.layout import default_global_batch
+from diffperf.load import FOLDERS, available
+from diffperf.quantity import declaration
+from diffperf.workload.strategy import Strategy
+
+SPACE = """
+model = "gpt3-22b"
+system = "dgx-a100"
+[strategy]
+global_batch = 16
+[[axis]]
+path = "strategy.tp"
+powers_of_two = {from = 1, to = 8}
+[[axis]]
+path = "strategy.recompute"
+values = ["none", "full"]
+"""
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Runs a command line in an empty folder."""
+    monkeypatch.setenv("DIFFPERF_CACHE", "off")
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(line: str, *more: str):
+        return CliRunner().invoke(cli, [*line.split(), *more])
+
+    return invoke
+
+
+def answer(result) -> dict:
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_estimate_prints_where_time_goes(run):
+    result = run("estimate gpt3-175b dgx-a100 --devices 64 --tp 8 --pp 8")
+    assert result.exit_code == 0
+    for words in (
+        "gpt3-175b training on 64 × a100-sxm4-80gb",
+        "dp 1 (what the other degrees leave)",
+        "Fits memory",
+        "step time",
+        "cost",
+    ):
+        assert words in result.stdout
+    assert result.stderr == ""
+
+
+def test_estimate_json_is_the_library_s_answer(run):
+    found = answer(run("estimate gpt3-175b dgx-a100 --devices 64 --tp 8 --pp 4 --virtual-stages 2 --json -"))
+    system = dp.load_system("dgx-a100", 64)
+    strategy = dp.load_strategy({"tp": 8, "pp": 4, "virtual_stages": 2, "global_batch": 64}, n_devices=64)
+    report = dp.training_step(dp.load_model("gpt3-175b"), system, strategy)
+    assert found["report"]["time"] == pytest.approx(float(report.time), rel=1e-12)
+    assert found["report"]["energy"]["total"] == pytest.approx(float(report.energy.total), rel=1e-12)
+    assert found["inputs"]["strategy"]["recompute"] == "none"
+    assert found["inputs"]["system"]["accelerator"]["memory"]["hbm"]["capacity"] == float(system.accelerator.device_memory.capacity)
+    assert found["chosen"] == {"dp": 2, "global_batch": float(default_global_batch(system, strategy))}
+    assert found["fits"] is bool(report.memory.excess <= 0)
+
+
+def test_estimate_says_by_how_much_it_does_not_fit(run):
+    result = run("estimate gpt3-1t dgx-a100")
+    assert result.exit_code == 0
+    assert "Does not fit memory: needs" in result.stdout
+    assert "too much" in result.stdout
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode", "generate"])
+def test_estimate_of_inference(run, phase):
+    found = answer(run(f"estimate llama-2-7b dgx-a100 --phase {phase} --devices 1 --json -"))
+    assert found["chosen"] == {"tp": 1, "pp": 1, "dp": 1}
+    assert found["report"]["time"] > 0
+
+
+def test_overrides_and_stack(run):
+    base = "estimate gpt3-22b dgx-a100 --tp 8 --json - "
+    found = answer(
+        run(base + "--stack tensorrt-llm --set hbm.capacity=40GB --set model.hidden=4096 --set strategy.zero=1 --recompute full")
+    )
+    assert found["inputs"]["system"]["stack"]["name"] == "tensorrt-llm"
+    assert found["inputs"]["system"]["accelerator"]["memory"]["hbm"]["capacity"] == 40e9
+    assert found["inputs"]["model"]["hidden"] == 4096
+    assert found["inputs"]["strategy"]["zero"] == "1"
+    assert found["inputs"]["strategy"]["recompute"] == "full"
+    assert answer(run(base + "--no-sequence-parallel"))["inputs"]["strategy"]["sequence_parallel"] == "off"
+
+
+def test_smooth_is_above_exact_and_close(run):
+    exact, smooth = (
+        answer(run("estimate gpt3-22b dgx-a100 --tp 8 --json - " + more))["report"]["time"] for more in ("", "--smooth 200")
+    )
+    assert exact != smooth
+    assert smooth == pytest.approx(exact, rel=0.05)
+
+
+def test_every_field_of_the_strategy_is_an_option():
+    names = {parameter.name for parameter in cli.commands["estimate"].params}
+    for field in Strategy.__dataclass_fields__.values():
+        assert field.name in names
+        option = next(parameter for parameter in cli.commands["estimate"].params if parameter.name == field.name)
+        assert option.help.startswith(declaration(field).doc)
+
+
+@pytest.mark.parametrize("name", ["figure.png", "figure.svg", "figure.pdf"])
+def test_figures_are_written(run, tmp_path, name):
+    assert run(f"estimate gpt3-22b dgx-a100 --tp 8 --plot {name}").exit_code == 0
+    heads = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    assert (tmp_path / name).read_bytes().startswith(heads[name[-3:]])
+
+
+def test_sensitivity(run, tmp_path):
+    result = run("sensitivity gpt3-22b dgx-a100 --tp 8 --top 5 --plot tornado.png --json found.json")
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads((tmp_path / "found.json").read_text())["elasticities"]
+    assert rows[0]["path"] in result.stdout
+    assert rows[5]["path"] not in result.stdout
+    by_path = {row["path"]: row["elasticity"] for row in rows}
+    assert by_path["system.accelerator.matrix.bf16"] < -0.3
+    assert (tmp_path / "tornado.png").stat().st_size > 10_000
+
+
+def test_sweep_writes_prints_and_plots(run, tmp_path):
+    (tmp_path / "mine.toml").write_text(SPACE)
+    result = run("sweep mine.toml --top 2 --plot cloud.png --json best.json")
+    assert result.exit_code == 0, result.stderr
+    assert "8 points" in result.stdout
+    assert "points/s" in result.stdout
+    table = pq.read_table(tmp_path / "mine.parquet")
+    best = json.loads((tmp_path / "best.json").read_text())["best"]
+    assert table.num_rows == 8
+    assert len(best) == 2
+    assert best[0]["time"] == min(row["time"] for row in table.to_pylist() if row["feasible"] and row["fits"])
+    assert (tmp_path / "cloud.png").stat().st_size > 5_000
+
+
+def test_an_interrupted_sweep_says_how_to_go_on(run, tmp_path, monkeypatch):
+    (tmp_path / "mine.toml").write_text(SPACE)
+    monkeypatch.setattr(sweep_module._Best, "see", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    result = run("sweep mine.toml")
+    assert result.exit_code == 130
+    assert result.stderr.count("\n") == 1
+    assert "1 chunks are kept in mine.parquet.parts" in result.stderr
+    assert "same command again" in result.stderr
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert "8 taken over" in run("sweep mine.toml").stdout
+
+
+def test_an_interrupt_is_one_line(run, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("diffperf.cli.options.best_layout", interrupted)
+    result = run("estimate gpt3-22b dgx-a100")
+    assert (result.exit_code, result.stderr) == (130, "Error: interrupted\n")
+
+
+def test_cost(run, tmp_path):
+    result = run("cost dgx-a100 --devices 16 --set accelerator_markup=2 --plot cost.png --json cost.json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads((tmp_path / "cost.json").read_text())
+    assert "purchase price" in result.stdout
+    assert found["per_hour"]["total"] == pytest.approx(found["per_hour"]["depreciation"] + found["per_hour"]["electricity"])
+    assert found["cost"]["accelerator"]["total"] == pytest.approx(found["cost"]["manufacturing"])
+    prices, network = found["system"]["prices"], found["system"]["network"]
+    each = 2 * found["cost"]["manufacturing"] + prices["host"] + sum(tier["price"] for tier in network.values())
+    assert found["cost"]["capital"] == pytest.approx(16 * each)
+
+
+def test_list_names_every_config(run):
+    everything = answer(run("list --json -"))
+    assert set(everything) == {*FOLDERS.values(), "studies"}
+    for folder, configs in everything.items():
+        assert sorted(configs) == available(folder)
+        assert all(line and "\n" not in line for line in configs.values())
+    models = run("list models")
+    assert "174.6 B parameters" in models.stdout
+    assert "accelerators" not in models.stdout
+
+
+def test_help_and_version(run):
+    for line in ("", "--help", "estimate --help", "--version"):
+        assert run(line).exit_code == 0
+    text = run("estimate --help").stdout
+    assert "--micro-batch N" in text
+    assert "none|selective|full" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("estimate gpt3-175c dgx-a100", 1, 'did you mean "gpt3-175b"'),
+        ("estimate gpt3-175b dgx-a10", 1, 'did you mean "dgx-a100"'),
+        ("estimate gpt3-175b dgx-a100 --tpp 8", 2, "--tp"),
+        ("estimate gpt3-175b dgx-a100 --tp eight", 1, "expected a number"),
+        ("estimate gpt3-175b dgx-a100 --tp 0", 1, "from 1 to"),
+        ("estimate gpt3-175b dgx-a100 --recompute selectiv", 1, 'did you mean "selective"'),
+        ("estimate gpt3-175b dgx-a100 --phase train", 1, 'did you mean "training"'),
+        ("estimate gpt3-175b dgx-a100 --devices -3", 1, "n_devices"),
+        ("estimate gpt3-175b dgx-a100 --devices 8 --tp 8 --pp 8", 1, "product of the degrees"),
+        ("estimate gpt3-175b dgx-a100 --set hbm.bandwith=4TB/s", 1, "hbm.bandwidth"),
+        ("estimate gpt3-175b dgx-a100 --set bandwidth=4TB/s", 1, "system.network.nvlink.bandwidth"),
+        ("estimate gpt3-175b dgx-a100 --set tp=4", 1, '"strategy.tp"'),
+        ("estimate gpt3-175b dgx-a100 --set hbm.bandwidth=4Tb", 1, "Gbit or GB"),
+        ("estimate gpt3-175b dgx-a100 --set hbm.bandwidth", 2, "path=value"),
+        ("estimate gpt3-175b dgx-a100 --set system.name=x", 1, "names are not inputs"),
+        ("estimate gpt3-175b dgx-a100 --plot x.jpg", 1, ".png"),
+        ("estimate gpt3-175b dgx-a100 --smooth 0", 2, "sharpness"),
+        ("estimate gpt3-175b dgx-a100 --smooth nan", 2, "sharpness"),
+        ("estimate gpt3-175b dgx-a100 --stack megatron", 1, "megatron-lm"),
+        ("estimate gpt3-22b dgx-a100 --tp 8 --json nowhere/x.json", 1, "nowhere/x.json"),
+        ("estimate gpt3-175b", 2, "SYSTEM"),
+        ("estimat gpt3-175b dgx-a100", 2, "estimate"),
+        ("sensitivity gpt3-175b dgx-a100 --of price", 1, "strategy"),
+        ("sensitivity gpt3-22b dgx-a100 --tp 8 --output tme", 1, 'did you mean "time"'),
+        ("sweep nowhere.toml", 1, "existing file"),
+        ("sweep nothing", 1, "configs/studies"),
+        ("cost dgx-b200", 1, "did you mean"),
+        ("cost dgx-a100 --set model.hidden=3", 1, '"model"'),
+        ("list model", 1, 'did you mean "models"'),
+    ],
+)
+def test_bad_input_is_one_line(run, line, code, words):
+    result = run(line)
+    assert result.exit_code == code
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("Error: ")
+    assert words in result.stderr
+
+
+def test_the_installed_command_uses_its_compile_cache(tmp_path):
+    program = "from diffperf.cli import main; main()"
+    arguments = [sys.executable, "-c", program, "cost", "dgx-a100"]
+    result = subprocess.run(arguments, capture_output=True, text=True, check=False, env={"DIFFPERF_CACHE": str(tmp_path / "cache")})
+    assert (result.returncode, result.stderr) == (0, "")
+    assert any((tmp_path / "cache").iterdir())
+
+
+def test_float64(run):
+    """The command line computes in double precision whatever the library's default is."""
+    found = answer(run("estimate gpt3-22b dgx-a100 --tp 8 --json -"))
+    assert found["report"]["time"] != float(np.float32(found["report"]["time"]))
