@@ -1,7 +1,8 @@
 """From files to modules: TOML and Hugging Face `config.json` become accelerators, systems, models and strategies.
 
-A file's keys are the fields of a module, checked against their declarations (`diffperf.quantity`). A nested module is a table, an array
-of tables, or the name of another config. Everything wrong with a file is a `ConfigError`: one line with file, key, found, expected, remedy.
+A file's keys are the fields of a module, checked against their declarations (`diffperf.quantity`). A nested module is a
+table, an array of tables, or the name of another config. Everything wrong with a file is a `ConfigError`: one line with file,
+key, found, expected, remedy.
 """
 
 import dataclasses
@@ -279,7 +280,7 @@ def declared_at(module: eqx.Module, path: str, file: str, key: str | None = None
 
 
 def override(module: eqx.Module, assignments: dict[str, Any], file: str = "command line") -> eqx.Module:
-    """The module with leaves replaced by dotted path: {"accelerator.memory.hbm.bandwidth": "4 TB/s"}, checked like a file's keys."""
+    """The module with leaves replaced by dotted path, checked like a file's keys: {"memory.hbm.bandwidth": "4 TB/s"}."""
     values = {path: checked(declared_at(module, path, file), literal(text), file, path) for path, text in assignments.items()}
     return replace(module, values) if values else module
 

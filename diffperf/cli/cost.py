@@ -38,7 +38,8 @@ def cost(system, devices, stack, settings, json_file, plot):
     per_hour = {name: float(getattr(hour, name)) * 3600 for name in ("depreciation", "electricity")}
 
     title = f"[bold]{describe_system(bought)}[/bold]"
-    console(json_file).print(title, "", table(hour.accelerator, "One accelerator"), "", bill(hour, per_hour), sep="\n")
+    package, bought_for = table(hour.accelerator, "One accelerator"), table(hour.purchase, "The system")
+    console(json_file).print(title, "", package, "", bought_for, "", hour_table(per_hour), sep="\n")
     write_json(
         {"cost": as_dict(hour), "per_hour": per_hour | {"total": sum(per_hour.values())}, "system": as_dict(bought)}, json_file
     )
@@ -53,14 +54,13 @@ def hourly_cost(system: System):
     return run_cost(system, hour, system.n_devices * system.accelerator.power_limit * hour, Exact())
 
 
-def bill(hour, per_hour: dict[str, float]) -> Table:
-    """The purchase price, and what an hour costs."""
-    rows = Table(title="The system", title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
+def hour_table(per_hour: dict[str, float]) -> Table:
+    """What an hour costs."""
+    title = "An hour at full power"
+    rows = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
     total = sum(per_hour.values())
-    rows.add_row("purchase price", units.show(hour.capital, "USD"), "")
-    rows.add_row("an hour with every accelerator at its power limit", units.show(total, "USD"), "")
-    for name, value in per_hour.items():
-        rows.add_row(f"  {name}", units.show(value, "USD"), f"{value / total:6.1%}")
+    for name, value in {**per_hour, "total": total}.items():
+        rows.add_row(name, units.show(value, "USD"), f"{value / total:6.1%}" if name != "total" else "")
     return rows
 
 

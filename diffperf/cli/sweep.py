@@ -68,7 +68,7 @@ def sweep_table(space, result) -> Table:
     shown = [path for path in shown if path in result.best.column_names]
     rows = Table(box=None, pad_edge=False)
     for axis in space.axes:
-        rows.add_column(axis.path.removeprefix("strategy.").removeprefix("system."), justify="right")
+        rows.add_column(".".join(axis.path.split(".")[1:][-2:]), justify="right")
     for path in shown:
         rows.add_column(path, justify="right", style="bold" if path == space.rank_by else None)
     for row in result.best.to_pylist():

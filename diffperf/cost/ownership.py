@@ -8,10 +8,23 @@ from diffperf.quantity import Scalar, output
 from diffperf.relax import Relaxation
 
 
+class Purchase(eqx.Module):
+    """Purchase price of a system."""
+
+    accelerators: Scalar = output("USD", "accelerators, at their markup")
+    hosts: Scalar = output("USD", "hosts, chassis and memory")
+    network: Scalar = output("USD", "adapters, switches and cables")
+
+    @property
+    def total(self) -> Scalar:
+        return self.accelerators + self.hosts + self.network
+
+
 class Cost(eqx.Module):
     """What the system costs, and what a piece of work on it costs."""
 
     accelerator: PackageCost
+    purchase: Purchase
     manufacturing: Scalar = output("USD", "manufacturing cost of one accelerator")
     capital: Scalar = output("USD", "purchase price of the system")
     depreciation: Scalar = output("USD/s", "depreciation of the system")
@@ -19,19 +32,23 @@ class Cost(eqx.Module):
     run: Scalar = output("USD", "cost of this run")
 
 
-def capital(system: System, manufacturing: Scalar) -> Scalar:
-    """Purchase price in USD: accelerators at their markup, hosts, and every network tier."""
-    prices = system.prices
-    per_device = manufacturing * prices.accelerator_markup + prices.host + sum(tier.price for tier in system.network)
-    return system.n_devices * per_device
+def purchase(system: System, manufacturing: Scalar) -> Purchase:
+    """USD for the whole system: accelerators at their markup, hosts, and every network tier."""
+    devices, prices = system.n_devices, system.prices
+    return Purchase(
+        accelerators=devices * manufacturing * prices.accelerator_markup,
+        hosts=devices * prices.host,
+        network=devices * sum(tier.price for tier in system.network),
+    )
 
 
 def run_cost(system: System, time: Scalar, energy: Scalar, relax: Relaxation) -> Cost:
-    """Cost of a run of `time` seconds in which the devices spend `energy` joules: depreciation while it runs, and its electricity."""
+    """Cost of a run of `time` seconds in which the devices spend `energy` joules: depreciation and electricity."""
     prices = system.prices
     accelerator = package_cost(system.accelerator, relax)
-    price = capital(system, accelerator.total)
+    bought = purchase(system, accelerator.total)
+    price = bought.total
     depreciation = price / (prices.lifetime * prices.utilization)
     power = energy / time + system.n_devices * prices.host_power
     electricity = power * prices.pue * prices.electricity
-    return Cost(accelerator, accelerator.total, price, depreciation, electricity, (depreciation + electricity) * time)
+    return Cost(accelerator, bought, accelerator.total, price, depreciation, electricity, (depreciation + electricity) * time)

@@ -1,7 +1,7 @@
 """Packages: dies and memory stacks on an organic substrate or a silicon interposer.
 
-Formulas: Chiplet Actuary (Feng and Ma, DAC 2022, §3), chip-last assembly, micro-bumps paid per chip. Memory stacks are pieces like dies that
-come tested: they add to area, bonding steps and to what a failed assembly wastes.
+Formulas: Chiplet Actuary (Feng and Ma, DAC 2022, §3), chip-last assembly, micro-bumps paid per chip. Memory stacks are pieces
+like dies that come tested: they add to area, bonding steps and to what a failed assembly wastes.
 """
 
 import equinox as eqx

@@ -1,7 +1,7 @@
 """How long communication takes: ring collectives over network tiers, and where a parallel group lies on them.
 
-A group of `degree` ranks whose neighbours are `stride` devices apart fills the innermost tier first. On each tier it has some number of
-members per domain; a hierarchical ring works tier by tier on what the inner tiers left.
+A group of `degree` ranks whose neighbours are `stride` devices apart fills the innermost tier first. On each tier it has some
+number of members per domain; a hierarchical ring works tier by tier on what the inner tiers left.
 """
 
 import equinox as eqx

@@ -124,8 +124,8 @@ def _mean_context(strategy: Strategy) -> Scalar:
 def generate(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> GenerationReport:
     """Prefill, then `output_length` − 1 decode passes over a growing context.
 
-    Decode time is affine in the context as long as no operator changes what bounds it, so the sum over the passes is their number times
-    the pass at the mean context (a closed form, exact in that case).
+    Decode time is affine in the context as long as no operator changes what bounds it, so the sum over the passes is their
+    number times the pass at the mean context (a closed form, exact in that case).
     """
     relax = Exact() if relax is None else relax
     length = strategy.sequence_length

@@ -36,7 +36,10 @@ def layer_forward(
     queries: Scalar,
     context: Scalar,
 ) -> LayerWork:
-    """`queries` new tokens of each of `sequences` sequences through one layer: training, prefill (queries = context) or decode (1)."""
+    """`queries` new tokens of each of `sequences` sequences through one layer.
+
+    Training and prefill have queries = context, decode has one query.
+    """
     tokens = sequences * queries
     core = attention_core(layers, strategy.tp, sequences, queries, context)
     return LayerWork(
@@ -60,7 +63,10 @@ def layer_backward(
 
 
 def recomputed(forward: LayerWork, strategy: Strategy) -> Work:
-    """What the backward pass computes again: nothing, the attention core (FlashAttention's backward already does), or everything."""
+    """What the backward pass computes again: nothing, the attention core, or everything.
+
+    FlashAttention's backward kernel recomputes the core by itself, so selective recomputation adds nothing to it.
+    """
     nothing = jax.tree.map(jnp.zeros_like, forward.attention)
 
     def selective():

@@ -80,8 +80,8 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     """Each GEMM of a table.
 
     For every candidate tile: whole waves of tiles over the compute units (tile and wave quantization), and at each memory level the
-    traffic left after reuse in blocks, batch · (m·k·max(1, n/column block) + k·n·max(1, m/row block) + m·n) elements. The block of the
-    level outside the innermost is the tile, as far as the innermost level holds it. The fastest tile wins.
+    traffic left after reuse in blocks, batch · (m·k·max(1, n/column block) + k·n·max(1, m/row block) + m·n) elements. The
+    block of the level outside the innermost is the tile, as far as the innermost level holds it. The fastest tile wins.
     """
     relax, accelerator = machine.relax, machine.accelerator
     m, n, k, batch = gemms.m, gemms.n, gemms.k, gemms.batch
@@ -121,8 +121,9 @@ def flash_work(core: AttentionCore, machine: Machine, flops: Scalar, passes: flo
     """A fused attention kernel: no scores in memory, K and V streamed once per block of queries.
 
     A level of capacity M holds a block of M / (4·d·element) queries with its K, V and output blocks, so the level outside serves
-    Q and O once and K and V once per block: Θ(N²d²/M) in all (FlashAttention, arXiv 2205.14135, Theorem 2). Query heads that share a
-    KV head share its stream. `passes` scales the traffic: 1 forward, 2 backward (Q, K, V, O, dO read; dQ, dK, dV written).
+    Q and O once and K and V once per block: Θ(N²d²/M) in all (FlashAttention, arXiv 2205.14135, Theorem 2). Query heads that
+    share a KV head share its stream. `passes` scales the traffic: 1 forward, 2 backward (Q, K, V, O, dO read; dQ, dK, dV
+    written).
     """
     relax, accelerator = machine.relax, machine.accelerator
     innermost, *caches = accelerator.memory[:-1]

@@ -117,7 +117,8 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
     forward, backward, again = average_layer(model, layer)
     head_work = _head_work(model, strategy, machine, tokens)
 
-    # Two all-reduces a pass, or as many bytes in reduce-scatters and all-gathers with sequence parallelism; full recomputation repeats
+    # Two all-reduces a pass, or as many bytes in reduce-scatters and all-gathers with sequence parallelism; full
+    # recomputation repeats
     # the forward ones.
     residual = tokens * model.hidden * machine.width
     all_reduces = 2 * (2 + strategy.recompute[2])

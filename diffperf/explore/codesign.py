@@ -1,7 +1,8 @@
 """Which chip and package to build: gradient-based co-design of a study.
 
 1. Relaxed: all variables real, many starts, sharpness annealed (`lagrangian`).
-2. Whole: integers and choices are held at values around the best starts (`rounding`), the rest is polished again for every combination;
+2. Whole: integers and choices are held at values around the best starts (`rounding`), the rest is polished again for every
+  combination;
    the neighbourhood of the best is searched until nothing improves.
 3. Exact: what is reported is evaluated without relaxation, and satisfies every constraint as stated.
 
@@ -81,8 +82,8 @@ class Codesign:
     def shadow_price(self, index: int) -> float:
         """d objective / d limit of a constraint, in the objective's unit per unit of the limit.
 
-        The multiplier λ belongs to ±log(objective) and ±(value/limit − 1), so a minimized objective changes by −λ · objective / limit
-        per unit of an upper limit (per unit of slack where the limit is zero).
+        The multiplier λ belongs to ±log(objective) and ±(value/limit − 1), so a minimized objective changes by −λ · objective
+        / limit per unit of an upper limit (per unit of slack where the limit is zero).
         """
         constraint = self.study.constraints[index]
         signs = self.study.sense * constraint.sense
@@ -213,7 +214,7 @@ class Search:
         return self.polish([combination for _, combination in chosen], x[of], multipliers[of], stage, weight)
 
     def run(self, weight: float = 1.0) -> None:
-        """Relaxed search, then whole designs until neither moving one variable over its range nor the neighbourhood finds a better."""
+        """Relaxed search, then whole designs, until moving one variable or searching the neighbourhood finds none better."""
         variables = self.study.variables
         state, x = self.solve(self.initial(), self.free(), ANNEAL, "relaxed", weight)
         order, *_ = self.rank(x)

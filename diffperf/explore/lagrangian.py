@@ -6,9 +6,9 @@ Variables live in z, unbounded, through bijections; each outer iteration descend
 
     L(z) = w·f + 1/(2ρ) · Σ (max(0, λ + ρ·g)² − λ²)
 
-with Adam (optax), then updates λ ← max(0, λ + ρ·g), sharpens the relaxation and raises ρ (Nocedal and Wright, Numerical Optimization,
-§17.4). f and g are normalized by the caller (logarithms, ratios to limits). All starts run in one vmapped program, compiled once: what
-changes between calls (limits, fixed variables, weights, sharpness) is traced.
+with Adam (optax), then updates λ ← max(0, λ + ρ·g), sharpens the relaxation and raises ρ (Nocedal and Wright, Numerical
+Optimization, §17.4). f and g are normalized by the caller (logarithms, ratios to limits). All starts run in one vmapped
+program, compiled once: what changes between calls (limits, fixed variables, weights, sharpness) is traced.
 """
 
 import dataclasses

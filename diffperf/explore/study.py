@@ -17,6 +17,7 @@ at_most = "baseline"           # or a quantity with its unit, or "0.9 baseline"
 """
 
 import dataclasses
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,12 @@ class Study:
         return objective, jnp.stack(slacks)
 
 
+@functools.cache
+def _evaluate(phase: str):
+    """The estimator of a phase, compiled once."""
+    return jax.jit(PHASES[phase])
+
+
 def _full_path(path: str) -> str:
     return path if path.startswith(("chip.", "report.")) else f"report.{path}"
 
@@ -198,7 +205,7 @@ class _Reader:
             raise self.error("phase", f'"{phase}"', "one of " + ", ".join(PHASES), did_you_mean(str(phase), list(PHASES)))
 
         baseline = self.baseline(table, phase)
-        report = jax.jit(PHASES[phase])(baseline.model, baseline.system, baseline.strategy)
+        report = _evaluate(phase)(baseline.model, baseline.system, baseline.strategy)
         made = chip(baseline.design, baseline.technology, baseline.system.accelerator)
         outcome = Outcome(made, report)
 
@@ -248,7 +255,8 @@ class _Reader:
         if isinstance(declared, Choice):
             return Variable(path, declared, 0.0, 1.0)
         low, high = (
-            self.bound(declared, table.get(end, default), f"{key}.{end}") for end, default in zip(("from", "to"), declared.bounds)
+            self.bound(declared, table.get(end, default), f"{key}.{end}")
+            for end, default in zip(("from", "to"), declared.bounds, strict=True)
         )
         if not low < high:
             raise self.error(

@@ -1,4 +1,4 @@
-"""What an accelerator is made of and what that costs per piece: process, dies, stacks, package. Formulas live in `diffperf.cost`."""
+"""What an accelerator is made of and what the pieces cost: process, dies, stacks, package. Formulas are in `diffperf.cost`."""
 
 import equinox as eqx
 

@@ -1,7 +1,8 @@
 """From a technology and a few design numbers to an accelerator: area, shoreline, power, bandwidths, capacities.
 
 A `ChipDesign` says how many compute units, how much cache, how many memory stacks, how much network bandwidth, on how many dies, at
-which voltage. The microarchitecture (FLOPs per unit and cycle, private memory per unit, efficiencies) is that of a template accelerator.
+which voltage. The microarchitecture (FLOPs per unit and cycle, private memory per unit, efficiencies) is that of a template
+accelerator.
 """
 
 from collections.abc import Sequence

@@ -114,7 +114,8 @@ def _memory_bar(axes: Axes, memory: eqx.Module) -> None:
     over = peak > capacity
     colour = _RED if over else _INK
     axes.axhline(capacity, color=colour, linewidth=1.6, linestyle=(0, (4, 2)))
-    beside = {"xytext": (3, 4), "textcoords": "offset points", "fontsize": 9, "color": colour}
+    beside = {"xytext": (3, 5), "textcoords": "offset points", "fontsize": 9, "color": colour}
+    beside["bbox"] = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.0}
     axes.annotate(f"{units.show(capacity, 'byte', 3)} per device", (-0.5, capacity), **beside)
     verdict = f"does not fit: {peak / capacity:.0%}" if over else f"fits: {peak / capacity:.0%} used"
     axes.set_title(f"Memory ({verdict})", color=colour)
@@ -161,11 +162,12 @@ def tornado(found: Sequence, title: str = "", limit: int = 12) -> Figure:
 
     `found` holds `diffperf.explore.sensitivity.Sensitivity`s, ranked.
     """
-    shown = [one for one in found if abs(one.elasticity) > 1e-6][:limit]
+    largest = max((abs(one.elasticity) for one in found), default=0.0)
+    shown = [one for one in found if abs(one.elasticity) > 1e-3 * largest][:limit]
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(9, 1.2 + 0.42 * max(len(shown), 1)), layout="constrained")
         axes = figure.add_subplot()
-        reach = max((abs(one.elasticity) for one in shown), default=1.0)
+        reach = largest or 1.0
         for row, one in enumerate(shown):
             axes.barh(row, one.elasticity, color=_ORANGE if one.elasticity > 0 else _BLUE, height=0.68)
             beside = {"xytext": (4 if one.elasticity > 0 else -4, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
@@ -304,7 +306,7 @@ def _compared(axes: Axes, found) -> None:
 def _fullness(axes: Axes, found) -> None:
     """Every constraint as a fraction of its limit; the active ones in colour, with their shadow prices."""
     rows = found.constraints()
-    for row, ((constraint, _, multiplier, _), excess) in enumerate(zip(rows, found.excess, strict=True)):
+    for row, ((_, _, multiplier, _), excess) in enumerate(zip(rows, found.excess, strict=True)):
         active = multiplier > 1e-3
         colour = _RED if excess > 0 else _ORANGE if active else _GREY
         axes.barh(row, 1 + float(excess), color=colour, height=0.6)

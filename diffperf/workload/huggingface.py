@@ -26,7 +26,8 @@ def _get(config: dict[str, Any], what: str) -> Any:
 def model_table(config: dict[str, Any]) -> dict[str, Any]:
     """The table of a `Model` from a Hugging Face config.
 
-    **Raises:** `KeyError((key, found, expected, remedy))` where a dimension is missing or the architecture is not a decoder transformer.
+    **Raises:** `KeyError((key, found, expected, remedy))` where a dimension is missing or the architecture is not a decoder
+    transformer.
     """
     family = str(config.get("model_type", ""))
     if config.get("is_encoder_decoder") or family in ("bert", "t5", "mamba", "rwkv"):

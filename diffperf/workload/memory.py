@@ -1,8 +1,8 @@
 """The memory footprint of a strategy on one device: parameters, gradients, optimizer, activations, KV cache.
 
-Activation bytes follow Korthikanti et al. (arXiv 2205.05198, Equations 1–6 and Table 2), written out by tensor so that gated MLPs and
-grouped-query attention count what they store. With 2-byte elements, plain MLP of 4h and as many KV heads as heads, one layer is
-s·b·h·(10 + 24/t + 5·a·s/(h·t)), all of it divided by t under sequence parallelism.
+Activation bytes follow Korthikanti et al. (arXiv 2205.05198, Equations 1–6 and Table 2), written out by tensor so that gated
+MLPs and grouped-query attention count what they store. With 2-byte elements, plain MLP of 4h and as many KV heads as heads,
+one layer is s·b·h·(10 + 24/t + 5·a·s/(h·t)), all of it divided by t under sequence parallelism.
 """
 
 import equinox as eqx
@@ -38,7 +38,7 @@ class Memory(eqx.Module):
 
 
 def attention_score_bytes(layers: Layers, strategy: Strategy) -> Scalar:
-    """Stored by standard attention for its scores: softmax output, dropout mask, dropout output (5·a·s²·b/t with 2-byte elements)."""
+    """Stored by standard attention: softmax output, dropout mask, dropout output (5·a·s²·b/t with 2-byte elements)."""
     element = width(strategy.precision)
     scores = strategy.micro_batch * layers.heads * strategy.sequence_length**2 / strategy.tp
     return scores * (element + layers.dropout[1] * (1 + element))
@@ -71,7 +71,8 @@ def layer_activation_bytes(layers: Layers, model: Model, strategy: Strategy) -> 
 def in_flight(strategy: Strategy, relax: Relaxation) -> Scalar:
     """Micro-batches whose activations the first stage holds, in units of all its layers.
 
-    1F1B holds one per stage; interleaving adds (p − 1)/v of one (arXiv 2205.05198 §4.2.3; 2104.04473 §2.2). Never more than there are.
+    1F1B holds one per stage; interleaving adds (p − 1)/v of one (arXiv 2205.05198 §4.2.3; 2104.04473 §2.2). Never more than
+    there are.
     """
     chunks = relax.minimum(strategy.virtual_stages - 1, 1.0)
     held = strategy.pp + chunks * (strategy.pp - 1) / strategy.virtual_stages

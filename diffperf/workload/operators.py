@@ -94,7 +94,8 @@ class AttentionCore(eqx.Module):
 def linear_layers(layers: Layers, hidden: Scalar, tp: Scalar, tokens: Scalar) -> Gemms:
     """The GEMMs of the linear layers of one layer's forward pass: QKV, output, MLP up (and gate), MLP down.
 
-    Each of the `experts` is a GEMM over the tokens routed to it, evenly (Megatron's column- and row-parallel split: arXiv 1909.08053 §3).
+    Each of the `experts` is a GEMM over the tokens routed to it, evenly (Megatron's column- and row-parallel split: arXiv
+    1909.08053 §3).
     """
     queries, keys = layers.heads * layers.head_dim / tp, layers.kv_heads * layers.head_dim / tp
     expert_tokens = tokens * layers.experts_per_token / layers.experts

@@ -11,7 +11,8 @@ _DEGREE = (1, 1e5)
 class Strategy(eqx.Module):
     """Degrees are reals to the estimator; `diffperf.workload.rules` says which integers are possible.
 
-    In inference `global_batch` counts the sequences served at once, `sequence_length` their prompt, `output_length` what they generate.
+    In inference `global_batch` counts the sequences served at once, `sequence_length` their prompt, `output_length` what they
+    generate.
     """
 
     tp: Scalar = quantity("", "tensor-parallel degree", bounds=(1, 1024), default=1, integer=True)

@@ -1,7 +1,7 @@
 """How fast: estimates and gradients per core-second, compile times, the first answer on the command line.
 
-Machines differ and are shared, so the table leads with ratios: to the floors the project holds itself to, and to the peers' published
-speed on one core of the same kind of machine.
+Machines differ and are shared, so the table leads with ratios: to the floors the project holds itself to, and to the peers'
+published speed on one core of the same kind of machine.
 
     python studies/benchmarks/run.py [--quick] [--out DIR]
 """
@@ -31,7 +31,8 @@ CALCULON = 2495  # configurations per core-second: strategy search of GPT-3 175B
 BLOCK = 512
 
 STRATEGY = {
-    "tp": 8, "pp": 8, "virtual_stages": 3, "global_batch": 64, "recompute": "selective", "attention": "standard", "precision": "fp16",
+    "tp": 8, "pp": 8, "virtual_stages": 3, "global_batch": 64,
+    "recompute": "selective", "attention": "standard", "precision": "fp16",
 }  # fmt: skip
 
 

@@ -1,8 +1,10 @@
-"""Is the co-designed chip the best there is? Compares `codesign` with scipy's differential evolution, and its shadow price with re-optimization.
+"""Is the co-designed chip the best there is? Compares `codesign` with scipy's differential evolution, and its shadow price
+with re-optimization.
 
-Differential evolution gets `--evaluations` times as many evaluations of the exact estimate (default 50, over restarts), knows which variables
-are whole, and treats the constraints by Lampinen's rules (scipy's `NonlinearConstraint`). The shadow price of the budget is compared with the finite
-difference of the optimum when the budget changes by ±0.05 %, whole numbers held: prices change quickly with the budget.
+Differential evolution gets `--evaluations` times as many evaluations of the exact estimate (default 50, over restarts), knows
+which variables are whole, and treats the constraints by Lampinen's rules (scipy's `NonlinearConstraint`). The shadow price of
+the budget is compared with the finite difference of the optimum when the budget changes by ±0.05 %, whole numbers held:
+prices change quickly with the budget.
 
     python studies/codesign_against_global_search/run.py [--quick] [--study NAME] [--out DIR]
 """
@@ -44,9 +46,8 @@ def global_search(study: Study, evaluations: int, seed: int) -> tuple[float, np.
         if key not in cache:
             x = np.where(scale[:, None], np.exp(u), u).T
             padded = np.resize(x, (-(-len(x) // population) * population, len(low)))  # one shape: one compilation
-            objective, excess = (
-                np.concatenate(v) for v in zip(*(map(np.asarray, scores(b)) for b in np.split(padded, len(padded) // population)))
-            )
+            parts = [tuple(map(np.asarray, scores(block))) for block in np.split(padded, len(padded) // population)]
+            objective, excess = (np.concatenate(part) for part in zip(*parts, strict=True))
             cache.clear()
             cache[key] = objective[: len(x)], excess[: len(x)]
             spent += len(x)

@@ -78,7 +78,7 @@ def test_a_wrong_gradient_is_found():
 def test_gradients_are_taken_on_modules_directly(gpt, system, strategy):
     """With the value's own shape: the system's, the strategy's and the model's, choices included."""
     gradients = jax.jit(
-        jax.grad(lambda *inputs: dp.training_step(*inputs, Smooth(SHARPNESS)).time, argnums=(0, 1, 2)),
+        jax.grad(lambda *inputs: dp.generate(*inputs, Smooth(SHARPNESS)).time, argnums=(0, 1, 2)),
     )(gpt, system, strategy)
     for gradient, module in zip(gradients, (gpt, system, strategy), strict=True):
         assert jax.tree.structure(gradient) == jax.tree.structure(module)

@@ -30,13 +30,11 @@ def _same(a, b, rtol):
         np.testing.assert_allclose(np.asarray(a[path]), np.asarray(b[path]), rtol=rtol, atol=1e-12, err_msg=path)
 
 
-@pytest.mark.parametrize("name", ["none", "selective", "mixed"])
+@pytest.mark.parametrize("name", ["none", "mixed"])
 def test_compiled_is_eager(gpt, system, name):
     """Eager, choices are concrete and only those with weight are evaluated; compiled, all are, and weighed."""
     inputs = gpt, system, _strategy(**CHOICES[name])
     _same(training(*inputs, Exact()), dp.training_step(*inputs), rtol=1e-12)
-    if name == "none":
-        _same(generate(*inputs, Smooth(20.0)), dp.generate(*inputs, Smooth(20.0)), rtol=1e-12)
 
 
 @pytest.mark.parametrize("phase", [training, generate], ids=["training", "generate"])

@@ -1,7 +1,10 @@
 """Co-design: against exhaustive search where that is possible, with infeasible budgets, interruptions, and bad studies."""
 
+import copy
 import itertools
 import json
+import random
+import tomllib
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +14,7 @@ import pytest
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign import Codesign, Search, codesign
 from diffperf.explore.rounding import neighbours
-from diffperf.explore.study import load_study
+from diffperf.explore.study import _Reader, load_study
 from diffperf.relax import Exact
 
 HEAD = """
@@ -162,3 +165,34 @@ def test_bad_studies_give_one_clear_line(tmp_path, old, new, hint):
     assert "\n" not in line
     assert "study.toml" in line
     assert hint in line
+
+
+def leaves(node, path=()):
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from leaves(value, (*path, key))
+
+
+def test_mutated_studies_fail_in_one_line_or_load(tmp_path):
+    """Every place of a study replaced by things that do not belong there, or removed: never anything but a `ConfigError`."""
+    table = tomllib.loads(HEAD + WHOLE + BUDGET.replace("BUDGET", "baseline"))
+    junk = [3, -1, float("nan"), "", "x", "80 Gb", True, [], [1], {}, {"a": 1}, "1e9 GB", "-5 baseline", "7 W", 0, None]
+    cases = random.Random(0).sample(list(itertools.product(leaves(table), junk)), 120)
+    lines = []
+    with jax.enable_x64(True):
+        for path, value in cases:
+            mutated = copy.deepcopy(table)
+            node = mutated
+            for key in path[:-1]:
+                node = node[key]
+            if value is None:
+                del node[path[-1]]
+            else:
+                node[path[-1]] = value
+            try:
+                _Reader("study.toml", tmp_path / "study.toml").study(mutated)
+            except ConfigError as problem:
+                lines.append(str(problem))
+    assert len(lines) > 100
+    assert all("\n" not in line and line.startswith("study.toml") for line in lines)
