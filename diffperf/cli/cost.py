@@ -38,7 +38,7 @@ def cost(system, devices, stack, settings, json_file, plot):
     per_hour = {name: float(getattr(hour, name)) * 3600 for name in ("depreciation", "electricity")}
 
     title = f"[bold]{describe_system(bought)}[/bold]"
-    package, bought_for = table(hour.accelerator, "One accelerator"), table(hour.purchase, "The system")
+    package, bought_for = table(hour.accelerator, "One accelerator"), table(hour.purchase, "The system: purchase price")
     console(json_file).print(title, "", package, "", bought_for, "", hour_table(per_hour), sep="\n")
     write_json(
         {"cost": as_dict(hour), "per_hour": per_hour | {"total": sum(per_hour.values())}, "system": as_dict(bought)}, json_file

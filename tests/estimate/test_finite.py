@@ -30,7 +30,7 @@ def _designs(module, rng, choices):
 def test_random_designs_are_finite(gpt, llama, system, strategy, phase, smooth):
     # Traced choices take long to compile; the exact formulas of other alternatives are the smooth ones with sharper corners.
     rng, choices = np.random.default_rng(0), smooth
-    model = cast({"training": gpt, "generate": llama}[phase], jnp.float32)
+    model, system, strategy = cast(({"training": gpt, "generate": llama}[phase], system, strategy), jnp.float32)
     sharpness = np.exp(rng.uniform(0, np.log(SHARPEST), DESIGNS))
     designs = cast((_designs(system, rng, choices), _designs(strategy, rng, choices), sharpness), jnp.float32)
 
