@@ -4,6 +4,8 @@ import copy
 import json
 from pathlib import Path
 
+import equinox as eqx
+import jax.numpy as jnp
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -638,3 +640,11 @@ def test_a_wrong_strategy(table, key):
 
 def test_read_toml_gives_the_table(tmp_path):
     assert read_toml(_write(tmp_path, MODEL)) == MODEL
+
+
+@pytest.mark.parametrize(("path", "value", "words"), [("kv_heads", 7.0, "divisor"), ("experts_per_token", 3.0, "experts")])
+def test_impossible_layers_are_refused(path, value, words):
+    model, system = dp.load_model("llama-2-7b"), dp.load_system("dgx-a100")
+    model = eqx.tree_at(lambda m: getattr(m.layers[0], path), model, jnp.asarray(value))
+    with pytest.raises(ConfigError, match=words):
+        dp.check(model, system, dp.load_strategy({"tp": 8, "global_batch": 8}, n_devices=8))

@@ -55,6 +55,8 @@ def sensitivity(model, system, output, groups, top, phase, devices, stack, setti
         f"[bold]{title}[/bold]", describe_strategy(layout.strategy, phase), sensitivity_table(moving[:top]), sep="\n"
     )
     console(json_file).print(f"{len(found) - len(moving)} of {len(found)} inputs do not matter here")
+    if any(one.declared.integer for one in moving[:top]):
+        console(json_file).print("* whole in reality: the slope between two steps of a staircase, everything else held")
     write_json(sensitivity_json(found, layout, phase, output), json_file)
     if plot:
         from diffperf.report import plots
@@ -69,7 +71,9 @@ def sensitivity_table(found) -> Table:
     largest = max((abs(one.elasticity) for one in found), default=1.0)
     for one in found:
         bar = ("+" if one.elasticity > 0 else "−") * max(1, round(20 * abs(one.elasticity) / largest))
-        rows.add_row(one.path, units.show(one.value, one.declared.unit), f"{one.elasticity:+.4f}", bar)
+        rows.add_row(
+            one.path + " *" * one.declared.integer, units.show(one.value, one.declared.unit), f"{one.elasticity:+.4f}", bar
+        )
     return rows
 
 

@@ -57,7 +57,7 @@ class Accelerator(eqx.Module):
     """One device. `memory` runs from the innermost level to device memory; capacities and bandwidths are whole-device totals."""
 
     name: Label = label("identifier, such as a100-sxm4-80gb")
-    compute_units: Scalar = quantity("", "independent units (SM, CU, core) that tiles are dealt to", bounds=(1, 1e4), integer=True)
+    compute_units: Scalar = quantity("", "compute units (SM, CU, core) that share the peak rate", bounds=(1, 1e4), integer=True)
     matrix: MatrixRates
     vector: Scalar = quantity("FLOP/s", "peak rate outside the matrix units, fp32", bounds=(1e9, 1e17))
     memory: tuple[MemoryLevel, ...]

@@ -54,9 +54,9 @@ def layer_activation_bytes(layers: Layers, model: Model, strategy: Strategy) -> 
     def all_but_scores():
         # Inputs of two norms, of QKV and of the MLP, and two dropout masks: split only by sequence parallelism.
         outside = residual * (4 * element + 2 * layers.dropout[1]) / shards
-        queries, keys = layers.heads * layers.head_dim, layers.kv_heads * layers.head_dim
-        inner = layers.ffn * layers.experts_per_token * (2 + layers.gated[1])  # activation input(s) and output
-        return outside + tokens * element * (2 * queries + 2 * keys + inner) / strategy.tp
+        heads = layers.heads / strategy.tp + layers.kv_heads_on_rank(strategy.tp)
+        inner = layers.ffn * layers.experts_per_token * (2 + layers.gated[1]) / strategy.tp  # activation input(s) and output
+        return outside + tokens * element * (2 * heads * layers.head_dim + inner)
 
     def everything():
         scores = choose(strategy.attention, [lambda: attention_score_bytes(layers, strategy), lambda: jnp.zeros_like(residual)])
@@ -129,8 +129,8 @@ def training_memory(model: Model, system: System, strategy: Strategy, relax: Rel
 def kv_cache_bytes(model: Model, strategy: Strategy, context: Scalar) -> Scalar:
     """Keys and values of `context` tokens of every sequence a replica serves, on one device."""
     sequences = strategy.global_batch / strategy.dp
-    per_token = sum(2 * layers.count * layers.kv_heads * layers.head_dim for layers in model.layers)
-    return sequences * context * per_token * width(strategy.kv_precision) / (strategy.tp * strategy.pp)
+    per_token = sum(2 * layers.count * layers.kv_heads_on_rank(strategy.tp) * layers.head_dim for layers in model.layers)
+    return sequences * context * per_token * width(strategy.kv_precision) / strategy.pp
 
 
 def inference_memory(model: Model, system: System, strategy: Strategy, relax: Relaxation) -> Memory:

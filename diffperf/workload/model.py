@@ -23,6 +23,10 @@ class Layers(eqx.Module):
     experts: Scalar = quantity("", "experts per layer, 1 for a dense MLP", bounds=(1, 4096), default=1, integer=True)
     experts_per_token: Scalar = quantity("", "experts each token visits", bounds=(1, 64), default=1, integer=True)
 
+    def kv_heads_on_rank(self, tp: Scalar) -> Scalar:
+        """Key and value heads a tensor-parallel rank holds: its share, but at least one, replicated where ranks outnumber heads."""
+        return jnp.maximum(self.kv_heads / tp, 1.0)
+
     def attention_parameters(self, hidden: Scalar) -> Scalar:
         """Query, key, value and output projections."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim

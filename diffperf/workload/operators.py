@@ -97,7 +97,7 @@ def linear_layers(layers: Layers, hidden: Scalar, tp: Scalar, tokens: Scalar) ->
     Each of the `experts` is a GEMM over the tokens routed to it, evenly (Megatron's column- and row-parallel split: arXiv
     1909.08053 §3).
     """
-    queries, keys = layers.heads * layers.head_dim / tp, layers.kv_heads * layers.head_dim / tp
+    queries, keys = layers.heads * layers.head_dim / tp, layers.kv_heads_on_rank(tp) * layers.head_dim
     expert_tokens = tokens * layers.experts_per_token / layers.experts
     inner = layers.ffn / tp
     one = jnp.ones_like(tokens)
@@ -116,7 +116,7 @@ def head(model: Model, tp: Scalar, tokens: Scalar) -> Gemms:
 
 def attention_core(layers: Layers, tp: Scalar, sequences: Scalar, queries: Scalar, context: Scalar) -> AttentionCore:
     """The attention core of one layer, its heads split over the tensor-parallel group."""
-    return AttentionCore(sequences, queries, context, layers.heads / tp, layers.kv_heads / tp, layers.head_dim)
+    return AttentionCore(sequences, queries, context, layers.heads / tp, layers.kv_heads_on_rank(tp), layers.head_dim)
 
 
 def sequence_shards(strategy: Strategy) -> Scalar:
@@ -129,23 +129,27 @@ def _rotary(model: Model) -> Scalar:
     return jnp.where(model.learned_positions > 0, 0.0, 1.0)
 
 
+def _activation_sizes(layers: Layers, model: Model, strategy: Strategy, tokens: Scalar) -> tuple[Scalar, Scalar, Scalar]:
+    """Elements on one device of the residual stream, of the MLP's inner activation, and of what rotary embeddings rotate."""
+    residual = tokens * model.hidden / sequence_shards(strategy)
+    inner = tokens * layers.experts_per_token * layers.ffn / strategy.tp
+    heads = layers.heads / strategy.tp + layers.kv_heads_on_rank(strategy.tp)
+    return residual, inner, _rotary(model) * tokens * heads * layers.head_dim
+
+
 def elementwise_forward(layers: Layers, model: Model, strategy: Strategy, tokens: Scalar) -> Float[Array, " kernels"]:
     """Elements that each fused element-wise kernel of one layer's forward pass moves to or from device memory.
 
     Two norms (read, write), two residual additions with bias and dropout (read two, write one, and a one-byte mask), the MLP's
     activation with its bias, the rotary embedding. Counted from the fusions of Megatron-LM (bias-GELU, bias-dropout-add).
     """
-    residual = tokens * model.hidden / sequence_shards(strategy)
-    inner = tokens * layers.experts_per_token * layers.ffn / strategy.tp
-    rotated = tokens * (layers.heads + layers.kv_heads) * layers.head_dim / strategy.tp
+    residual, inner, rotated = _activation_sizes(layers, model, strategy, tokens)
     add = (3 + 0.5 * layers.dropout[1]) * residual
-    return jnp.stack([2 * residual, 2 * residual, add, add, (2 + layers.gated[1]) * inner, 2 * _rotary(model) * rotated])
+    return jnp.stack([2 * residual, 2 * residual, add, add, (2 + layers.gated[1]) * inner, 2 * rotated])
 
 
 def elementwise_backward(layers: Layers, model: Model, strategy: Strategy, tokens: Scalar) -> Float[Array, " kernels"]:
     """As `elementwise_forward`, for the backward pass: each kernel reads its incoming gradient and saved input as well."""
-    residual = tokens * model.hidden / sequence_shards(strategy)
-    inner = tokens * layers.experts_per_token * layers.ffn / strategy.tp
-    rotated = tokens * (layers.heads + layers.kv_heads) * layers.head_dim / strategy.tp
+    residual, inner, rotated = _activation_sizes(layers, model, strategy, tokens)
     add = (2 + 0.5 * layers.dropout[1]) * residual
-    return jnp.stack([3 * residual, 3 * residual, add, add, (3 + 2 * layers.gated[1]) * inner, 2 * _rotary(model) * rotated])
+    return jnp.stack([3 * residual, 3 * residual, add, add, (3 + 2 * layers.gated[1]) * inner, 2 * rotated])

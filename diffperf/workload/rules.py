@@ -1,6 +1,7 @@
 """Which strategies exist: what must divide what. One list, read by the loader (to explain) and by sweeps (to filter)."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -44,7 +45,7 @@ TRAINING = ("training",)
 RULES = (
     Rule(
         ALWAYS,
-        lambda m, n, s: _all_divide(s.tp, [layers.heads for layers in m.layers]),
+        lambda m, n, s: _every([_divides(s.tp, layers.heads) for layers in m.layers]),
         lambda m, n, s: (
             "strategy.tp",
             f"{_n(s.tp)} for {_n(m.layers[0].heads)} attention heads",
@@ -70,6 +71,26 @@ RULES = (
             f"{_n(n.n_devices)} devices for tp·pp·dp = {_n(s.tp)}·{_n(s.pp)}·{_n(s.dp)} = {_n(s.devices)}",
             "the product of the degrees",
             f"set the devices to {_n(s.devices)} or change a degree",
+        ),
+    ),
+    Rule(
+        ALWAYS,
+        lambda m, n, s: _every([_divides(layers.kv_heads, layers.heads) for layers in m.layers]),
+        lambda m, n, s: (
+            "model.layers.kv_heads",
+            f"{_n(m.layers[0].kv_heads)} for {_n(m.layers[0].heads)} heads",
+            "a divisor of the heads, which share key and value heads evenly",
+            f"use one of {_divisors(m.layers[0].heads)}",
+        ),
+    ),
+    Rule(
+        ALWAYS,
+        lambda m, n, s: _every([layers.experts_per_token <= layers.experts for layers in m.layers]),
+        lambda m, n, s: (
+            "model.layers.experts_per_token",
+            f"{_n(m.layers[0].experts_per_token)} of {_n(m.layers[0].experts)} experts",
+            "no more experts per token than there are",
+            f"use at most {_n(m.layers[0].experts)}",
         ),
     ),
     Rule(
@@ -125,20 +146,13 @@ RULES = (
 )
 
 
-def _all_divide(divisor: Array, numbers: list[Array]) -> Array:
-    result = True
-    for number in numbers:
-        result = result & _divides(divisor, number)
-    return result
+def _every(conditions: list[Array]) -> Array:
+    return functools.reduce(jnp.logical_and, conditions)
 
 
 def feasible(model: Model, system: System, strategy: Strategy, phase: str = "training") -> Array:
     """Whether every rule of the phase holds; pure JAX."""
-    result = jnp.asarray(True)
-    for rule in RULES:
-        if phase in rule.phases:
-            result = result & rule.holds(model, system, strategy)
-    return result
+    return _every([rule.holds(model, system, strategy) for rule in RULES if phase in rule.phases])
 
 
 def first_violation(model: Model, system: System, strategy: Strategy, phase: str = "training") -> tuple[str, str, str, str] | None:

@@ -118,3 +118,12 @@ def test_elementwise_kernels_by_hand(llama, gpt):
     forward = elementwise_forward(gpt.layers[0], gpt, one, real(tokens))
     h, ffn = 12288, 49152
     np.testing.assert_allclose(forward, [tokens * x for x in [2 * h, 2 * h, 3.5 * h, 3.5 * h, 2 * ffn, 0]])
+
+
+def test_key_value_heads_are_replicated_where_ranks_outnumber_them():
+    """Grouped-query attention with 8 KV heads on 16 ranks: each holds one (as TensorRT-LLM and vLLM replicate them)."""
+    model = dp.load_model("llama-2-70b")
+    kind = model.layers[0]
+    assert [float(kind.kv_heads_on_rank(tp)) for tp in (1.0, 4.0, 8.0, 16.0, 64.0)] == [8, 2, 1, 1, 1]
+    narrow = linear_layers(kind, model.hidden, jnp.asarray(16.0), jnp.asarray(100.0))
+    assert float(narrow.n[0]) == (64 / 16 + 2 * 1) * 128
