@@ -114,7 +114,7 @@ def single_compile() -> float:
 
 def command_line() -> tuple[float, float]:
     """Seconds of `diffperf estimate` from an empty compile cache, and the median of three with the cache filled."""
-    command = [sys.executable, "-m", "diffperf.cli", "estimate", "gpt3-175b", "dgx-a100", "--devices", "64"]
+    command = [sys.executable, "-m", "diffperf", "estimate", "gpt3-175b", "dgx-a100", "--devices", "64"]
     command += ["--tp", "8", "--pp", "8", "--global-batch", "64"]
     cache = tempfile.mkdtemp()
     seconds = []
@@ -127,11 +127,15 @@ def command_line() -> tuple[float, float]:
 
 
 def _on_all_cores(command: list[str], **environment: str) -> subprocess.CompletedProcess:
-    def widen():
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, ALL_CORES)
-
-    return subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **environment}, preexec_fn=widen)
+    pinned = hasattr(os, "sched_setaffinity")
+    if pinned:
+        os.sched_setaffinity(0, ALL_CORES)  # of this thread, which the child inherits
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+    if pinned:
+        os.sched_setaffinity(0, {min(ALL_CORES)})
+    if result.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{result.stderr}")
+    return result
 
 
 def main() -> None:

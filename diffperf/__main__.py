@@ -1,0 +1,5 @@
+"""`python -m diffperf`: the command line."""
+
+from diffperf.cli import main
+
+main()

@@ -1,0 +1,49 @@
+"""The README says nothing that is not so: its Python runs, its commands parse, and its test command is the one CI runs."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from diffperf.cli import cli
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [line.split("#")[0].strip() for line in README.splitlines() if line.startswith("diffperf ")]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_python_runs_as_printed():
+    done = subprocess.run([sys.executable, "-c", blocks("python")[0]], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "step time" in done.stdout
+    # The last line prints a derivative: more bandwidth, less time.
+    assert float(done.stdout.splitlines()[-1]) < 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_parse(command):
+    """Names and options exist; a study of the user's own need not."""
+    _, name, *arguments = shlex.split(command)
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None, name
+    found.make_context(name, arguments)
+
+
+def test_an_unknown_option_would_be_noticed():
+    found = cli.get_command(click.Context(cli), "estimate")
+    with pytest.raises(click.UsageError):
+        found.make_context("estimate", ["gpt3-175b", "dgx-a100", "--no-such-option"])
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    test_command = next(line for block in blocks("sh") for line in block.splitlines() if "pytest" in line)
+    tail = test_command[test_command.index("-m pytest") :]
+    assert any(line.strip().endswith(tail) for line in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines())
