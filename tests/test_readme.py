@@ -13,11 +13,14 @@ from diffperf.cli import cli
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = [line.split("#")[0].strip() for line in README.splitlines() if line.startswith("diffperf ")]
 
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+LINES = [line.split("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+COMMANDS = [line for line in LINES if line.startswith("diffperf ")]
 
 
 def test_python_runs_as_printed():

@@ -35,11 +35,12 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from diffperf import units
-from diffperf.errors import ConfigError, did_you_mean
+from diffperf.errors import did_you_mean
 from diffperf.explore.inputs import Inputs, check_phase, full_path, report_outputs
 from diffperf.explore.layout import default_global_batch, divisors
+from diffperf.explore.reader import TableReader
 from diffperf.hardware.system import System
-from diffperf.load import checked, declared_at, display, find, load, load_strategy, override, read_toml
+from diffperf.load import checked, declared_at, display, find, load_strategy, override, read_toml
 from diffperf.quantity import Choice, Quantity, locate
 from diffperf.workload.model import Model
 
@@ -141,16 +142,8 @@ def load_space(name: str | Path) -> Space:
     return _Reader(display(path), path.parent, read_toml(path)).space(path.stem)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Reader:
-    """Reads the tables of one file."""
-
-    file: str
-    folder: Path
-    table: dict[str, Any]
-
-    def error(self, key: str, found: object, expected: str, remedy: str) -> ConfigError:
-        return ConfigError(self.file, key, found, expected, remedy)
+class _Reader(TableReader):
+    """Reads a space from the tables of one file."""
 
     def space(self, name: str) -> Space:
         self.known_keys(self.table, KEYS, "", "a key of a space")
@@ -171,24 +164,6 @@ class _Reader:
         if order not in ORDERS:
             raise self.error("order", f'"{order}"', " or ".join(ORDERS), did_you_mean(str(order), ORDERS))
         return Space(name, inputs, phase, axes, derived, rank_by, order == "descending", self.top())
-
-    def known_keys(self, table: dict[str, Any], known: tuple[str, ...], prefix: str, expected: str) -> None:
-        for key in table:
-            if key not in known:
-                raise self.error(prefix + key, f'unknown key "{key}"', expected, did_you_mean(key, known))
-
-    def config(self, cls: type[eqx.Module], key: str) -> Any:
-        name = self.table.get(key)
-        if not isinstance(name, str):
-            found = "no such key" if name is None else repr(name)
-            raise self.error(key, found, f"the name of a {key}", f'add {key} = "…", see `diffperf list {key}s`')
-        return load(cls, name, beside=self.folder, asked_by=(self.file, key))
-
-    def sub_table(self, key: str) -> dict[str, Any]:
-        table = self.table.get(key, {})
-        if not isinstance(table, dict):
-            raise self.error(key, repr(table), "a table", f"write [{key}] before its keys")
-        return dict(table)
 
     def settings(self, model: Model, system: System) -> dict[str, Any]:
         """The [set] table by full path, nested tables flattened."""
@@ -225,20 +200,14 @@ class _Reader:
         return top
 
     def axes(self, inputs: Inputs) -> tuple[Axis, ...]:
-        tables = self.table.get("axis")
-        if not isinstance(tables, list) or not tables:
-            found = "no such key" if tables is None else repr(tables)
-            raise self.error("axis", found, "at least one axis", "write [[axis]] with a path and its values")
-        axes = tuple(self.axis(inputs, table, f"axis[{index}]") for index, table in enumerate(tables))
+        axes = tuple(self.axis(inputs, table, f"axis[{index}]") for index, table in enumerate(self.tables("axis")))
         paths = [axis.path for axis in axes]
         for index, path in enumerate(paths):
             if path in paths[:index]:
                 raise self.error(f"axis[{index}].path", f'"{path}" again', "an input of its own", "merge the two axes")
         return axes
 
-    def axis(self, inputs: Inputs, table: Any, key: str) -> Axis:
-        if not isinstance(table, dict):
-            raise self.error(key, repr(table), "a table", "write [[axis]] before its keys")
+    def axis(self, inputs: Inputs, table: dict[str, Any], key: str) -> Axis:
         self.known_keys(table, ("path", *VALUES), f"{key}.", "a key of an axis")
         if not isinstance(table.get("path"), str):
             raise self.error(f"{key}.path", repr(table.get("path", "no such key")), "a path into the inputs", 'write "strategy.tp"')

@@ -1,19 +1,24 @@
 """A co-design study: which numbers may change, what to minimize, what must hold. Read from TOML, evaluated as pure functions.
 
-model = "gpt3-175b"            # what runs
-system = "dgx-a100"            # the baseline, and the template of what is not designed
-n_devices = 64
-technology = "n7-hbm2e"
-minimize = "time"              # or maximize = "tokens_per_second"; any output of the report
-[strategy]
-tp = 8
-[[variable]]
-path = "design.compute_units"
-from = 16
-to = 512
-[[constraint]]
-quantity = "cost.manufacturing"
-at_most = "baseline"           # or a quantity with its unit, or "0.9 baseline"
+    model = "gpt3-175b"            # what runs
+    system = "dgx-a100"            # the baseline, and the template of what is not designed
+    n_devices = 64
+    technology = "n7-hbm2e"
+    minimize = "time"              # or maximize = "tokens_per_second"; any output of the report
+
+    [strategy]
+    tp = 8
+
+    [[variable]]
+    path = "design.compute_units"
+    from = 16
+    to = 512
+
+    [[constraint]]
+    quantity = "cost.manufacturing"
+    at_most = "baseline"           # or a quantity with its unit, or "0.9 baseline"
+
+Optional are `phase`, and a table `set` of overrides by path.
 """
 
 import dataclasses
@@ -29,18 +34,21 @@ import numpy as np
 from jaxtyping import Array
 
 from diffperf import units
-from diffperf.errors import ConfigError, did_you_mean
+from diffperf.errors import did_you_mean
 from diffperf.estimate.phases import PHASES
+from diffperf.explore.inputs import check_phase
 from diffperf.explore.lagrangian import Bounds
+from diffperf.explore.reader import TableReader
 from diffperf.hardware.system import System
 from diffperf.hardware.technology import Chip, ChipDesign, Technology, chip, design_of, system_of
-from diffperf.load import check, config_root, find, load, load_strategy, override, read_toml
+from diffperf.load import check, checked, declared_at, display, find, load_strategy, override, read_toml
 from diffperf.quantity import Choice, Quantity, as_float64, locate, replace
 from diffperf.relax import Relaxation
+from diffperf.report.tables import outputs
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
-_KEYS = (
+KEYS = (
     "model", "system", "n_devices", "technology", "phase", "minimize", "maximize", "strategy", "set", "variable", "constraint",
 )  # fmt: skip
 
@@ -178,131 +186,93 @@ def load_study(name: str | Path) -> Study:
     **Raises:** `ConfigError`, in one line.
     """
     path = find(str(name), "studies")
-    file = f"configs/studies/{path.name}" if path.is_relative_to(config_root()) else str(path)
-    table = read_toml(path)
     with jax.enable_x64(True):
-        return _Reader(file, path).study(table)
+        return _Reader(display(path), path.parent, read_toml(path)).study(path.stem)
 
 
-class _Reader:
-    """Builds a study from the table of one file."""
+class _Reader(TableReader):
+    """Reads a study from the tables of one file."""
 
-    def __init__(self, file: str, path: Path):
-        self.file, self.path = file, path
-
-    def error(self, key: str, found: object, expected: str, remedy: str) -> ConfigError:
-        return ConfigError(self.file, key, found, expected, remedy)
-
-    def study(self, table: dict[str, Any]) -> Study:
-        for key in table:
-            if key not in _KEYS:
-                raise self.error(key, f'unknown key "{key}"', "a key of a study", did_you_mean(key, _KEYS))
-        for key in ("model", "system", "technology", "variable", "constraint"):
-            if key not in table:
-                raise self.error(key, "no such key", "one", f"add {key}")
-        phase = table.get("phase", "training")
-        if phase not in PHASES:
-            raise self.error("phase", f'"{phase}"', "one of " + ", ".join(PHASES), did_you_mean(str(phase), list(PHASES)))
-
-        baseline = self.baseline(table, phase)
+    def study(self, name: str) -> Study:
+        self.known_keys(self.table, KEYS, "", "a key of a study")
+        phase = check_phase(self.table.get("phase", "training"), self.file, "phase")
+        objective, sense = self.objective()
+        variables, constraints = self.tables("variable"), self.tables("constraint")
+        baseline = self.baseline(phase)
         report = _evaluate(phase)(baseline.model, baseline.system, baseline.strategy)
-        made = chip(baseline.design, baseline.technology, baseline.system.accelerator)
-        outcome = Outcome(made, report)
+        outcome = Outcome(chip(baseline.design, baseline.technology, baseline.system.accelerator), report)
+        return Study(
+            name=name,
+            baseline=baseline,
+            baseline_outcome=outcome,
+            phase=phase,
+            objective=objective,
+            objective_declared=self.output(outcome, objective, "minimize" if sense == 1 else "maximize"),
+            sense=sense,
+            variables=tuple(self.variable(baseline, v, f"variable[{i}]") for i, v in enumerate(variables)),
+            constraints=tuple(self.constraint(outcome, c, f"constraint[{i}]") for i, c in enumerate(constraints)),
+        )
 
-        if ("minimize" in table) == ("maximize" in table):
-            raise self.error("minimize", "both or neither of minimize and maximize", "exactly one", "name one output to optimize")
-        sense = 1 if "minimize" in table else -1
-        objective = table["minimize" if sense == 1 else "maximize"]
-        declared = self.declared_output(outcome, objective, "minimize" if sense == 1 else "maximize")
-        variables = tuple(self.variable(baseline, v, f"variable[{i}]") for i, v in enumerate(self.tables(table, "variable")))
-        constraints = tuple(self.constraint(outcome, c, f"constraint[{i}]") for i, c in enumerate(self.tables(table, "constraint")))
-        return Study(self.path.stem, baseline, outcome, phase, objective, declared, sense, variables, constraints)
+    def objective(self) -> tuple[str, int]:
+        given = [key for key in ("minimize", "maximize") if key in self.table]
+        if len(given) != 1:
+            found = " and ".join(given) or "neither minimize nor maximize"
+            raise self.error("minimize", found, "exactly one of minimize, maximize", "name one output to optimize")
+        return str(self.table[given[0]]), 1 if given[0] == "minimize" else -1
 
-    def tables(self, table: dict[str, Any], key: str) -> list[dict[str, Any]]:
-        value = table[key]
-        if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
-            raise self.error(key, "no array of tables", f"at least one [[{key}]]", f"write [[{key}]] before each")
-        return value
-
-    def baseline(self, table: dict[str, Any], phase: str) -> Candidate:
-        asked = {key: (self.file, key) for key in ("model", "system", "technology")}
-        model = load(Model, table["model"], beside=self.path.parent, asked_by=asked["model"])
-        system = load(System, table["system"], beside=self.path.parent, asked_by=asked["system"])
-        technology = load(Technology, table["technology"], beside=self.path.parent, asked_by=asked["technology"])
-        if "n_devices" in table:
-            system = override(system, {"n_devices": table["n_devices"]}, self.file)
-        if not isinstance(table.get("strategy", {}), dict):
-            raise self.error("strategy", "no table", "a table of strategy keys", "write [strategy]")
-        strategy = load_strategy(table.get("strategy", {}), self.file, float(system.n_devices))
+    def baseline(self, phase: str) -> Candidate:
+        model, system, technology = (
+            self.config(Model, "model"),
+            self.config(System, "system"),
+            self.config(Technology, "technology"),
+        )
+        if "n_devices" in self.table:
+            system = override(system, {"n_devices": self.table["n_devices"]}, self.file)
+        strategy = load_strategy(self.sub_table("strategy"), self.file, float(system.n_devices))
         check(model, system, strategy, phase, self.file)
         candidate = Candidate(design_of(system, technology), model, system, strategy, technology)
-        return as_float64(override(candidate, table.get("set", {}), self.file))
+        return as_float64(override(candidate, self.sub_table("set"), self.file))
 
     def variable(self, baseline: Candidate, table: dict[str, Any], key: str) -> Variable:
-        for name in table:
-            if name not in ("path", "from", "to"):
-                raise self.error(
-                    f"{key}.{name}", f'unknown key "{name}"', "path, from and to", did_you_mean(name, ["path", "from", "to"])
-                )
-        path = table.get("path")
-        try:
-            _, declared = locate(baseline, str(path))
-        except KeyError as problem:
-            known, missing = problem.args[0]
-            raise self.error(f"{key}.path", f'"{path}"', "a path into the candidate", did_you_mean(missing, known)) from None
-        if declared is None:
-            raise self.error(f"{key}.path", f'"{path}"', "one number or choice", "go on to one of its parts")
+        self.known_keys(table, ("path", "from", "to"), f"{key}.", "path, from and to")
+        path = str(table.get("path"))
+        declared = declared_at(baseline, path, self.file, f"{key}.path")
         if isinstance(declared, Choice):
             return Variable(path, declared, 0.0, 1.0)
-        low, high = (
-            self.bound(declared, table.get(end, default), f"{key}.{end}")
-            for end, default in zip(("from", "to"), declared.bounds, strict=True)
-        )
+        ends = zip(("from", "to"), declared.bounds, strict=True)
+        low, high = (checked(declared, table[end], self.file, f"{key}.{end}") if end in table else bound for end, bound in ends)
         if not low < high:
             raise self.error(
                 f"{key}.from", units.show(low, declared.unit), f"less than to = {units.show(high, declared.unit)}", "swap them"
             )
         return Variable(path, declared, low, high)
 
-    def bound(self, declared: Quantity, value: Any, key: str) -> float:
-        try:
-            number = value if isinstance(value, float) and value in declared.bounds else units.parse(value, declared.unit)
-        except units.UnitError as problem:
-            raise self.error(key, repr(value), f"a quantity in {declared.unit or 'plain numbers'}", str(problem)) from None
-        low, high = declared.bounds
-        if not low <= number <= high:
-            limits = f"{units.show(low, declared.unit)} to {units.show(high, declared.unit)}"
-            raise self.error(key, repr(value), limits, f"check the value and its unit ({declared.doc})")
-        return number
-
-    def declared_output(self, outcome: Outcome, path: Any, key: str) -> Quantity:
-        try:
-            _, declared = locate(outcome, _full_path(str(path)))
-        except KeyError as problem:
-            known, missing = problem.args[0]
-            raise self.error(key, f'"{path}"', "an output of the report or of the chip", did_you_mean(missing, known)) from None
-        if declared is None:
-            raise self.error(key, f'"{path}"', "one number", "go on to one of its parts")
-        return declared
+    def output(self, outcome: Outcome, path: str, key: str) -> Quantity:
+        """The declaration of an output of the report or of the chip."""
+        known = {path.removeprefix("report."): declared for path, (declared, _) in outputs(outcome).items()}
+        if path.removeprefix("report.") not in known:
+            raise self.error(key, f'"{path}"', "an output of the report or of the chip", did_you_mean(path, list(known)))
+        return known[path.removeprefix("report.")]
 
     def constraint(self, outcome: Outcome, table: dict[str, Any], key: str) -> Constraint:
+        self.known_keys(table, ("quantity", "at_most", "at_least"), f"{key}.", "quantity and one of at_most, at_least")
         senses = [name for name in ("at_most", "at_least") if name in table]
-        extra = [name for name in table if name not in ("quantity", "at_most", "at_least")]
-        if extra or len(senses) != 1 or "quantity" not in table:
+        if len(senses) != 1 or "quantity" not in table:
             raise self.error(key, ", ".join(table) or "nothing", "quantity and one of at_most, at_least", "write these two keys")
-        declared = self.declared_output(outcome, table["quantity"], f"{key}.quantity")
-        limit = self.limit(outcome, table["quantity"], declared, table[senses[0]], f"{key}.{senses[0]}")
-        return Constraint(table["quantity"], declared, 1 if senses[0] == "at_most" else -1, limit)
+        quantity = str(table["quantity"])
+        declared = self.output(outcome, quantity, f"{key}.quantity")
+        limit = self.limit(output_of(outcome, quantity), declared, table[senses[0]], f"{key}.{senses[0]}")
+        return Constraint(quantity, declared, 1 if senses[0] == "at_most" else -1, limit)
 
-    def limit(self, outcome: Outcome, path: str, declared: Quantity, value: Any, key: str) -> float:
-        if isinstance(value, str) and (match := re.fullmatch(r"\s*([\d.]+)?\s*(?:[×*x]\s*)?baseline\s*", value)):
-            return float(match[1] or 1) * float(output_of(outcome, path))
+    def limit(self, baseline: Array, declared: Quantity, value: Any, key: str) -> float:
+        """A limit: "baseline", a multiple of it such as "0.9 baseline", or a quantity of zero or more."""
+        if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d*\.?\d+)?\s*baseline\s*", value)):
+            return float(match[1] or 1) * float(baseline)
         try:
             number = units.parse(value, declared.unit)
         except units.UnitError as problem:
-            raise self.error(
-                key, repr(value), f'"baseline" or a quantity in {declared.unit or "plain numbers"}', str(problem)
-            ) from None
-        if not np.isfinite(number) or number < 0:
+            kind = declared.unit or "a plain number"
+            raise self.error(key, repr(value), f'"baseline", a multiple of it, or {kind}', str(problem)) from None
+        if not 0 <= number < np.inf:
             raise self.error(key, repr(value), "a limit of zero or more", "check the value")
         return number

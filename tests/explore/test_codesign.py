@@ -191,7 +191,7 @@ def test_mutated_studies_fail_in_one_line_or_load(tmp_path):
             else:
                 node[path[-1]] = value
             try:
-                _Reader("study.toml", tmp_path / "study.toml").study(mutated)
+                _Reader("study.toml", tmp_path, mutated).study("study")
             except ConfigError as problem:
                 lines.append(str(problem))
     assert len(lines) > 100

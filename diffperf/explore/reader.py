@@ -1,0 +1,53 @@
+"""Reading the tables of a question's file (a space, a study): what every such file has in common."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+
+from diffperf.errors import ConfigError, did_you_mean
+from diffperf.load import load
+
+
+@dataclasses.dataclass(frozen=True)
+class TableReader:
+    """The top table of one file, and its mistakes told in one line each."""
+
+    file: str
+    folder: Path
+    table: dict[str, Any]
+
+    def error(self, key: str, found: object, expected: str, remedy: str) -> ConfigError:
+        return ConfigError(self.file, key, found, expected, remedy)
+
+    def known_keys(self, table: dict[str, Any], known: tuple[str, ...], prefix: str, expected: str) -> None:
+        for key in table:
+            if key not in known:
+                raise self.error(prefix + key, f'unknown key "{key}"', expected, did_you_mean(key, known))
+
+    def config(self, cls: type[eqx.Module], key: str) -> Any:
+        """The module that the config named under a key holds."""
+        name = self.table.get(key)
+        if not isinstance(name, str):
+            found = "no such key" if name is None else repr(name)
+            raise self.error(key, found, f"the name of a {key}", f'add {key} = "…", see `diffperf list`')
+        return load(cls, name, beside=self.folder, asked_by=(self.file, key))
+
+    def sub_table(self, key: str) -> dict[str, Any]:
+        """A table of the file, empty where it has none."""
+        table = self.table.get(key, {})
+        if not isinstance(table, dict):
+            raise self.error(key, repr(table), "a table", f"write [{key}] before its keys")
+        return dict(table)
+
+    def tables(self, key: str) -> list[dict[str, Any]]:
+        """An array of at least one table."""
+        tables = self.table.get(key)
+        if not isinstance(tables, list) or not tables:
+            found = "no such key" if tables is None else repr(tables)
+            raise self.error(key, found, f"at least one {key}", f"write [[{key}]] before its keys")
+        for index, table in enumerate(tables):
+            if not isinstance(table, dict):
+                raise self.error(f"{key}[{index}]", repr(table), "a table", f"write [[{key}]] before its keys")
+        return tables
