@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.collectives import Transfer, place
 from diffperf.estimate.energy import Energy, energy
-from diffperf.estimate.layer import average_layer, layer_backward, layer_forward, recomputed
+from diffperf.estimate.layer import LayerWork, average_layer, layer_backward, layer_forward, recomputed
 from diffperf.estimate.roofline import Machine, Work, gemm_work, stream_work
 from diffperf.hardware.accelerator import width
 from diffperf.hardware.system import System
@@ -15,7 +15,7 @@ from diffperf.relax import Exact, Relaxation, choose
 from diffperf.report.tables import Readable
 from diffperf.workload.memory import Memory, stage_parameters, training_memory
 from diffperf.workload.model import Model
-from diffperf.workload.operators import head, sequence_shards
+from diffperf.workload.operators import head
 from diffperf.workload.strategy import Strategy
 
 
@@ -30,7 +30,7 @@ class StepTime(eqx.Module):
     tensor_parallel: Scalar = output("s", "tensor-parallel communication")
     pipeline_bubble: Scalar = output("s", "pipeline bubble")
     pipeline_transfers: Scalar = output("s", "transfers between pipeline stages")
-    data_parallel: Scalar = output("s", "gradient reduction not overlapped")
+    data_parallel: Scalar = output("s", "gradient reduction that nothing hides")
     optimizer: Scalar = output("s", "optimizer")
 
     @property
@@ -80,6 +80,42 @@ def _head_work(model: Model, strategy: Strategy, machine: Machine, tokens: Scala
     return gemm_work(gemms, machine).total() + gemm_work(gemms.backward, machine).total() + stream_work(loss, machine).total()
 
 
+class LayerStep(eqx.Module):
+    """What an average layer takes of a device for one micro-batch: both passes, and the communication around them."""
+
+    forward: LayerWork
+    backward: LayerWork
+    again: Work  # recomputation
+    communication: Transfer  # tensor-parallel
+
+    @property
+    def work(self) -> Work:
+        return self.forward.total + self.backward.total + self.again
+
+    @property
+    def time(self) -> Scalar:
+        return self.work.time + self.communication.time
+
+
+def _layer_step(model: Model, system: System, strategy: Strategy, machine: Machine) -> LayerStep:
+    """An average layer of the model.
+
+    Tensor parallelism all-reduces the residual stream twice a pass, or moves as many bytes in reduce-scatters and all-gathers with
+    sequence parallelism (arXiv 2205.05198 §4.2.2); full recomputation repeats the forward ones.
+    """
+    sequences, length = strategy.micro_batch, strategy.sequence_length
+
+    def both_passes(kind):
+        forward = layer_forward(kind, model, strategy, machine, sequences, length, length)
+        backward = layer_backward(kind, model, strategy, machine, sequences, length)
+        return forward, backward, recomputed(forward, strategy)
+
+    residual = sequences * length * model.hidden * machine.width
+    all_reduces = 2 * (2 + strategy.recompute[2])
+    communication = place(system, strategy.tp, 1.0, machine.relax).all_reduce(residual) * all_reduces
+    return LayerStep(*average_layer(model, both_passes), communication)
+
+
 def _gradient_reduction(parameters: Scalar, system: System, strategy: Strategy, relax: Relaxation) -> Transfer:
     """All-reduce of the gradients, or under ZeRO-1 their reduce-scatter and the all-gather of the weights (arXiv 1910.02054 §7)."""
     group = place(system, strategy.dp, strategy.tp, relax)
@@ -88,6 +124,14 @@ def _gradient_reduction(parameters: Scalar, system: System, strategy: Strategy, 
         strategy.zero,
         [lambda: group.all_reduce(gradients), lambda: group.all_gather(gradients) + group.all_gather(weights)],
     )
+
+
+def _embedding_reduction(model: Model, system: System, strategy: Strategy, relax: Relaxation) -> Transfer:
+    """All-reduce of a tied embedding's gradients between the first and the last pipeline stage (arXiv 1909.08053 §5)."""
+    stages = relax.minimum(strategy.pp, 2.0)
+    group = place(system, stages, strategy.tp * strategy.dp * strategy.pp / stages, relax)
+    gradients = model.embedding_parameters / strategy.tp * width(strategy.gradient_precision)
+    return group.all_reduce(gradients) * model.tied_embeddings[1]
 
 
 def _optimizer_work(parameters: Scalar, strategy: Strategy, machine: Machine) -> Work:
@@ -105,67 +149,59 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
     """
     relax = Exact() if relax is None else relax
     machine = Machine.of(system, strategy, relax)
-    sequences, length = strategy.micro_batch, strategy.sequence_length
-    tokens = sequences * length
+    tokens = strategy.micro_batch * strategy.sequence_length
     micro_batches, chunks = strategy.micro_batches, strategy.virtual_stages
 
-    def layer(kind):
-        forward = layer_forward(kind, model, strategy, machine, sequences, length, length)
-        backward = layer_backward(kind, model, strategy, machine, sequences, length)
-        return forward, backward, recomputed(forward, strategy)
-
-    forward, backward, again = average_layer(model, layer)
+    layer = _layer_step(model, system, strategy, machine)
     head_work = _head_work(model, strategy, machine, tokens)
-
-    # Two all-reduces a pass, or as many bytes in reduce-scatters and all-gathers with sequence parallelism; full
-    # recomputation repeats
-    # the forward ones.
-    residual = tokens * model.hidden * machine.width
-    all_reduces = 2 * (2 + strategy.recompute[2])
-    tensor_parallel = place(system, strategy.tp, 1.0, relax).all_reduce(residual) * all_reduces
-
     stage_layers = relax.ceil(model.depth / (strategy.pp * chunks)) * chunks
-    layer_time = forward.total.time + backward.total.time + again.time + tensor_parallel.time
-    passes = micro_batches * stage_layers  # layers that a stage runs in a step
+    passes = micro_batches * stage_layers  # layers that the slowest stage runs in a step
 
     # Every chunk boundary is crossed once forward and once backward; each tensor-parallel rank sends its share (2104.04473 §4.1).
-    pipeline = place(system, strategy.pp, strategy.tp * strategy.dp, relax)
-    share = residual / relax.maximum(strategy.tp, sequence_shards(strategy))
-    transfers = pipeline.send(share) * (2 * chunks * micro_batches)
+    share = tokens * model.hidden * machine.width / strategy.tp
+    transfers = place(system, strategy.pp, strategy.tp * strategy.dp, relax).send(share) * (2 * chunks * micro_batches)
 
     parameters = stage_parameters(model, strategy, relax)
     reduction = _gradient_reduction(parameters, system, strategy, relax)
-    hidden_under = stage_layers * (backward.total.time + again.time)
+    hidden_under = stage_layers * (layer.backward.total.time + layer.again.time)
     exposed = choose(strategy.overlap_gradients, [lambda: reduction.time, lambda: relax.excess(reduction.time, hidden_under)])
+    embedding = _embedding_reduction(model, system, strategy, relax)
     optimizer = _optimizer_work(parameters, strategy, machine)
 
     breakdown = StepTime(
-        matmul=passes * (forward.matmul.time + backward.matmul.time),
-        attention=passes * (forward.attention.time + backward.attention.time),
-        elementwise=passes * (forward.elementwise.time + backward.elementwise.time),
-        recompute=passes * again.time,
+        matmul=passes * (layer.forward.matmul.time + layer.backward.matmul.time),
+        attention=passes * (layer.forward.attention.time + layer.backward.attention.time),
+        elementwise=passes * (layer.forward.elementwise.time + layer.backward.elementwise.time),
+        recompute=passes * layer.again.time,
         head=micro_batches * head_work.time,
-        tensor_parallel=passes * tensor_parallel.time,
-        pipeline_bubble=(strategy.pp - 1) / chunks * stage_layers * layer_time,
+        tensor_parallel=passes * layer.communication.time,
+        pipeline_bubble=(strategy.pp - 1) / chunks * stage_layers * layer.time,
         pipeline_transfers=transfers.time,
-        data_parallel=exposed,
+        data_parallel=exposed + embedding.time,
         optimizer=optimizer.time,
     )
-    time = breakdown.total
+    per_device = micro_batches * model.depth / strategy.pp  # layers that an average device runs in a step
+    work = layer.work * per_device + head_work * (micro_batches / strategy.pp) + optimizer
+    sent = layer.communication * per_device + transfers + reduction + embedding * (2 / strategy.pp)
+    return _report(model, system, strategy, machine, breakdown, work, sent)
 
-    per_device = micro_batches * model.depth / strategy.pp  # layers an average device runs in a step
-    work = (forward.total + backward.total + again) * per_device + head_work * (micro_batches / strategy.pp) + optimizer
-    spent = energy(system, strategy.precision, work, tensor_parallel * per_device + transfers + reduction, time)
-    flops = model_flops(model, strategy.global_batch * length, length)
+
+def _report(
+    model: Model, system: System, strategy: Strategy, machine: Machine, breakdown: StepTime, work: Work, sent: Transfer
+) -> TrainingReport:
+    """The report of a step: `work` and `sent` are those of an average device."""
+    time, length = breakdown.total, strategy.sequence_length
+    tokens = strategy.global_batch * length
+    spent = energy(system, strategy.precision, work, sent, time)
     available = time * strategy.devices * machine.rate
     return TrainingReport(
         time=time,
-        tokens_per_second=strategy.global_batch * length / time,
-        mfu=flops / available,
+        tokens_per_second=tokens / time,
+        mfu=model_flops(model, tokens, length) / available,
         hfu=work.flops * strategy.devices / available,
         power=spent.total / (time * system.n_devices),
         breakdown=breakdown,
-        memory=training_memory(model, system, strategy, relax),
+        memory=training_memory(model, system, strategy, machine.relax),
         energy=spent,
-        cost=run_cost(system, time, spent.total, relax),
+        cost=run_cost(system, time, spent.total, machine.relax),
     )

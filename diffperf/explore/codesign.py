@@ -1,9 +1,8 @@
 """Which chip and package to build: gradient-based co-design of a study.
 
 1. Relaxed: all variables real, many starts, sharpness annealed (`lagrangian`).
-2. Whole: integers and choices are held at values around the best starts (`rounding`), the rest is polished again for every
-  combination;
-   the neighbourhood of the best is searched until nothing improves.
+2. Whole: integers and choices are held at values around the best starts (`rounding`) and the rest is polished again, for many
+   combinations at once; then each is moved over its whole range, and the neighbourhood searched, until nothing improves.
 3. Exact: what is reported is evaluated without relaxation, and satisfies every constraint as stated.
 
 Shadow prices are the multipliers of the last polish: what the objective gains per unit of each limit, integers held.
