@@ -177,7 +177,7 @@ class Search:
     def rank(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(order, violation, objective) of designs by exact evaluation: the least violating first, then the best."""
         objective, excess = (np.asarray(v) for v in self.exact(jnp.asarray(x), jnp.asarray(self.limits)))
-        violation = np.maximum(excess, 0).max(axis=1)
+        violation = np.linalg.norm(np.maximum(excess, 0), axis=1)
         self.evaluations += len(x)
         return np.lexsort((objective, violation)), violation, objective
 
