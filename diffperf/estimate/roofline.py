@@ -63,11 +63,9 @@ class Machine(eqx.Module):
 def _blocks(machine: Machine) -> list[Scalar]:
     """Side of the square block whose three operands fill each cache: √(capacity / (3 · element)) (Hong and Kung, STOC 1981).
 
-    The innermost level is private to a compute unit; the others are shared.
+    The innermost level is that of a cluster of compute units; the others are shared by all.
     """
-    innermost, *caches = machine.accelerator.memory[:-1]
-    capacities = [innermost.capacity / machine.accelerator.compute_units, *(level.capacity for level in caches)]
-    return [jnp.sqrt(capacity / (3 * machine.width)) for capacity in capacities]
+    return [jnp.sqrt(capacity / (3 * machine.width)) for capacity in machine.accelerator.reuse_capacities]
 
 
 def _memory_time(machine: Machine, traffic: list[Array]) -> list[Array]:
@@ -81,7 +79,8 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
 
     For every candidate tile: whole waves of tiles over the compute units (tile and wave quantization), and at each memory level the
     traffic left after reuse in blocks, batch · (m·k·max(1, n/column block) + k·n·max(1, m/row block) + m·n) elements. The
-    block of the level outside the innermost is the tile, as far as the innermost level holds it. The fastest tile wins.
+    block of the level outside the innermost is that of a cluster of compute units, a tile each, as far as their innermost
+    level holds it: multicast fetches what they share once. The fastest tile wins.
     """
     relax, accelerator = machine.relax, machine.accelerator
     m, n, k, batch = gemms.m, gemms.n, gemms.k, gemms.batch
@@ -98,7 +97,8 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
         right = k * n * relax.maximum(m / row_block, 1.0)
         return machine.width * batch * (left + right + m * n)
 
-    inner = traffic(relax.minimum(rows, first_block), relax.minimum(columns, first_block))
+    side = jnp.sqrt(accelerator.cluster)
+    inner = traffic(relax.minimum(rows * side, first_block), relax.minimum(columns * side, first_block))
     outer = [traffic(block, block) for block in outer_blocks]
     times = relax.maximum(compute, *_memory_time(machine, [inner, *outer]))
     # The largest tile moves the fewest bytes between the innermost levels: what energy is charged for.
@@ -126,8 +126,6 @@ def flash_work(core: AttentionCore, machine: Machine, flops: Scalar, passes: flo
     written).
     """
     relax, accelerator = machine.relax, machine.accelerator
-    innermost, *caches = accelerator.memory[:-1]
-    capacities = [innermost.capacity / accelerator.compute_units, *(level.capacity for level in caches)]
     shared_queries = core.queries * core.heads / core.kv_heads
 
     def traffic(capacity):
@@ -135,7 +133,7 @@ def flash_work(core: AttentionCore, machine: Machine, flops: Scalar, passes: flo
         reads = relax.maximum(shared_queries / block, 1.0)
         return passes * (2 * core.query_elements * machine.width + core.kv_elements * machine.kv_width * reads)
 
-    levels = [traffic(capacity) for capacity in capacities]
+    levels = [traffic(capacity) for capacity in accelerator.reuse_capacities]
     compute = flops / (machine.rate * accelerator.attention_efficiency)
     time = relax.maximum(compute, *_memory_time(machine, levels)) + machine.kernel_overhead
     return Work(time, flops, jnp.stack(levels))

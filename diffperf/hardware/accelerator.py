@@ -67,6 +67,15 @@ class Accelerator(eqx.Module):
     matrix_efficiency: Scalar = quantity("", "reachable fraction of the matrix peak in large GEMMs", bounds=(0.05, 1.0))
     attention_efficiency: Scalar = quantity("", "reachable fraction of the matrix peak in fused attention", bounds=(0.05, 1.0))
     package: Package
+    cluster: Scalar = quantity(
+        "", "compute units that fetch operands they share once (multicast in a cluster)", bounds=(1, 64), default=1, integer=True
+    )
+
+    @property
+    def reuse_capacities(self) -> list[Scalar]:
+        """Bytes within which operands are reused, level by level but the last: in a cluster of compute units, in each cache."""
+        innermost, *caches = self.memory[:-1]
+        return [innermost.capacity / self.compute_units * self.cluster, *(level.capacity for level in caches)]
 
     @property
     def device_memory(self) -> MemoryLevel:

@@ -179,6 +179,7 @@ def accelerator_of(design: ChipDesign, technology: Technology, template: Acceler
         power_limit=made.power,
         matrix_efficiency=template.matrix_efficiency,
         attention_efficiency=template.attention_efficiency,
+        cluster=template.cluster,
         package=Package(
             technology.process,
             package.packaging,

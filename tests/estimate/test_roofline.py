@@ -197,3 +197,15 @@ def test_smooth_times_stay_within_their_bounds(system, sharpness):
     exact, smooth = (gemm_work(gemms, _machine(system, relax)).time for relax in (Exact(), Smooth(sharpness)))
     assert np.all(smooth <= exact * 3 ** (1 / sharpness) * 2 ** (1 / sharpness) * (1 + 1e-9))
     assert np.all(smooth >= exact * 4 ** (-1 / sharpness) * 0.5)
+
+
+def test_a_cluster_fetches_what_it_shares_once(system):
+    """Four units side by side work on 512 × 256 as one: half the operand bytes of a lone tile, the same output."""
+    roomy = {"capacity": 1e12}
+    m = n = k = 4096
+    alone = gemm_work(_gemm(m, n, k), _machine(system, smem=roomy)).traffic[0, 0]
+    clustered = replace(system, {"accelerator.cluster": 4.0})
+    together = gemm_work(_gemm(m, n, k), _machine(clustered, smem=roomy)).traffic[0, 0]
+    output = 2 * m * n
+    assert float(alone) == pytest.approx(2 * (m * k * n / 128 + k * n * m / 256) + output, rel=1e-12)
+    assert float(together) - output == pytest.approx((float(alone) - output) / 2, rel=1e-12)
