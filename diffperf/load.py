@@ -174,6 +174,8 @@ class _Builder:
             raise self.error(key, _found(value), kind, str(problem)) from None
         if math.isnan(number) or not low <= number <= high:
             raise self.error(key, _found(value), limits, f"check the value and its unit ({declared.doc})")
+        if declared.integer and number != round(number):
+            raise self.error(key, _found(value), "a whole number", f"round it ({declared.doc})")
         return number
 
     def weights(self, declared: Choice, value: Any, key: str) -> np.ndarray:

@@ -15,6 +15,7 @@ from diffperf.errors import ConfigError, did_you_mean
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.system import System
 from diffperf.load import FOLDERS, available, config_root, load, read_toml
+from diffperf.quantity import replace
 from diffperf.workload.model import Model
 
 MODEL = {
@@ -596,7 +597,7 @@ def test_scaling_out_is_checked(n_devices):
     ],
 )
 def test_combinations_that_cannot_be(gpt, table, phase, key, words):
-    strategy = dp.load_strategy(table)
+    strategy = replace(dp.load_strategy({}), table)
     system = dp.load_system("dgx-a100", n_devices=float(strategy.devices))
     with pytest.raises(ConfigError) as caught:
         dp.check(gpt, system, strategy, phase)
@@ -648,3 +649,11 @@ def test_impossible_layers_are_refused(path, value, words):
     model = eqx.tree_at(lambda m: getattr(m.layers[0], path), model, jnp.asarray(value))
     with pytest.raises(ConfigError, match=words):
         dp.check(model, system, dp.load_strategy({"tp": 8, "global_batch": 8}, n_devices=8))
+
+
+def test_whole_quantities_are_whole_in_files(tmp_path):
+    """Real degrees and counts are the estimator's business; a file describes what exists."""
+    text = (config_root() / "models/llama-2-7b.toml").read_text().replace("heads = 32", "heads = 32.5", 1)
+    (tmp_path / "half.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"heads.*whole number"):
+        dp.load_model(tmp_path / "half.toml")
