@@ -15,6 +15,7 @@ from diffperf.errors import ConfigError
 from diffperf.explore.codesign import Codesign, Search, codesign
 from diffperf.explore.rounding import neighbours
 from diffperf.explore.study import _Reader, load_study
+from diffperf.load import available
 from diffperf.relax import Exact
 
 HEAD = """
@@ -196,3 +197,12 @@ def test_mutated_studies_fail_in_one_line_or_load(tmp_path):
                 lines.append(str(problem))
     assert len(lines) > 100
     assert all("\n" not in line and line.startswith("study.toml") for line in lines)
+
+
+@pytest.mark.parametrize("name", [name for name in available("studies") if "budget" in name])
+def test_shipped_studies_load(name):
+    study = load_study(name)
+    with jax.enable_x64(True):
+        objective, excess = study.score(study.baseline_outcome, jnp.asarray(study.limits))
+    assert float(objective) == 0.0
+    assert np.all(np.isfinite(excess))
