@@ -182,6 +182,40 @@ def test_cost(run, tmp_path):
     assert found["cost"]["capital"] == pytest.approx(16 * each)
 
 
+def gemm_table(folder, *rows: str) -> str:
+    good = ["a,one,h100-sxm5-80gb,bf16,4096,4096,4096,1,2.5e-4", "b,two,a100-sxm4-80gb,bf16,8192,4096,4096,1,1e-3"]
+    (folder / "gemm.csv").write_text("\n".join(["id,group,hardware,dtype,m,n,k,batch,latency_s", *good, *rows]) + "\n")
+    return "gemm.csv"
+
+
+def test_validate(run, tmp_path):
+    file = gemm_table(
+        tmp_path, "c,two,gb200,bf16,8,8,8,1,1e-6", "d,two,h100-sxm5-80gb,bf16,8,8,8,1,5 us", "a,one,h100,bf16,8,8,8,1,1"
+    )
+    result = run(f"validate {file} --plot errors.png --json errors.json")
+    assert result.exit_code == 0, result.stderr
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["gemm.csv line 5 (d)", "gemm.csv line 6 (a)"]
+    for words in ("2 of 5 rows evaluated", "overall", "a100-sxm4-80gb", "no system for gb200", "latency_s: a unit in the cell"):
+        assert words in result.stdout
+    found = json.loads((tmp_path / "errors.json").read_text())
+    assert (found["table"], list(found["groups"]), found["overall"]["rows"]) == ("gemm", ["one", "two"], 5)
+    assert found["overall"]["metrics"]["latency_s"]["n"] == 2
+    assert (tmp_path / "errors.png").stat().st_size > 10_000
+
+
+def test_validate_by_any_column(run, tmp_path):
+    found = answer(run(f"validate {gemm_table(tmp_path)} --by m --json -"))
+    assert list(found["groups"]) == ["4096", "8192"]
+
+
+def test_validate_where_no_row_can_be_read(run, tmp_path):
+    (tmp_path / "gemm.csv").write_text("id,hardware,dtype,m,n,k,latency_s\na,abacus,bf16,1,1,1,1\n")
+    result = run("validate gemm.csv --plot none.svg")
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert "0 of 1 rows evaluated" in result.stdout
+
+
 def test_list_names_every_config(run):
     everything = answer(run("list --json -"))
     assert set(everything) == {*FOLDERS.values(), "studies"}
@@ -233,6 +267,8 @@ def test_help_and_version(run):
         ("cost dgx-b200", 1, "did you mean"),
         ("cost dgx-a100 --set model.hidden=3", 1, '"model"'),
         ("list model", 1, 'did you mean "models"'),
+        ("validate nowhere.csv", 1, "nowhere.csv"),
+        ("validate nowhere.csv --plot errors.jpg", 1, ".png"),
     ],
 )
 def test_bad_input_is_one_line(run, line, code, words):

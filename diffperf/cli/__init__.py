@@ -12,8 +12,9 @@ from diffperf.cli.estimate import estimate
 from diffperf.cli.sensitivity import sensitivity
 from diffperf.cli.sweep import sweep
 from diffperf.cli.terminal import Commands, configure_jax
+from diffperf.cli.validate import validate
 
-COMMANDS = (estimate, codesign, sensitivity, sweep, cost, list_configs)
+COMMANDS = (estimate, codesign, sensitivity, sweep, validate, cost, list_configs)
 
 
 @click.group(

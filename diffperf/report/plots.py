@@ -237,6 +237,33 @@ def scatter(
     return figure
 
 
+def predicted_against_measured(groups: dict[str, tuple[np.ndarray, np.ndarray]], label: str, title: str = "") -> Figure:
+    """Predictions over measurements, (predicted, measured) by group, on logarithmic scales with the band of ±10 %."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(7.5, 6), layout="constrained")
+        axes = figure.add_subplot()
+        both = np.concatenate([np.ravel(pair) for pair in groups.values()]) if groups else np.array([1.0])
+        ends = np.array([both.min() / 1.5, both.max() * 1.5])
+        axes.fill_between(ends, 0.9 * ends, 1.1 * ends, color=_FAINT, linewidth=0, label="within 10 %")
+        axes.plot(ends, ends, color=_INK, linewidth=0.8)
+        size = float(np.clip(4e4 / both.size, 4, 30))
+        for index, (name, (predicted, measured)) in enumerate(groups.items()):
+            colour = matplotlib.colormaps["tab20"](index % 20)
+            axes.scatter(measured, predicted, s=size, color=colour, alpha=0.7, label=name, linewidths=0, rasterized=True)
+        for axis, scale, limits in ((axes.xaxis, axes.set_xscale, axes.set_xlim), (axes.yaxis, axes.set_yscale, axes.set_ylim)):
+            scale("log")
+            limits(*ends)
+            axis.set_minor_formatter(NullFormatter())
+        axes.set_aspect("equal")
+        axes.set_xlabel(f"{label} measured")
+        axes.set_ylabel(f"{label} predicted")
+        axes.grid(color=_FAINT, linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, markerscale=float(np.sqrt(40 / size)))
+        axes.set_title(title)
+    return figure
+
+
 def codesign(found, title: str = "") -> Figure:
     """How a co-design search went, where the design's time goes beside the baseline's, and how full its constraints are.
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from published_runs import inference_strategy, model_of, rows, system_of, training_strategy
+from published_runs import cells, inference_inputs, runs, training_inputs
 
 import diffperf as dp
 from diffperf.quantity import replace
@@ -14,9 +14,9 @@ from diffperf.workload.memory import in_flight, layer_activation_bytes, training
 GIB = 2**30
 STEP = jax.jit(dp.training_step)
 
-KORTHIKANTI = rows("korthikanti_training.csv")
-LLAMA2 = rows("nvidia_llama2_inference.csv")
-MEMORY = rows("korthikanti_memory.csv")
+KORTHIKANTI = runs("korthikanti_training.csv")
+LLAMA2 = runs("nvidia_llama2_inference.csv")
+MEMORY = cells("korthikanti_memory.csv")
 
 
 def relative_errors(table, estimates, measured) -> np.ndarray:
@@ -24,7 +24,7 @@ def relative_errors(table, estimates, measured) -> np.ndarray:
     errors = np.asarray(estimates) / np.asarray(measured) - 1
     print(f"\n{'row':<20}{'model':<20}{'hardware':<16}{'devices':>7}  {'estimate':>9}{'measured':>9}{'error':>8}")
     for row, estimate, true, error in zip(table, estimates, measured, errors, strict=True):
-        where = f"{row['id']:<20}{row['model']:<20}{row['hardware']:<16}{row['n_devices']:>7}"
+        where = f"{row['id']:<20}{row['model']:<20}{row['hardware']:<16}{row['n_devices']:>7g}"
         print(f"{where}  {estimate:>8.3f}s{true:>8.3f}s{error:>+8.1%}")
     print(f"mean {np.abs(errors).mean():.2%}, worst {np.abs(errors).max():.2%}, bias {errors.mean():+.2%}")
     return errors
@@ -32,21 +32,19 @@ def relative_errors(table, estimates, measured) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def training_errors() -> np.ndarray:
-    inputs = [(model_of(row), system_of(row), training_strategy(row)) for row in KORTHIKANTI]
+    inputs = [training_inputs(row) for row in KORTHIKANTI]
     for case in inputs:
         dp.check(*case)
-    return relative_errors(
-        KORTHIKANTI, [float(STEP(*case).time) for case in inputs], [float(r["step_time_s"]) for r in KORTHIKANTI]
-    )
+    return relative_errors(KORTHIKANTI, [float(STEP(*case).time) for case in inputs], [r["step_time_s"] for r in KORTHIKANTI])
 
 
 @pytest.fixture(scope="module")
 def latency_errors() -> np.ndarray:
     generate = jax.jit(dp.generate)
-    inputs = [(model_of(row), system_of(row), inference_strategy(row)) for row in LLAMA2]
+    inputs = [inference_inputs(row) for row in LLAMA2]
     for case in inputs:
         dp.check(*case, phase="generate")
-    return relative_errors(LLAMA2, [float(generate(*case).time) for case in inputs], [float(r["latency_s"]) for r in LLAMA2])
+    return relative_errors(LLAMA2, [float(generate(*case).time) for case in inputs], [r["latency_s"] for r in LLAMA2])
 
 
 def test_korthikanti_step_times(training_errors):
@@ -67,10 +65,10 @@ def test_llama2_latencies(latency_errors):
 def test_errors_notice_a_wrong_system():
     """The test of the tests: half the devices' matrix rate must not pass."""
     row = next(row for row in KORTHIKANTI if row["model"] == "megatron-gpt-175b")
-    system = system_of(row)
+    model, system, strategy = training_inputs(row)
     slow = replace(system, {"accelerator.matrix.fp16": system.accelerator.matrix.fp16 / 2})
-    time = float(STEP(model_of(row), slow, training_strategy(row)).time)
-    assert time / float(row["step_time_s"]) - 1 > 0.10
+    time = float(STEP(model, slow, strategy).time)
+    assert time / row["step_time_s"] - 1 > 0.10
 
 
 # --- memory: Korthikanti et al., Figures 1 and 7, which the paper computes from its formulas
@@ -81,8 +79,7 @@ SIZES = {"22B": "megatron-gpt-22b", "175B": "megatron-gpt-175b", "530B": "megatr
 
 def configuration(size: str):
     """Model, system and strategy of a size in the figures: the layout its step time was measured in."""
-    row = next(row for row in KORTHIKANTI if row["model"] == SIZES[size])
-    return model_of(row), system_of(row), training_strategy(row)
+    return training_inputs(next(row for row in KORTHIKANTI if row["model"] == SIZES[size]))
 
 
 def choose(strategy, *, sequence_parallel: bool, recompute: str):
