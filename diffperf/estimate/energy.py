@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.estimate.collectives import Transfer
-from diffperf.estimate.roofline import Work
+from diffperf.estimate.machine import Work
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
 

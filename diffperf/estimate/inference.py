@@ -6,8 +6,9 @@ import jax.numpy as jnp
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.collectives import place
 from diffperf.estimate.energy import Energy, energy
+from diffperf.estimate.gemm import gemm_work
 from diffperf.estimate.layer import average_layer, layer_forward
-from diffperf.estimate.roofline import Machine, gemm_work
+from diffperf.estimate.machine import Machine
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
 from diffperf.relax import Exact, Relaxation

@@ -4,7 +4,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from diffperf.estimate.roofline import Machine, Work, attention_backward, attention_forward, gemm_work, stream_work
+from diffperf.estimate.attention import attention_backward, attention_forward
+from diffperf.estimate.elementwise import stream_work
+from diffperf.estimate.gemm import gemm_work
+from diffperf.estimate.machine import Machine, Work
 from diffperf.quantity import Scalar
 from diffperf.relax import choose
 from diffperf.workload.model import Layers, Model

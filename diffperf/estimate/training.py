@@ -5,9 +5,11 @@ import jax.numpy as jnp
 
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.collectives import Transfer, place
+from diffperf.estimate.elementwise import stream_work
 from diffperf.estimate.energy import Energy, energy
+from diffperf.estimate.gemm import gemm_work
 from diffperf.estimate.layer import LayerWork, average_layer, layer_backward, layer_forward, recomputed
-from diffperf.estimate.roofline import Machine, Work, gemm_work, stream_work
+from diffperf.estimate.machine import Machine, Work
 from diffperf.hardware.accelerator import width
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from diffperf.estimate.attention import attention_backward, attention_forward
 from diffperf.estimate.collectives import place
-from diffperf.estimate.roofline import Machine, attention_backward, attention_forward, gemm_work
+from diffperf.estimate.gemm import gemm_work
+from diffperf.estimate.machine import Machine
 from diffperf.explore.measurements import Row
 from diffperf.explore.stacking import (
     Evaluator,

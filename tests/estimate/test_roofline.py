@@ -5,16 +5,10 @@ import numpy as np
 import pytest
 
 import diffperf as dp
-from diffperf.estimate.roofline import (
-    TILES,
-    Machine,
-    Work,
-    attention_backward,
-    attention_forward,
-    flash_work,
-    gemm_work,
-    stream_work,
-)
+from diffperf.estimate.attention import attention_backward, attention_forward, flash_work
+from diffperf.estimate.elementwise import stream_work
+from diffperf.estimate.gemm import TILES, gemm_work
+from diffperf.estimate.machine import Machine, Work
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact, Smooth
 from diffperf.workload.operators import AttentionCore, Gemms

@@ -9,8 +9,10 @@ import pytest
 from helpers import leaves
 
 import diffperf as dp
+from diffperf.estimate.attention import attention_backward, attention_forward
 from diffperf.estimate.collectives import place
-from diffperf.estimate.roofline import Machine, attention_backward, attention_forward, gemm_work
+from diffperf.estimate.gemm import gemm_work
+from diffperf.estimate.machine import Machine
 from diffperf.explore.measurements import read_measurements
 from diffperf.explore.predictions import BLOCK, inputs_of, predict
 from diffperf.explore.validate import Errors, Evaluation, OutOfMemory, Summary, Validation, validate
