@@ -23,6 +23,8 @@ import numpy as np
 from diffperf import units
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.hardware.accelerator import Accelerator
+from diffperf.hardware.calibration import Calibration
+from diffperf.hardware.network import CollectiveLibrary
 from diffperf.hardware.package import Packaging, Process
 from diffperf.hardware.system import Prices, Stack, System
 from diffperf.hardware.technology import Technology
@@ -41,7 +43,9 @@ FOLDERS = {
     Process: "processes",
     Packaging: "packages",
     Stack: "stacks",
+    CollectiveLibrary: "collectives",
     Prices: "prices",
+    Calibration: "calibrations",
 }
 
 
@@ -215,11 +219,18 @@ def load(
     beside: Path | None = None,
     asked_by: tuple[str, str] = ("command line", ""),
 ) -> Any:
-    """A module of class `cls` from a shipped config's name or a file's path.
+    """A module of class `cls` from a shipped config's name or a file's path; a system with the calibration that its file names.
 
     **Raises:** `ConfigError`, in one line.
     """
     path = find(str(name), FOLDERS[cls], beside, asked_by)
+    return _load_system(path)[0] if cls is System else _read(cls, path)
+
+
+def _read(cls: type[eqx.Module], path: Path) -> Any:
+    """What a file holds, as it stands."""
+    if cls is Calibration:
+        return Calibration.from_table(read_toml(path), display(path), path.stem)
     if path.suffix == ".json":
         return _Builder(display(path), path.parent).module(cls, _huggingface(path), name=path.parent.name or path.stem)
     return _Builder(display(path), path.parent).module(cls, read_toml(path), name=path.stem)
@@ -243,10 +254,62 @@ def load_model(name: str | Path) -> Model:
     return load(Model, name)
 
 
-def load_system(name: str | Path, n_devices: float | None = None) -> System:
-    """A system by the name of a shipped config or the path of a TOML file; `n_devices` scales it out."""
-    system = load(System, name)
+def load_system(
+    name: str | Path,
+    n_devices: float | None = None,
+    *,
+    stack: str | None = None,
+    calibration: Calibration | str | Path | None = None,
+) -> System:
+    """A system by the name of a shipped config or the path of a TOML file; `n_devices` scales it out.
+
+    `stack` names the software in place of the system's own, `calibration` the fitted values in place of those of the calibration
+    that the system's file names; "none" is without any.
+    """
+    system, _ = load_calibrated(name, stack=stack, calibration=calibration)
     return system if n_devices is None else override(system, {"n_devices": n_devices})
+
+
+def load_calibrated(
+    name: str | Path, *, stack: str | None = None, calibration: Calibration | str | Path | None = None
+) -> tuple[System, Calibration | None]:
+    """A system with the values of its calibration, and that calibration (see `load_system`)."""
+    return _load_system(find(str(name), FOLDERS[System]), stack, calibration)
+
+
+def _load_system(
+    path: Path, stack: str | None = None, calibration: Calibration | str | Path | None = None
+) -> tuple[System, Calibration | None]:
+    system = _read(System, path)
+    if stack is not None:
+        system = dataclasses.replace(system, stack=load(Stack, stack))
+    if isinstance(calibration, Calibration):
+        return calibrated(system, calibration), calibration
+    chosen = str(system.calibration if calibration is None else calibration)
+    if chosen == "none":
+        return dataclasses.replace(system, calibration="none"), None
+    if calibration is None:
+        found = load(Calibration, chosen, beside=path.parent, asked_by=(display(path), "calibration"))
+    else:
+        found = load_calibration(chosen)
+    return calibrated(system, found), found
+
+
+def load_calibration(name: str | Path) -> Calibration:
+    """A calibration by the name of a shipped config or the path of a TOML file."""
+    return load(Calibration, name)
+
+
+def calibrated(system: System, calibration: Calibration) -> System:
+    """The system with the fitted values in place of its own; those of a part it does not have, such as a stack, are left out.
+
+    **Raises:** `ConfigError` for a calibration of another accelerator, or with a path that the system does not have.
+    """
+    if str(system.accelerator.name) != calibration.hardware:
+        expected = f"a calibration of {system.accelerator.name}, the accelerator of {system.name}"
+        raise ConfigError(calibration.file, "hardware", f'"{calibration.hardware}"', expected, "name another one, or none")
+    values = {path: value for path, value in calibration.values.items() if calibration.holds(path, system)}
+    return dataclasses.replace(override(system, values, calibration.file), calibration=calibration.name)
 
 
 def load_strategy(table: dict[str, Any], file: str = "command line", n_devices: float | None = None) -> Strategy:
@@ -309,6 +372,7 @@ __all__ = [
     "FOLDERS",
     "Label",
     "available",
+    "calibrated",
     "check",
     "checked",
     "config_root",
@@ -317,6 +381,8 @@ __all__ = [
     "find",
     "literal",
     "load",
+    "load_calibrated",
+    "load_calibration",
     "load_model",
     "load_strategy",
     "load_system",

@@ -23,6 +23,9 @@ Scalar = Float[Array, ""]
 Weights = Float[Array, " alternatives"]
 
 
+PRIOR_SPREAD = float(np.log(2)) / 2  # two standard deviations are a factor of two
+
+
 @dataclasses.dataclass(frozen=True)
 class Quantity:
     """What is known of a numeric field. `bounds` is the documented range: inside it every estimate is finite."""
@@ -33,6 +36,9 @@ class Quantity:
     log: bool  # spans decades: sampled, searched and plotted on a logarithmic scale
     integer: bool  # whole in the real world; real to the estimator
     kind: str  # "input", "price" (a cost input) or "output" (a field of a report)
+    calibratable: bool = False  # an efficiency, overhead or latency that a calibration fits to measurements unless told otherwise
+    prior_spread: float = PRIOR_SPREAD  # how uncertain a configured value is before any measurement: standard deviation of its log
+    table: str = ""  # of a report's part of the time: the kind of table that measures it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,15 +87,17 @@ def quantity(
     log: bool | None = None,
     integer: bool = False,
     kind: str = "input",
+    calibratable: bool = False,
+    prior_spread: float = PRIOR_SPREAD,
 ) -> Any:
     """Declares a numeric field in internal units (SI, with byte, FLOP, mm² and USD)."""
-    declared = Quantity(unit, doc, bounds, bounds[0] > 0 if log is None else log, integer, kind)
+    declared = Quantity(unit, doc, bounds, bounds[0] > 0 if log is None else log, integer, kind, calibratable, prior_spread)
     return eqx.field(default=default, converter=real, metadata={"quantity": declared})
 
 
-def output(unit: str, doc: str) -> Any:
-    """Declares a numeric field of a result."""
-    declared = Quantity(unit, doc, (-np.inf, np.inf), False, False, "output")
+def output(unit: str, doc: str, *, table: str = "") -> Any:
+    """Declares a numeric field of a result; `table` is the kind of table of measurements that tells how well it is known."""
+    declared = Quantity(unit, doc, (-np.inf, np.inf), False, False, "output", table=table)
     return eqx.field(metadata={"quantity": declared})
 
 

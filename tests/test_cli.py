@@ -9,9 +9,10 @@ from click.testing import CliRunner
 
 import diffperf as dp
 from diffperf.cli import cli
+from diffperf.cli.configs import calibration_facts
 from diffperf.explore import sweep as sweep_module
 from diffperf.explore.layout import default_global_batch
-from diffperf.load import FOLDERS, available
+from diffperf.load import FOLDERS, available, load_calibration
 from diffperf.quantity import declaration
 from diffperf.workload.strategy import Strategy
 
@@ -130,7 +131,7 @@ def test_sensitivity(run, tmp_path):
     assert rows[0]["path"] in result.stdout
     assert rows[5]["path"] not in result.stdout
     by_path = {row["path"]: row["elasticity"] for row in rows}
-    assert by_path["system.accelerator.matrix.bf16"] < -0.3
+    assert by_path["system.accelerator.matrix.bf16.rate"] < -0.3
     assert (tmp_path / "tornado.png").stat().st_size > 10_000
 
 
@@ -190,12 +191,12 @@ def gemm_table(folder, *rows: str) -> str:
 
 def test_validate(run, tmp_path):
     file = gemm_table(
-        tmp_path, "c,two,gb200,bf16,8,8,8,1,1e-6", "d,two,h100-sxm5-80gb,bf16,8,8,8,1,5 us", "a,one,h100,bf16,8,8,8,1,1"
+        tmp_path, "c,two,gb200,q4_0,8,8,8,1,1e-6", "d,two,h100-sxm5-80gb,bf16,8,8,8,1,5 us", "a,one,h100,bf16,8,8,8,1,1"
     )
     result = run(f"validate {file} --plot errors.png --json errors.json")
     assert result.exit_code == 0, result.stderr
     assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["gemm.csv line 5 (d)", "gemm.csv line 6 (a)"]
-    for words in ("2 of 5 rows evaluated", "overall", "a100-sxm4-80gb", "no system for gb200", "latency_s: a unit in the cell"):
+    for words in ("2 of 5 rows evaluated", "overall", "a100-sxm4-80gb", "precision q4_0", "latency_s: a unit in the cell"):
         assert words in result.stdout
     found = json.loads((tmp_path / "errors.json").read_text())
     assert (found["table"], list(found["groups"]), found["overall"]["rows"]) == ("gemm", ["one", "two"], 5)
@@ -214,6 +215,67 @@ def test_validate_where_no_row_can_be_read(run, tmp_path):
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
     assert "0 of 1 rows evaluated" in result.stdout
+
+
+def calibration_table(folder) -> str:
+    """GEMMs of an H100 that takes twice as long for everything as its datasheet says."""
+    rows = [f"{n}-{k}-{m},h100-sxm5-80gb,bf16,{m},{n},{k},{max(2 * n * k / 3.35e12, 4 * m * n * k / 989e12) + 6e-6}"
+            for n in (512, 4096, 8192) for k in (1024, 8192) for m in (8, 1024, 4096)]  # fmt: skip
+    (folder / "gemm.csv").write_text("\n".join(["id,hardware,dtype,m,n,k,latency_s", *rows]) + "\n")
+    return "gemm.csv"
+
+
+def test_calibrate_and_what_comes_of_it(run, tmp_path):
+    with (tmp_path / calibration_table(tmp_path)).open("a") as file:
+        file.write("bad,h100-sxm5-80gb,bf16,8,8,8,5 us\n")
+    line = "calibrate gemm.csv --parameters hbm.efficiency,matrix.bf16.efficiency --folds 3 --out mine.toml"
+    result = run(line + " --json found.json --plot found.png")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.splitlines()[0].startswith("gemm.csv line 20 (bad): latency_s: found")
+    for words in ("2 parameters fitted to 18 rows", "accelerator.memory.hbm.efficiency", "left out", "Written to mine.toml"):
+        assert words in result.stdout
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["parameters"]["accelerator.matrix.bf16.efficiency"]["after"] == pytest.approx(0.5, rel=0.2)
+    assert found["errors"]["gemm"]["after"]["median_ape"] < found["errors"]["gemm"]["before"]["median_ape"]
+    assert (tmp_path / "found.png").stat().st_size > 10_000
+
+    after, before = (
+        answer(run(f"validate gemm.csv --calibration {name} --json -"))["overall"]["metrics"]["latency_s"]
+        for name in ("mine.toml", "none")
+    )
+    assert after["median_ape"] == pytest.approx(found["errors"]["gemm"]["after"]["median_ape"], rel=0.01)
+    assert before["median_ape"] == pytest.approx(found["errors"]["gemm"]["before"]["median_ape"], rel=1e-6)
+
+    estimate = "estimate llama-2-7b dgx-h100 --phase prefill --tp 1 --devices 1"
+    text = run(f"{estimate} --calibration mine.toml").stdout
+    assert "dgx-h100, megatron-lm, calibration mine" in text
+    assert "± " in text
+    assert "± " not in run(f"{estimate} --calibration none").stdout
+    sure = answer(run(f"{estimate} --calibration mine.toml --json -"))
+    assert sure["time_interval"]["low"] < sure["report"]["time"] < sure["time_interval"]["high"]
+    assert sure["inputs"]["system"]["calibration"] == "mine"
+    assert calibration_facts(load_calibration("mine.toml")).startswith("2 values of dgx-h100 (h100-sxm5-80gb), ± ")
+
+
+def test_a_calibration_of_hardware_that_a_table_does_not_have(run, tmp_path):
+    file = calibration_table(tmp_path)
+    assert run(f"calibrate {file} --parameters hbm.efficiency --folds 2 --out mine.toml").exit_code == 0
+    (tmp_path / "other.csv").write_text((tmp_path / file).read_text().replace("h100-sxm5-80gb", "a100-sxm4-80gb"))
+    for line in ("validate other.csv", "estimate gpt3-22b dgx-a100", "cost dgx-a100"):
+        result = run(f"{line} --calibration mine.toml")
+        assert result.exit_code == 1
+        assert result.stderr.startswith("Error: mine.toml: hardware: found")
+        assert result.stderr.count("\n") == 1
+
+
+def test_a_fit_that_fails_writes_nothing(run, tmp_path):
+    calibration_table(tmp_path)
+    line = "calibrate gemm.csv --parameters hbm.efficiency,hbm.bandwidth --prior-spread 1e7 --out mine.toml"
+    result = run(line)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: gemm.csv: fit: found a singular Hessian")
+    assert result.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["gemm.csv"]
 
 
 def test_list_names_every_config(run):
@@ -269,6 +331,14 @@ def test_help_and_version(run):
         ("list model", 1, 'did you mean "models"'),
         ("validate nowhere.csv", 1, "nowhere.csv"),
         ("validate nowhere.csv --plot errors.jpg", 1, ".png"),
+        ("calibrate nowhere.csv --out mine.toml", 1, "nowhere.csv"),
+        ("calibrate nowhere.csv", 2, "--out"),
+        ("calibrate nowhere.csv --out mine.json", 1, ".toml"),
+        ("calibrate nowhere.csv --out nowhere/mine.toml", 1, "a folder that exists"),
+        ("calibrate nowhere.csv --prior-spread 0 --out mine.toml", 2, "--prior-spread"),
+        ("calibrate --out mine.toml", 2, "FILE"),
+        ("estimate gpt3-22b dgx-a100 --calibration nothing", 1, "configs/calibrations"),
+        ("estimate gpt3-22b dgx-a100 --calibration nothing.toml", 1, "existing file"),
     ],
 )
 def test_bad_input_is_one_line(run, line, code, words):

@@ -41,9 +41,9 @@ ACCELERATOR = {
     "compute_energy": "0.6 pJ/FLOP",
     "static_power": "90 W",
     "power_limit": "400 W",
-    "matrix_efficiency": 0.76,
-    "attention_efficiency": 0.62,
-    "matrix": {"fp32": "19.5 TFLOP/s", "bf16": "312 TFLOP/s"},
+    "kernel_latency": "3 us",
+    "attention": {"efficiency": 0.62},
+    "matrix": {"fp32": "19.5 TFLOP/s", "bf16": {"rate": "312 TFLOP/s", "efficiency": 0.76}},
     "memory": [LEVEL | {"name": "smem"}, LEVEL | {"name": "hbm", "capacity": "80 GiB", "bandwidth": "2 TB/s"}],
     "package": {
         "process": PROCESS,
@@ -70,7 +70,7 @@ ACCELERATOR = {
 SYSTEM = {
     "accelerator": ACCELERATOR,
     "network": [TIER, TIER | {"name": "infiniband", "size": 1e6, "bandwidth": "200 Gbit/s"}],
-    "stack": {"kernel_overhead": "3 us", "collective_overhead": "10 us", "memory_reserve": "1 GB"},
+    "stack": {"kernel_overhead": "3 us", "collective_overhead": "10 us", "memory_reserve": "1 GB", "collectives": {"name": "nccl"}},
     "prices": {
         "accelerator_markup": 5,
         "host": "$2,000",
@@ -155,8 +155,8 @@ def test_units_and_defaults_are_applied(tmp_path):
     assert float(system.accelerator.memory[0].efficiency) == 0.85
     assert [str(level.name) for level in system.accelerator.memory] == ["smem", "hbm"]
     # Absent formats run at the rate of the one their operands are converted to.
-    assert float(system.accelerator.matrix.fp8) == 312e12
-    assert float(system.accelerator.matrix.tf32) == 19.5e12
+    assert float(system.accelerator.matrix.fp8.rate) == 312e12
+    assert float(system.accelerator.matrix.tf32.rate) == 19.5e12
 
 
 @pytest.mark.parametrize("cls", FOLDERS, ids=lambda cls: FOLDERS[cls])
@@ -220,8 +220,8 @@ WRONG = [
     (System, ["accelerator", "memory", 1, "capacity"], "80 Gb", "accelerator.memory[1].capacity", ["Gbit or GB"]),
     (System, ["accelerator", "memory", 1, "capacity"], "80 gigs", "accelerator.memory[1].capacity", ["80 GB"]),
     (System, ["accelerator", "memory", 1, "bandwidth"], "2 TB", "accelerator.memory[1].bandwidth", ["TB/s"]),
-    (System, ["accelerator", "matrix", "bf16"], "312 TFLOP", "accelerator.matrix.bf16", ["wrong dimension"]),
-    (System, ["accelerator", "matrix", "bf16"], "312", "accelerator.matrix.bf16", ["without its unit"]),
+    (System, ["accelerator", "matrix", "bf16", "rate"], "312 TFLOP", "accelerator.matrix.bf16.rate", ["wrong dimension"]),
+    (System, ["accelerator", "matrix", "bf16", "rate"], "312", "accelerator.matrix.bf16.rate", ["without its unit"]),
     (System, ["accelerator", "package", "die_area"], "826 mm", "accelerator.package.die_area", ["wrong dimension"]),
     (System, ["accelerator", "package", "process", "wafer_price"], 9346, "accelerator.package.process.wafer_price", ["$"]),
     (System, ["accelerator", "package", "process", "wafer_price"], "€9346", "accelerator.package.process.wafer_price", ["$"]),
@@ -246,6 +246,8 @@ WRONG = [
     (Model, ["layers", 0, "gated"], DELETE, "layers[0].gated", ["no such key"]),
     (System, ["accelerator", "package", "process"], DELETE, "accelerator.package.process", ["no such key"]),
     (Accelerator, ["matrix", "bf16"], DELETE, "matrix.bf16", ["no such key"]),
+    (Accelerator, ["matrix", "bf16"], "312 TFLOP/s", "matrix.bf16.efficiency", ["no such key"]),
+    (Accelerator, ["matrix", "fp7"], "1 PFLOP/s", "matrix.fp7", ["unknown key", 'did you mean "fp8"?']),
     (Accelerator, ["memory", 0, "name"], DELETE, "memory[0].name", ["no such key"]),
     (Accelerator, ["memory", 0, "name"], "hbm", "memory[1].name", ["no other has"]),
     (Accelerator, ["memory", 0, "name"], "l1.5", "memory[0].name", ["without dots"]),

@@ -5,6 +5,7 @@ A command is a module of this package: its click command, and how its answer rea
 
 import click
 
+from diffperf.cli.calibrate import calibrate
 from diffperf.cli.codesign import codesign
 from diffperf.cli.configs import list_configs
 from diffperf.cli.cost import cost
@@ -14,7 +15,7 @@ from diffperf.cli.sweep import sweep
 from diffperf.cli.terminal import Commands, configure_jax
 from diffperf.cli.validate import validate
 
-COMMANDS = (estimate, codesign, sensitivity, sweep, validate, cost, list_configs)
+COMMANDS = (estimate, codesign, sensitivity, sweep, validate, calibrate, cost, list_configs)
 
 
 @click.group(

@@ -11,7 +11,9 @@ from diffperf import units
 from diffperf.cli.options import json_option
 from diffperf.cli.terminal import console, write_json
 from diffperf.errors import ConfigError, did_you_mean
+from diffperf.explore.interval import Z90
 from diffperf.hardware.accelerator import Accelerator
+from diffperf.hardware.calibration import Calibration
 from diffperf.hardware.system import System
 from diffperf.load import FOLDERS, available, find, load, read_toml
 from diffperf.quantity import Quantity, walk
@@ -44,6 +46,8 @@ def facts(folder: str, name: str) -> str:
     if folder == "studies":
         return study_facts(read_toml(find(name, "studies")))
     module = load(KINDS[folder], name)
+    if isinstance(module, Calibration):
+        return calibration_facts(module)
     if isinstance(module, Model):
         return model_facts(module)
     if isinstance(module, Accelerator):
@@ -64,8 +68,13 @@ def model_facts(model: Model) -> str:
 
 def accelerator_facts(device: Accelerator) -> str:
     memory = device.device_memory
-    rate, power = units.show(device.matrix.bf16, "FLOP/s"), units.show(device.power_limit, "W")
+    rate, power = units.show(device.matrix.bf16.rate, "FLOP/s"), units.show(device.power_limit, "W")
     return f"{rate} bf16, {units.show(memory.capacity, 'byte')} at {units.show(memory.bandwidth, 'byte/s')}, {power}"
+
+
+def calibration_facts(found: Calibration) -> str:
+    fitted = f"{len(found.values)} values of {found.system} ({found.hardware})"
+    return f"{fitted}, ± " + ", ".join(f"{Z90 * spread:.0%} on {kind}" for kind, spread in found.spread.items() if " " not in kind)
 
 
 def tier_facts(tier) -> str:

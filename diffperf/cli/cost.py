@@ -30,9 +30,9 @@ class Offer(eqx.Module):
 @click.command()
 @click.argument("system")
 @options(system_options, json_option, plot_option)
-def cost(system, devices, stack, settings, json_file, plot):
+def cost(system, devices, stack, calibration, settings, json_file, plot):
     """What SYSTEM costs: one accelerator package piece by piece, the purchase price, and an hour at full power."""
-    offer = Offer(read_system(system, devices, stack))
+    offer = Offer(read_system(system, devices, stack, calibration)[0])
     bought = override(offer, {full_path(offer, path): text for path, text in settings.items()}).system
     hour = jax.device_get(hourly_cost(bought))
     per_hour = {name: float(getattr(hour, name)) * 3600 for name in ("depreciation", "electricity")}

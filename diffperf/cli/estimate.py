@@ -18,7 +18,9 @@ from diffperf.cli.options import (
 )
 from diffperf.cli.terminal import console, write_json
 from diffperf.explore.inputs import Inputs
+from diffperf.explore.interval import Interval, interval
 from diffperf.explore.layout import DEGREES, Layout
+from diffperf.relax import Relaxation
 from diffperf.report.tables import as_dict, table
 
 
@@ -26,39 +28,54 @@ from diffperf.report.tables import as_dict, table
 @click.argument("model")
 @click.argument("system")
 @options(phase_option, system_options, strategy_options, smooth_option, json_option, plot_option)
-def estimate(model, system, phase, devices, stack, settings, relax, json_file, plot, **strategy):
+def estimate(model, system, phase, devices, stack, calibration, settings, relax, json_file, plot, **strategy):
     """Estimate MODEL on SYSTEM: time, memory, energy and cost, and where they go.
 
     MODEL and SYSTEM are names (see diffperf list), TOML files, or for MODEL a Hugging Face config.json. Degrees of parallelism that
     are not given are set to the layout that fits memory and is fastest.
     """
-    question = Question.read(model, system, devices, stack, settings, strategy)
+    question = Question.read(model, system, devices, stack, calibration, settings, strategy)
     layout = question.layout(phase, relax)
     title = question.summary(phase)
     fit, chosen = describe_fit(layout), describe_choice(layout)
+    sure = time_interval(question, layout, phase, relax)
     console(json_file).print(
         f"[bold]{title}[/bold]",
         describe_strategy(layout.strategy, phase),
         *chosen,
         fit,
+        *([describe_interval(sure)] if sure else []),
         "",
         table(layout.report),
         sep="\n",
         soft_wrap=True,
     )
-    write_json(estimate_json(question, layout, phase), json_file)
+    write_json(estimate_json(question, layout, phase, sure), json_file)
     if plot:
         from diffperf.report import plots
 
         plots.save(plots.breakdown(layout.report, f"{title}\n{describe_strategy(layout.strategy, phase)}"), plot)
 
 
-def estimate_json(question: Question, layout: Layout, phase: str) -> dict[str, Any]:
+def time_interval(question: Question, layout: Layout, phase: str, relax: Relaxation) -> Interval | None:
+    """How sure the time is, where the system is calibrated."""
+    if question.calibration is None:
+        return None
+    return interval(question.calibration, Inputs(question.model, question.system, layout.strategy), phase, relax)
+
+
+def describe_interval(sure: Interval) -> str:
+    low, high = (units.show(end, "s") for end in sure.ends)
+    return f"Time {units.show(sure.time, 's')} ± {sure.relative:.1%} (90 %: {low} to {high})"
+
+
+def estimate_json(question: Question, layout: Layout, phase: str, sure: Interval | None) -> dict[str, Any]:
     inputs = Inputs(question.model, question.system, layout.strategy)
     return {
         "phase": phase,
         "fits": layout.fits,
         "chosen": layout.chosen,
+        **({"time_interval": sure.as_dict()} if sure else {}),
         "report": as_dict(layout.report),
         "inputs": as_dict(inputs),
     }

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-import equinox as eqx
 import numpy as np
 
 from diffperf.cli.terminal import progress
 from diffperf.estimate.phases import PHASES
 from diffperf.explore.inputs import Inputs, check_phase, full_path
 from diffperf.explore.layout import DEGREES, Layout, best_layout
-from diffperf.hardware.system import Stack, System
-from diffperf.load import literal, load, load_model, load_system, override
+from diffperf.hardware.calibration import Calibration
+from diffperf.hardware.system import System
+from diffperf.load import literal, load_calibrated, load_model, override
 from diffperf.quantity import Choice, declaration, walk
 from diffperf.relax import Exact, Relaxation, Smooth
 from diffperf.report.tables import show
@@ -73,9 +73,13 @@ def _figure_file(ctx, parameter, value: str | None) -> Path | None:
     return check_format(value)
 
 
+calibration_option = click.option(
+    "--calibration", metavar="NAME|FILE|none", help="fitted values in place of the system's own (see diffperf list calibrations)"
+)
 system_options = options(
     click.option("--devices", metavar="N", help="devices in the system [as configured]"),
     click.option("--stack", metavar="NAME", help="software stack in place of the system's (see diffperf list stacks)"),
+    calibration_option,
     click.option(
         "--set",
         "settings",
@@ -103,23 +107,32 @@ strategy_options = options(*map(strategy_option, dataclasses.fields(Strategy)))
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """Model, system and the given fields of the strategy, as the command line names them."""
+    """Model, system with its calibration, and the given fields of the strategy, as the command line names them."""
 
     model: Model
     system: System
+    calibration: Calibration | None
     table: dict[str, Any]
 
     @classmethod
     def read(
-        cls, model: str, system: str, devices: str | None, stack: str | None, settings: dict[str, str], strategy: dict[str, Any]
+        cls,
+        model: str,
+        system: str,
+        devices: str | None,
+        stack: str | None,
+        calibration: str | None,
+        settings: dict[str, str],
+        strategy: dict[str, Any],
     ):
-        inputs = Inputs(load_model(model), read_system(system, devices, stack), Strategy())
+        loaded, fitted = read_system(system, devices, stack, calibration)
+        inputs = Inputs(load_model(model), loaded, Strategy())
         paths = {full_path(inputs, path): text for path, text in settings.items()}
         ours = {path: text for path, text in paths.items() if path.startswith("strategy.")}
         inputs = override(inputs, {path: text for path, text in paths.items() if path not in ours})
         given = {name: value for name, value in strategy.items() if value is not None}
         given |= {path.removeprefix("strategy."): literal(text) for path, text in ours.items()}
-        return cls(inputs.model, inputs.system, given)
+        return cls(inputs.model, inputs.system, fitted, given)
 
     def layout(self, phase: str, relax: Relaxation) -> Layout:
         with progress(f"compiling and estimating {phase}"):
@@ -129,15 +142,17 @@ class Question:
         return f"{self.model.name} {phase} on {describe_system(self.system)}"
 
 
-def read_system(name: str, devices: str | None = None, stack: str | None = None) -> System:
-    system = load_system(name)
-    if devices is not None:
-        system = override(system, {"n_devices": devices})
-    return system if stack is None else eqx.tree_at(lambda system: system.stack, system, load(Stack, stack))
+def read_system(
+    name: str, devices: str | None = None, stack: str | None = None, calibration: str | None = None
+) -> tuple[System, Calibration | None]:
+    """The system and the calibration whose values it has."""
+    system, fitted = load_calibrated(name, stack=stack, calibration=calibration)
+    return (system if devices is None else override(system, {"n_devices": devices})), fitted
 
 
 def describe_system(system: System) -> str:
-    return f"{float(system.n_devices):,.0f} × {system.accelerator.name} ({system.name}, {system.stack.name})"
+    fitted = "" if str(system.calibration) == "none" else f", calibration {system.calibration}"
+    return f"{float(system.n_devices):,.0f} × {system.accelerator.name} ({system.name}, {system.stack.name}{fitted})"
 
 
 def describe_strategy(strategy: Strategy, phase: str) -> str:

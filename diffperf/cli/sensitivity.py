@@ -39,12 +39,14 @@ from diffperf.report.tables import as_dict
 )
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="rows to print")
 @options(phase_option, system_options, strategy_options, smooth_option, json_option, plot_option)
-def sensitivity(model, system, output, groups, top, phase, devices, stack, settings, relax, json_file, plot, **strategy):
+def sensitivity(
+    model, system, output, groups, top, phase, devices, stack, calibration, settings, relax, json_file, plot, **strategy
+):
     """Rank the inputs by how much they move an output: the elasticity is the percentage that +1 % of the input adds to it."""
     for group in groups:
         if group not in GROUPS:
             raise ConfigError("command line", "--of", f'"{group}"', "one of " + ", ".join(GROUPS), did_you_mean(group, GROUPS))
-    question = Question.read(model, system, devices, stack, settings, strategy)
+    question = Question.read(model, system, devices, stack, calibration, settings, strategy)
     layout = question.layout(phase, relax)
     with progress("compiling and differentiating"):
         found = sensitivities(question.model, question.system, layout.strategy, phase, output, relax=relax, groups=groups)

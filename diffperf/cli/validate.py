@@ -5,16 +5,16 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from diffperf.cli.options import json_option, options, plot_option
+from diffperf.cli.options import calibration_option, json_option, options, plot_option
 from diffperf.cli.terminal import console, progress, write_json
 
 
 @click.command()
 @click.argument("file")
 @click.option("--by", default="group", show_default=True, metavar="COLUMN", help="column of the table whose values name the groups")
-@options(json_option, plot_option)
+@options(calibration_option, json_option, plot_option)
 @click.pass_context
-def validate(ctx, file, by, json_file, plot):
+def validate(ctx, file, by, calibration, json_file, plot):
     """Hold the estimator against the measurements in FILE, a CSV table of training or inference runs, GEMMs, attention kernels or
     collectives (recognized from its columns; SI units, empty cells for what is unknown).
 
@@ -23,7 +23,7 @@ def validate(ctx, file, by, json_file, plot):
     from diffperf.explore.validate import validate as hold_against
 
     with progress("evaluating"):
-        found = hold_against(file)
+        found = hold_against(file, calibration)
     for fault in found.faults:
         click.echo(fault.message, err=True)
     summaries, overall = found.summaries(by), found.summary()

@@ -1,36 +1,118 @@
-"""How long the attention core takes, by kernel: scores through memory, or fused."""
+"""How long the attention core takes, by kernel: scores through memory, or fused.
+
+Fused kernels come in two shapes. The context kernel (FlashAttention: arXiv 2205.14135, 2307.08691) works on tiles of queries and
+is bound by products and softmax. The generation kernel (Flash-Decoding) works on the few query heads that share a KV head, splits
+long contexts over the compute units, and is bound by the way of the KV cache from memory.
+"""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.estimate.elementwise import stream_work
 from diffperf.estimate.gemm import gemm_work
-from diffperf.estimate.machine import Machine, Work, memory_times
+from diffperf.estimate.machine import Machine, Work, longest, memory_times, overlapped, power_time
+from diffperf.hardware import accelerator
 from diffperf.quantity import Scalar
 from diffperf.relax import choose
 from diffperf.workload.operators import AttentionCore, concatenate
 
+TILE = 128.0  # queries of a tile: FlashAttention-2 (arXiv 2307.08691 §3.3) and 3 (arXiv 2407.08608 §4.1)
+SPLIT = 128.0  # least tokens of a context that a compute unit takes alone: kMinHistoryTokensPerBlock of TensorRT-LLM's XQA kernels
+GENERATED = 16.0  # new tokens of a sequence up to which the generation kernel runs: speculative drafts included
 
-def flash_work(core: AttentionCore, machine: Machine, flops: Scalar, passes: float) -> Work:
-    """A fused attention kernel: no scores in memory, K and V streamed once per block of queries.
+# Share of the longest tile's time by which the last compute unit ends later than with all work spread evenly. An estimate: any
+# order of the tiles has at most 1 (Graham, 1969), and causal kernels start the longest first.
+TAIL = 0.7
+
+_BACKWARD_PRODUCTS = 2.5  # five block products for the forward pass's two: arXiv 2205.14135, Algorithm 4
+
+
+def flash_traffic(core: AttentionCore, machine: Machine, passes: float, together: Scalar) -> list[Scalar]:
+    """Bytes that each level outside the innermost serves: no scores, K and V streamed once per block of queries.
 
     A level of capacity M holds a block of M / (4·d·element) queries with its K, V and output blocks, so the level outside serves
-    Q and O once and K and V once per block: Θ(N²d²/M) in all (FlashAttention, arXiv 2205.14135, Theorem 2). Query heads that
-    share a KV head share its stream. `passes` scales the traffic: 1 forward, 2 backward (Q, K, V, O, dO read; dQ, dK, dV
-    written).
+    Q and O once and K and V once per block: Θ(N²d²/M) in all (arXiv 2205.14135, Theorem 2), less what the masks hide from a block.
+    Query heads that share a KV head share its stream: all of them in the caches, in a compute unit as many as it works on
+    `together`. `passes` scales the traffic: 1 forward, 2 backward (Q, K, V, dO read; dQ, dK, dV written).
     """
-    relax, accelerator = machine.relax, machine.accelerator
-    shared_queries = core.queries * core.heads / core.kv_heads
+    relax, group = machine.relax, core.heads / core.kv_heads
+    seen = core.visible / core.span  # of its K and V, by a block of queries
 
-    def traffic(capacity):
-        block = capacity / (4 * core.head_dim * machine.width)
-        reads = relax.maximum(shared_queries / block, 1.0)
-        return passes * (2 * core.query_elements * machine.width + core.kv_elements * machine.kv_width * reads)
+    def streams(capacity, sharing):
+        block = capacity / (2 * (core.head_dim + core.values_dim) * machine.width)
+        return group / sharing * relax.maximum(core.queries * sharing / block * seen, 1.0)
 
-    levels = [traffic(capacity) for capacity in accelerator.reuse_capacities]
-    compute = flops / (machine.rate * accelerator.attention_efficiency)
-    time = relax.maximum(compute, *memory_times(machine, levels)) + machine.kernel_overhead
-    return Work(time, flops, jnp.stack(levels))
+    inner, *caches = machine.accelerator.reuse_capacities
+    once = machine.width * core.query_elements + machine.output_width * core.output_elements
+    kv_bytes = machine.kv_width * core.kv_elements
+    return [passes * (once + kv_bytes * reads) for reads in (streams(inner, together), *(streams(c, group) for c in caches))]
+
+
+def score_time(core: AttentionCore, machine: Machine, products: float = 1.0, efficiency: Scalar | float = 1.0) -> Scalar:
+    """Seconds of the whole device per score: its products on the matrix units, its softmax on the vector units.
+
+    The softmax of one tile runs under the products of another, in part: the root of the sum of squares is taken, an estimate
+    between the sum, as FlashAttention-3 (arXiv 2407.08608, Figure 5) on H100, and the longer of both.
+    """
+    matrix = products * core.score_flops / (machine.attention_rate * efficiency)
+    softmax = machine.attention.softmax_flops / machine.accelerator.vector
+    unit = longest(matrix, softmax)  # keeps the squares inside float32
+    return unit * jnp.sqrt(jnp.square(matrix / unit) + jnp.square(softmax / unit))
+
+
+def context_work(core: AttentionCore, machine: Machine, *, backward: bool = False) -> Work:
+    """The context kernel: a tile of queries of one head to a compute unit, whole tiles of scores up to the causal diagonal.
+
+    Every tile takes its latency, in whole waves; the last ends with a part of the longest tile's time for which other units idle.
+    The backward pass recomputes the scores, and streams O, dO and the fp32 sums of dQ in kernels around its own (FlashAttention-2).
+    """
+    relax, units, attention = machine.relax, machine.accelerator.compute_units, machine.attention
+    products, passes = (_BACKWARD_PRODUCTS, 2.0) if backward else (1.0, 1.0)
+    per_score = score_time(core, machine, products, attention.backward_efficiency if backward else 1.0)
+
+    rows = relax.ceil(core.queries / TILE)
+    tiles = core.sequences * core.heads * rows
+    diagonal = core.causal * (jnp.minimum(core.queries, TILE) - 1) / 2  # masked scores that a tile computes, per query
+    scores = tiles * TILE * (core.visible + diagonal)
+    last = attention.tile_latency + TILE * core.seen * per_score * units
+    compute = relax.ceil(tiles / units) * attention.tile_latency + scores * per_score + TAIL * last
+
+    flops = products * core.score_flops * core.visible_scores
+    traffic = flash_traffic(core, machine, passes, 1.0)
+    time = overlapped(compute, *memory_times(machine, traffic), power_time(machine, flops, traffic))
+    time = time + attention.latency + machine.kernel_overhead
+    if not backward:
+        return Work(time, flops, jnp.stack(traffic))
+    fp32 = accelerator.PRECISION_BYTES["fp32"]
+    around = 2 * machine.output_width * core.output_elements + (2 * fp32 + machine.width) * core.query_elements
+    memory = machine.accelerator.device_memory
+    return Work(time + around / (memory.bandwidth * memory.efficiency), flops, jnp.stack([level + around for level in traffic]))
+
+
+def generation_work(core: AttentionCore, machine: Machine) -> Work:
+    """The generation kernel: a sequence's KV head with the query heads that share it to a compute unit.
+
+    As many heads as the stack's kernels process together share one stream of K and V; with more, each has its own. Contexts are
+    split as long as compute units would idle. The first tile's latency stands before the stream, that of others overlaps with it.
+    """
+    relax, units, attention = machine.relax, machine.accelerator.compute_units, machine.attention
+    group = core.heads / core.kv_heads
+    together = 1 + relax.step(1 - group / machine.grouped_heads) * (group - 1)
+    rows = jnp.minimum(core.queries, GENERATED) * together  # with more, a kernel without weight stays finite
+    tiles = core.sequences * core.heads / together * relax.ceil(rows / TILE)
+    several = relax.step(1 - 1.5 / together)
+    latency = attention.head_latency + several * (
+        overlapped(attention.group_latency, rows * attention.row_latency) - attention.head_latency
+    )
+    splits = relax.maximum(relax.minimum(units / tiles, core.span / SPLIT), 1.0)
+    further = relax.excess(relax.ceil(tiles * splits / units), 1.0)  # waves
+
+    flops = core.score_flops * core.visible_scores
+    traffic = flash_traffic(core, machine, 1.0, together)
+    compute = further * latency + core.visible_scores * score_time(core, machine)
+    time = latency + overlapped(compute, *memory_times(machine, traffic), power_time(machine, flops, traffic))
+    time = time + relax.minimum(splits - 1, 1.0) * attention.split_latency
+    return Work(time + attention.latency + machine.kernel_overhead, flops, jnp.stack(traffic))
 
 
 def attention_forward(core: AttentionCore, dropout: Scalar, machine: Machine, kernel: Float[Array, "2"]) -> Work:
@@ -42,22 +124,24 @@ def attention_forward(core: AttentionCore, dropout: Scalar, machine: Machine, ke
         )
 
     def flash():
-        return flash_work(core, machine, 4 * core.visible_scores * core.head_dim, passes=1.0)
+        # A few new tokens that follow others are generated; all else is context, a prompt of one token too.
+        few, follow = machine.relax.step(1 - core.queries / GENERATED), machine.relax.step(1 - 2 * core.queries / core.context)
+        generated = few * follow
+        return choose(
+            jnp.stack([1 - generated, generated]), [lambda: context_work(core, machine), lambda: generation_work(core, machine)]
+        )
 
     return choose(kernel, [standard, flash])
 
 
 def attention_backward(core: AttentionCore, dropout: Scalar, machine: Machine, kernel: Float[Array, "2"]) -> Work:
-    """The backward pass of the attention core: FlashAttention recomputes scores, 5 block products for the forward's 2."""
+    """The backward pass of the attention core."""
 
     def standard():
         gemms = concatenate(core.gemms.input_gradient, core.gemms.weight_gradient)
         return gemm_work(gemms, machine).total() + stream_work(softmax_elements(core, dropout, backward=True), machine).total()
 
-    def flash():
-        return flash_work(core, machine, 10 * core.visible_scores * core.head_dim, passes=2.0)
-
-    return choose(kernel, [standard, flash])
+    return choose(kernel, [standard, lambda: context_work(core, machine, backward=True)])
 
 
 def softmax_elements(core: AttentionCore, dropout: Scalar, *, backward: bool) -> Float[Array, "2"]:

@@ -1,13 +1,22 @@
-"""How long communication takes: ring collectives over network tiers, and where a parallel group lies on them.
+"""How long communication takes: where a parallel group lies on the network tiers, and the best way to serve it there.
 
 A group of `degree` ranks whose neighbours are `stride` devices apart fills the innermost tier first. On each tier it has some
-number of members per domain; a hierarchical ring works tier by tier on what the inner tiers left.
+number of members per domain. Collectives work tier by tier, each with its best algorithm, on what the inner tiers left; or on all
+tiers at once, in rings through all members.
 """
 
-import equinox as eqx
-from jaxtyping import Array
+from collections.abc import Callable
 
-from diffperf.hardware.system import NetworkTier, System
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from diffperf.estimate import algorithms
+from diffperf.estimate.algorithms import Wire, wire_time
+from diffperf.estimate.topology import Fabric, offer
+from diffperf.hardware.network import CollectiveLibrary
+from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
 from diffperf.relax import Relaxation
 
@@ -16,56 +25,103 @@ class Transfer(eqx.Module):
     """A communication: how long it takes, and the bytes each device sends over each tier."""
 
     time: Scalar
-    sent: tuple[Scalar, ...]
+    sent: Float[Array, " tiers"]
 
     def __add__(self, other: "Transfer") -> "Transfer":
-        return Transfer(self.time + other.time, tuple(a + b for a, b in zip(self.sent, other.sent, strict=True)))
+        return Transfer(self.time + other.time, self.sent + other.sent)
 
     def __mul__(self, count: Array) -> "Transfer":
-        return Transfer(self.time * count, tuple(sent * count for sent in self.sent))
+        return Transfer(self.time * count, self.sent * count)
 
 
 class Group(eqx.Module):
-    """A parallel group placed on the network: how many ways it spreads on each tier. The product over tiers is its degree."""
+    """A parallel group placed on the network. What lies on a tier has a leading axis of tiers, the innermost first."""
 
-    members: tuple[Scalar, ...]
+    members: Float[Array, " tiers"]  # how many ways it spreads; their product is its degree
     starts: Scalar  # 1 where there is anything to communicate, 0 for a group of one
-    network: tuple[NetworkTier, ...]
-    overhead: Scalar
+    fabric: Fabric
+    alternative: Float[Array, "tiers alternatives"]  # the library's
+    startup: Scalar  # s, before the first message
+    library: CollectiveLibrary
+    relax: Relaxation
 
-    def _ring(self, volume: Scalar, rounds: float) -> Transfer:
-        time, sent = self.starts * self.overhead, []
-        for n, tier in zip(self.members, self.network, strict=True):
-            bytes_ = rounds * (n - 1) / n * volume
-            time = time + bytes_ / (tier.bandwidth * tier.efficiency) + rounds * (n - 1) * tier.latency
-            sent.append(bytes_)
-            volume = volume / n
-        return Transfer(time, tuple(sent))
+    @property
+    def _across(self) -> Float[Array, " tiers"]:
+        """Members within one domain of each tier."""
+        return jnp.cumprod(self.fabric.ways)
+
+    @property
+    def _within(self) -> Float[Array, " tiers"]:
+        """Members within one domain of the tier inside each; one inside the innermost."""
+        return self._across / self.fabric.ways
+
+    def _finish(self, time: Scalar, sent: Float[Array, " tiers"]) -> Transfer:
+        """Adds what every collective pays; all wait for the rank that comes last."""
+        return Transfer(self.relax.maximum(time + self.startup, self.starts * self.library.floor), sent)
+
+    def _on_tiers(self, algorithm: Callable[[Wire, Relaxation], Scalar], volumes: Float[Array, " tiers"]) -> Float[Array, " tiers"]:
+        """Time of an algorithm on each tier for the buffers it gets there."""
+
+        def on(fabric, alternative, volume):
+            return algorithm(Wire(fabric, self.library, alternative, volume / fabric.rate), self.relax)
+
+        return jax.vmap(on)(self.fabric, self.alternative, volumes)
+
+    def _by_tiers(self, algorithm: Callable[[Wire, Relaxation], Scalar], volume: Scalar, rounds: float) -> Transfer:
+        """Tier by tier from the inside out and back in, or in rings through all tiers: the faster."""
+        left = volume / self._within
+        time, sent = jnp.sum(self._on_tiers(algorithm, left)), rounds * self.fabric.part * left
+        if len(self.fabric.ways) > 1:
+            time = self.relax.minimum(time, *self._rings(volume, rounds))
+        return self._finish(time, sent)
+
+    def _rings(self, volume: Scalar, rounds: float) -> list[Scalar]:
+        """Rings through all members at once, as many as a domain has members, so that each leaves it by another device.
+
+        All tiers are busy at the same time; the slowest sets the pace. Of the hops of a ring, those across a domain's boundary are
+        on the tier outside (as in NCCL's model of its rings, src/graph/tuning.cc). By either protocol.
+        """
+        fabric, library, within, across = self.fabric, self.library, self._within, self._across
+        degree = across[-1]
+        volume = volume * (rounds * (1 - 1 / degree) + library.own_share / degree)
+        latency = jnp.sum(rounds * (degree / within - degree / across) * fabric.hop)
+        wire = self.relax.reduce_maximum(fabric.present * fabric.slowdown * volume / (within * fabric.rate))
+        ramp = jnp.sum(fabric.present * fabric.ramp) + 1e-6 * fabric.ramp[0]  # not 0 for a group of one
+        return [latency + wire / library.low_latency_bandwidth, latency * library.bulk_latency + wire_time(wire, ramp)]
 
     def all_reduce(self, volume: Scalar) -> Transfer:
-        """Ring all-reduce of a `volume`-byte buffer: on a tier of n members 2·(n−1)/n·volume/bandwidth + 2·(n−1)·latency.
+        """All-reduce of a `volume`-byte buffer.
 
-        Each tier works on the 1/n that the tier inside left it (Patarasuk and Yuan, JPDC 2009; hierarchical: arXiv 1909.09756).
+        Each tier works on the share that the tier inside left it (hierarchical: arXiv 1909.09756).
         """
-        return self._ring(volume, rounds=2.0)
+        return self._by_tiers(algorithms.all_reduce, volume, rounds=2.0)
 
     def all_gather(self, volume: Scalar) -> Transfer:
-        """Ring all-gather of a `volume`-byte output, or reduce-scatter of a `volume`-byte input: half an all-reduce."""
-        return self._ring(volume, rounds=1.0)
+        """All-gather into a `volume`-byte buffer."""
+        return self._by_tiers(algorithms.reduce_scatter, volume, rounds=1.0)
+
+    def reduce_scatter(self, volume: Scalar) -> Transfer:
+        """Reduce-scatter of a `volume`-byte buffer."""
+        return self._by_tiers(algorithms.reduce_scatter, volume, rounds=1.0)
+
+    def broadcast(self, volume: Scalar) -> Transfer:
+        """Broadcast of a `volume`-byte buffer, over the outermost tier first."""
+        volumes = volume * jnp.ones_like(self.members)
+        return self._finish(jnp.sum(self._on_tiers(algorithms.broadcast, volumes)), self.fabric.part * volumes)
+
+    def all_to_all(self, volume: Scalar) -> Transfer:
+        """All-to-all of a `volume`-byte send buffer: to the members that a tier connects, over that tier; all tiers at once."""
+        shares = volume * self._across / self._across[-1]
+        time = self.relax.reduce_maximum(self._on_tiers(algorithms.all_to_all, shares))
+        return self._finish(time, self.fabric.part * shares)
 
     def send(self, volume: Scalar) -> Transfer:
         """`volume` bytes from a rank to its neighbour, averaged over the hops along the group: most stay on the inner tiers."""
-        degree = 1.0
-        for n in self.members:
-            degree = degree * n
+        degree = self._across[-1]
         # Of degree − 1 hops, (domains − 1) cross each tier's boundary; the rest stay inside.
-        hops, time, sent, domains = degree - 1 + (1 - self.starts), self.starts * self.overhead, [], degree
-        for n, tier in zip(self.members, self.network, strict=True):
-            share = (domains - domains / n) / hops
-            time = time + share * (volume / (tier.bandwidth * tier.efficiency) + tier.latency)
-            sent.append(share * volume)
-            domains = domains / n
-        return Transfer(time, tuple(sent))
+        share = (degree / self._within - degree / self._across) / (degree - 1 + (1 - self.starts))
+        times = self._on_tiers(algorithms.send, volume * jnp.ones_like(self.members))
+        return Transfer(jnp.sum(share * times) + self.startup, share * volume)
 
 
 def place(system: System, degree: Scalar, stride: Scalar, relax: Relaxation) -> Group:
@@ -73,14 +129,26 @@ def place(system: System, degree: Scalar, stride: Scalar, relax: Relaxation) -> 
 
     A domain of a tier holds size / stride of its members, at least one and at most all; the outermost tier holds whatever is left.
     """
-    members, inside = [], 1.0
+    counts = [1.0]
     for tier in system.network[:-1]:
-        here = relax.minimum(relax.maximum(tier.size / stride, inside), degree)
-        members.append(here / inside)
-        inside = here
-    return Group(
-        (*members, degree / inside),
-        relax.minimum(degree - 1, 1.0),
-        system.network,
-        system.stack.collective_overhead,
-    )
+        counts.append(relax.minimum(relax.maximum(tier.size / stride, counts[-1]), degree))
+    counts = jnp.stack(jnp.broadcast_arrays(*counts, degree))
+    members = counts[1:] / counts[:-1]
+
+    tiers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *system.network)
+    inside = jnp.concatenate([jnp.ones(1), tiers.size[:-1]])
+    fabric = jax.vmap(lambda tier, spread, within: offer(tier, spread, within, relax))(tiers, members, inside)
+    starts, stack = relax.minimum(degree - 1, 1.0), system.stack
+    library = stack.collectives
+    startup = starts * stack.collective_overhead + library.startup * jnp.sum(fabric.present * tiers.startup)
+    alternative = jnp.stack([library.inner_alternative] + [library.alternative] * (len(system.network) - 1))
+    return Group(members, starts, fabric, alternative, startup, library, relax)
+
+
+def several(
+    collective: Callable[[Group, Scalar], Transfer], system: System, relax: Relaxation, *groups: tuple[Scalar, Scalar, Scalar]
+) -> list[Transfer]:
+    """A collective by each of several groups, given as (degree, stride, volume), in one traced program."""
+    columns = (jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column))) for column in zip(*groups, strict=True))
+    transfers = jax.vmap(lambda degree, stride, volume: collective(place(system, degree, stride, relax), volume))(*columns)
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], transfers) for i in range(len(groups))]

@@ -12,3 +12,10 @@ def stream_work(elements: Float[Array, " kernels"], machine: Machine) -> Work:
     levels = len(machine.accelerator.memory) - 1
     time = memory_times(machine, [bytes_] * levels)[-1] + machine.kernel_overhead
     return Work(time, jnp.zeros_like(time), jnp.stack([bytes_] * levels))
+
+
+def layer_stream_work(elements: Float[Array, " kernels"], machine: Machine) -> Work:
+    """A layer's element-wise kernels as the stack fuses them: `elements` are those of Megatron-LM's fusions, and the stack moves
+    `elementwise_traffic` times their bytes in `elementwise_kernels` times as many kernels."""
+    kernels = machine.elementwise_kernels
+    return stream_work(elements * (machine.elementwise_traffic / kernels), machine) * kernels

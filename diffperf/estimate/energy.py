@@ -30,6 +30,6 @@ def energy(system: System, precision: Float[Array, " precisions"], work: Work, t
     return Energy(
         compute=devices * work.flops * accelerator.matrix_energy(precision),
         memory=devices * jnp.sum(work.traffic * per_byte),
-        network=devices * sum(sent * tier.energy for sent, tier in zip(transfer.sent, system.network, strict=True)),
+        network=devices * jnp.sum(transfer.sent * jnp.stack([tier.energy for tier in system.network])),
         static=devices * accelerator.static_power * time,
     )

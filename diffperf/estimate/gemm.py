@@ -2,13 +2,16 @@
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
-from diffperf.estimate.machine import Machine, Work, memory_times
+from diffperf.estimate.machine import Machine, Work, fourth_root, longest, memory_times, overlapping, power_time
+from diffperf.hardware import accelerator as formats
 from diffperf.quantity import Scalar
 from diffperf.workload.operators import Gemms
 
-# Tiles (rows, columns) that a compute unit may work on: the shapes CUTLASS ships as defaults for large, medium and skinny GEMMs.
-TILES = np.array([(256.0, 128.0), (128.0, 128.0), (64.0, 64.0), (16.0, 64.0)])
+# Tiles (rows, columns) that a compute unit may work on: the shapes CUTLASS ships as defaults for large, medium, skinny GEMMs; the
+# largest that of Blackwell's pairs of units.
+TILES = np.array([(256.0, 256.0), (256.0, 128.0), (128.0, 128.0), (64.0, 64.0), (16.0, 64.0)])
 
 
 def _blocks(machine: Machine) -> list[Scalar]:
@@ -22,33 +25,53 @@ def _blocks(machine: Machine) -> list[Scalar]:
 def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     """Each GEMM of a table.
 
-    For every candidate tile: whole waves of tiles over the compute units (tile and wave quantization), and at each memory level the
-    traffic left after reuse in blocks, batch · (m·k·max(1, n/column block) + k·n·max(1, m/row block) + m·n) elements. The
-    block of the level outside the innermost is that of a cluster of compute units, a tile each, as far as their innermost
-    level holds it: multicast fetches what they share once. The fastest tile wins.
+    For every candidate tile, whole or with its K dimension split: whole waves over the compute units (tile and wave
+    quantization), and at each memory level the traffic left after reuse in blocks, batch · (m·k·max(1, n/column block) +
+    k·n·max(1, m/row block)) operands and batch · m·n products. The block of the level outside the innermost is that of a cluster
+    of compute units, a tile each, as far as their innermost level holds it: multicast fetches what they share once. The fastest
+    candidate wins. Formats under 16 bits add the kernels that convert the activations.
     """
-    relax, accelerator = machine.relax, machine.accelerator
+    relax, accelerator, matrix = machine.relax, machine.accelerator, machine.matrix
     m, n, k, batch = gemms.m, gemms.n, gemms.k, gemms.batch
     first_block, *outer_blocks = _blocks(machine)
     rows, columns = jnp.asarray(TILES.T[..., None], m.dtype)
 
-    tiles = batch * relax.ceil(m / rows) * relax.ceil(n / columns)
-    waves = relax.ceil(tiles / accelerator.compute_units)
-    unit_rate = machine.rate * accelerator.matrix_efficiency / accelerator.compute_units
-    compute = waves * 2 * rows * columns * k / unit_rate
-
     def traffic(row_block, column_block):
         left = m * k * relax.maximum(n / column_block, 1.0)
         right = k * n * relax.maximum(m / row_block, 1.0)
-        return machine.width * batch * (left + right + m * n)
+        return batch * (machine.width * (left + right) + machine.output_width * m * n)
 
     side = jnp.sqrt(accelerator.cluster)
     inner = traffic(relax.minimum(rows * side, first_block), relax.minimum(columns * side, first_block))
     outer = [traffic(block, block) for block in outer_blocks]
-    times = relax.maximum(compute, *memory_times(machine, [inner, *outer]))
+
+    # A tile runs through K at its share of the peak rate, yet never faster than the pipeline of its main loop.
+    unit_rate = matrix.rate * matrix.efficiency / accelerator.compute_units
+    per_tile = k * relax.maximum(2 * rows * columns / unit_rate, matrix.k_latency)
+    tiles = batch * relax.ceil(m / rows) * relax.ceil(n / columns)
+    power = power_time(machine, gemms.flops, [inner, *outer])
+
+    def candidates(parts: Scalar, partial_bytes):
+        waves = relax.ceil(tiles * parts / accelerator.compute_units) / parts
+        return waves * per_tile, *memory_times(machine, [inner + partial_bytes, *outer]), power
+
+    # Partial products are written in fp32 to the level outside the innermost, and read again.
+    split = matrix.split_k
+    partial_bytes = 2 * formats.PRECISION_BYTES["fp32"] * relax.minimum(split - 1, 1.0) * split * batch * m * n
+    whole, in_parts = candidates(1.0, 0.0), candidates(split, partial_bytes)
+    unit = longest(*(time[0] if time.ndim > m.ndim else time for time in whole))  # the largest tile's: others are near it
+    fastest = relax.minimum(*(relax.reduce_minimum(overlapping(unit, *times)) for times in (whole, in_parts)))
+    time = fourth_root(unit, fastest) + machine.kernel_overhead
     # The largest tile moves the fewest bytes between the innermost levels: what energy is charged for.
-    return Work(
-        relax.reduce_minimum(times) + machine.kernel_overhead,
-        gemms.flops,
-        jnp.stack([relax.reduce_minimum(inner), *outer]),
-    )
+    work = Work(time, gemms.flops, jnp.stack([relax.reduce_minimum(inner), *outer]))
+    return work + _conversion(batch * m * k, machine)
+
+
+def _conversion(elements: Float[Array, " operators"], machine: Machine) -> Work:
+    """The kernels that convert `elements` activations from 16 bits to the narrower format of a product; nothing for wider ones."""
+    matrix = machine.matrix
+    bytes_ = machine.converted * matrix.conversion_passes * elements * (machine.output_width + machine.width)
+    levels = len(machine.accelerator.memory) - 1
+    streamed = memory_times(machine, [bytes_] * levels)[-1] - machine.accelerator.device_memory.latency
+    time = machine.converted * matrix.conversion_latency + streamed
+    return Work(time, jnp.zeros_like(time), jnp.stack([bytes_] * levels))

@@ -22,12 +22,12 @@ from diffperf.workload.strategy import Strategy
 class PassTime(eqx.Module):
     """Where one pass through the model goes. Adds up to its time."""
 
-    matmul: Scalar = output("s", "linear layers")
-    attention: Scalar = output("s", "attention cores")
+    matmul: Scalar = output("s", "linear layers", table="gemm")
+    attention: Scalar = output("s", "attention cores", table="attention")
     elementwise: Scalar = output("s", "norms, activations, residuals")
-    head: Scalar = output("s", "vocabulary projection")
-    tensor_parallel: Scalar = output("s", "tensor-parallel communication")
-    pipeline_transfers: Scalar = output("s", "transfers between pipeline stages")
+    head: Scalar = output("s", "vocabulary projection", table="gemm")
+    tensor_parallel: Scalar = output("s", "tensor-parallel communication", table="collectives")
+    pipeline_transfers: Scalar = output("s", "transfers between pipeline stages", table="collectives")
 
     @property
     def total(self) -> Scalar:

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from diffperf.estimate.attention import attention_backward, attention_forward
-from diffperf.estimate.elementwise import stream_work
+from diffperf.estimate.elementwise import layer_stream_work
 from diffperf.estimate.gemm import gemm_work
 from diffperf.estimate.machine import Machine, Work
 from diffperf.quantity import Scalar
@@ -48,7 +48,7 @@ def layer_forward(
     return LayerWork(
         gemm_work(linear_layers(layers, model.hidden, strategy.tp, tokens), machine).total(),
         attention_forward(core, layers.dropout[1], machine, strategy.attention),
-        stream_work(elementwise_forward(layers, model, strategy, tokens), machine).total(),
+        layer_stream_work(elementwise_forward(layers, model, strategy, tokens), machine).total(),
     )
 
 
@@ -61,7 +61,7 @@ def layer_backward(
     return LayerWork(
         gemm_work(linear_layers(layers, model.hidden, strategy.tp, tokens).backward, machine).total(),
         attention_backward(core, layers.dropout[1], machine, strategy.attention),
-        stream_work(elementwise_backward(layers, model, strategy, tokens), machine).total(),
+        layer_stream_work(elementwise_backward(layers, model, strategy, tokens), machine).total(),
     )
 
 

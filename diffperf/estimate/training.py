@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.cost.ownership import Cost, run_cost
-from diffperf.estimate.collectives import Transfer, place
+from diffperf.estimate.collectives import Group, Transfer, place, several
 from diffperf.estimate.elementwise import stream_work
 from diffperf.estimate.energy import Energy, energy
 from diffperf.estimate.gemm import gemm_work
@@ -24,15 +24,15 @@ from diffperf.workload.strategy import Strategy
 class StepTime(eqx.Module):
     """Where a training step goes, seen by the slowest pipeline stage. Adds up to the step time."""
 
-    matmul: Scalar = output("s", "linear layers")
-    attention: Scalar = output("s", "attention cores")
+    matmul: Scalar = output("s", "linear layers", table="gemm")
+    attention: Scalar = output("s", "attention cores", table="attention")
     elementwise: Scalar = output("s", "norms, activations, residuals")
     recompute: Scalar = output("s", "recomputed activations")
-    head: Scalar = output("s", "vocabulary projection and loss")
-    tensor_parallel: Scalar = output("s", "tensor-parallel communication")
+    head: Scalar = output("s", "vocabulary projection and loss", table="gemm")
+    tensor_parallel: Scalar = output("s", "tensor-parallel communication", table="collectives")
     pipeline_bubble: Scalar = output("s", "pipeline bubble")
-    pipeline_transfers: Scalar = output("s", "transfers between pipeline stages")
-    data_parallel: Scalar = output("s", "gradient reduction that nothing hides")
+    pipeline_transfers: Scalar = output("s", "transfers between pipeline stages", table="collectives")
+    data_parallel: Scalar = output("s", "gradient reduction that nothing hides", table="collectives")
     optimizer: Scalar = output("s", "optimizer")
 
     @property
@@ -83,28 +83,19 @@ def _head_work(model: Model, strategy: Strategy, machine: Machine, tokens: Scala
 
 
 class LayerStep(eqx.Module):
-    """What an average layer takes of a device for one micro-batch: both passes, and the communication around them."""
+    """What an average layer takes of a device for one micro-batch: both passes."""
 
     forward: LayerWork
     backward: LayerWork
     again: Work  # recomputation
-    communication: Transfer  # tensor-parallel
 
     @property
     def work(self) -> Work:
         return self.forward.total + self.backward.total + self.again
 
-    @property
-    def time(self) -> Scalar:
-        return self.work.time + self.communication.time
 
-
-def _layer_step(model: Model, system: System, strategy: Strategy, machine: Machine) -> LayerStep:
-    """An average layer of the model.
-
-    Tensor parallelism all-reduces the residual stream twice a pass, or moves as many bytes in reduce-scatters and all-gathers with
-    sequence parallelism (arXiv 2205.05198 §4.2.2); full recomputation repeats the forward ones.
-    """
+def _layer_step(model: Model, strategy: Strategy, machine: Machine) -> LayerStep:
+    """An average layer of the model."""
     sequences, length = strategy.micro_batch, strategy.sequence_length
 
     def both_passes(kind):
@@ -112,28 +103,53 @@ def _layer_step(model: Model, system: System, strategy: Strategy, machine: Machi
         backward = layer_backward(kind, model, strategy, machine, sequences, length)
         return forward, backward, recomputed(forward, strategy)
 
-    residual = sequences * length * model.hidden * machine.width
-    all_reduces = 2 * (2 + strategy.recompute[2])
-    communication = place(system, strategy.tp, 1.0, machine.relax).all_reduce(residual) * all_reduces
-    return LayerStep(*average_layer(model, both_passes), communication)
+    return LayerStep(*average_layer(model, both_passes))
 
 
-def _gradient_reduction(parameters: Scalar, system: System, strategy: Strategy, relax: Relaxation) -> Transfer:
-    """All-reduce of the gradients, or under ZeRO-1 their reduce-scatter and the all-gather of the weights (arXiv 1910.02054 §7)."""
-    group = place(system, strategy.dp, strategy.tp, relax)
-    gradients, weights = parameters * width(strategy.gradient_precision), parameters * width(strategy.precision)
-    return choose(
-        strategy.zero,
-        [lambda: group.all_reduce(gradients), lambda: group.all_gather(gradients) + group.all_gather(weights)],
+class Communication(eqx.Module):
+    """What the devices of a training step tell each other."""
+
+    layer: Transfer  # tensor-parallel, for one layer and micro-batch
+    gradients: Transfer  # data-parallel, per step
+    embedding: Transfer  # between the stages that share a tied embedding, per step
+    boundary: Transfer  # one way across a boundary between pipeline stages, for one micro-batch
+
+
+def _communication(model: Model, system: System, strategy: Strategy, parameters: Scalar, relax: Relaxation) -> Communication:
+    """Tensor parallelism all-reduces the residual stream twice a pass, or moves as many bytes in reduce-scatters and gathers with
+    sequence parallelism (arXiv 2205.05198 §4.2.2); full recomputation repeats the forward ones.
+
+    Gradients are all-reduced, or under ZeRO-1 reduce-scattered and the weights all-gathered (arXiv 1910.02054 §7); a tied
+    embedding's between the first and the last stage (arXiv 1909.08053 §5). Across a boundary, each tensor-parallel rank sends its
+    share (arXiv 2104.04473 §4.1).
+    """
+    bytes_, gradient_bytes = width(strategy.precision), width(strategy.gradient_precision)
+    residual = strategy.micro_batch * strategy.sequence_length * model.hidden * bytes_
+    outside = strategy.tp * strategy.dp  # devices of a pipeline stage
+    ends = relax.minimum(strategy.pp, 2.0)
+    gradients, weights = parameters * gradient_bytes, parameters * bytes_
+
+    layer, whole, embedding = several(
+        Group.all_reduce,
+        system,
+        relax,
+        (strategy.tp, 1.0, residual),
+        (strategy.dp, strategy.tp, gradients),
+        (ends, outside * strategy.pp / ends, model.embedding_parameters / strategy.tp * gradient_bytes),
     )
 
+    def in_shares():
+        scattered, gathered = several(
+            Group.all_gather, system, relax, (strategy.dp, strategy.tp, gradients), (strategy.dp, strategy.tp, weights)
+        )
+        return scattered + gathered
 
-def _embedding_reduction(model: Model, system: System, strategy: Strategy, relax: Relaxation) -> Transfer:
-    """All-reduce of a tied embedding's gradients between the first and the last pipeline stage (arXiv 1909.08053 §5)."""
-    stages = relax.minimum(strategy.pp, 2.0)
-    group = place(system, stages, strategy.tp * strategy.dp * strategy.pp / stages, relax)
-    gradients = model.embedding_parameters / strategy.tp * width(strategy.gradient_precision)
-    return group.all_reduce(gradients) * model.tied_embeddings[1]
+    return Communication(
+        layer=layer * (2 * (2 + strategy.recompute[2])),
+        gradients=choose(strategy.zero, [lambda: whole, in_shares]),
+        embedding=embedding * model.tied_embeddings[1],
+        boundary=place(system, strategy.pp, outside, relax).send(residual / strategy.tp),
+    )
 
 
 def _optimizer_work(parameters: Scalar, strategy: Strategy, machine: Machine) -> Work:
@@ -154,20 +170,17 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
     tokens = strategy.micro_batch * strategy.sequence_length
     micro_batches, chunks = strategy.micro_batches, strategy.virtual_stages
 
-    layer = _layer_step(model, system, strategy, machine)
+    layer = _layer_step(model, strategy, machine)
     head_work = _head_work(model, strategy, machine, tokens)
     stage_layers = relax.ceil(model.depth / (strategy.pp * chunks)) * chunks
     passes = micro_batches * stage_layers  # layers that the slowest stage runs in a step
 
-    # Every chunk boundary is crossed once forward and once backward; each tensor-parallel rank sends its share (2104.04473 §4.1).
-    share = tokens * model.hidden * machine.width / strategy.tp
-    transfers = place(system, strategy.pp, strategy.tp * strategy.dp, relax).send(share) * (2 * chunks * micro_batches)
-
     parameters = stage_parameters(model, strategy, relax)
-    reduction = _gradient_reduction(parameters, system, strategy, relax)
+    told = _communication(model, system, strategy, parameters, relax)
+    transfers = told.boundary * (2 * chunks * micro_batches)  # every chunk boundary, once forward and once backward
+    reduction = told.gradients
     hidden_under = stage_layers * (layer.backward.total.time + layer.again.time)
     exposed = choose(strategy.overlap_gradients, [lambda: reduction.time, lambda: relax.excess(reduction.time, hidden_under)])
-    embedding = _embedding_reduction(model, system, strategy, relax)
     optimizer = _optimizer_work(parameters, strategy, machine)
 
     breakdown = StepTime(
@@ -176,15 +189,15 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
         elementwise=passes * (layer.forward.elementwise.time + layer.backward.elementwise.time),
         recompute=passes * layer.again.time,
         head=micro_batches * head_work.time,
-        tensor_parallel=passes * layer.communication.time,
-        pipeline_bubble=(strategy.pp - 1) / chunks * stage_layers * layer.time,
+        tensor_parallel=passes * told.layer.time,
+        pipeline_bubble=(strategy.pp - 1) / chunks * stage_layers * (layer.work.time + told.layer.time),
         pipeline_transfers=transfers.time,
-        data_parallel=exposed + embedding.time,
+        data_parallel=exposed + told.embedding.time,
         optimizer=optimizer.time,
     )
     per_device = micro_batches * model.depth / strategy.pp  # layers that an average device runs in a step
     work = layer.work * per_device + head_work * (micro_batches / strategy.pp) + optimizer
-    sent = layer.communication * per_device + transfers + reduction + embedding * (2 / strategy.pp)
+    sent = told.layer * per_device + transfers + reduction + told.embedding * (2 / strategy.pp)
     return _report(model, system, strategy, machine, breakdown, work, sent)
 
 
@@ -195,7 +208,7 @@ def _report(
     time, length = breakdown.total, strategy.sequence_length
     tokens = strategy.global_batch * length
     spent = energy(system, strategy.precision, work, sent, time)
-    available = time * strategy.devices * machine.rate
+    available = time * strategy.devices * machine.matrix.rate
     return TrainingReport(
         time=time,
         tokens_per_second=tokens / time,

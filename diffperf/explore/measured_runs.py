@@ -8,13 +8,11 @@ import numpy as np
 from diffperf.estimate.inference import generate
 from diffperf.estimate.training import model_flops, training_step
 from diffperf.explore.measurements import Row
-from diffperf.explore.platforms import framework_of
 from diffperf.explore.stacking import (
     Evaluator,
     Outputs,
     first,
     lacking,
-    lacking_system,
     numbers,
     one_of,
     precision,
@@ -96,12 +94,12 @@ def _training_unrepresentable(row: Row) -> str | None:
         row["grad_dtype_bytes"] not in (2, 4) and f"gradients of {row['grad_dtype_bytes']:g} bytes",
         row["schedule"] not in ("1f1b", "interleaved") and f"schedule {row['schedule']}",
         row["virtual_stages"] is None and row["pp"] > 1 and "virtual stages unknown",
-        lacking_system(row),
     )
 
 
 def _training_stack(rows: Sequence[Row]) -> tuple[Model, System, Strategy]:
-    """Gradients are reduced in the format they are accumulated in."""
+    """Gradients are reduced in the format they are accumulated in, under the backward pass where the stack does so by default."""
+    systems = systems_of(rows)
     full, half = np.eye(len(PRECISIONS))[PRECISIONS.index("fp32")], precision(rows, "precision")
     wide = numbers(rows, "grad_dtype_bytes") == 4
     strategy = stacked_strategy(
@@ -113,11 +111,11 @@ def _training_stack(rows: Sequence[Row]) -> tuple[Model, System, Strategy]:
         recompute=one_of(rows, "recompute", ("none", "selective", "full")),
         attention=switch(numbers(rows, "flash_attention")),
         zero=switch(numbers(rows, "zero_stage")),
-        overlap_gradients=switch(np.array([framework_of(row["framework"]).overlaps_gradients for row in rows])),
+        overlap_gradients=systems.stack.gradient_overlap,
         precision=precision(rows, "precision"),
         gradient_precision=np.where(wide[:, None], full, half),
     )
-    return stacked_models(rows, positions=numbers(rows, "seq_len"), training=True), systems_of(rows), strategy
+    return stacked_models(rows, positions=numbers(rows, "seq_len"), training=True), systems, strategy
 
 
 def hardware_flops(model: Model, strategy: Strategy) -> Scalar:
@@ -156,7 +154,6 @@ def _inference_unrepresentable(row: Row) -> str | None:
         _architecture(row),
         len(set(formats.values())) > 1 and "weights in {weights}, activations in {activations}".format(**formats),
         lacking(row, "activation_dtype", "kv_dtype"),
-        lacking_system(row),
     )
 
 

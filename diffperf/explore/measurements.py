@@ -14,7 +14,7 @@ from typing import Any
 
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.columns import SCHEMAS, Column, measured_columns
-from diffperf.explore.platforms import HARDWARE, PLATFORMS
+from diffperf.explore.platforms import PLATFORMS
 from diffperf.quantity import Choice
 
 
@@ -128,9 +128,8 @@ def _values(
     if name in seen:
         raise _Bad("id", f'"{name}"', "duplicate", f"an id of its own (line {seen[name]} has this one)", "rename or drop the row")
     values = {column: _value(column, declared, cells.get(column, "")) for column, declared in schema.items()}
-    if values["hardware"] not in HARDWARE:
-        hint = did_you_mean(values["hardware"], HARDWARE)
-        hint = hint if hint.startswith("did") else "known with a system: " + ", ".join(PLATFORMS)
+    if values["hardware"] not in PLATFORMS:
+        hint = did_you_mean(values["hardware"], list(PLATFORMS))
         raise _Bad("hardware", f'"{values["hardware"]}"', "unknown hardware", "a hardware id", hint)
     seen[name] = line
     return values

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from diffperf.explore.measurements import Row
-from diffperf.explore.platforms import PLATFORMS, stacked_systems
+from diffperf.explore.platforms import stacked_systems
 from diffperf.hardware.accelerator import PRECISIONS
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
@@ -51,16 +51,12 @@ def first(*reasons: str | bool | None) -> str | None:
     return next((reason for reason in reasons if reason), None)
 
 
-def lacking_system(row: Row) -> str | None:
-    return None if row["hardware"] in PLATFORMS else f"no system for {row['hardware']}"
-
-
 def systems_of(rows: Sequence[Row]) -> System:
-    """The rows' systems; kernel tables, which name neither devices nor framework, run on one device of the system's own stack."""
+    """The rows' systems; those of kernel tables, which name neither devices nor framework, are one device, bare."""
     runs = "n_devices" in rows[0].values
     one = np.ones(len(rows))
     devices, in_node = (numbers(rows, "n_devices"), numbers(rows, "devices_per_node")) if runs else (one, one)
-    frameworks = [row.values.get("framework") for row in rows]
+    frameworks = [row.values.get("framework", row.values.get("library", "kernels")) for row in rows]
     return stacked_systems([row["hardware"] for row in rows], frameworks, devices, in_node)
 
 

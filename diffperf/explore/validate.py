@@ -10,8 +10,11 @@ import numpy as np
 
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.columns import measured_columns
-from diffperf.explore.measurements import Fault, read_measurements
+from diffperf.explore.measurements import Fault, Measurements, read_measurements
+from diffperf.explore.platforms import PLATFORMS, calibrations
 from diffperf.explore.predictions import predict
+from diffperf.hardware.calibration import Calibration
+from diffperf.load import load_calibration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,15 +133,18 @@ class Validation:
         return {"table": self.kind, "groups": groups, "overall": self.summary().as_dict()}
 
 
-def validate(path: str | Path) -> Validation:
-    """Evaluates every row of a table.
+def validate(path: str | Path, calibration: str | Path | None = None) -> Validation:
+    """Evaluates every row of a table, on systems as they are configured or, those of its hardware, with a calibration ("none": all
+    without any).
 
     **Raises:** `ConfigError` where there is no table of a known kind in the file; a bad row is a fault of the result.
     """
     table = read_measurements(path)
     columns = measured_columns(table.kind)
     evaluations = {fault.line: Evaluation(fault.cells, skipped=fault.reason) for fault in table.faults}
-    for row, prediction in zip(table.rows, predict(table.kind, table.rows), strict=True):
+    with calibrations(_by_hardware(calibration, table)):
+        predictions = predict(table.kind, table.rows)
+    for row, prediction in zip(table.rows, predictions, strict=True):
         measured = {column: row[column] for column in columns if row[column] is not None}
         # A run that has been timed had memory enough, whether or not the table says so.
         ran_out = row.values.get("oom")
@@ -148,3 +154,16 @@ def validate(path: str | Path) -> Validation:
             skipped = "nothing measured"
         evaluations[row.line] = Evaluation(row.cells, measured, prediction.values, ran_out, prediction.out_of_memory, skipped)
     return Validation(table.kind, table.columns, [evaluations[line] for line in sorted(evaluations)], table.faults)
+
+
+def _by_hardware(calibration: str | Path | None, table: Measurements) -> dict[str, Calibration | str]:
+    """Which hardware of the table has which calibration in place of its own."""
+    if calibration is None:
+        return {}
+    if str(calibration) == "none":
+        return dict.fromkeys(PLATFORMS, "none")
+    chosen, present = load_calibration(calibration), sorted({row["hardware"] for row in table.rows})
+    if chosen.hardware not in present:
+        found = f'a calibration of "{chosen.hardware}"'
+        raise ConfigError(chosen.file, "hardware", found, f"hardware of {table.file}: {', '.join(present)}", "name another one")
+    return {chosen.hardware: chosen}

@@ -3,43 +3,88 @@
 from typing import Any
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from diffperf.hardware.attention import AttentionFormats
 from diffperf.hardware.package import Package
 from diffperf.quantity import Label, Scalar, label, quantity
 
-# Formats of matrix operands, and how many bytes an element of each takes (block scale factors not counted).
+# Formats of matrix operands, and how many bytes an element of each takes. Block formats carry their scales: one byte for 32
+# elements in mxfp8 (OCP Microscaling v1.0), one for 16 in nvfp4 (NVIDIA Blackwell architecture brief).
 PRECISION_BYTES = {
-    "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5,
+    "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "int8": 1.0, "fp4": 0.5,
+    "nvfp4": 0.5 + 1 / 16, "int4": 0.5,
 }  # fmt: skip
 PRECISIONS = tuple(PRECISION_BYTES)
 
-_RATE = (1e9, 1e18)
-
 # Where silicon lacks a format, its operands are converted and computed in the next one it has.
-_FALLBACKS = {"tf32": "fp32", "fp16": "bf16", "fp8": "fp16", "int8": "fp8", "fp4": "fp8", "int4": "int8"}
+_FALLBACKS = {
+    "tf32": "fp32", "fp16": "bf16", "fp8": "fp16", "mxfp8": "fp8", "int8": "fp8", "fp4": "fp8", "nvfp4": "fp4", "int4": "int8",
+}  # fmt: skip
 
 
-class MatrixRates(eqx.Module):
-    """Peak dense matrix throughput by operand format, over the whole device."""
+class MatrixFormat(eqx.Module):
+    """How fast the whole device multiplies matrices with operands of one format, and what the kernels for it cost."""
 
-    fp32: Scalar = quantity("FLOP/s", "peak matrix rate with fp32 operands", bounds=_RATE)
-    tf32: Scalar = quantity("FLOP/s", "peak matrix rate with tf32 operands", bounds=_RATE)
-    bf16: Scalar = quantity("FLOP/s", "peak matrix rate with bf16 operands", bounds=_RATE)
-    fp16: Scalar = quantity("FLOP/s", "peak matrix rate with fp16 operands", bounds=_RATE)
-    fp8: Scalar = quantity("FLOP/s", "peak matrix rate with fp8 operands", bounds=_RATE)
-    int8: Scalar = quantity("FLOP/s", "peak matrix rate with int8 operands", bounds=_RATE)
-    fp4: Scalar = quantity("FLOP/s", "peak matrix rate with fp4 operands", bounds=_RATE)
-    int4: Scalar = quantity("FLOP/s", "peak matrix rate with int4 operands", bounds=_RATE)
+    rate: Scalar = quantity("FLOP/s", "peak dense matrix rate", bounds=(1e9, 1e18))
+    efficiency: Scalar = quantity("", "reachable fraction of the rate in large GEMMs", bounds=(0.05, 1.0), calibratable=True)
+    k_latency: Scalar = quantity(
+        "s",
+        "least time a tile takes per element of the K dimension, however small the tile: the pipeline of its main loop",
+        bounds=(1e-13, 1e-7),
+        default=7e-10,
+        calibratable=True,
+    )
+    split_k: Scalar = quantity("", "parts that the kernels may split the K dimension in", bounds=(1, 64), default=4, integer=True)
+    conversion_latency: Scalar = quantity(
+        "s",
+        "time the kernels that convert 16-bit activations to this format take whatever their size (formats under 16 bits)",
+        bounds=(1e-9, 1e-3),
+        default=5e-6,
+        calibratable=True,
+    )
+    conversion_passes: Scalar = quantity(
+        "",
+        "times those kernels move the activations, at 16 bits and in this format, through device memory",
+        bounds=(0.1, 100),
+        default=2.0,
+        calibratable=True,
+    )
+
+
+class MatrixFormats(eqx.Module):
+    """The matrix units by operand format."""
+
+    bf16: MatrixFormat  # first, because the others take from it what they do not say
+    fp32: MatrixFormat
+    tf32: MatrixFormat
+    fp16: MatrixFormat
+    fp8: MatrixFormat
+    mxfp8: MatrixFormat
+    int8: MatrixFormat
+    fp4: MatrixFormat
+    nvfp4: MatrixFormat
+    int4: MatrixFormat
 
     @classmethod
     def complete(cls, table: dict[str, Any]) -> dict[str, Any]:
-        """The table with each absent format given the rate of the format its operands are converted to."""
-        table = dict(table)
+        """The table with every format: a rate alone stands for a format that is otherwise as bf16; an absent one is the format its
+        operands are converted to."""
+        given = {name: value if isinstance(value, dict) else {"rate": value} for name, value in table.items()}
+        common = {key: value for key, value in given.get("bf16", {}).items() if key != "rate"}
+        complete = {name: {**common, **value} for name, value in given.items()}
         for name, fallback in _FALLBACKS.items():
-            if name not in table and fallback in table:
-                table[name] = table[fallback]
-        return table
+            if name not in complete and fallback in complete:
+                complete[name] = complete[fallback]
+        return complete
+
+    def of(self, precision: Float[Array, " precisions"]) -> MatrixFormat:
+        """The mixture of formats that weights over `PRECISIONS` describe."""
+        formats = [getattr(self, name) for name in PRECISIONS]
+        return jax.tree.map(lambda *leaves: sum(precision[i] * leaf for i, leaf in enumerate(leaves)), *formats)
 
 
 class MemoryLevel(eqx.Module):
@@ -50,7 +95,7 @@ class MemoryLevel(eqx.Module):
     bandwidth: Scalar = quantity("byte/s", "peak sequential bandwidth over the whole device", bounds=(1e9, 1e16))
     latency: Scalar = quantity("s", "time to the first byte", bounds=(1e-9, 1e-4))
     energy: Scalar = quantity("J/byte", "energy to move one byte to the level inside", bounds=(1e-14, 1e-9))
-    efficiency: Scalar = quantity("", "reachable fraction of the bandwidth", bounds=(0.05, 1.0), default=0.85)
+    efficiency: Scalar = quantity("", "reachable fraction of the bandwidth", bounds=(0.05, 1.0), default=0.85, calibratable=True)
 
 
 class Accelerator(eqx.Module):
@@ -58,14 +103,16 @@ class Accelerator(eqx.Module):
 
     name: Label = label("identifier, such as a100-sxm4-80gb")
     compute_units: Scalar = quantity("", "compute units (SM, CU, core) that share the peak rate", bounds=(1, 1e4), integer=True)
-    matrix: MatrixRates
+    matrix: MatrixFormats
     vector: Scalar = quantity("FLOP/s", "peak rate outside the matrix units, fp32", bounds=(1e9, 1e17))
     memory: tuple[MemoryLevel, ...]
-    compute_energy: Scalar = quantity("J/FLOP", "energy of one FLOP with 16-bit operands", bounds=(1e-15, 1e-10))
+    compute_energy: Scalar = quantity("J/FLOP", "energy of one FLOP with 16-bit operands", bounds=(1e-14, 1e-10))
     static_power: Scalar = quantity("W", "power drawn whatever the device does", bounds=(0.1, 1e4))
     power_limit: Scalar = quantity("W", "thermal design power", bounds=(1, 1e5))
-    matrix_efficiency: Scalar = quantity("", "reachable fraction of the matrix peak in large GEMMs", bounds=(0.05, 1.0))
-    attention_efficiency: Scalar = quantity("", "reachable fraction of the matrix peak in fused attention", bounds=(0.05, 1.0))
+    kernel_latency: Scalar = quantity(
+        "s", "time of the shortest kernel among others: ramp, drain, dependency", bounds=(1e-8, 1e-3), calibratable=True
+    )
+    attention: AttentionFormats
     package: Package
     cluster: Scalar = quantity(
         "", "compute units that fetch operands they share once (multicast in a cluster)", bounds=(1, 64), default=1, integer=True
@@ -83,13 +130,45 @@ class Accelerator(eqx.Module):
 
     def matrix_rate(self, precision: Float[Array, " precisions"]) -> Scalar:
         """Peak FLOP/s for weights over `PRECISIONS`."""
-        return sum(precision[i] * getattr(self.matrix, name) for i, name in enumerate(PRECISIONS))
+        return self.matrix.of(precision).rate
 
     def matrix_energy(self, precision: Float[Array, " precisions"]) -> Scalar:
         """J/FLOP for weights over `PRECISIONS`: at a fixed power a format that runs twice as fast spends half (an estimate)."""
-        return self.compute_energy * self.matrix.bf16 / self.matrix_rate(precision)
+        return self.compute_energy * self.matrix.bf16.rate / self.matrix_rate(precision)
 
 
 def width(precision: Float[Array, " precisions"]) -> Scalar:
     """Bytes of one element for weights over `PRECISIONS`."""
     return sum(precision[i] * size for i, size in enumerate(PRECISION_BYTES.values()))
+
+
+def output_width(precision: Float[Array, " precisions"]) -> Scalar:
+    """Bytes of one element of a product whose operands have this precision: 16 bits for all narrower ones."""
+    half = PRECISION_BYTES["fp16"]
+    return sum(precision[i] * max(size, half) for i, size in enumerate(PRECISION_BYTES.values()))
+
+
+def converted(precision: Float[Array, " precisions"]) -> Scalar:
+    """The share of formats under 16 bits, to which activations are converted: 0 or 1 for a definite choice."""
+    half = PRECISION_BYTES["fp16"]
+    return sum(precision[i] for i, size in enumerate(PRECISION_BYTES.values()) if size < half)
+
+
+def attention_format(
+    precision: Float[Array, " precisions"], kv_precision: Float[Array, " precisions"]
+) -> Float[Array, " precisions"]:
+    """What fused attention multiplies in, as weights over `PRECISIONS`.
+
+    That of the activations where they take 32 bits; else that of the KV cache: 16 bits, fp8, and 16 bits again for any other,
+    which is converted on its way.
+    """
+    index = {name: i for i, name in enumerate(PRECISIONS)}
+    direct = np.isin(PRECISIONS, ["bf16", "fp16", "fp8", "mxfp8"]).astype(float)
+    cached = kv_precision * direct + jnp.sum(kv_precision * (1 - direct)) * np.eye(len(PRECISIONS))[index["bf16"]]
+    wide = precision[index["fp32"]] + precision[index["tf32"]]
+    return precision * np.isin(PRECISIONS, ["fp32", "tf32"]) + (1 - wide) * cached
+
+
+def fp8_share(precision: Float[Array, " precisions"]) -> Scalar:
+    """The share of 8-bit floating-point formats: 0 or 1 for a definite choice."""
+    return precision[PRECISIONS.index("fp8")] + precision[PRECISIONS.index("mxfp8")]

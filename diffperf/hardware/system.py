@@ -3,19 +3,8 @@
 import equinox as eqx
 
 from diffperf.hardware.accelerator import Accelerator
-from diffperf.quantity import Label, Scalar, label, quantity
-
-
-class NetworkTier(eqx.Module):
-    """One level of the interconnect. A domain of a tier holds `size` devices, those of all inner tiers included."""
-
-    name: Label = label("what paths call the tier: nvlink, infiniband …")
-    size: Scalar = quantity("", "devices in one domain of this tier", bounds=(1, 1e7), integer=True)
-    bandwidth: Scalar = quantity("byte/s", "per device and direction", bounds=(1e7, 1e15))
-    latency: Scalar = quantity("s", "one hop of a collective", bounds=(1e-8, 1e-2))
-    efficiency: Scalar = quantity("", "reachable fraction of the bandwidth in collectives", bounds=(0.05, 1.0))
-    energy: Scalar = quantity("J/byte", "energy to move one byte over the tier", bounds=(1e-13, 1e-8))
-    price: Scalar = quantity("USD", "adapter, switch and cables, per device", bounds=(0.1, 1e6), kind="price")
+from diffperf.hardware.network import CollectiveLibrary, NetworkTier
+from diffperf.quantity import Label, Scalar, Weights, label, quantity, switch
 
 
 class Stack(eqx.Module):
@@ -25,8 +14,32 @@ class Stack(eqx.Module):
     kernel_overhead: Scalar = quantity(
         "s", "time a kernel adds that no other kernel hides: launch, ramp, drain", bounds=(1e-8, 1e-3)
     )
-    collective_overhead: Scalar = quantity("s", "time a collective adds whatever its size", bounds=(1e-8, 1e-2))
+    collective_overhead: Scalar = quantity("s", "time a collective adds whatever its size: launch, ramp", bounds=(1e-8, 1e-2))
+    collectives: CollectiveLibrary
     memory_reserve: Scalar = quantity("byte", "device memory taken by runtime and libraries", bounds=(1e3, 1e11))
+    elementwise_traffic: Scalar = quantity(
+        "", "bytes that a layer's element-wise kernels move, over those of Megatron-LM's fusions", bounds=(0.1, 20), default=1.0
+    )
+    elementwise_kernels: Scalar = quantity(
+        "", "how many element-wise kernels a layer takes, over those of Megatron-LM's fusions", bounds=(0.1, 20), default=1.0
+    )
+    separate_conversion: Scalar = quantity(
+        "",
+        "share of the conversions of activations to narrow formats that are kernels of their own, not part of the kernel before",
+        bounds=(0, 1),
+        default=1.0,
+    )
+    attention_efficiency: Scalar = quantity(
+        "", "share of the accelerator's fused-attention efficiency that its kernels reach", bounds=(0.05, 2), default=1.0
+    )
+    grouped_heads: Scalar = quantity(
+        "",
+        "query heads sharing a KV head that its generation kernels process together at most; beyond, each is on its own",
+        bounds=(1, 1e4),
+        default=128,
+        integer=True,
+    )
+    gradient_overlap: Weights = switch("measured runs that used it reduced gradients under the backward pass", default=True)
 
 
 class Prices(eqx.Module):
@@ -53,3 +66,4 @@ class System(eqx.Module):
     stack: Stack
     prices: Prices
     n_devices: Scalar = quantity("", "devices in the system", bounds=(1, 1e7), integer=True)
+    calibration: Label = label("calibration whose values replace the system's own", default="none")

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from diffperf.hardware.accelerator import Accelerator, MatrixRates, MemoryLevel
+from diffperf.hardware.accelerator import PRECISIONS, Accelerator, MatrixFormats, MemoryLevel
 from diffperf.hardware.package import Package, Process
 from diffperf.hardware.system import System
 from diffperf.quantity import Label, Scalar, label, output, quantity
@@ -108,7 +108,7 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
     """
     voltage = design.voltage / technology.nominal_voltage
     speed = clock(design.voltage, technology) * technology.speed
-    unit_rate = template.matrix.bf16 / template.compute_units
+    unit_rate = template.matrix.bf16.rate / template.compute_units
     # Density is given at the template's clock: a faster process shrinks the area per rate, not per unit.
     unit_area = unit_rate * technology.speed / technology.compute_density
     several = jnp.clip(design.dies - 1, 0.0, 1.0)
@@ -171,14 +171,14 @@ def accelerator_of(design: ChipDesign, technology: Technology, template: Acceler
     return Accelerator(
         name="design",
         compute_units=design.compute_units,
-        matrix=jax.tree.map(lambda rate: rate * scale, template.matrix),
+        matrix=_sped_up(template.matrix, scale),
         vector=template.vector * scale,
         memory=(private, *middle[:-1], shared, memory),
         compute_energy=technology.compute_energy * voltage**2,
         static_power=design.dies * made.die_area * technology.static_density * voltage,
         power_limit=made.power,
-        matrix_efficiency=template.matrix_efficiency,
-        attention_efficiency=template.attention_efficiency,
+        kernel_latency=template.kernel_latency,
+        attention=template.attention,
         cluster=template.cluster,
         package=Package(
             technology.process,
@@ -192,6 +192,11 @@ def accelerator_of(design: ChipDesign, technology: Technology, template: Acceler
             package.assembly_price,
         ),
     )
+
+
+def _sped_up(formats: MatrixFormats, scale: Scalar) -> MatrixFormats:
+    rates = lambda formats: [getattr(formats, name).rate for name in PRECISIONS]  # noqa: E731
+    return eqx.tree_at(rates, formats, [rate * scale for rate in rates(formats)])
 
 
 def _scaled(level: MemoryLevel, *, capacity: Scalar, bandwidth: Scalar) -> MemoryLevel:
@@ -228,7 +233,7 @@ def split_die(
     """
     several = jnp.clip(dies - 1, 0.0, 1.0)
     usable = dies * die_area * (1 - technology.uncore_fraction) / (1 + several * technology.die_to_die_fraction)
-    unit_rate = template.matrix.bf16 / template.compute_units
+    unit_rate = template.matrix.bf16.rate / template.compute_units
     return ChipDesign(
         compute_units=usable * fractions[0] * technology.compute_density / (unit_rate * technology.speed),
         cache=usable * fractions[1] * technology.sram_density,
@@ -252,7 +257,6 @@ __all__ = [
     "Chip",
     "ChipDesign",
     "LinkTechnology",
-    "MatrixRates",
     "MemoryTechnology",
     "Technology",
     "accelerator_of",

@@ -264,6 +264,57 @@ def predicted_against_measured(groups: dict[str, tuple[np.ndarray, np.ndarray]],
     return figure
 
 
+def calibration(found, title: str = "") -> Figure:
+    """What a calibration did to the errors: row by row over the measured time, and how many rows lie within an error.
+
+    `found` is a `diffperf.explore.calibrate.Calibrated`.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(13, 4.8), layout="constrained")
+        rows, shares = figure.subplots(1, 2, width_ratios=(1.5, 1))
+        size = float(np.clip(4e4 / len(found.times), 4, 30))
+        rows.scatter(found.times, np.exp(found.before), s=size, color=_FAINT, linewidths=0, label="as configured", rasterized=True)
+        for index, kind in enumerate(sorted(set(found.kinds))):
+            chosen = found.kinds == kind
+            points = found.times[chosen], np.exp(found.held_out[chosen])
+            name = f"{kind}, cross-validated (90 % within a factor of {np.exp(np.median(found.half_width[chosen])):.2f})"
+            colour = _PALETTE[(7 * index) % len(_PALETTE)]
+            rows.scatter(*points, s=size, color=colour, linewidths=0, alpha=0.7, label=name, rasterized=True)
+            for side in (-1, 1):
+                rows.axhline(np.exp(side * np.median(found.half_width[chosen])), color=colour, linewidth=1, linestyle=(0, (4, 2)))
+        rows.axhline(1, color=_INK, linewidth=0.8)
+        rows.set_xscale("log")
+        rows.set_yscale("log")
+        reach = float(np.clip(np.quantile(np.abs(np.concatenate([found.before, found.held_out])), 0.995), 0.2, 3.0))
+        rows.set_ylim(np.exp(-1.1 * reach), np.exp(1.1 * reach))
+        rows.xaxis.set_major_formatter(_axis_of("s"))
+        rows.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if reach > 1 else (1, 1.2, 1.5, 2, 3, 4, 6, 8)))
+        rows.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        for axis in (rows.xaxis, rows.yaxis):
+            axis.set_minor_formatter(NullFormatter())
+        rows.set_xlabel("measured time")
+        rows.set_title("Predicted / measured time")
+        rows.legend(frameon=False, fontsize=9, loc="best", markerscale=float(np.sqrt(40 / size)))
+        for residuals, colour, name in (
+            (found.before, _GREY, "as configured"),
+            (found.after, _BLUE, "fitted"),
+            (found.held_out, _ORANGE, "cross-validated"),
+        ):
+            errors = np.sort(np.abs(np.expm1(residuals)))
+            shares.plot(errors, np.arange(1, len(errors) + 1) / len(errors), color=colour, linewidth=1.8, label=name)
+        for share in (0.5, 0.9):
+            shares.axhline(share, color=_FAINT, linewidth=1, zorder=0)
+        shares.set_xlim(0, 1.2 * float(np.quantile(np.abs(np.expm1(found.before)), 0.9)) + 0.02)
+        shares.set_ylim(0, 1)
+        for axis in (shares.xaxis, shares.yaxis):
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        shares.set_xlabel("error")
+        shares.set_title("Rows within an error")
+        shares.legend(frameon=False, loc="lower right")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    return figure
+
+
 def codesign(found, title: str = "") -> Figure:
     """How a co-design search went, where the design's time goes beside the baseline's, and how full its constraints are.
 

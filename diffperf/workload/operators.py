@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from diffperf.quantity import Scalar
+from diffperf.quantity import Scalar, real
 from diffperf.workload.model import Layers, Model
 from diffperf.workload.strategy import Strategy
 
@@ -51,8 +51,18 @@ def concatenate(*tables: Gemms) -> Gemms:
     return Gemms(*(jnp.concatenate([getattr(t, name) for t in tables]) for name in ("m", "n", "k", "batch")))
 
 
+NO_WINDOW = 1e12  # tokens: longer than any context
+
+
 class AttentionCore(eqx.Module):
-    """softmax(Q·Kᵀ)·V for `sequences` sequences: `queries` new tokens attend causally to a context that ends with them."""
+    """softmax(Q·Kᵀ)·V for `sequences` sequences: `queries` new tokens attend to a context that ends with them.
+
+    - `causal`: weight of the causal mask; without it every query sees the whole context.
+    - `window`: the latest tokens that a query sees at most (sliding window); `NO_WINDOW` for all of them.
+    - `head_dim`: dimensions of a query and a key; `value_dim`: of a value and an output, as many unless given.
+    - `latent`: weight of values that are part of the keys, read once. Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434
+      §2.1) decodes so: one KV head whose keys are the latent and the rotary part (512 + 64), whose values are the latent (512).
+    """
 
     sequences: Scalar
     queries: Scalar
@@ -60,6 +70,30 @@ class AttentionCore(eqx.Module):
     heads: Scalar
     kv_heads: Scalar
     head_dim: Scalar
+    causal: Scalar = eqx.field(default=1.0, converter=real)
+    window: Scalar = eqx.field(default=NO_WINDOW, converter=real)
+    value_dim: Scalar | None = None
+    latent: Scalar = eqx.field(default=0.0, converter=real)
+
+    @property
+    def values_dim(self) -> Scalar:
+        return self.head_dim if self.value_dim is None else self.value_dim
+
+    @property
+    def seen(self) -> Scalar:
+        """Tokens that the last query sees."""
+        return jnp.minimum(self.context, self.window)
+
+    @property
+    def span(self) -> Scalar:
+        """Tokens that any query sees."""
+        return jnp.minimum(self.context, self.window + self.queries - 1)
+
+    @property
+    def visible(self) -> Scalar:
+        """Tokens that a query sees on average: with the causal mask query i of q sees context − q + i, or the window."""
+        beyond = jnp.maximum(self.seen - (self.context - self.queries + 1), 0.0)  # of the last query's that the first cannot see
+        return self.seen - self.causal * beyond * (beyond + 1) / (2 * self.queries)
 
     @property
     def scores(self) -> Scalar:
@@ -68,18 +102,27 @@ class AttentionCore(eqx.Module):
 
     @property
     def visible_scores(self) -> Scalar:
-        """Elements on or below the causal diagonal: query i of q sees context − q + i of them."""
-        return self.sequences * self.heads * self.queries * (self.context - (self.queries - 1) / 2)
+        """Elements that the masks leave."""
+        return self.sequences * self.heads * self.queries * self.visible
+
+    @property
+    def score_flops(self) -> Scalar:
+        """FLOP of the forward pass per score: Q·Kᵀ and P·V."""
+        return 2 * (self.head_dim + self.values_dim)
 
     @property
     def query_elements(self) -> Scalar:
-        """Elements of Q, and of the output."""
+        """Elements of Q."""
         return self.sequences * self.heads * self.queries * self.head_dim
 
     @property
+    def output_elements(self) -> Scalar:
+        return self.sequences * self.heads * self.queries * self.values_dim
+
+    @property
     def kv_elements(self) -> Scalar:
-        """Elements of K and V together."""
-        return 2 * self.sequences * self.kv_heads * self.context * self.head_dim
+        """Elements of K and V together that any query sees."""
+        return self.sequences * self.kv_heads * self.span * (self.head_dim + (1 - self.latent) * self.values_dim)
 
     @property
     def gemms(self) -> Gemms:
@@ -87,7 +130,7 @@ class AttentionCore(eqx.Module):
         batch = self.sequences * self.heads
         return Gemms.table(
             (self.queries, self.context, self.head_dim, batch),
-            (self.queries, self.head_dim, self.context, batch),
+            (self.queries, self.values_dim, self.context, batch),
         )
 
 

@@ -50,7 +50,7 @@ def test_prefill_is_bound_by_compute_when_long(llama, system):
     report = prefill(llama, replace(system, {"n_devices": 1}), strategy, Exact())
     accelerator = system.accelerator
     flops = 2 * 8 * 4096 * float(llama.layer_parameters)
-    floor = flops / float(accelerator.matrix.bf16 * accelerator.matrix_efficiency)
+    floor = flops / float(accelerator.matrix.bf16.rate * accelerator.matrix.bf16.efficiency)
     assert floor < float(report.breakdown.matmul) < 1.2 * floor
 
 

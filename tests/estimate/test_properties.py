@@ -11,9 +11,12 @@ from diffperf.quantity import locate, replace
 from diffperf.relax import Exact, Smooth
 
 BETTER = {  # what the estimate may only profit from, and in which direction
-    "accelerator.matrix.bf16": 1,
-    "accelerator.matrix_efficiency": 1,
-    "accelerator.attention_efficiency": 1,
+    "accelerator.matrix.bf16.rate": 1,
+    "accelerator.matrix.bf16.efficiency": 1,
+    "accelerator.attention.bf16.efficiency": 1,
+    "accelerator.attention.bf16.softmax_flops": -1,
+    "accelerator.attention.bf16.tile_latency": -1,
+    "accelerator.attention.bf16.group_latency": -1,
     "accelerator.memory.smem.capacity": 1,
     "accelerator.memory.l2.capacity": 1,
     "accelerator.memory.l2.bandwidth": 1,

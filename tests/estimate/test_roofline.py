@@ -1,30 +1,35 @@
 """The roofline by hand: cases whose answer fits on a line, and the limits in which the formulas become simple."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import diffperf as dp
-from diffperf.estimate.attention import attention_backward, attention_forward, flash_work
 from diffperf.estimate.elementwise import stream_work
 from diffperf.estimate.gemm import TILES, gemm_work
-from diffperf.estimate.machine import Machine, Work
+from diffperf.estimate.machine import Machine, Work, overlapped
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact, Smooth
-from diffperf.workload.operators import AttentionCore, Gemms
+from diffperf.workload.operators import Gemms
 
 RATE, UNITS, EFFICIENCY, OVERHEAD = 100e12, 100, 0.8, 3e-6
 HBM, L2 = 1e12, 4e12  # byte/s, reachable
+K_LATENCY = 1e-13  # s per element: out of the way
 FREE = {"bandwidth": 1e30, "latency": 1e-30}
 
 
 def _machine(system, relax=None, **levels):
     """A round-numbered accelerator; `levels` changes memory levels."""
     values = {
-        "matrix.bf16": RATE,
+        "matrix.bf16.rate": RATE,
+        "matrix.bf16.efficiency": EFFICIENCY,
+        "matrix.bf16.k_latency": K_LATENCY,
+        "matrix.bf16.split_k": 1.0,
         "compute_units": UNITS,
-        "matrix_efficiency": EFFICIENCY,
-        "attention_efficiency": EFFICIENCY,
+        "kernel_latency": OVERHEAD / 3,
+        "power_limit": 1e30,
         "memory.smem.capacity": 100 * 196608.0,  # per unit what a block of 181² needs
         "memory.l2.capacity": 48e6,
         "memory.l2.bandwidth": L2,
@@ -37,7 +42,7 @@ def _machine(system, relax=None, **levels):
     for level, changes in levels.items():
         values |= {f"memory.{level}.{name}": value for name, value in changes.items()}
     system = replace(system, {f"accelerator.{path}": value for path, value in values.items()})
-    system = replace(system, {"stack.kernel_overhead": OVERHEAD})
+    system = replace(system, {"stack.kernel_overhead": OVERHEAD * 2 / 3})
     return Machine.of(system, dp.load_strategy({}), relax or Exact())
 
 
@@ -46,9 +51,9 @@ def _gemm(m, n, k, batch=1):
 
 
 def test_whole_waves_of_tiles_compute(system):
-    """m = 256, n = 128·150, k = 1000: 150 tiles of 256 × 128 on 100 units take 2 waves, and no smaller tile wastes less."""
+    """m = 256, n = 128·150, k = 1000: 150 tiles of 256 × 128 on 100 units take 2 waves; the other tiles waste as much or more."""
     work = gemm_work(_gemm(256, 128 * 150, 1000), _machine(system, l2=FREE, hbm=FREE))
-    waves = {(256, 128): 2, (128, 128): 3, (64, 64): 12, (16, 64): 48}
+    waves = {(256, 256): 1, (256, 128): 2, (128, 128): 3, (64, 64): 12, (16, 64): 48}
     assert set(waves) == {tuple(map(int, tile)) for tile in TILES}
     times = [w * 2 * rows * columns * 1000 / (RATE * EFFICIENCY / UNITS) for (rows, columns), w in waves.items()]
     assert float(work.time[0]) == pytest.approx(min(times) + OVERHEAD, rel=1e-12)
@@ -67,16 +72,18 @@ def test_a_skinny_gemm_streams_its_weights(system):
     work = gemm_work(_gemm(1, n, k), _machine(system))
     read = 2 * (k * n + k * max(1, n / (48e6 / 6) ** 0.5) + n)
     assert float(work.traffic[-1, 0]) == pytest.approx(read, rel=1e-12)
-    assert float(work.time[0]) == pytest.approx(read / HBM + 1e-6 + OVERHEAD, rel=1e-12)
+    waves, from_l2 = 2, 2 * (k * n / 1 * 1 + k * n / 64 + n)
+    parts = [read / HBM + 1e-6, from_l2 / L2 + 1e-7, waves * k * 2 * 16 * 64 / (RATE * EFFICIENCY / UNITS)]
+    assert float(work.time[0]) == pytest.approx(np.linalg.norm(parts, 4) + OVERHEAD, rel=1e-12)
 
 
 def test_traffic_is_left_by_reuse_in_blocks(system):
-    """4096³: L2 (48 MB) holds blocks of 2828²; a unit's memory (192 KiB) holds 181², so tiles are cut to 181 × 128."""
+    """4096³: L2 (48 MB) holds blocks of 2828²; a unit's memory (192 KiB) holds 181², to which tiles are cut."""
     n, block = 4096, (48e6 / 6) ** 0.5
     tile_block = (196608.0 / 6) ** 0.5
     work = gemm_work(_gemm(n, n, n), _machine(system))
     outer = 2 * (2 * n**2 * n / block + n**2)
-    inner = 2 * (n**3 / 128 + n**3 / tile_block + n**2)  # the largest tile's, which moves the least
+    inner = 2 * (2 * n**3 / tile_block + n**2)  # the largest tile's, which moves the least
     np.testing.assert_allclose(work.traffic[:, 0], [inner, outer], rtol=1e-12)
 
 
@@ -86,6 +93,67 @@ def test_batches_multiply(system):
     assert float(many.flops[0]) == 1000 * float(one.flops[0])
     np.testing.assert_allclose(many.traffic, 1000 * one.traffic)
     assert float(one.time[0]) < float(many.time[0]) < 1000 * float(one.time[0])  # one launch, and full waves
+
+
+def _with(machine, **changes):
+    """The machine with numbers of its operands' format changed."""
+    return dataclasses.replace(machine, matrix=replace(machine.matrix, changes))
+
+
+def test_a_tile_is_never_faster_than_its_main_loop(system):
+    """A single tile runs through K in k · k_latency, whatever its size; more tiles than units run in waves of it."""
+    machine = _with(_machine(system, l2=FREE, hbm=FREE), k_latency=1e-8)
+    assert float(gemm_work(_gemm(1, 64, 4096), machine).time[0]) == pytest.approx(4096e-8 + OVERHEAD, rel=1e-9)
+    assert float(gemm_work(_gemm(16, 64 * UNITS, 4096), machine).time[0]) == pytest.approx(4096e-8 + OVERHEAD, rel=1e-9)
+    assert float(gemm_work(_gemm(16, 64, 4096, UNITS + 1), machine).time[0]) == pytest.approx(2 * 4096e-8 + OVERHEAD, rel=1e-9)
+
+
+def test_splitting_k_occupies_idle_units(system):
+    """One tile of 16 × 64 in four parts takes a quarter and pays for fp32 partial sums, moved twice; 100 tiles gain nothing."""
+    free = _with(_machine(system, l2=FREE, hbm=FREE), k_latency=1e-8, split_k=4.0)
+    assert float(gemm_work(_gemm(16, 64, 4096), free).time[0]) == pytest.approx(4096e-8 / 4 + OVERHEAD, rel=1e-9)
+    assert float(gemm_work(_gemm(16, 64 * UNITS, 4096), free).time[0]) == pytest.approx(4096e-8 + OVERHEAD, rel=1e-9)
+    narrow = _with(_machine(system, l2={"bandwidth": 1e8}, hbm=FREE), k_latency=1e-7, split_k=4.0)
+    moved = 2 * (16 * 256 + 64 * 256 + 16 * 64)
+    whole = np.linalg.norm([256e-7, moved / 1e8 + 1e-7], 4)
+    split = np.linalg.norm([64e-7, (moved + 4 * 8 * 16 * 64) / 1e8 + 1e-7], 4)
+    assert float(gemm_work(_gemm(16, 64, 256), narrow).time[0]) == pytest.approx(min(whole, split) + OVERHEAD, rel=1e-9)
+
+
+def test_narrow_formats_convert_their_activations(system):
+    """fp8: products are as fast as the rate says, written at 16 bits; the activations pass through memory on their own first."""
+    m, n, k = 2048, 1024, 1024
+    system = replace(system, {f"accelerator.matrix.{f}.rate": 2 * RATE for f in ("fp8", "fp16")})
+    system = replace(system, {"accelerator.matrix.fp8.conversion_latency": 7e-6, "accelerator.matrix.fp8.conversion_passes": 3.0})
+    fp16, fp8 = (Machine.of(system, dp.load_strategy({"precision": name}), Exact()) for name in ("fp16", "fp8"))
+    work = gemm_work(_gemm(m, n, k), fp8)
+    hbm = system.accelerator.device_memory
+    converted = 3 * 3 * m * k
+    assert float(work.traffic[-1, 0]) == pytest.approx(m * k + k * n + 2 * m * n + converted, rel=1e-9)
+    without = gemm_work(_gemm(m, n, k), dataclasses.replace(fp8, converted=real(0.0)))
+    expected = 7e-6 + converted / float(hbm.bandwidth * hbm.efficiency)
+    assert float(work.time[0] - without.time[0]) == pytest.approx(expected, rel=1e-9)
+    assert float(fp16.converted) == 0
+
+
+def test_the_power_limit_slows_clocks(system):
+    """Where full speed draws several times the limit, a GEMM takes its energy over what leakage leaves, to a floor."""
+    machine = _machine(system, smem={"capacity": 1e12})
+    energies = jnp.array([level.energy for level in machine.accelerator.memory[1:]])
+    size = _gemm(8192, 8192, 8192)
+    fast = float(gemm_work(size, machine).time[0])
+    work = gemm_work(size, machine)
+    joules = float(work.flops[0] * machine.flop_energy + work.traffic[:, 0] @ energies)
+    limited = gemm_work(size, dataclasses.replace(machine, power=real(joules / (5 * fast)))).time[0]
+    assert float(limited) == pytest.approx(5 * fast, rel=1e-2)
+    starved = gemm_work(size, dataclasses.replace(machine, power=real(1e-9))).time[0]
+    assert 8 * fast < float(starved) < 15 * fast
+
+
+def test_parts_of_a_kernel_overlap_all_but_near_the_ridge():
+    assert float(overlapped(real(1e-3), real(1e-5))) == pytest.approx(1e-3, rel=1e-8)
+    assert float(overlapped(real(2e-6), real(2e-6))) == pytest.approx(2e-6 * 2**0.25, rel=1e-12)
+    assert np.isfinite(overlapped(np.float32(1e3), np.float32(1e-9)))
 
 
 def test_rows_of_a_table_do_not_see_each_other(system):
@@ -114,69 +182,6 @@ def test_elementwise_kernels_stream(system):
     assert float(work.flops.sum()) == 0
 
 
-def _core(queries, context, heads=8, kv_heads=8, sequences=1):
-    return AttentionCore(*map(real, (sequences, queries, context, heads, kv_heads, 128)))
-
-
-def test_flash_attention_bound_by_compute(system):
-    machine = _machine(system, l2=FREE, hbm=FREE)
-    assert float(flash_work(_core(4096, 4096), machine, real(1e12), 1.0).time) == pytest.approx(
-        1e12 / (RATE * EFFICIENCY) + OVERHEAD
-    )
-
-
-def test_flash_attention_with_room_for_everything_reads_each_operand_once(system):
-    core = _core(4096, 4096, heads=32, kv_heads=8)
-    machine = _machine(system, smem={"capacity": 1e14}, l2={"capacity": 1e14})
-    q, kv = 4096 * 32 * 128 * 2, 2 * 4096 * 8 * 128 * 2
-    np.testing.assert_allclose(flash_work(core, machine, real(1.0), 1.0).traffic, 2 * q + kv, rtol=1e-12)
-
-
-def test_flash_attention_traffic_follows_its_theorem(system):
-    """Θ(N²·d²/M): four times for twice the tokens, half for twice the memory (arXiv 2205.14135, Theorem 2)."""
-
-    def traffic(tokens, capacity):
-        machine = _machine(system, smem={"capacity": UNITS * capacity}, l2={"capacity": 1e6})
-        core = _core(tokens, tokens)
-        return float(flash_work(core, machine, real(1.0), 1.0).traffic[0]) - 2 * 2 * float(core.query_elements)
-
-    assert traffic(65536, 1e5) == pytest.approx(4 * traffic(32768, 1e5), rel=1e-9)
-    assert traffic(65536, 1e5) == pytest.approx(2 * traffic(65536, 2e5), rel=1e-9)
-    n, d, m = 65536, 128, 1e5
-    assert traffic(n, m) == pytest.approx(
-        8 * 2 * n * d * 2 * n / (m / (4 * d * 2)), rel=1e-9
-    )  # heads · K and V · blocks of queries
-
-
-def test_causal_flash_attention_computes_half(system):
-    machine = _machine(system)
-    core = _core(4096, 4096)
-    flash = jnp.array([0.0, 1.0])
-    forward, backward = attention_forward(core, real(0), machine, flash), attention_backward(core, real(0), machine, flash)
-    full = 4 * 8 * 4096 * 4096 * 128
-    assert float(forward.flops) == pytest.approx(full / 2, rel=1e-3)
-    assert float(backward.flops) == pytest.approx(2.5 * float(forward.flops), rel=1e-12)
-    assert float(forward.traffic[-1]) < float(backward.traffic[-1])
-
-
-def test_standard_attention_materializes_its_scores(system):
-    machine = _machine(system)
-    core = _core(4096, 4096)
-    standard, flash = (attention_forward(core, real(0), machine, jnp.eye(2)[i]) for i in (0, 1))
-    scores = 8 * 4096 * 4096 * 2
-    assert float(standard.flops) == 4 * 8 * 4096 * 4096 * 128
-    # Q·Kᵀ writes them, softmax reads and writes, P·V reads.
-    assert float(standard.traffic[-1]) > 4 * scores > float(flash.traffic[-1])
-    assert float(standard.time) > float(flash.time)
-
-
-def test_decode_attention_reads_the_cache_once(system):
-    core = _core(1, 2048, heads=32, kv_heads=32, sequences=64)
-    work = attention_forward(core, real(0), _machine(system), jnp.array([0.0, 1.0]))
-    cache = 64 * 2 * 2048 * 32 * 128 * 2
-    assert float(work.time) == pytest.approx(cache / HBM + OVERHEAD, rel=0.01)
-
-
 def test_work_adds_and_scales():
     one = Work(real(1.0), real(2.0), jnp.array([3.0, 4.0]))
     both = one + one * 2
@@ -194,12 +199,12 @@ def test_smooth_times_stay_within_their_bounds(system, sharpness):
 
 
 def test_a_cluster_fetches_what_it_shares_once(system):
-    """Four units side by side work on 512 × 256 as one: half the operand bytes of a lone tile, the same output."""
+    """Four units side by side work on 512 × 512 as one: half the operand bytes of a lone tile, the same output."""
     roomy = {"capacity": 1e12}
     m = n = k = 4096
     alone = gemm_work(_gemm(m, n, k), _machine(system, smem=roomy)).traffic[0, 0]
     clustered = replace(system, {"accelerator.cluster": 4.0})
     together = gemm_work(_gemm(m, n, k), _machine(clustered, smem=roomy)).traffic[0, 0]
     output = 2 * m * n
-    assert float(alone) == pytest.approx(2 * (m * k * n / 128 + k * n * m / 256) + output, rel=1e-12)
+    assert float(alone) == pytest.approx(2 * (m * k * n / 256 + k * n * m / 256) + output, rel=1e-12)
     assert float(together) - output == pytest.approx((float(alone) - output) / 2, rel=1e-12)

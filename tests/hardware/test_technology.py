@@ -36,7 +36,7 @@ def test_accelerator_of_the_published_design_is_the_published_accelerator(case):
     technology, system, *_ = case
     published = system.accelerator
     made = accelerator_of(design_of(system, technology), technology, published)
-    assert float(made.matrix.bf16) == pytest.approx(float(published.matrix.bf16), rel=1e-6)
+    assert float(made.matrix.bf16.rate) == pytest.approx(float(published.matrix.bf16.rate), rel=1e-6)
     for ours, theirs in zip(made.memory, published.memory, strict=True):
         assert float(ours.capacity) == pytest.approx(float(theirs.capacity), rel=0.02)
         assert float(ours.bandwidth) == pytest.approx(float(theirs.bandwidth), rel=0.02)
@@ -96,7 +96,7 @@ def test_every_design_number_has_a_gradient_that_matches_finite_differences():
 
     def price_and_rate(design):
         made = system_of(design, technology, system).accelerator
-        return package_cost(made, Exact()).total + made.matrix.bf16 * 1e-12 + made.device_memory.bandwidth * 1e-10
+        return package_cost(made, Exact()).total + made.matrix.bf16.rate * 1e-12 + made.device_memory.bandwidth * 1e-10
 
     gradient = jax.grad(price_and_rate)(design)
     for name in ("compute_units", "cache", "memory_stacks", "network_bandwidth", "dies", "voltage"):

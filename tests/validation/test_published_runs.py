@@ -66,7 +66,7 @@ def test_errors_notice_a_wrong_system():
     """The test of the tests: half the devices' matrix rate must not pass."""
     row = next(row for row in KORTHIKANTI if row["model"] == "megatron-gpt-175b")
     model, system, strategy = training_inputs(row)
-    slow = replace(system, {"accelerator.matrix.fp16": system.accelerator.matrix.fp16 / 2})
+    slow = replace(system, {"accelerator.matrix.fp16.rate": system.accelerator.matrix.fp16.rate / 2})
     time = float(STEP(model, slow, strategy).time)
     assert time / row["step_time_s"] - 1 > 0.10
 

@@ -1,0 +1,83 @@
+"""What a stack's fields do to an estimate, by hand."""
+
+import csv
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import diffperf as dp
+from diffperf.estimate.elementwise import layer_stream_work, stream_work
+from diffperf.estimate.gemm import gemm_work
+from diffperf.estimate.machine import Machine
+from diffperf.explore.measurements import read_measurements
+from diffperf.explore.predictions import inputs_of
+from diffperf.quantity import real, replace
+from diffperf.relax import Exact
+from diffperf.workload.operators import Gemms
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def machine(system, precision: str = "bf16", **stack) -> Machine:
+    system = replace(system, {f"stack.{name}": value for name, value in stack.items()})
+    return Machine.of(system, dp.load_strategy({"precision": precision}), Exact())
+
+
+def test_fusions_scale_bytes_and_kernels(system):
+    """Three times the kernels with half the bytes: three latencies and overheads each, half the streaming."""
+    elements = jnp.array([1e8, 1e6])
+    work = layer_stream_work(elements, machine(system, elementwise_traffic=0.5, elementwise_kernels=3.0))
+    memory, stack = system.accelerator.device_memory, system.stack
+    each = float(memory.latency + system.accelerator.kernel_latency + stack.kernel_overhead)
+    streaming = 0.5 * 2 * np.array([1e8, 1e6]) / float(memory.bandwidth * memory.efficiency)
+    np.testing.assert_allclose(work.time, streaming + 3 * each, rtol=1e-12)
+    np.testing.assert_allclose(work.traffic[-1], 0.5 * 2 * np.array([1e8, 1e6]), rtol=1e-12)
+
+
+def test_megatrons_fusions_are_the_measure(system):
+    elements, plain = jnp.array([1e8, 1e6]), machine(system, elementwise_traffic=1.0, elementwise_kernels=1.0)
+    np.testing.assert_array_equal(layer_stream_work(elements, plain).time, stream_work(elements, plain).time)
+
+
+def test_unfused_layers_slow_a_pass_down(llama, system):
+    """Six element-wise kernels a layer: as many again cost that many overheads more, and twice the bytes their streaming."""
+    strategy = dp.load_strategy({"global_batch": 1, "sequence_length": 128})
+
+    def elementwise(**stack):
+        changed = replace(system, {f"stack.{name}": value for name, value in stack.items()})
+        return float(dp.prefill(llama, changed, strategy).breakdown.elementwise)
+
+    memory = system.accelerator.device_memory
+    each = float(memory.latency + system.accelerator.kernel_latency + system.stack.kernel_overhead)
+    kernels = 6 * float(llama.depth)
+    once = elementwise(elementwise_traffic=1.0, elementwise_kernels=1.0)
+    assert elementwise(elementwise_traffic=1.0, elementwise_kernels=2.0) - once == pytest.approx(kernels * each, rel=1e-9)
+    assert elementwise(elementwise_traffic=2.0, elementwise_kernels=1.0) - once == pytest.approx(once - kernels * each, rel=1e-9)
+
+
+def test_conversions_fused_into_other_kernels_take_no_time_of_their_own(system):
+    gemms = Gemms.table(tuple(map(real, (2048, 1024, 4096, 1))))
+    apart, half, fused = (gemm_work(gemms, machine(system, "fp8", separate_conversion=share)) for share in (1.0, 0.5, 0.0))
+    assert float(apart.time[0] - fused.time[0]) > 0
+    assert float(half.time[0]) == pytest.approx(float(apart.time[0] + fused.time[0]) / 2, rel=1e-12)
+    moved = 2 * 2048 * 4096 * (2 + 1)  # once read at 16 bits and written at 8, and once more: the default's two passes
+    assert float(apart.traffic[-1, 0] - fused.traffic[-1, 0]) == pytest.approx(moved, rel=1e-12)
+    wide = [gemm_work(gemms, machine(system, separate_conversion=share)).time[0] for share in (1.0, 0.0)]
+    assert float(wide[0]) == float(wide[1])
+
+
+@pytest.mark.parametrize(
+    ("framework", "overlaps"), [("Megatron-LM", 0), ("Megatron-DeepSpeed", 0), ("NeMo 24", 1), ("nanotron", 1)]
+)
+def test_measured_runs_reduce_gradients_as_their_stack_does(tmp_path, framework, overlaps):
+    with (DATA / "korthikanti_training.csv").open(encoding="utf-8", newline="") as file:
+        row = next(csv.DictReader(file)) | {"framework": framework}
+    with (tmp_path / "runs.csv").open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, row)
+        table.writeheader()
+        table.writerow(row)
+    (read,) = read_measurements(tmp_path / "runs.csv").rows
+    strategy = inputs_of("training", read)[2]
+    assert np.asarray(strategy.overlap_gradients).tolist() == [1 - overlaps, overlaps]
