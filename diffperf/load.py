@@ -23,7 +23,7 @@ import numpy as np
 from diffperf import units
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.hardware.accelerator import Accelerator
-from diffperf.hardware.calibration import Calibration
+from diffperf.hardware.calibration import Calibration, followers
 from diffperf.hardware.network import CollectiveLibrary
 from diffperf.hardware.package import Packaging, Process
 from diffperf.hardware.system import Prices, Stack, System
@@ -309,6 +309,7 @@ def calibrated(system: System, calibration: Calibration) -> System:
         expected = f"a calibration of {system.accelerator.name}, the accelerator of {system.name}"
         raise ConfigError(calibration.file, "hardware", f'"{calibration.hardware}"', expected, "name another one, or none")
     values = {path: value for path, value in calibration.values.items() if calibration.holds(path, system)}
+    values |= {other: value for path, value in values.items() for other in followers(path, calibration.values)}
     return dataclasses.replace(override(system, values, calibration.file), calibration=calibration.name)
 
 

@@ -55,7 +55,7 @@ def score_time(core: AttentionCore, machine: Machine, products: float = 1.0, eff
     between the sum, as FlashAttention-3 (arXiv 2407.08608, Figure 5) on H100, and the longer of both.
     """
     matrix = products * core.score_flops / (machine.attention_rate * efficiency)
-    softmax = machine.attention.softmax_flops / machine.accelerator.vector
+    softmax = machine.accelerator.attention.softmax_flops / machine.accelerator.vector
     unit = longest(matrix, softmax)  # keeps the squares inside float32
     return unit * jnp.sqrt(jnp.square(matrix / unit) + jnp.square(softmax / unit))
 
@@ -68,7 +68,7 @@ def context_work(core: AttentionCore, machine: Machine, *, backward: bool = Fals
     """
     relax, units, attention = machine.relax, machine.accelerator.compute_units, machine.attention
     products, passes = (_BACKWARD_PRODUCTS, 2.0) if backward else (1.0, 1.0)
-    per_score = score_time(core, machine, products, attention.backward_efficiency if backward else 1.0)
+    per_score = score_time(core, machine, products, machine.accelerator.attention.backward_efficiency if backward else 1.0)
 
     rows = relax.ceil(core.queries / TILE)
     tiles = core.sequences * core.heads * rows
@@ -80,7 +80,7 @@ def context_work(core: AttentionCore, machine: Machine, *, backward: bool = Fals
     flops = products * core.score_flops * core.visible_scores
     traffic = flash_traffic(core, machine, passes, 1.0)
     time = overlapped(compute, *memory_times(machine, traffic), power_time(machine, flops, traffic))
-    time = time + attention.latency + machine.kernel_overhead
+    time = time + machine.accelerator.attention.latency + machine.kernel_overhead
     if not backward:
         return Work(time, flops, jnp.stack(traffic))
     fp32 = accelerator.PRECISION_BYTES["fp32"]
@@ -95,14 +95,14 @@ def generation_work(core: AttentionCore, machine: Machine) -> Work:
     As many heads as the stack's kernels process together share one stream of K and V; with more, each has its own. Contexts are
     split as long as compute units would idle. The first tile's latency stands before the stream, that of others overlaps with it.
     """
-    relax, units, attention = machine.relax, machine.accelerator.compute_units, machine.attention
+    relax, units, attention = machine.relax, machine.accelerator.compute_units, machine.accelerator.attention
     group = core.heads / core.kv_heads
     together = 1 + relax.step(1 - group / machine.grouped_heads) * (group - 1)
     rows = jnp.minimum(core.queries, GENERATED) * together  # with more, a kernel without weight stays finite
     tiles = core.sequences * core.heads / together * relax.ceil(rows / TILE)
     several = relax.step(1 - 1.5 / together)
     latency = attention.head_latency + several * (
-        overlapped(attention.group_latency, rows * attention.row_latency) - attention.head_latency
+        overlapped(machine.attention.group_latency, rows * attention.row_latency) - attention.head_latency
     )
     splits = relax.maximum(relax.minimum(units / tiles, core.span / SPLIT), 1.0)
     further = relax.excess(relax.ceil(tiles * splits / units), 1.0)  # waves

@@ -21,7 +21,7 @@ from diffperf.hardware.accelerator import (
     output_width,
     width,
 )
-from diffperf.hardware.attention import AttentionKernels
+from diffperf.hardware.attention import AttentionFormat
 from diffperf.quantity import Scalar
 from diffperf.relax import Relaxation, positive
 from diffperf.workload.strategy import Strategy
@@ -59,7 +59,7 @@ class Machine(eqx.Module):
     elementwise_kernels: Scalar  # and how many they are, likewise
     flop_energy: Scalar  # J
     power: Scalar  # W that arithmetic and data movement may draw together
-    attention: AttentionKernels  # for the format of the KV cache
+    attention: AttentionFormat  # for the format of the KV cache
     attention_rate: Scalar  # FLOP/s that fused attention reaches in its products
     grouped_heads: Scalar  # query heads sharing a KV head that generation kernels process together at most
     relax: Relaxation

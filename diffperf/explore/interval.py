@@ -11,7 +11,7 @@ import numpy as np
 
 from diffperf.explore.inputs import Inputs
 from diffperf.hardware.accelerator import PRECISIONS
-from diffperf.hardware.calibration import Calibration
+from diffperf.hardware.calibration import Calibration, followers
 from diffperf.load import checked, declared_at
 from diffperf.quantity import declaration, locate, replace
 from diffperf.relax import Relaxation
@@ -93,7 +93,9 @@ def _time(inputs: Inputs, phase: str, paths: Sequence[str], relax: Relaxation | 
     own = jnp.stack([locate(inputs.system, path)[0] for path in paths]) if paths else jnp.zeros(0)
 
     def log_time(growth):
-        system = replace(inputs.system, {path: own[i] * jnp.exp(growth[i]) for i, path in enumerate(paths)})
+        grown = {path: own[i] * jnp.exp(growth[i]) for i, path in enumerate(paths)}
+        grown |= {other: grown[path] for path in paths for other in followers(path, paths)}
+        system = replace(inputs.system, grown)
         report = Inputs(inputs.model, system, inputs.strategy).estimate(phase, relax)
         return jnp.log(report.time), (report.time, _parts(report, inputs))
 

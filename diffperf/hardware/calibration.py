@@ -15,6 +15,9 @@ import numpy as np
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.hardware.system import System
 
+# Number formats that the same kernels serve: what is fitted for one holds for those that were not measured.
+_SAME_KERNELS = (("bf16", "fp16"), ("fp8", "mxfp8", "int8"), ("nvfp4", "fp4", "int4"))
+
 _TEXTS = ("hardware", "system")
 _TABLES = ("parts", "values", "uncertainty", "spread")
 # Read by people only: where the values come from, and what they are worth.
@@ -89,6 +92,14 @@ def parts(module: eqx.Module, prefix: str = "") -> dict[str, str]:
 def part_of(path: str, parts: Iterable[str]) -> str | None:
     """The innermost of some parts that a path leads into."""
     return max((part for part in parts if path.startswith(part + ".")), key=len, default=None)
+
+
+def followers(path: str, fitted: Iterable[str]) -> list[str]:
+    """Paths that take the value fitted at one: those of number formats that the same kernels serve, unless fitted themselves."""
+    formats = next((group for group in _SAME_KERNELS for name in group if path.startswith(f"accelerator.matrix.{name}.")), ())
+    head, _, rest = path.removeprefix("accelerator.matrix.").partition(".")
+    alike = {name: f"accelerator.matrix.{name}.{rest}" for name in formats if name != head}
+    return [other for other in alike.values() if other not in set(fitted)]
 
 
 def _nonnegative(value: Any) -> bool:

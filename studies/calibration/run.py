@@ -43,6 +43,12 @@ def files_of(hardware: str, present: dict[str, set[str]]) -> list[Path]:
     return [DATA / f"{name}.csv" for name in names]
 
 
+def generalizes(found: Calibrated) -> bool:
+    """Whether the fit is worth shipping: no kind of table may be predicted, left out, half again as badly as configured."""
+    kinds = [found.groups[str(kind)] for kind in set(found.kinds)]
+    return all(one.cross_validated.median_ape < 1.5 * one.before.median_ape for one in kinds)
+
+
 def percent(errors: Errors) -> str:
     return f"{errors.median_ape:.1%} / {errors.p90_ape:.1%}"
 
@@ -81,7 +87,9 @@ def main():
     parser.add_argument("--quick", action="store_true", help=f"one small accelerator ({QUICK})")
     parser.add_argument("--hardware", help="one accelerator, by its id in the data")
     parser.add_argument("--out", type=Path, default=Path("calibration"), help="folder for configs, tables and figures")
-    parser.add_argument("--write-configs", action="store_true", help="also replace the shipped configs/calibrations")
+    parser.add_argument(
+        "--write-configs", action="store_true", help="also replace the shipped configs/calibrations, where the fit generalizes"
+    )
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -97,8 +105,9 @@ def main():
         rows = sum(source.rows for source in found.sources)
         print(f"{hardware}: {len(found.parameters)} parameters, {rows:,} rows, {seconds:.1f} s")
         results[hardware], written[hardware] = found, options.out / f"{hardware}.toml"
-        for folder in [options.out] + ([config_root() / "calibrations"] if options.write_configs else []):
-            write_calibration(found, folder / f"{hardware}.toml")
+        write_calibration(found, written[hardware])
+        if options.write_configs and generalizes(found):
+            write_calibration(found, config_root() / "calibrations" / f"{hardware}.toml")
         plots.save(plots.calibration(found, f"{hardware}: {rows:,} rows"), options.out / f"{hardware}.png")
 
     with (options.out / "errors.txt").open("w", encoding="utf-8") as file:

@@ -30,6 +30,7 @@ TILE_LATENCY, HEAD_LATENCY, GROUP_LATENCY, ROW_LATENCY, SPLIT_LATENCY = 2e-6, 1e
 FREE = 1e30  # byte/s
 FIXED = LATENCY + OVERHEAD
 FUSED = np.array([0.0, 1.0])
+OF_FORMAT = ("efficiency", "tile_latency", "group_latency")
 
 
 def _machine(system, relax=None, strategy=None, **values):
@@ -59,7 +60,11 @@ def _machine(system, relax=None, strategy=None, **values):
         "memory.hbm.bandwidth": FREE,
         "memory.hbm.efficiency": 1.0,
         "memory.hbm.latency": 1e-30,
-    } | {f"attention.{kind}.{name}": value for kind in ("bf16", "fp8") for name, value in kernels.items()}
+    } | {
+        f"attention.{kind}.{name}" if name in OF_FORMAT else f"attention.{name}": value
+        for kind in ("bf16", "fp8")
+        for name, value in kernels.items()
+    }
     given = {path.replace("__", "."): value for path, value in values.items()}
     accelerator |= {path: value for path, value in given.items() if not path.startswith("stack.")}
     stack = {"stack.kernel_overhead": OVERHEAD * 2 / 3, "stack.attention_efficiency": 1.0, "stack.grouped_heads": 32.0}
@@ -336,7 +341,8 @@ def test_better_hardware_and_less_work_are_faster(system, relax, shape):
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_gradients_agree_with_differences(system, shape):
     names = ("sequences", "context", "heads", "kv_heads", "memory__hbm__bandwidth", "matrix__bf16__rate", "vector")
-    names += tuple(f"attention__bf16__{name}" for name in ("tile_latency", "group_latency", "row_latency", "split_latency"))
+    names += ("attention__bf16__tile_latency", "attention__bf16__group_latency")
+    names += ("attention__row_latency", "attention__split_latency")
     values = dict(zip(names[4:], (HBM, RATE, VECTOR, TILE_LATENCY, GROUP_LATENCY, ROW_LATENCY, SPLIT_LATENCY), strict=True))
     start = jnp.array([{**shape, **values}[name] for name in names])
     log_time = jax.jit(lambda x: jnp.log(_time(system, Smooth(20.0), shape, dict(zip(names, start * jnp.exp(x), strict=True)))))

@@ -87,7 +87,7 @@ def test_flops(llama, system, strategy):
     """
     free = {"stack.kernel_overhead": 1e-30, "accelerator.kernel_latency": 1e-30, "accelerator.power_limit": 1e30}
     free |= {f"accelerator.matrix.{name}.k_latency": 1e-30 for name in ("bf16", "fp16")}
-    free |= {f"accelerator.attention.bf16.{name}": 1e-30 for name in ("latency", "tile_latency")}
+    free |= {f"accelerator.attention.{name}": 1e-30 for name in ("latency", "bf16.tile_latency")}
     for level in ("smem", "l2", "hbm"):
         free |= {f"accelerator.memory.{level}.bandwidth": 1e30, f"accelerator.memory.{level}.latency": 1e-30}
     free = replace(system, free)

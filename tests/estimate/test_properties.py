@@ -14,7 +14,7 @@ BETTER = {  # what the estimate may only profit from, and in which direction
     "accelerator.matrix.bf16.rate": 1,
     "accelerator.matrix.bf16.efficiency": 1,
     "accelerator.attention.bf16.efficiency": 1,
-    "accelerator.attention.bf16.softmax_flops": -1,
+    "accelerator.attention.softmax_flops": -1,
     "accelerator.attention.bf16.tile_latency": -1,
     "accelerator.attention.bf16.group_latency": -1,
     "accelerator.memory.smem.capacity": 1,
