@@ -12,7 +12,9 @@ from diffperf.hardware.network import CollectiveLibrary
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import Relaxation
 
-_NEVER = 1e6  # times as long as it would take: what a library lacks is never the fastest
+_NEVER = 1e6  # s: what a library lacks is never the fastest, nor as fast as nothing to do
+
+_LEAST_REDUCTION = 1e-3  # fraction of the bandwidth below which switches count as not reducing
 
 
 class Algorithm(eqx.Module):
@@ -43,9 +45,8 @@ def alternative(fabric: Fabric, library: CollectiveLibrary, weights: Weights, ro
     none, trees, halving, direct = shares(weights)
     own, reduces = library.own_share * fabric.own, rounds - 1  # trees reduce and broadcast: they do not scatter
     missing = none + trees * (1 - reduces)
-    lacked = missing * fabric.present
-    hops = rounds * (halving * fabric.doubling_steps + direct * fabric.reach) + lacked
-    work = halving * fabric.doubling * (rounds * fabric.part + own) + direct * (rounds * fabric.exchange + own) + lacked
+    hops = rounds * (halving * fabric.doubling_steps + direct * fabric.reach)
+    work = halving * fabric.doubling * (rounds * fabric.part + own) + direct * (rounds * fabric.exchange + own)
     hops = hops + trees * reduces * 2 * fabric.doublings * fabric.reach
     return Algorithm(hops, work + trees * reduces * 2 * fabric.tree * fabric.present, missing)
 
@@ -57,7 +58,13 @@ def one_shot(fabric: Fabric, weights: Weights) -> Algorithm:
 
 def in_network(fabric: Fabric) -> Algorithm:
     """All-reduce by switches (Graham et al., COMHPC 2016): a device sends its buffer and multicasts its part of the result."""
-    return Algorithm(2 * fabric.present, (fabric.present + fabric.own) / jnp.maximum(fabric.reduction, 1e-6))
+    work = (fabric.present + fabric.own) / jnp.maximum(fabric.reduction, _LEAST_REDUCTION)
+    return Algorithm(2 * fabric.present, work, lacks_reduction(fabric))
+
+
+def lacks_reduction(fabric: Fabric) -> Scalar:
+    """1 where switches do not reduce."""
+    return jnp.maximum(1 - fabric.reduction / _LEAST_REDUCTION, 0.0)
 
 
 def wire_time(wire: Scalar, ramp: Scalar) -> Scalar:
@@ -80,17 +87,17 @@ class Wire(eqx.Module):
     def quick(self, algorithm: Algorithm) -> Scalar:
         """By the low-latency protocol."""
         wire = algorithm.work * (self.seconds / self.library.low_latency_bandwidth)
-        return (algorithm.hops * self.fabric.hop + wire) * (1 + _NEVER * algorithm.missing)
+        return algorithm.hops * self.fabric.hop + wire + _NEVER * algorithm.missing
 
     def bulk(self, algorithm: Algorithm) -> Scalar:
         """By the bulk protocol."""
         latency = algorithm.hops * (self.fabric.hop * self.library.bulk_latency)
-        return (latency + wire_time(algorithm.work * self.seconds, self.fabric.ramp)) * (1 + _NEVER * algorithm.missing)
+        return latency + wire_time(algorithm.work * self.seconds, self.fabric.ramp) + _NEVER * algorithm.missing
 
     def between_pairs(self, algorithm: Algorithm) -> list[Scalar]:
         """By either protocol, as messages between pairs."""
-        lacked = 1 + _NEVER * algorithm.missing
-        latency, wire = algorithm.hops * self.fabric.hop * lacked, algorithm.work * self.seconds * lacked
+        latency = algorithm.hops * self.fabric.hop + _NEVER * algorithm.missing
+        wire = algorithm.work * self.seconds
         bulk = latency + self.library.message_startup + wire_time(wire, self.fabric.ramp)
         return [latency + wire / self.library.message_bandwidth, bulk]
 
@@ -116,7 +123,8 @@ def broadcast(wire: Wire, relax: Relaxation) -> Scalar:
     fabric = wire.fabric
     ring = Algorithm(fabric.steps, fabric.slowdown * fabric.present)
     tree = Algorithm(fabric.doublings * fabric.reach, fabric.doublings * fabric.tree)
-    multicast = Algorithm(2 * fabric.present, fabric.present / jnp.maximum(fabric.reduction, 1e-6))
+    work = fabric.present / jnp.maximum(fabric.reduction, _LEAST_REDUCTION)
+    multicast = Algorithm(2 * fabric.present, work, lacks_reduction(fabric))
     return relax.minimum(*map(wire.quick, (ring, tree)), *map(wire.bulk, (ring, tree, multicast)))
 
 

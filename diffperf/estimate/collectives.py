@@ -136,7 +136,7 @@ def place(system: System, degree: Scalar, stride: Scalar, relax: Relaxation) -> 
     members = counts[1:] / counts[:-1]
 
     tiers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *system.network)
-    inside = jnp.concatenate([jnp.ones(1), tiers.size[:-1]])
+    inside = jnp.concatenate([jnp.ones_like(tiers.size[:1]), tiers.size[:-1]])
     fabric = jax.vmap(lambda tier, spread, within: offer(tier, spread, within, relax))(tiers, members, inside)
     starts, stack = relax.minimum(degree - 1, 1.0), system.stack
     library = stack.collectives

@@ -70,10 +70,11 @@ class Machine(eqx.Module):
         limit = accelerator.power_limit
         multiplied = attention_format(precision, strategy.kv_precision)
         attention = accelerator.attention.of(fp8_share(multiplied))
+        matrix = accelerator.matrix.of(precision)
         return cls(
             accelerator,
             accelerator.kernel_latency + system.stack.kernel_overhead,
-            accelerator.matrix.of(precision),
+            eqx.tree_at(lambda m: m.efficiency, matrix, matrix.efficiency * system.stack.matrix_efficiency),
             width(precision),
             output_width(precision),
             width(strategy.kv_precision),

@@ -17,7 +17,7 @@ from diffperf.relax import Exact, Relaxation, choose
 from diffperf.report.tables import Readable
 from diffperf.workload.memory import Memory, stage_parameters, training_memory
 from diffperf.workload.model import Model
-from diffperf.workload.operators import head
+from diffperf.workload.operators import concatenate, head
 from diffperf.workload.strategy import Strategy
 
 
@@ -79,7 +79,7 @@ def _head_work(model: Model, strategy: Strategy, machine: Machine, tokens: Scala
     """
     gemms = head(model, strategy.tp, tokens)
     loss = jnp.reshape(24 / machine.width * tokens * model.vocabulary / strategy.tp, (1,))
-    return gemm_work(gemms, machine).total() + gemm_work(gemms.backward, machine).total() + stream_work(loss, machine).total()
+    return gemm_work(concatenate(gemms, gemms.backward), machine).total() + stream_work(loss, machine).total()
 
 
 class LayerStep(eqx.Module):

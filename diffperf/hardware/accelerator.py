@@ -34,7 +34,7 @@ class MatrixFormat(eqx.Module):
     k_latency: Scalar = quantity(
         "s",
         "least time a tile takes per element of the K dimension, however small the tile: the pipeline of its main loop",
-        bounds=(1e-13, 1e-7),
+        bounds=(1e-12, 1e-8),
         default=7e-10,
         calibratable=True,
     )
@@ -162,10 +162,14 @@ def attention_format(
     which is converted on its way.
     """
     index = {name: i for i, name in enumerate(PRECISIONS)}
-    direct = np.isin(PRECISIONS, ["bf16", "fp16", "fp8", "mxfp8"]).astype(float)
-    cached = kv_precision * direct + jnp.sum(kv_precision * (1 - direct)) * np.eye(len(PRECISIONS))[index["bf16"]]
+
+    def among(*names: str) -> Float[Array, " precisions"]:
+        return jnp.asarray(np.isin(PRECISIONS, names), precision.dtype)
+
+    direct = among("bf16", "fp16", "fp8", "mxfp8")
+    cached = kv_precision * direct + jnp.sum(kv_precision * (1 - direct)) * among("bf16")
     wide = precision[index["fp32"]] + precision[index["tf32"]]
-    return precision * np.isin(PRECISIONS, ["fp32", "tf32"]) + (1 - wide) * cached
+    return precision * among("fp32", "tf32") + (1 - wide) * cached
 
 
 def fp8_share(precision: Float[Array, " precisions"]) -> Scalar:

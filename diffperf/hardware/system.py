@@ -29,6 +29,12 @@ class Stack(eqx.Module):
         bounds=(0, 1),
         default=1.0,
     )
+    matrix_efficiency: Scalar = quantity(
+        "",
+        "share of the accelerator's efficiency in large GEMMs that this stack's kernels reach, in runs long enough to heat up",
+        bounds=(0.05, 2.0),
+        default=1.0,
+    )
     attention_efficiency: Scalar = quantity(
         "", "share of the accelerator's fused-attention efficiency that its kernels reach", bounds=(0.05, 2), default=1.0
     )

@@ -87,9 +87,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help=f"one small accelerator ({QUICK})")
     parser.add_argument("--hardware", help="one accelerator, by its id in the data")
     parser.add_argument("--out", type=Path, default=Path("calibration"), help="folder for configs, tables and figures")
-    parser.add_argument(
-        "--write-configs", action="store_true", help="also replace the shipped configs/calibrations, where the fit generalizes"
-    )
+    parser.add_argument("--write-configs", action="store_true", help="also ship those fits that generalize")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     options.out.mkdir(parents=True, exist_ok=True)

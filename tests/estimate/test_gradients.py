@@ -11,7 +11,7 @@ from diffperf.relax import Smooth
 
 SHARPNESS = 20.0
 # Rounding wants long steps, the bends of a staircase short ones: whichever serves a derivative best judges it.
-STEPS = np.logspace(-2, -9, 8)
+STEPS = np.logspace(-2, -9, 15)
 TOLERANCE = 1e-5  # of the derivative
 ROUNDING = 1e-9  # of the output: what differences cannot resolve
 OUTPUTS = ("time", "memory.peak", "energy.total", "cost.run")

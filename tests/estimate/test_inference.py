@@ -41,8 +41,8 @@ def test_decode_at_batch_one_streams_the_weights(llama, system):
     weights = 2 * float(llama.parameters - llama.embedding_parameters)
     floor = weights / float(memory.bandwidth * memory.efficiency)
     time = float(decode(llama, replace(system, {"n_devices": 1}), strategy, Exact()).time)
-    overheads = 32 * 12 * float(system.stack.kernel_overhead + memory.latency)
-    assert floor < time < floor + overheads
+    overheads = 32 * 12 * float(system.accelerator.kernel_latency + system.stack.kernel_overhead + memory.latency)
+    assert floor < time < 1.1 * floor + overheads  # near the ridge of a roofline, parts do not hide each other whole
 
 
 def test_prefill_is_bound_by_compute_when_long(llama, system):
@@ -50,7 +50,8 @@ def test_prefill_is_bound_by_compute_when_long(llama, system):
     report = prefill(llama, replace(system, {"n_devices": 1}), strategy, Exact())
     accelerator = system.accelerator
     flops = 2 * 8 * 4096 * float(llama.layer_parameters)
-    floor = flops / float(accelerator.matrix.bf16.rate * accelerator.matrix.bf16.efficiency)
+    units = accelerator.matrix.bf16
+    floor = flops / float(units.rate * units.efficiency * system.stack.matrix_efficiency)
     assert floor < float(report.breakdown.matmul) < 1.2 * floor
 
 

@@ -16,7 +16,7 @@ from diffperf.workload.operators import Gemms
 
 RATE, UNITS, EFFICIENCY, OVERHEAD = 100e12, 100, 0.8, 3e-6
 HBM, L2 = 1e12, 4e12  # byte/s, reachable
-K_LATENCY = 1e-13  # s per element: out of the way
+K_LATENCY = 1e-16  # s per element: out of the way
 FREE = {"bandwidth": 1e30, "latency": 1e-30}
 
 
@@ -42,7 +42,7 @@ def _machine(system, relax=None, **levels):
     for level, changes in levels.items():
         values |= {f"memory.{level}.{name}": value for name, value in changes.items()}
     system = replace(system, {f"accelerator.{path}": value for path, value in values.items()})
-    system = replace(system, {"stack.kernel_overhead": OVERHEAD * 2 / 3})
+    system = replace(system, {"stack.kernel_overhead": OVERHEAD * 2 / 3, "stack.matrix_efficiency": 1.0})
     return Machine.of(system, dp.load_strategy({}), relax or Exact())
 
 

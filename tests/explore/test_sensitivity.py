@@ -21,7 +21,8 @@ def central(inputs: Inputs, phase: str, output: str, path: str, relax=None, step
 def test_elasticities_equal_central_differences(gpt, system, strategy, phase, output):
     found = sensitivities(gpt, system, strategy, phase, output)
     inputs = Inputs(gpt, system, strategy)
-    moving = [one for one in found if abs(one.elasticity) > 1e-4][::4]
+    # Whole numbers sit on staircases and at kinks (a group that just fills a domain), where differences see the next step.
+    moving = [one for one in found if abs(one.elasticity) > 1e-4 and not one.declared.integer][::4]
     assert len(moving) >= 4
     for one in moving:
         assert one.elasticity == pytest.approx(central(inputs, phase, output, one.path), rel=1e-5, abs=1e-9), one.path

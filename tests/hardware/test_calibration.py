@@ -53,14 +53,18 @@ def test_values_of_another_stack_are_left_out(file):
 
 def test_a_system_names_its_calibration(file, tmp_path):
     """Relative to its own file; every way to load the system applies it, and "none" does not."""
-    shipped = dp.load.config_root() / "systems" / "dgx-a100.toml"
-    (tmp_path / "ours.toml").write_text('calibration = "mine.toml"\n' + shipped.read_text(encoding="utf-8"))
+    shipped = (dp.load.config_root() / "systems" / "dgx-a100.toml").read_text(encoding="utf-8")
+    ours, theirs = (
+        shipped.replace('calibration = "a100-sxm4-80gb"', f'calibration = "{name}.toml"') for name in ("mine", "theirs")
+    )
+    assert shipped != ours
+    (tmp_path / "ours.toml").write_text(ours)
     ours = str(tmp_path / "ours.toml")
     assert values(load_system(ours)) == values(load(System, ours)) == (0.77, 9e-6)
     assert values(load_system(ours, calibration="none")) == values(load_system("dgx-a100", calibration="none"))
     system, calibration = load_calibrated(ours)
     assert (str(system.calibration), calibration.hardware) == ("mine", "a100-sxm4-80gb")
-    (tmp_path / "ours.toml").write_text('calibration = "theirs.toml"\n' + shipped.read_text(encoding="utf-8"))
+    (tmp_path / "ours.toml").write_text(theirs)
     with pytest.raises(dp.ConfigError, match=r'ours\.toml: calibration: found "theirs\.toml"; expected an existing file'):
         load_system(ours)
 
