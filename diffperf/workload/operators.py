@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from diffperf.quantity import Scalar, real
+from diffperf.quantity import Scalar
 from diffperf.workload.model import Layers, Model
 from diffperf.workload.strategy import Strategy
 
@@ -70,10 +70,10 @@ class AttentionCore(eqx.Module):
     heads: Scalar
     kv_heads: Scalar
     head_dim: Scalar
-    causal: Scalar = eqx.field(default=1.0, converter=real)
-    window: Scalar = eqx.field(default=NO_WINDOW, converter=real)
+    causal: Scalar = eqx.field(default=1.0, converter=jnp.asarray)
+    window: Scalar = eqx.field(default=NO_WINDOW, converter=jnp.asarray)
     value_dim: Scalar | None = None
-    latent: Scalar = eqx.field(default=0.0, converter=real)
+    latent: Scalar = eqx.field(default=0.0, converter=jnp.asarray)
 
     @property
     def values_dim(self) -> Scalar:
