@@ -120,8 +120,7 @@ class _Builder:
         fields = {field.name: field for field in dataclasses.fields(cls)}
         for key in table:
             if key not in fields:
-                hint = did_you_mean(key, list(fields))
-                raise self.error(prefix + key, f'unknown key "{key}"', f"a key of {cls.__name__}", hint)
+                raise self.error(prefix + key, f'unknown key "{key}"', f"a key of {cls.__name__}", _place(key, table, fields))
         values = {}
         for field in fields.values():
             if field.name in table:
@@ -142,14 +141,14 @@ class _Builder:
             if not isinstance(value, str):
                 raise self.error(key, _found(value), "a text", "quote it")
             return value
+        cls = _member(field.type)
         if isinstance(field.type, types.GenericAlias):  # tuple[Module, ...]
-            cls = typing.get_args(field.type)[0]
             if not isinstance(value, list) or not value:
                 raise self.error(key, _found(value), "an array of tables", f"write [[{key}]] before each")
             members = tuple(self.component(cls, item, f"{key}[{index}]") for index, item in enumerate(value))
             self.distinct(members, key)
             return members
-        return self.component(field.type, value, key)
+        return self.component(cls, value, key)
 
     def distinct(self, members: tuple[eqx.Module, ...], key: str) -> None:
         """Names within an array are parts of paths: no two alike, and no dots."""
@@ -197,6 +196,23 @@ class _Builder:
                 pass
         hint = "write true or false" if names == ("off", "on") else did_you_mean(str(value), list(names))
         raise self.error(key, _found(value), expected, hint)
+
+
+def _member(annotation: Any) -> type[eqx.Module]:
+    """The module that `Module`, `Module | None` or `tuple[Module, ...]` is of."""
+    return next(iter(typing.get_args(annotation)), annotation)
+
+
+def _place(key: str, table: dict[str, Any], fields: dict[str, dataclasses.Field]) -> str:
+    """Where an unknown key of a table belongs: in the optional part that has such a key, else under the most similar name."""
+    for field in fields.values():
+        if isinstance(field.type, types.UnionType):
+            part = dataclasses.fields(_member(field.type))
+            if any(inner.name == key for inner in part):
+                asked = [inner.name for inner in part if inner.name in table or inner.default is dataclasses.MISSING]
+                keys = ", ".join(f"{name} = {_found(table[name]) if name in table else '…'}" for name in asked)
+                return f"write {field.name} = {{ {keys} }}"
+    return did_you_mean(key, list(fields))
 
 
 def _found(value: Any) -> str:
@@ -314,11 +330,11 @@ def calibrated(system: System, calibration: Calibration) -> System:
 
 
 def load_strategy(table: dict[str, Any], file: str = "command line", n_devices: float | None = None) -> Strategy:
-    """A strategy from a table of its fields. Without `dp` it is what tp and pp leave of `n_devices`."""
+    """A strategy from a table of its fields. Without `dp` it is what the other degrees leave of `n_devices`."""
     strategy = _Builder(file).module(Strategy, table)
     if "dp" in table or n_devices is None:
         return strategy
-    return replace(strategy, {"dp": max(1.0, n_devices / float(strategy.tp * strategy.pp))})
+    return replace(strategy, {"dp": max(1.0, n_devices / float(strategy.devices))})
 
 
 def checked(declared: Quantity | Choice, value: Any, file: str, key: str) -> float | np.ndarray:
@@ -337,6 +353,8 @@ def declared_at(module: eqx.Module, path: str, file: str, key: str | None = None
         hint = did_you_mean(missing, known) if known else f"{path.rsplit('.', 1)[0]} has no parts"
         raise ConfigError(file, key, f'unknown name "{missing}"', "a path into the inputs", hint) from None
     if declared is None:
+        if node is None:
+            raise ConfigError(file, key, "a part that is not there", "one input", "give the part in its file first")
         if isinstance(node, Label):
             raise ConfigError(file, key, "a name", "a number or a choice", "names are not inputs")
         members = enumerate(node) if isinstance(node, tuple) else []

@@ -1,6 +1,8 @@
+import csv
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -10,7 +12,9 @@ from click.testing import CliRunner
 import diffperf as dp
 from diffperf.cli import cli
 from diffperf.cli.configs import calibration_facts
+from diffperf.explore import fitting
 from diffperf.explore import sweep as sweep_module
+from diffperf.explore.columns import measured_columns
 from diffperf.explore.layout import default_global_batch
 from diffperf.load import FOLDERS, available, load_calibration
 from diffperf.quantity import declaration
@@ -215,6 +219,41 @@ def test_validate_where_no_row_can_be_read(run, tmp_path):
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
     assert "0 of 1 rows evaluated" in result.stdout
+    assert "Nothing could be evaluated" in result.stdout
+
+
+def test_validate_has_no_empty_tables(run, tmp_path):
+    """Where no row is evaluated a sentence says so; where a group has none, its line does."""
+    header, skipped = "id,group,hardware,dtype,m,n,k,latency_s", "a,one,h100-sxm5-80gb,q4_0,8,8,8,1e-6"
+    (tmp_path / "gemm.csv").write_text(f"{header}\n{skipped}\n")
+    result = run("validate gemm.csv")
+    assert result.exit_code == 0, result.stderr
+    assert [" ".join(line.split()) for line in result.stdout.splitlines() if line] == [
+        "gemm.csv (gemm): 0 of 1 rows evaluated",
+        "Nothing could be evaluated, for the reasons counted below.",
+        "skipped",
+        "reason rows",
+        "precision q4_0 1",
+    ]
+    (tmp_path / "gemm.csv").write_text(f"{header}\n{skipped}\nb,two,h100-sxm5-80gb,bf16,8,8,8,1e-6\n")
+    lines = [line.split() for line in run("validate gemm.csv").stdout.splitlines()]
+    assert ["one", "no", "row", "evaluated", "0"] in lines
+    assert sum(line[:1] == ["hardware"] for line in lines) == 1
+    assert "Nothing could be evaluated" not in " ".join(map(" ".join, lines))
+
+
+def test_validate_of_runs_that_only_ran_out_of_memory(run, tmp_path):
+    """They are evaluated, and have a table of their own in place of the one of errors."""
+    with (Path(__file__).parent / "data" / "korthikanti_training.csv").open(encoding="utf-8") as file:
+        row = next(csv.DictReader(file)) | dict.fromkeys(measured_columns("training"), "") | {"oom": "true"}
+    with (tmp_path / "training.csv").open("w", encoding="utf-8") as file:
+        csv.writer(file).writerows([row.keys(), row.values()])
+    result = run("validate training.csv")
+    assert result.exit_code == 0, result.stderr
+    assert "1 of 1 rows evaluated" in result.stdout
+    assert "out of memory" in result.stdout
+    assert "bias" not in result.stdout
+    assert "Nothing could be evaluated" not in result.stdout
 
 
 def calibration_table(folder) -> str:
@@ -278,6 +317,60 @@ def test_a_fit_that_fails_writes_nothing(run, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["gemm.csv"]
 
 
+def test_calibrate_names_every_bad_row_whatever_comes_of_the_others(run, tmp_path):
+    """Of the tables that can be read, in one line each; then one line says what is wrong with the fit."""
+    bad = ("a,abacus,bf16,1,1,1,1", "b,h100-sxm5-80gb,bf16,8,8,8,5 us", "c,h100-sxm5-80gb,bf16,8,8,8,nan")
+    good = ("d,h100-sxm5-80gb,bf16,8,8,8,4e-6", "e,a100-sxm4-80gb,bf16,8,8,8,4e-6")
+    for name, rows in (("bad", bad), ("both", (*bad, *good))):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["id,hardware,dtype,m,n,k,latency_s", *rows]) + "\n")
+    for arguments, words in (
+        ("bad.csv", "bad.csv: found no row left to fit (1 × hardware: unknown hardware, 1 × latency_s: a unit in the cell, "),
+        ("bad.csv --hardware h100-sxm5-80gb", "Error: bad.csv: found no row left to fit"),
+        ("both.csv", "found rows of 2 accelerators; expected one accelerator; choose one: a100-sxm4-80gb, h100-sxm5-80gb"),
+        ("both.csv --hardware a100-sxm4-80gb", "Error: both.csv: found 1 usable row; expected at least one for each of"),
+        ("bad.csv nowhere.csv", "Error: nowhere.csv: No such file"),
+    ):
+        result = run(f"calibrate {arguments} --out mine.toml")
+        assert result.exit_code == 1
+        *named, error = result.stderr.splitlines()
+        assert [line.split(": ")[0].split(".csv ")[1] for line in named] == ["line 2 (a)", "line 3 (b)", "line 4 (c)"]
+        assert words in error
+    assert not (tmp_path / "mine.toml").exists()
+
+
+def test_a_fit_that_does_not_converge_writes_nothing(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(fitting, "MAX_STEPS", 1)
+    result = run(f"calibrate {calibration_table(tmp_path)} --out mine.toml")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: gemm.csv: fit: found no convergence in 1 steps; expected a fit that converges")
+    assert result.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["gemm.csv"]
+
+
+def test_an_output_that_is_a_folder_is_told_before_the_fit(run, tmp_path):
+    (tmp_path / "mine.toml").mkdir()
+    result = run("calibrate nowhere.csv --out mine.toml")
+    assert result.exit_code == 1
+    assert result.stderr == 'Error: command line: --out: found "mine.toml", a folder; expected a file; name a file in it\n'
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("hbm.eficiency", 'did you mean "system.accelerator.memory.hbm.efficiency"?'),
+        ("accelerator.memory.hbm.eficiency", 'did you mean "system.accelerator.memory.hbm.efficiency"?'),
+        ("efficiency", "write one of: "),
+        (",", "found no path"),
+    ],
+)
+def test_a_parameter_that_is_none_is_one_line(run, tmp_path, path, words):
+    result = run(f"calibrate {calibration_table(tmp_path)} --parameters {path} --out mine.toml")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: command line: --parameters: found ")
+    assert result.stderr.count("\n") == 1
+    assert words in result.stderr
+
+
 def test_list_names_every_config(run):
     everything = answer(run("list --json -"))
     assert set(everything) == {*FOLDERS.values(), "studies"}
@@ -336,6 +429,7 @@ def test_help_and_version(run):
         ("calibrate nowhere.csv --out mine.json", 1, ".toml"),
         ("calibrate nowhere.csv --out nowhere/mine.toml", 1, "a folder that exists"),
         ("calibrate nowhere.csv --prior-spread 0 --out mine.toml", 2, "--prior-spread"),
+        ("calibrate nowhere.csv --prior-spread nan --out mine.toml", 2, "--prior-spread"),
         ("calibrate --out mine.toml", 2, "FILE"),
         ("estimate gpt3-22b dgx-a100 --calibration nothing", 1, "configs/calibrations"),
         ("estimate gpt3-22b dgx-a100 --calibration nothing.toml", 1, "existing file"),

@@ -34,7 +34,10 @@ EXPECTED = {
     "stacks": "megatron-lm megatron-core megatron-deepspeed nemo nanotron llm-foundry-fsdp maxtext tensorrt-llm "
     "tensorrt-llm-pytorch vllm sglang lmdeploy llama.cpp fastertransformer deepspeed-mii huggingface",
     "models": "gpt3-22b gpt3-175b gpt3-310b gpt3-530b gpt3-1t llama-2-7b llama-2-13b llama-2-70b llama-3-8b llama-3-70b "
-    "llama-3.1-8b llama-3.1-70b llama-3.1-405b mixtral-8x7b",
+    "llama-3.1-8b llama-3.1-70b llama-3.1-405b llama-3.2-3b llama-4-scout llama-4-maverick mistral-7b mixtral-8x7b mixtral-8x22b "
+    "qwen2-7b qwen2-72b qwen2-57b-a14b qwen2.5-7b qwen2.5-32b qwen2.5-72b qwen3-8b qwen3-32b qwen3-30b-a3b qwen3-235b-a22b "
+    "deepseek-v2 deepseek-v3 kimi-k2 nemotron-4-15b nemotron-4-340b mpt-7b mpt-30b falcon-7b falcon-40b falcon-180b bloom-7b1 "
+    "bloom-176b opt-6.7b opt-13b opt-30b opt-66b opt-175b gpt-neox-20b gpt-j-6b palm-540b gpt2-medium gpt-7.5b gpt-oss-120b",
 }
 
 
@@ -63,6 +66,12 @@ SAME_ARCHITECTURE = {
     "gpt3-1t": "megatron-gpt-1008b",
     "llama-3.1-8b": "llama-3-8b",  # 3.1 trains longer contexts on the same dimensions
     "llama-3.1-70b": "llama-3-70b",
+    "llama-4-scout": "llama4-scout",
+    "qwen2.5-7b": "qwen2-7b",
+    "qwen2.5-72b": "qwen2-72b",
+    "nemotron-4-15b": "nemotron-15b",
+    "nemotron-4-340b": "nemotron-340b",
+    "gpt-7.5b": "megatron-gpt-7.5b",
 }
 
 
@@ -78,6 +87,63 @@ PUBLISHED = {row["name"]: float(row["published_params_billion"]) * 1e9 for row i
 def test_parameter_counts(name):
     published = PUBLISHED[SAME_ARCHITECTURE.get(name, name)]
     assert float(dp.load_model(name).parameters) == pytest.approx(published, rel=0.005)
+
+
+# Billions of parameters that a token passes, as the models' papers and cards round them, and how many of the two matrices of
+# embeddings they count: DeepSeek (README_WEIGHTS.md) and OpenAI (arXiv 2508.10925 Table 1) leave out the input's, a look-up.
+ACTIVE = {
+    "mixtral-8x7b": (12.9, 2),
+    "mixtral-8x22b": (39, 2),
+    "qwen2-57b-a14b": (14, 2),
+    "qwen3-30b-a3b": (3.3, 2),
+    "qwen3-235b-a22b": (22, 2),
+    "llama-4-scout": (17, 2),
+    "llama-4-maverick": (17, 2),
+    "deepseek-v2": (21, 1),
+    "deepseek-v3": (36.6, 1),
+    "kimi-k2": (32, 1),
+    "gpt-oss-120b": (5.13, 1),
+}
+
+
+def test_every_mixture_has_a_published_number_of_active_parameters():
+    mixtures = [name for name in available("models") if any(kind.mixture is not None for kind in dp.load_model(name).layers)]
+    assert sorted(ACTIVE) == mixtures
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_active_parameters(name):
+    """Within 2 %: half of the last of two digits."""
+    published, embeddings = ACTIVE[name]
+    model = dp.load_model(name)
+    active = sum(kind.count * kind.active_matrices(model.hidden) for kind in model.layers) + embeddings * model.embedding_parameters
+    assert float(active) / 1e9 == pytest.approx(published, rel=0.02)
+
+
+def test_weight_files_of_deepseek_v3():
+    """684,489,830,400 weights in BF16 and FP8 (Hugging Face's count of its files): the model, and the module that predicts a second
+    token with its own copies of both embeddings; scales and 256·58 routing biases, in FP32, are no weights of matrices or norms."""
+    model = dp.load_model("deepseek-v3")
+    assert float(model.parameters) == 671_026_419_200 - 256 * 58
+    assert float(model.parameters + model.mtp_parameters + 2 * model.embedding_parameters) == 684_489_830_400
+
+
+WEIGHT_FILES = {
+    "llama-3.2-3b": 3_212_749_824,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x22b": 140_620_634_112,
+    "qwen2-7b": 7_615_616_512,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen2.5-72b": 72_706_203_648,
+    "gpt2-medium": 354_823_168,
+    "llama-4-maverick": 401_583_781_376 - 871_932_416,  # without what sees images
+}
+
+
+@pytest.mark.parametrize("name", WEIGHT_FILES)
+def test_counts_of_weight_files(name):
+    """The sums of the tensors' sizes on Hugging Face, to the last one."""
+    assert float(dp.load_model(name).parameters) == WEIGHT_FILES[name]
 
 
 @pytest.mark.parametrize(

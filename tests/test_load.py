@@ -4,8 +4,7 @@ import copy
 import json
 from pathlib import Path
 
-import equinox as eqx
-import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from diffperf.errors import ConfigError, did_you_mean
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.system import System
 from diffperf.load import FOLDERS, available, config_root, load, read_toml
-from diffperf.quantity import replace
+from diffperf.quantity import replace, walk
 from diffperf.workload.model import Model
 
 MODEL = {
@@ -24,6 +23,10 @@ MODEL = {
     "tied_embeddings": False,
     "layers": [{"count": 32, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 11008, "gated": True}],
 }
+LAYERS = MODEL["layers"][0]
+MIXTURE = {"experts": 8, "experts_per_token": 2}
+LATENT = {"query_rank": 1536, "kv_rank": 512, "rotary_dim": 64, "value_dim": 128}
+MIXED = MODEL | {"layers": [LAYERS, LAYERS | {"mixture": MIXTURE, "latent": LATENT}]}
 TIER = {
     "name": "nvlink",
     "size": 8,
@@ -82,7 +85,7 @@ SYSTEM = {
     },
     "n_devices": 8,
 }
-TABLES = {Model: MODEL, System: SYSTEM, Accelerator: ACCELERATOR}
+TABLES = {Model: MIXED, System: SYSTEM, Accelerator: ACCELERATOR}
 
 
 def _toml(value, top=True) -> str:
@@ -126,7 +129,7 @@ def _check(error: ConfigError) -> None:
     for part in (error.file, error.found, error.expected, error.remedy):
         assert str(part).strip(), line
         assert " ".join(str(part).split()) in line
-    assert error.key in line
+    assert " ".join(error.key.split()) in line
     assert "Traceback" not in line
 
 
@@ -172,8 +175,27 @@ def test_references_are_relative_to_the_file_that_makes_them(tmp_path):
     assert str(system.accelerator.name) == "mine"
 
 
+def test_optional_parts_are_there_where_a_file_gives_them(tmp_path):
+    model = load(Model, _write(tmp_path, MIXED))
+    dense, mixed = model.layers
+    assert dense.mixture is None
+    assert dense.latent is None
+    assert float(mixed.mixture.experts) == 8
+    assert float(mixed.mixture.shared_ffn) == 0  # by default
+    assert float(mixed.latent.kv_rank) == 512
+    assert float(mixed.window) > 1e9
+
+
+def test_optional_parts_as_tables_of_their_own(tmp_path):
+    layers = _toml(LAYERS)
+    text = f"hidden = 4096\nvocabulary = 32000\ntied_embeddings = false\n[[layers]]\n{layers}[layers.mixture]\n{_toml(MIXTURE)}"
+    model = load(Model, _write(tmp_path, text))
+    assert float(model.layers[0].mixture.experts_per_token) == 2
+
+
 def test_strategy_fills_the_devices():
     assert float(dp.load_strategy({"tp": 8, "pp": 4}, n_devices=64).dp) == 2
+    assert float(dp.load_strategy({"tp": 8, "cp": 2}, n_devices=64).dp) == 4
     assert float(dp.load_strategy({"tp": 8, "pp": 4, "dp": 3}, n_devices=64).dp) == 3
     assert float(dp.load_strategy({"tp": 8}).dp) == 1
 
@@ -253,6 +275,19 @@ WRONG = [
     (Accelerator, ["memory", 0, "name"], "l1.5", "memory[0].name", ["without dots"]),
     (Accelerator, ["memory", 0, "name"], "", "memory[0].name", ["without dots"]),
     (Accelerator, ["memory", 0, "bandwith"], "1 TB/s", "memory[0].bandwith", ['did you mean "bandwidth"?']),
+    # Optional parts
+    (Model, ["layers", 0, "mixture"], 8, "layers[0].mixture", ["a table of Mixture keys"]),
+    (Model, ["layers", 0, "mixture"], "mixtral-8x7b", "layers[0].mixture", ["a table of Mixture keys"]),
+    (Model, ["layers", 0, "mixture"], [MIXTURE], "layers[0].mixture", ["a table of Mixture keys"]),
+    (Model, ["layers", 0, "mixture"], {}, "layers[0].mixture.experts", ["no such key", "add experts"]),
+    (Model, ["layers", 0, "mixture"], MIXTURE | {"experts": 0}, "layers[0].mixture.experts", ["from 1 to 4,096"]),
+    (Model, ["layers", 0, "mixture"], MIXTURE | {"experts": 8.5}, "layers[0].mixture.experts", ["a whole number"]),
+    (Model, ["layers", 0, "mixture"], MIXTURE | {"shared": 1}, "layers[0].mixture.shared", ['did you mean "shared_ffn"?']),
+    (Model, ["layers", 0, "latent"], LATENT | {"kv_rank": "wide"}, "layers[0].latent.kv_rank", ["wide", "a number"]),
+    (Model, ["layers", 0, "latent"], True, "layers[0].latent", ["a table of Latent keys"]),
+    (Model, ["layers", 0, "mixtur"], MIXTURE, "layers[0].mixtur", ['did you mean "mixture"?']),
+    (Model, ["layers", 0, "kv_rank"], 512, "layers[0].kv_rank", ["write latent = { query_rank = …, kv_rank = 512"]),
+    (Model, ["layers", 0, "experts"], 8, "layers[0].experts", ["write mixture = { experts = 8, experts_per_token = … }"]),
     # Structure
     (Model, ["layers"], {"count": 32}, "layers", ["array of tables"]),
     (Model, ["layers"], [], "layers", ["array of tables"]),
@@ -294,6 +329,13 @@ def test_one_wrong_item(tmp_path, cls, path, value, key, words):
     assert error.file.endswith("input.toml")
     for word in words:
         assert word in str(error)
+
+
+def test_experts_beside_the_other_keys_of_layers(tmp_path):
+    """As model files had them before mixtures were tables."""
+    error = _error(Model, _write(tmp_path, MODEL | {"layers": [LAYERS | MIXTURE]}))
+    assert error.key == "layers[0].experts"
+    assert error.remedy == "write mixture = { experts = 8, experts_per_token = 2 }"
 
 
 def test_an_error_in_a_referenced_file_names_that_file(tmp_path):
@@ -485,12 +527,294 @@ def test_huggingface_grouped_queries_and_experts(tmp_path):
     assert float(model.parameters) == pytest.approx(46_702_792_704, rel=1e-9)  # mistralai/Mixtral-8x7B
 
 
+# The published files of models with several kinds of layers, without what has no part in the dimensions.
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "attention_bias": False,
+    "first_k_dense_replace": 3,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "num_nextn_predict_layers": 1,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "tie_word_embeddings": False,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+}
+QWEN2_MOE = {
+    "model_type": "qwen2_moe",
+    "decoder_sparse_step": 1,
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "max_window_layers": 28,
+    "moe_intermediate_size": 2560,
+    "num_attention_heads": 28,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "shared_expert_intermediate_size": 20480,
+    "sliding_window": 65536,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+MIXTRAL = {
+    "model_type": "mixtral",
+    "hidden_size": 6144,
+    "intermediate_size": 16384,
+    "num_attention_heads": 48,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 56,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "vocab_size": 32000,
+}
+MAVERICK = {
+    "model_type": "llama4",
+    "text_config": {
+        "model_type": "llama4_text",
+        "attention_bias": False,
+        "attention_chunk_size": 8192,
+        "head_dim": 128,
+        "hidden_size": 5120,
+        "interleave_moe_layer_step": 2,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384,
+        "no_rope_layers": [],
+        "num_attention_heads": 40,
+        "num_experts_per_tok": 1,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 8,
+        "num_local_experts": 128,
+        "vocab_size": 202048,
+    },
+    "tie_word_embeddings": False,
+    "vision_config": {"model_type": "llama4_vision_model", "hidden_size": 1408, "num_hidden_layers": 34},
+}
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "experts_per_token": 4,
+    "head_dim": 64,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 18,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 8,
+    "num_local_experts": 128,
+    "sliding_window": 128,
+    "tie_word_embeddings": False,
+    "vocab_size": 201088,
+}
+MISTRAL = {
+    "model_type": "mistral",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "vocab_size": 32000,
+}
+QWEN2 = {
+    "model_type": "qwen2",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "max_window_layers": 28,
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "sliding_window": 131072,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+    "vocab_size": 152064,
+}
+FALCON_7B = {
+    "model_type": "falcon",
+    "alibi": False,
+    "bias": False,
+    "hidden_size": 4544,
+    "multi_query": True,
+    "new_decoder_architecture": False,
+    "num_attention_heads": 71,
+    "num_hidden_layers": 32,
+    "num_kv_heads": 71,
+    "parallel_attn": True,
+    "vocab_size": 65024,
+}
+FALCON_40B = {
+    "model_type": "falcon",
+    "bias": False,
+    "hidden_size": 8192,
+    "new_decoder_architecture": True,
+    "num_attention_heads": 128,
+    "num_hidden_layers": 60,
+    "num_kv_heads": 8,
+    "parallel_attn": True,
+    "vocab_size": 65024,
+}
+GPT_NEOX = {
+    "model_type": "gpt_neox",
+    "hidden_size": 6144,
+    "intermediate_size": 24576,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 44,
+    "tie_word_embeddings": False,
+    "vocab_size": 50432,
+}
+GPT_J = {
+    "model_type": "gptj",
+    "n_embd": 4096,
+    "n_head": 16,
+    "n_inner": None,
+    "n_layer": 28,
+    "n_positions": 2048,
+    "tie_word_embeddings": False,
+    "vocab_size": 50400,
+}
+BLOOM = {"model_type": "bloom", "n_embed": 4096, "n_layer": 30, "num_attention_heads": 32, "vocab_size": 250880}
+OPT = {
+    "model_type": "opt",
+    "dropout": 0.1,
+    "ffn_dim": 16384,
+    "hidden_size": 4096,
+    "max_position_embeddings": 2048,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "vocab_size": 50272,
+    "word_embed_proj_dim": 4096,
+}
+SHIPPED = {
+    "deepseek-v3": DEEPSEEK_V3,
+    "qwen2-57b-a14b": QWEN2_MOE,
+    "mixtral-8x22b": MIXTRAL,
+    "llama-4-maverick": MAVERICK,
+    "gpt-oss-120b": GPT_OSS,
+    "mistral-7b": MISTRAL,
+    "qwen2-7b": QWEN2,
+    "falcon-7b": FALCON_7B,
+    "falcon-40b": FALCON_40B,
+    "gpt-neox-20b": GPT_NEOX,
+    "gpt-j-6b": GPT_J,
+    "bloom-7b1": BLOOM,
+    "opt-6.7b": OPT,
+}
+
+
+def _numbers(model: Model) -> dict[str, list[float]]:
+    """Every input of a model by path."""
+    return {path: np.asarray(value).tolist() for path, _, value in walk(model)}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_huggingface_configs_are_the_shipped_models(tmp_path, name):
+    """Kinds of layers, experts, latents, windows and biases: written by hand in configs/, found by the reader here."""
+    assert _numbers(dp.load_model(_huggingface(tmp_path, SHIPPED[name]))) == _numbers(dp.load_model(name))
+
+
+def _kinds(folder: Path, config) -> list[tuple[int, bool, int | None]]:
+    """Of each kind of layers: how many, whether of experts, and the window."""
+    kinds = dp.load_model(_huggingface(folder, config)).layers
+    return [(int(kind.count), kind.mixture is not None, int(kind.window) if kind.window < 1e9 else None) for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    ("config", "kinds"),
+    [
+        (QWEN2_MOE | {"decoder_sparse_step": 2}, [(14, False, None), (14, True, None)]),
+        (QWEN2_MOE | {"mlp_only_layers": [0, 27]}, [(2, False, None), (26, True, None)]),
+        (QWEN2_MOE | {"use_sliding_window": True, "max_window_layers": 21}, [(21, True, None), (7, True, 65536)]),
+        (DEEPSEEK_V3 | {"moe_layer_freq": 2}, [(32, False, None), (29, True, None)]),  # of layers 4, 6, … 60
+        (DEEPSEEK_V3 | {"moe_layer_freq": [0] * 6 + [1] * 55}, [(6, False, None), (55, True, None)]),
+        (MAVERICK["text_config"] | {"interleave_moe_layer_step": 1}, [(36, True, 8192), (12, True, None)]),  # Scout
+        (MAVERICK["text_config"] | {"moe_layers": []}, [(36, False, 8192), (12, False, None)]),
+        (MAVERICK["text_config"] | {"no_rope_layers": [1, 0] * 24}, [(24, False, 8192), (24, True, None)]),
+        (GPT_OSS | {"layer_types": ["sliding_attention"] * 30 + ["full_attention"] * 6}, [(30, True, 128), (6, True, None)]),
+        (MISTRAL | {"sliding_window": None}, [(32, False, None)]),
+        (MISTRAL | {"model_type": "gemma2"}, [(16, False, 4096), (16, False, None)]),
+        (MISTRAL | {"model_type": "gemma3_text", "num_hidden_layers": 34}, [(29, False, 4096), (5, False, None)]),
+        (MISTRAL | {"sliding_window_pattern": 4}, [(24, False, 4096), (8, False, None)]),
+        (QWEN2 | {"model_type": "qwen3"}, [(28, False, None)]),
+    ],
+)
+def test_huggingface_kinds_of_layers(tmp_path, config, kinds):
+    """Which layers are of which kind: the rules of the families' own code (transformers, models/*/configuration_*.py)."""
+    assert _kinds(tmp_path, config) == kinds
+
+
+@pytest.mark.parametrize(
+    ("config", "switch", "on"),
+    [
+        (HUGGINGFACE, "qkv_biases", False),
+        (HUGGINGFACE | {"attention_bias": True}, "qkv_biases", True),
+        (QWEN2, "qkv_biases", True),
+        (QWEN2 | {"model_type": "qwen3", "attention_bias": False}, "qkv_biases", False),
+        (GPT_NEOX, "qkv_biases", False),  # all layers have biases
+        (GPT_NEOX | {"use_parallel_residual": False}, "parallel", False),
+        (FALCON_40B | {"parallel_attn": False}, "parallel", True),
+        (FALCON_7B | {"parallel_attn": False}, "parallel", False),
+        (FALCON_7B | {"bias": True}, "biases", True),
+        (HUGGINGFACE, "parallel", False),
+        (HUGGINGFACE | {"model_type": "cohere"}, "parallel", True),
+        (OPT, "dropout", True),
+        (OPT | {"dropout": 0.0}, "dropout", False),
+    ],
+)
+def test_huggingface_switches(tmp_path, config, switch, on):
+    (kind,) = dp.load_model(_huggingface(tmp_path, config)).layers
+    assert getattr(kind, switch).tolist() == [not on, on]
+
+
+def test_huggingface_mpt(tmp_path):
+    """The released MPT-30B: linear position biases, no others."""
+    config = {"model_type": "mpt", "d_model": 7168, "n_heads": 64, "n_layers": 48, "expansion_ratio": 4, "max_seq_len": 8192}
+    config |= {"vocab_size": 50432, "no_bias": True, "learned_pos_emb": True, "attn_config": {"alibi": True}}
+    model = dp.load_model(_huggingface(tmp_path, config))
+    norms = (2 * 48 + 1) * 7168
+    assert float(model.parameters) == 50432 * 7168 + 48 * 12 * 7168**2 + norms
+    learned = dp.load_model(_huggingface(tmp_path, config | {"attn_config": {"alibi": False}}))
+    assert float(learned.parameters - model.parameters) == 8192 * 7168
+
+
 BAD_HUGGINGFACE = {
     "encoder-decoder": (HUGGINGFACE | {"is_encoder_decoder": True}, "decoder-only"),
     "t5": ({"model_type": "t5", "d_model": 512}, "decoder-only"),
     "bert": (HUGGINGFACE | {"model_type": "bert"}, "decoder-only"),
     "state space": ({"model_type": "mamba"}, "decoder-only"),
-    "latent attention": (HUGGINGFACE | {"kv_lora_rank": 512}, "kv_lora_rank"),
+    "latent attention without its dimensions": (HUGGINGFACE | {"kv_lora_rank": 512}, "qk_rope_head_dim"),
+    "text rank": (DEEPSEEK_V3 | {"kv_lora_rank": "512"}, '"512"'),
+    "text rotary dimension": (DEEPSEEK_V3 | {"qk_rope_head_dim": [64]}, "qk_rope_head_dim"),
+    "no experts per token": ({k: v for k, v in MIXTRAL.items() if k != "num_experts_per_tok"}, "num_experts_per_tok"),
+    "text dense layers": (DEEPSEEK_V3 | {"first_k_dense_replace": "three"}, "first_k_dense_replace"),
+    "real sparse step": (QWEN2_MOE | {"decoder_sparse_step": 1.5}, "decoder_sparse_step"),
+    "text shared experts": (DEEPSEEK_V3 | {"n_shared_experts": "one"}, "n_shared_experts"),
+    "text window": (MISTRAL | {"sliding_window": "wide"}, "sliding_window"),
+    "real predicted tokens": (DEEPSEEK_V3 | {"num_nextn_predict_layers": 1.5}, "mtp_layers"),
+    "too few types of layers": (GPT_OSS | {"layer_types": ["full_attention"]}, "each of the 36 layers"),
+    "linear attention": (GPT_OSS | {"layer_types": ["linear_attention"] * 36}, "linear_attention"),
+    "numbers for types": (GPT_OSS | {"layer_types": [1] * 36}, "full_attention"),
+    "kimi linear": (DEEPSEEK_V3 | {"linear_attn_config": {"head_dim": 128}}, "linear_attn_config"),
+    "qwen3-next": (QWEN2_MOE | {"full_attention_interval": 4}, "linear attention"),
+    "sparse attention": (DEEPSEEK_V3 | {"index_topk": 2048}, "index_topk"),
+    "hybrid": (HUGGINGFACE | {"hybrid_override_pattern": "M-M*"}, "state-space"),
+    "dbrx": ({"model_type": "dbrx", "d_model": 6144, "ffn_config": {"moe_num_experts": 16}}, "moe_num_experts"),
+    "opt-350m": (OPT | {"word_embed_proj_dim": 512}, "word_embed_proj_dim"),
     "image classifier": ({"architectures": ["ResNet"], "num_labels": 1000}, "hidden_size"),
     "no hidden": ({k: v for k, v in HUGGINGFACE.items() if k != "hidden_size"}, "hidden_size"),
     "no layers": ({k: v for k, v in HUGGINGFACE.items() if k != "num_hidden_layers"}, "num_hidden_layers"),
@@ -502,8 +826,8 @@ BAD_HUGGINGFACE = {
     "zero heads": (HUGGINGFACE | {"num_attention_heads": 0}, "heads"),
     "negative layers": (HUGGINGFACE | {"num_hidden_layers": -1}, "-1"),
     "nan vocabulary": (HUGGINGFACE | {"vocab_size": float("nan")}, "NaN"),
-    "list experts": (HUGGINGFACE | {"num_local_experts": [8]}, "[8]"),
-    "text experts": (HUGGINGFACE | {"num_local_experts": "8 of them"}, "8 of them"),
+    "list experts": (MIXTRAL | {"num_local_experts": [8]}, "[8]"),
+    "text experts": (MIXTRAL | {"num_local_experts": "8 of them"}, "8 of them"),
     "huge": (HUGGINGFACE | {"hidden_size": 10**400}, "hidden"),
     "list": ([HUGGINGFACE], "object"),
     "number": ("7", "object"),
@@ -525,15 +849,44 @@ def test_what_is_no_decoder_transformer(tmp_path, config, word):
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
-@given(st.sampled_from(sorted(HUGGINGFACE)), VALUES)
-def test_random_huggingface_corruption(tmp_path, key, value):
+@given(st.sampled_from([HUGGINGFACE, DEEPSEEK_V3, QWEN2_MOE, MAVERICK["text_config"], GPT_OSS, FALCON_40B, OPT]), st.data())
+def test_random_huggingface_corruption(tmp_path, config, data):
+    key, value = data.draw(st.sampled_from(sorted(config))), data.draw(VALUES)
     try:
-        load(Model, _huggingface(tmp_path, _edited(HUGGINGFACE, [key], value)))
+        load(Model, _huggingface(tmp_path, _edited(config, [key], value)))
     except ConfigError as error:
         _check(error)
 
 
 # The command line's assignments, and what must fit together ----------------------------------------------------------
+
+
+def test_override_reaches_into_optional_parts(tmp_path):
+    model = load(Model, _write(tmp_path, MIXED))
+    changed = dp.override(model, {"layers.1.mixture.experts": "16", "layers.1.latent.kv_rank": 256})
+    assert float(changed.layers[1].mixture.experts) == 16
+    assert float(changed.layers[1].latent.kv_rank) == 256
+    assert changed.layers[0].mixture is None
+    assert float(model.layers[1].mixture.experts) == 8
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("layers.0.mixture.experts", ["layers.0.mixture has no parts"]),
+        ("layers.0.mixture", ["a part that is not there"]),
+        ("layers.1.mixture", ["go on with one of: experts, experts_per_token, shared_ffn"]),
+        ("layers.1.mixture.expert", ['did you mean "experts"?']),
+        ("layers.1.experts", ["known: "]),
+    ],
+)
+def test_override_refuses_parts_that_are_not_there(tmp_path, path, words):
+    model = load(Model, _write(tmp_path, MIXED))
+    with pytest.raises(ConfigError) as caught:
+        dp.override(model, {path: "8"})
+    _check(caught.value)
+    for word in words:
+        assert word in str(caught.value)
 
 
 def test_override_changes_inputs(system):
@@ -611,7 +964,7 @@ def test_combinations_that_cannot_be(gpt, table, phase, key, words):
 
 def test_devices_must_be_the_product_of_the_degrees(gpt):
     system = dp.load_system("dgx-a100", n_devices=64)
-    with pytest.raises(ConfigError, match=r"tp·pp·dp = 8·4·1 = 32") as caught:
+    with pytest.raises(ConfigError, match=r"tp·pp·dp·cp = 8·4·1·1 = 32") as caught:
         dp.check(gpt, system, dp.load_strategy({"tp": 8, "pp": 4, "dp": 1}))
     assert "set the devices to 32" in caught.value.remedy
 
@@ -628,7 +981,7 @@ def test_combinations_that_can_be(gpt, system, strategy):
         ({"tp": "eight"}, "tp"),
         ({"tpp": 8}, "tpp"),
         ({"recompute": "selectiv"}, "recompute"),
-        ({"zero": 3}, "zero"),
+        ({"zero": 4}, "zero"),
         ({"precision": "bf17"}, "precision"),
         ({"sequence_parallel": "maybe"}, "sequence_parallel"),
         ({"optimizer_bytes": 12}, "optimizer_bytes"),
@@ -645,10 +998,10 @@ def test_read_toml_gives_the_table(tmp_path):
     assert read_toml(_write(tmp_path, MODEL)) == MODEL
 
 
-@pytest.mark.parametrize(("path", "value", "words"), [("kv_heads", 7.0, "divisor"), ("experts_per_token", 3.0, "experts")])
+@pytest.mark.parametrize(("path", "value", "words"), [("kv_heads", 7.0, "divisor"), ("mixture.experts_per_token", 9.0, "experts")])
 def test_impossible_layers_are_refused(path, value, words):
-    model, system = dp.load_model("llama-2-7b"), dp.load_system("dgx-a100")
-    model = eqx.tree_at(lambda m: getattr(m.layers[0], path), model, jnp.asarray(value))
+    system = dp.load_system("dgx-a100")
+    model = replace(dp.load_model("mixtral-8x7b"), {f"layers.0.{path}": value})
     with pytest.raises(ConfigError, match=words):
         dp.check(model, system, dp.load_strategy({"tp": 8, "global_batch": 8}, n_devices=8))
 

@@ -46,6 +46,11 @@ class Cart(eqx.Module):
     weight: Scalar = quantity("kg", "empty", bounds=(1, 100), default=20, integer=True, log=False)
 
 
+class Bike(eqx.Module):
+    front: Wheel
+    spare: Wheel | None = None
+
+
 class Ride(eqx.Module):
     time: Scalar = output("s", "from start to end")
 
@@ -115,6 +120,19 @@ def test_walk_visits_every_declared_leaf_in_order(cart):
     assert all(declared is not None for _, declared, _ in walk(cart))
     assert [float(value) for _, value in numeric(cart).values()] == [1, 5, 2.5, 5, 3, 7, 20]
     assert list(numeric(cart, kind="price")) == ["wheels.left.price", "wheels.right.price", "axle.price"]
+
+
+def test_an_optional_part_has_paths_where_it_is():
+    light, laden = Bike(Wheel("front", 1)), Bike(Wheel("front", 1), Wheel("spare", 2))
+    assert list(numeric(light)) == ["front.radius", "front.price"]
+    assert list(numeric(laden)) == ["front.radius", "front.price", "spare.radius", "spare.price"]
+    assert locate(light, "spare") == (None, None)
+    with pytest.raises(KeyError) as caught:
+        locate(light, "spare.radius")
+    assert caught.value.args[0] == ([], "radius")
+    changed = replace(laden, {"spare.radius": 5, "front.radius": 4})
+    assert [float(value) for _, value in numeric(changed).values()] == [4, 5, 5, 5]
+    assert replace(light, {"front.radius": 4}).spare is None
 
 
 def test_locate_finds_what_walk_visits(cart):

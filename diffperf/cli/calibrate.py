@@ -1,5 +1,6 @@
 """diffperf calibrate: the values of efficiencies and overheads that measurements tell."""
 
+import math
 from pathlib import Path
 
 import click
@@ -12,7 +13,16 @@ from diffperf.errors import ConfigError
 
 
 def _paths(ctx, parameter, values: tuple[str, ...]) -> list[str] | None:
-    return [path.strip() for value in values for path in value.split(",") if path.strip()] or None
+    paths = [path.strip() for value in values for path in value.split(",") if path.strip()]
+    if values and not paths:
+        raise ConfigError("command line", "--parameters", "no path", "PATH,PATH", "name one, or leave the option out to fit all")
+    return paths or None
+
+
+def _finite(ctx, parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter("a standard deviation is a finite number")
+    return value
 
 
 def _toml(ctx, parameter, value: str) -> Path:
@@ -21,6 +31,8 @@ def _toml(ctx, parameter, value: str) -> Path:
         raise ConfigError("command line", "--out", f'"{value}"', "a file name ending in .toml", "rename it")
     if not path.parent.is_dir():
         raise ConfigError("command line", "--out", f'"{value}"', "a file in a folder that exists", "create the folder")
+    if path.is_dir():
+        raise ConfigError("command line", "--out", f'"{value}", a folder', "a file", "name a file in it")
     return path
 
 
@@ -33,7 +45,7 @@ def _toml(ctx, parameter, value: str) -> Path:
 )  # fmt: skip
 @click.option("--stack", metavar="NAME", help="whose software's values paths into stack mean [the system's]")
 @click.option(
-    "--prior-spread", type=click.FloatRange(min=0, min_open=True), metavar="X",
+    "--prior-spread", type=click.FloatRange(min=0, min_open=True), metavar="X", callback=_finite,
     help="how uncertain configured values are: standard deviation of their logarithm [as declared, mostly 0.35]",
 )  # fmt: skip
 @click.option("--folds", type=click.IntRange(min=2), default=5, show_default=True, help="of the cross-validation")
@@ -48,11 +60,16 @@ def calibrate(files, hardware, paths, stack, prior_spread, folds, json_file, plo
     """
     from diffperf.explore.calibrate import calibrate as fit_to
     from diffperf.explore.calibration_file import write_calibration
+    from diffperf.explore.measurements import read_measurements
 
+    tables = []
+    for file in files:
+        tables.append(read_measurements(file))
+        # At once, so that bad rows are named also where no fit comes of the others.
+        for fault in tables[-1].faults:
+            click.echo(fault.message, err=True)
     with progress("fitting"):
-        found = fit_to(files, hardware, paths, stack=stack, prior_spread=prior_spread, folds=folds)
-    for message in found.faults:
-        click.echo(message, err=True)
+        found = fit_to(tables, hardware, paths, stack=stack, prior_spread=prior_spread, folds=folds)
     write_calibration(found, out)
 
     rows, terminal = sum(source.rows for source in found.sources), console(json_file)

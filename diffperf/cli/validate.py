@@ -29,10 +29,13 @@ def validate(ctx, file, by, calibration, json_file, plot):
     summaries, overall = found.summaries(by), found.summary()
 
     out = console(json_file)
-    evaluated = overall.rows - sum(overall.skipped.values())
-    title = f"{Path(file).name} ({found.kind}): {evaluated:,} of {overall.rows:,} rows evaluated"
-    out.print(f"[bold]{title}[/bold]", "", errors_table({**summaries, "overall": overall}, by), sep="\n", soft_wrap=True)
-    if by == "group":
+    title = f"{Path(file).name} ({found.kind}): {_evaluated(overall):,} of {overall.rows:,} rows evaluated"
+    out.print(f"[bold]{title}[/bold]", soft_wrap=True)
+    if not _evaluated(overall):
+        out.print("", "Nothing could be evaluated, for the reasons counted below.", sep="\n")
+    if overall.metrics:
+        out.print("", errors_table({**summaries, "overall": overall}, by), sep="\n", soft_wrap=True)
+    if overall.metrics and by == "group":
         evaluated_on = {name: one for name, one in found.summaries("hardware").items() if one.metrics}
         out.print("", errors_table(evaluated_on, "hardware"), sep="\n")
     if overall.oom:
@@ -56,6 +59,11 @@ def _table(*columns: str, left: int) -> Table:
     return rows
 
 
+def _evaluated(summary) -> int:
+    """How many rows were neither bad nor skipped."""
+    return summary.rows - sum(summary.skipped.values())
+
+
 def errors_table(summaries, by: str) -> Table:
     """|predicted/measured − 1| by group and column, and the mean of the signed error."""
     rows = _table(by, "column", "n", "mean", "median", "p90", "bias", left=2)
@@ -64,7 +72,8 @@ def errors_table(summaries, by: str) -> Table:
             shares = (f"{value:.1%}" for value in (errors.mean_ape, errors.median_ape, errors.p90_ape))
             rows.add_row("" if index else name, column, f"{errors.n:,}", *shares, f"{errors.bias:+.1%}")
         if not summary.metrics:
-            rows.add_row(name, "–", "0")
+            # Rows may tell of running out of memory alone, which has a table of its own.
+            rows.add_row(name, "–" if _evaluated(summary) else "no row evaluated", "0")
     return rows
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from diffperf.estimate.topology import Fabric, shares
 from diffperf.hardware.network import CollectiveLibrary
 from diffperf.quantity import Scalar, Weights
-from diffperf.relax import Relaxation
+from diffperf.relax import Relaxation, inverse, larger
 
 _NEVER = 1e6  # s: what a library lacks is never the fastest, nor as fast as nothing to do
 
@@ -58,13 +58,13 @@ def one_shot(fabric: Fabric, weights: Weights) -> Algorithm:
 
 def in_network(fabric: Fabric) -> Algorithm:
     """All-reduce by switches (Graham et al., COMHPC 2016): a device sends its buffer and multicasts its part of the result."""
-    work = (fabric.present + fabric.own) / jnp.maximum(fabric.reduction, _LEAST_REDUCTION)
+    work = (fabric.present + fabric.own) * inverse(larger(fabric.reduction, _LEAST_REDUCTION))
     return Algorithm(2 * fabric.present, work, lacks_reduction(fabric))
 
 
 def lacks_reduction(fabric: Fabric) -> Scalar:
     """1 where switches do not reduce."""
-    return jnp.maximum(1 - fabric.reduction / _LEAST_REDUCTION, 0.0)
+    return larger(1 - fabric.reduction * (1 / _LEAST_REDUCTION), 0.0)
 
 
 def wire_time(wire: Scalar, ramp: Scalar) -> Scalar:
@@ -73,7 +73,7 @@ def wire_time(wire: Scalar, ramp: Scalar) -> Scalar:
     Pieces of a pipeline that each cost a fixed time make it (√wire + √ramp)² when their number is the best one; the cross term
     2·√(wire·ramp) is met by 2·wire·√(ramp / (wire + ramp)), which has a slope at 0.
     """
-    return ramp + wire + 2 * wire * jnp.sqrt(ramp / (wire + ramp))
+    return ramp + wire + 2 * wire * jnp.sqrt(ramp * inverse(wire + ramp))
 
 
 class Wire(eqx.Module):
@@ -86,7 +86,7 @@ class Wire(eqx.Module):
 
     def quick(self, algorithm: Algorithm) -> Scalar:
         """By the low-latency protocol."""
-        wire = algorithm.work * (self.seconds / self.library.low_latency_bandwidth)
+        wire = algorithm.work * (self.seconds * inverse(self.library.low_latency_bandwidth))
         return algorithm.hops * self.fabric.hop + wire + _NEVER * algorithm.missing
 
     def bulk(self, algorithm: Algorithm) -> Scalar:
@@ -99,7 +99,7 @@ class Wire(eqx.Module):
         latency = algorithm.hops * self.fabric.hop + _NEVER * algorithm.missing
         wire = algorithm.work * self.seconds
         bulk = latency + self.library.message_startup + wire_time(wire, self.fabric.ramp)
-        return [latency + wire / self.library.message_bandwidth, bulk]
+        return [latency + wire * inverse(self.library.message_bandwidth), bulk]
 
 
 def reduce_scatter(wire: Wire, relax: Relaxation) -> Scalar:
@@ -123,7 +123,7 @@ def broadcast(wire: Wire, relax: Relaxation) -> Scalar:
     fabric = wire.fabric
     ring = Algorithm(fabric.steps, fabric.slowdown * fabric.present)
     tree = Algorithm(fabric.doublings * fabric.reach, fabric.doublings * fabric.tree)
-    work = fabric.present / jnp.maximum(fabric.reduction, _LEAST_REDUCTION)
+    work = fabric.present * inverse(larger(fabric.reduction, _LEAST_REDUCTION))
     multicast = Algorithm(2 * fabric.present, work, lacks_reduction(fabric))
     return relax.minimum(*map(wire.quick, (ring, tree)), *map(wire.bulk, (ring, tree, multicast)))
 
@@ -138,4 +138,4 @@ def send(wire: Wire, relax: Relaxation) -> Scalar:
     """A buffer from one member to a neighbour, in one piece: there is no pipeline to fill."""
     library, present = wire.library, wire.fabric.present
     latency, seconds = present * wire.fabric.hop, present * wire.seconds
-    return relax.minimum(latency + seconds / library.message_bandwidth, latency + library.message_startup + seconds)
+    return relax.minimum(latency + seconds * inverse(library.message_bandwidth), latency + library.message_startup + seconds)

@@ -5,7 +5,9 @@ number of members per domain. Collectives work tier by tier, each with its best 
 tiers at once, in rings through all members.
 """
 
+import itertools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,7 +20,7 @@ from diffperf.estimate.topology import Fabric, offer
 from diffperf.hardware.network import CollectiveLibrary
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
-from diffperf.relax import Relaxation
+from diffperf.relax import Relaxation, inverse
 
 
 class Transfer(eqx.Module):
@@ -26,6 +28,11 @@ class Transfer(eqx.Module):
 
     time: Scalar
     sent: Float[Array, " tiers"]
+
+    @classmethod
+    def nothing(cls, system: System) -> "Transfer":
+        """No communication."""
+        return cls(jnp.zeros_like(system.n_devices), jnp.zeros_like(jnp.stack([tier.size for tier in system.network])))
 
     def __add__(self, other: "Transfer") -> "Transfer":
         return Transfer(self.time + other.time, self.sent + other.sent)
@@ -53,7 +60,7 @@ class Group(eqx.Module):
     @property
     def _within(self) -> Float[Array, " tiers"]:
         """Members within one domain of the tier inside each; one inside the innermost."""
-        return self._across / self.fabric.ways
+        return self._across * inverse(self.fabric.ways)
 
     def _finish(self, time: Scalar, sent: Float[Array, " tiers"]) -> Transfer:
         """Adds what every collective pays; all wait for the rank that comes last."""
@@ -62,14 +69,16 @@ class Group(eqx.Module):
     def _on_tiers(self, algorithm: Callable[[Wire, Relaxation], Scalar], volumes: Float[Array, " tiers"]) -> Float[Array, " tiers"]:
         """Time of an algorithm on each tier for the buffers it gets there."""
 
-        def on(fabric, alternative, volume):
-            return algorithm(Wire(fabric, self.library, alternative, volume / fabric.rate), self.relax)
+        def on(fabric, library, alternative, volume):
+            return algorithm(Wire(fabric, library, alternative, volume * inverse(fabric.rate)), self.relax)
 
-        return jax.vmap(on)(self.fabric, self.alternative, volumes)
+        # Spread over the tiers here, and not wherever it is used: derivatives then add up over them once.
+        library = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(volumes), *leaf.shape)), self.library)
+        return jax.vmap(on)(self.fabric, library, self.alternative, volumes)
 
     def _by_tiers(self, algorithm: Callable[[Wire, Relaxation], Scalar], volume: Scalar, rounds: float) -> Transfer:
         """Tier by tier from the inside out and back in, or in rings through all tiers: the faster."""
-        left = volume / self._within
+        left = volume * inverse(self._within)
         time, sent = jnp.sum(self._on_tiers(algorithm, left)), rounds * self.fabric.part * left
         if len(self.fabric.ways) > 1:
             time = self.relax.minimum(time, *self._rings(volume, rounds))
@@ -83,11 +92,12 @@ class Group(eqx.Module):
         """
         fabric, library, within, across = self.fabric, self.library, self._within, self._across
         degree = across[-1]
-        volume = volume * (rounds * (1 - 1 / degree) + library.own_share / degree)
-        latency = jnp.sum(rounds * (degree / within - degree / across) * fabric.hop)
-        wire = self.relax.reduce_maximum(fabric.present * fabric.slowdown * volume / (within * fabric.rate))
+        own = inverse(degree)
+        volume = volume * (rounds * (1 - own) + library.own_share * own)
+        latency = jnp.sum(rounds * degree * (inverse(within) - inverse(across)) * fabric.hop)
+        wire = self.relax.reduce_maximum(fabric.present * fabric.slowdown * volume * inverse(within * fabric.rate))
         ramp = jnp.sum(fabric.present * fabric.ramp) + 1e-6 * fabric.ramp[0]  # not 0 for a group of one
-        return [latency + wire / library.low_latency_bandwidth, latency * library.bulk_latency + wire_time(wire, ramp)]
+        return [latency + wire * inverse(library.low_latency_bandwidth), latency * library.bulk_latency + wire_time(wire, ramp)]
 
     def all_reduce(self, volume: Scalar) -> Transfer:
         """All-reduce of a `volume`-byte buffer.
@@ -111,7 +121,7 @@ class Group(eqx.Module):
 
     def all_to_all(self, volume: Scalar) -> Transfer:
         """All-to-all of a `volume`-byte send buffer: to the members that a tier connects, over that tier; all tiers at once."""
-        shares = volume * self._across / self._across[-1]
+        shares = volume * self._across * inverse(self._across[-1])
         time = self.relax.reduce_maximum(self._on_tiers(algorithms.all_to_all, shares))
         return self._finish(time, self.fabric.part * shares)
 
@@ -119,7 +129,8 @@ class Group(eqx.Module):
         """`volume` bytes from a rank to its neighbour, averaged over the hops along the group: most stay on the inner tiers."""
         degree = self._across[-1]
         # Of degree − 1 hops, (domains − 1) cross each tier's boundary; the rest stay inside.
-        share = (degree / self._within - degree / self._across) / (degree - 1 + (1 - self.starts))
+        crossing = inverse(self._within) - inverse(self._across)
+        share = degree * crossing * inverse(degree - 1 + (1 - self.starts))
         times = self._on_tiers(algorithms.send, volume * jnp.ones_like(self.members))
         return Transfer(jnp.sum(share * times) + self.startup, share * volume)
 
@@ -133,7 +144,7 @@ def place(system: System, degree: Scalar, stride: Scalar, relax: Relaxation) -> 
     for tier in system.network[:-1]:
         counts.append(relax.minimum(relax.maximum(tier.size / stride, counts[-1]), degree))
     counts = jnp.stack(jnp.broadcast_arrays(*counts, degree))
-    members = counts[1:] / counts[:-1]
+    members = counts[1:] * inverse(counts[:-1])
 
     tiers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *system.network)
     inside = jnp.concatenate([jnp.ones_like(tiers.size[:1]), tiers.size[:-1]])
@@ -145,10 +156,25 @@ def place(system: System, degree: Scalar, stride: Scalar, relax: Relaxation) -> 
     return Group(members, starts, fabric, alternative, startup, library, relax)
 
 
-def several(
-    collective: Callable[[Group, Scalar], Transfer], system: System, relax: Relaxation, *groups: tuple[Scalar, Scalar, Scalar]
-) -> list[Transfer]:
-    """A collective by each of several groups, given as (degree, stride, volume), in one traced program."""
-    columns = (jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column))) for column in zip(*groups, strict=True))
-    transfers = jax.vmap(lambda degree, stride, volume: collective(place(system, degree, stride, relax), volume))(*columns)
-    return [jax.tree.map(lambda leaf, i=i: leaf[i], transfers) for i in range(len(groups))]
+class Request(NamedTuple):
+    """A collective that a group of `degree` ranks, `stride` devices apart, runs on `volume` bytes."""
+
+    collective: Callable[[Group, Scalar], Transfer]  # a method of `Group`
+    degree: Scalar
+    stride: Scalar
+    volume: Scalar
+
+
+def transfers(system: System, relax: Relaxation, requests: dict[str, Request]) -> dict[str, Transfer]:
+    """How long each collective takes: all groups are placed, and each kind of collective evaluated, in one traced expression."""
+    by_kind = sorted(requests, key=lambda name: requests[name].collective.__name__)
+    columns = zip(*(requests[name][1:] for name in by_kind), strict=True)
+    degree, stride, volume = (jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column))) for column in columns)
+    groups = jax.vmap(lambda degree, stride: place(system, degree, stride, relax))(degree, stride)
+    found = {}
+    for _, alike in itertools.groupby(enumerate(by_kind), key=lambda numbered: requests[numbered[1]].collective.__name__):
+        rows, names = zip(*alike, strict=True)
+        own, own_volume = jax.tree.map(lambda leaf: leaf[rows[0] : rows[-1] + 1], (groups, volume))  # noqa: B023
+        result = jax.vmap(requests[names[0]].collective)(own, own_volume)
+        found |= {name: jax.tree.map(lambda leaf, i=i: leaf[i], result) for i, name in enumerate(names)}
+    return found

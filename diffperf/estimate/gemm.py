@@ -4,9 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from diffperf.estimate.machine import Machine, Work, fourth_root, longest, memory_times, overlapping, power_time
+from diffperf.estimate.machine import Machine, Work, fourth_root, longest, memory_times, overlapping, power_time, stream_time
 from diffperf.hardware import accelerator as formats
 from diffperf.quantity import Scalar
+from diffperf.relax import inverse, larger, smaller
 from diffperf.workload.operators import Gemms
 
 # Tiles (rows, columns) that a compute unit may work on: the shapes CUTLASS ships as defaults for large, medium, skinny GEMMs; the
@@ -19,7 +20,8 @@ def _blocks(machine: Machine) -> list[Scalar]:
 
     The innermost level is that of a cluster of compute units; the others are shared by all.
     """
-    return [jnp.sqrt(capacity / (3 * machine.width)) for capacity in machine.accelerator.reuse_capacities]
+    per_byte = inverse(3 * machine.width)
+    return [jnp.sqrt(capacity * per_byte) for capacity in machine.accelerator.reuse_capacities]
 
 
 def gemm_work(gemms: Gemms, machine: Machine) -> Work:
@@ -32,13 +34,13 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     candidate wins. Formats under 16 bits add the kernels that convert the activations.
     """
     relax, accelerator, matrix = machine.relax, machine.accelerator, machine.matrix
-    m, n, k, batch = gemms.m, gemms.n, gemms.k, gemms.batch
+    m, n, k, batch = gemms.m, gemms.n, gemms.k, larger(gemms.batch, 1.0)
     first_block, *outer_blocks = _blocks(machine)
     rows, columns = jnp.asarray(TILES.T[..., None], m.dtype)
 
     def traffic(row_block, column_block):
-        left = m * k * relax.maximum(n / column_block, 1.0)
-        right = k * n * relax.maximum(m / row_block, 1.0)
+        left = m * k * relax.maximum(n * inverse(column_block), 1.0)
+        right = k * n * relax.maximum(m * inverse(row_block), 1.0)
         return batch * (machine.width * (left + right) + machine.output_width * m * n)
 
     side = jnp.sqrt(accelerator.cluster)
@@ -46,13 +48,14 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     outer = [traffic(block, block) for block in outer_blocks]
 
     # A tile runs through K at its share of the peak rate, yet never faster than the pipeline of its main loop.
-    unit_rate = matrix.rate * matrix.efficiency / accelerator.compute_units
-    per_tile = k * relax.maximum(2 * rows * columns / unit_rate, matrix.k_latency)
+    unit_flop = machine.flop * inverse(matrix.efficiency) * accelerator.compute_units
+    per_tile = k * relax.maximum(2 * rows * columns * unit_flop, matrix.k_latency)
     tiles = batch * relax.ceil(m / rows) * relax.ceil(n / columns)
-    power = power_time(machine, gemms.flops, [inner, *outer])
+    flops = 2 * m * n * k * batch
+    power = power_time(machine, flops, [inner, *outer])
 
     def candidates(parts: Scalar, partial_bytes):
-        waves = relax.ceil(tiles * parts / accelerator.compute_units) / parts
+        waves = relax.ceil(tiles * parts / accelerator.compute_units) * inverse(parts)
         return waves * per_tile, *memory_times(machine, [inner + partial_bytes, *outer]), power
 
     # Partial products are written in fp32 to the level outside the innermost, and read again.
@@ -63,8 +66,8 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     fastest = relax.minimum(*(relax.reduce_minimum(overlapping(unit, *times)) for times in (whole, in_parts)))
     time = fourth_root(unit, fastest) + machine.kernel_overhead
     # The largest tile moves the fewest bytes between the innermost levels: what energy is charged for.
-    work = Work(time, gemms.flops, jnp.stack([relax.reduce_minimum(inner), *outer]))
-    return work + _conversion(batch * m * k, machine)
+    work = Work(time, flops, jnp.stack([relax.reduce_minimum(inner), *outer]))
+    return (work + _conversion(batch * m * k, machine)) * smaller(gemms.batch, 1.0)
 
 
 def _conversion(elements: Float[Array, " operators"], machine: Machine) -> Work:
@@ -72,6 +75,5 @@ def _conversion(elements: Float[Array, " operators"], machine: Machine) -> Work:
     matrix = machine.matrix
     bytes_ = machine.converted * matrix.conversion_passes * elements * (machine.output_width + machine.width)
     levels = len(machine.accelerator.memory) - 1
-    streamed = memory_times(machine, [bytes_] * levels)[-1] - machine.accelerator.device_memory.latency
-    time = machine.converted * matrix.conversion_latency + streamed
+    time = machine.converted * matrix.conversion_latency + stream_time(machine, bytes_)
     return Work(time, jnp.zeros_like(time), jnp.stack([bytes_] * levels))

@@ -4,11 +4,11 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.cost.ownership import Cost, run_cost
-from diffperf.estimate.collectives import place
+from diffperf.estimate.collectives import Group, Request, Transfer, transfers
+from diffperf.estimate.communication import strides
 from diffperf.estimate.energy import Energy, energy
-from diffperf.estimate.gemm import gemm_work
-from diffperf.estimate.layer import average_layer, layer_forward
-from diffperf.estimate.machine import Machine
+from diffperf.estimate.layer import LayerWork, Pass, inference_layers
+from diffperf.estimate.machine import Machine, Work
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
 from diffperf.relax import Exact, Relaxation
@@ -63,30 +63,59 @@ class GenerationReport(Readable):
     cost: Cost
 
 
-def _pass(model: Model, system: System, strategy: Strategy, queries: Scalar, context: Scalar, relax: Relaxation):
-    """One pass of `queries` tokens of every sequence through all stages, one after the other: (PassTime, Energy)."""
+def _passes(
+    model: Model, system: System, strategy: Strategy, passes: dict[str, Pass], relax: Relaxation
+) -> dict[str, tuple[PassTime, Energy]]:
+    """Passes through all stages, one after the other, by name: where their time goes, and their energy."""
     machine = Machine.of(system, strategy, relax)
-    sequences = strategy.global_batch / strategy.dp
-    residual = sequences * queries * model.hidden * machine.width
-
-    forward = average_layer(model, lambda kind: layer_forward(kind, model, strategy, machine, sequences, queries, context))
-    head_work = gemm_work(head(model, strategy.tp, sequences), machine).total()
+    logits = head(model, strategy.tp, strategy.global_batch / strategy.dp)  # of one token of every sequence
+    layers, gemms = inference_layers(model, strategy, machine, passes, {"head": logits})
+    apart = strides(strategy)
+    residuals = {name: one.sequences * one.queries * model.hidden * machine.activation for name, one in passes.items()}
     # Two all-reduces a layer, one after attention and one after the MLP (arXiv 1909.08053 §3).
-    tensor_parallel = place(system, strategy.tp, 1.0, relax).all_reduce(residual) * (2 * model.depth)
-    transfers = place(system, strategy.pp, strategy.tp * strategy.dp, relax).send(residual / strategy.tp) * (strategy.pp - 1)
+    requests = {}
+    for name, bytes_ in residuals.items():
+        requests[f"tensor {name}"] = Request(Group.all_reduce, strategy.tp, apart["tp"], bytes_)
+        requests[f"boundary {name}"] = Request(Group.send, strategy.pp, apart["pp"], bytes_ / strategy.tp)
+    found, logits = transfers(system, relax, requests), gemms["head"].total()
 
-    layers = forward * model.depth
+    def one(name: str) -> tuple[PassTime, Energy]:
+        tensor = found[f"tensor {name}"] * (2 * model.depth)
+        return _pass(model, system, strategy, layers[name] * model.depth, logits, tensor, found[f"boundary {name}"])
+
+    return {name: one(name) for name in passes}
+
+
+def _pass(
+    model: Model, system: System, strategy: Strategy, layers: LayerWork, logits: Work, tensor_parallel: Transfer, send: Transfer
+) -> tuple[PassTime, Energy]:
+    """One pass from the work of all layers and the communication between them."""
+    transfers = send * (strategy.pp - 1)
     breakdown = PassTime(
         matmul=layers.matmul.time,
         attention=layers.attention.time,
         elementwise=layers.elementwise.time,
-        head=head_work.time,
+        head=logits.time,
         tensor_parallel=tensor_parallel.time,
         pipeline_transfers=transfers.time,
     )
     share = 1 / strategy.pp  # of the whole model's work that an average device does
-    work, sent = (layers.total + head_work) * share, tensor_parallel * share + transfers * share
+    work, sent = (layers.total + logits) * share, tensor_parallel * share + transfers * share
     return breakdown, energy(system, strategy.precision, work, sent, breakdown.total)
+
+
+def _prompt(strategy: Strategy) -> Pass:
+    """The prompts of all sequences of a replica."""
+    return Pass(strategy.global_batch / strategy.dp, strategy.sequence_length, strategy.sequence_length, generating=False)
+
+
+def _token(strategy: Strategy) -> Pass:
+    """One token of every sequence of a replica, at the mean context of the generation.
+
+    Token i of the o − 1 after the first attends to the prompt, i − 1 outputs and itself.
+    """
+    context = strategy.sequence_length + strategy.output_length / 2
+    return Pass(strategy.global_batch / strategy.dp, jnp.ones_like(strategy.tp), context, generating=True)
 
 
 def _report(breakdown: PassTime, spent: Energy, tokens: Scalar, model, system, strategy, relax) -> PassReport:
@@ -105,21 +134,16 @@ def _report(breakdown: PassTime, spent: Energy, tokens: Scalar, model, system, s
 def prefill(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> PassReport:
     """The prompts of all sequences at once, up to each one's first output token."""
     relax = Exact() if relax is None else relax
-    length = strategy.sequence_length
-    breakdown, spent = _pass(model, system, strategy, length, length, relax)
-    return _report(breakdown, spent, strategy.global_batch * length, model, system, strategy, relax)
+    breakdown, spent = _passes(model, system, strategy, {"prefill": _prompt(strategy)}, relax)["prefill"]
+    tokens = strategy.global_batch * strategy.sequence_length
+    return _report(breakdown, spent, tokens, model, system, strategy, relax)
 
 
 def decode(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> PassReport:
     """One token of every sequence, at the mean context of the generation."""
     relax = Exact() if relax is None else relax
-    breakdown, spent = _pass(model, system, strategy, jnp.ones_like(strategy.tp), _mean_context(strategy), relax)
+    breakdown, spent = _passes(model, system, strategy, {"decode": _token(strategy)}, relax)["decode"]
     return _report(breakdown, spent, strategy.global_batch, model, system, strategy, relax)
-
-
-def _mean_context(strategy: Strategy) -> Scalar:
-    """Mean context of the decode passes: token i of the o − 1 after the first attends to the prompt, i − 1 outputs and itself."""
-    return strategy.sequence_length + strategy.output_length / 2
 
 
 def generate(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> GenerationReport:
@@ -129,9 +153,8 @@ def generate(model: Model, system: System, strategy: Strategy, relax: Relaxation
     number times the pass at the mean context (a closed form, exact in that case).
     """
     relax = Exact() if relax is None else relax
-    length = strategy.sequence_length
-    first, first_energy = _pass(model, system, strategy, length, length, relax)
-    each, each_energy = _pass(model, system, strategy, jnp.ones_like(strategy.tp), _mean_context(strategy), relax)
+    both = _passes(model, system, strategy, {"prefill": _prompt(strategy), "decode": _token(strategy)}, relax)
+    (first, first_energy), (each, each_energy) = both["prefill"], both["decode"]
     passes = strategy.output_length - 1
     time = first.total + passes * each.total
     spent = Energy(

@@ -1,17 +1,29 @@
-"""One transformer layer on one device: forward, backward, recomputation, and the tensor-parallel communication around it."""
+"""What transformer layers take of a device: first the tables of all they ask for, then one evaluation of each kind of kernel.
+
+A program's compilation and its derivatives cost as much as the expressions in it, so all matrix products of a phase are one
+table, and so are all element-wise kernels and all attention cores, whatever layers and passes they belong to.
+"""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from diffperf.estimate.attention import attention_backward, attention_forward
-from diffperf.estimate.elementwise import layer_stream_work
+from diffperf.estimate.attention import context_passes, context_work, generation_work, softmax_elements
+from diffperf.estimate.elementwise import as_fused, stream_work
 from diffperf.estimate.gemm import gemm_work
-from diffperf.estimate.machine import Machine, Work
+from diffperf.estimate.machine import Machine, Work, together
 from diffperf.quantity import Scalar
-from diffperf.relax import choose
+from diffperf.relax import choose, possible
 from diffperf.workload.model import Layers, Model
-from diffperf.workload.operators import attention_core, elementwise_backward, elementwise_forward, linear_layers
+from diffperf.workload.operators import (
+    AttentionCore,
+    Gemms,
+    attention_core,
+    elementwise_backward,
+    elementwise_forward,
+    linear_layers,
+)
 from diffperf.workload.strategy import Strategy
 
 
@@ -26,47 +38,124 @@ class LayerWork(eqx.Module):
     def total(self) -> Work:
         return self.matmul + self.attention + self.elementwise
 
+    def __add__(self, other: "LayerWork") -> "LayerWork":
+        return jax.tree.map(jnp.add, self, other)
+
     def __mul__(self, count: Scalar) -> "LayerWork":
         return LayerWork(self.matmul * count, self.attention * count, self.elementwise * count)
 
 
-def layer_forward(
-    layers: Layers,
-    model: Model,
-    strategy: Strategy,
-    machine: Machine,
-    sequences: Scalar,
-    queries: Scalar,
-    context: Scalar,
-) -> LayerWork:
-    """`queries` new tokens of each of `sequences` sequences through one layer.
+class LayerStep(eqx.Module):
+    """What an average layer takes of a device for one micro-batch: both passes."""
 
-    Training and prefill have queries = context, decode has one query.
-    """
-    tokens = sequences * queries
-    core = attention_core(layers, strategy.tp, sequences, queries, context)
-    return LayerWork(
-        gemm_work(linear_layers(layers, model.hidden, strategy.tp, tokens), machine).total(),
-        attention_forward(core, layers.dropout[1], machine, strategy.attention),
-        layer_stream_work(elementwise_forward(layers, model, strategy, tokens), machine).total(),
-    )
+    forward: LayerWork
+    backward: LayerWork
+    weight_gradients: Work  # the part of the backward pass that no other layer waits for
+    again: Work  # recomputation
+
+    @property
+    def work(self) -> Work:
+        return self.forward.total + self.backward.total + self.again
 
 
-def layer_backward(
-    layers: Layers, model: Model, strategy: Strategy, machine: Machine, sequences: Scalar, queries: Scalar
-) -> LayerWork:
-    """Gradients of inputs and weights."""
-    tokens = sequences * queries
-    core = attention_core(layers, strategy.tp, sequences, queries, queries)
-    return LayerWork(
-        gemm_work(linear_layers(layers, model.hidden, strategy.tp, tokens).backward, machine).total(),
-        attention_backward(core, layers.dropout[1], machine, strategy.attention),
-        layer_stream_work(elementwise_backward(layers, model, strategy, tokens), machine).total(),
-    )
+class _Tables(eqx.Module):
+    """What layers of one structure ask for; the leading axis of all runs over their kinds."""
+
+    share: Float[Array, " kinds"]  # of the model's layers that are of a kind
+    linear: Gemms
+    core: AttentionCore
+    scores: Gemms  # of standard attention
+    softmax: tuple[Float[Array, "kinds 2"], Float[Array, "kinds 2"]]  # of standard attention, forward and backward
+    forward: Float[Array, "kinds kernels"]
+    backward: Float[Array, "kinds kernels"]
+
+    def average(self, work: Work) -> Work:
+        """Of a layer, from the work of the operators of every kind: [..., kinds, operators]."""
+        return jax.tree.map(lambda leaf: jnp.sum(leaf * self.share, axis=-1), work.total())
+
+
+def _tables(
+    model: Model, strategy: Strategy, sequences: Scalar, queries: Scalar, context: Scalar, *, generating: bool = False
+) -> list[_Tables]:
+    """`queries` new tokens of each of `sequences` sequences in layers of every structure."""
+    tokens = sequences * queries / strategy.cp
+
+    def of(layers: Layers) -> _Tables:
+        core = attention_core(layers, strategy, sequences, queries, context, generating=generating)
+        return _Tables(
+            layers.count / model.depth,
+            linear_layers(layers, model.hidden, strategy, tokens),
+            core,
+            core.gemms,
+            tuple(softmax_elements(core, layers.dropout[1], backward=backward) for backward in (False, True)),
+            elementwise_forward(layers, model, strategy, tokens),
+            elementwise_backward(layers, model, strategy, tokens),
+        )
+
+    return [jax.vmap(of)(group) for group in model.kinds]
+
+
+def _attention(strategy: Strategy, standard, fused) -> Work:
+    """By weights over the kernels, each evaluated as far as it may have weight."""
+    return choose(strategy.attention, [standard, fused])
+
+
+def _ring(strategy: Strategy, machine: Machine) -> Work | float:
+    """What a ring of context-parallel ranks adds to fused attention: a kernel for every block of keys and values but the first."""
+    each = machine.accelerator.attention.latency + machine.kernel_overhead
+    return strategy.context_parallel[0] * (strategy.cp - 1) * each
+
+
+def _sum(works: list) -> LayerWork | Work:
+    return jax.tree.map(lambda *leaves: sum(leaves), *works)
+
+
+def training_layers(
+    model: Model, strategy: Strategy, machine: Machine, gemms: dict[str, Gemms], streams: dict[str, Array]
+) -> tuple[LayerStep, dict[str, Work], dict[str, Work]]:
+    """Both passes of one micro-batch through an average layer; and what other GEMMs and element-wise kernels take, by name."""
+    length = strategy.sequence_length
+    groups = list(enumerate(_tables(model, strategy, strategy.micro_batch, length, length)))
+    fused_bytes, standard = as_fused(machine), possible(strategy.attention, 0)
+    for i, layers in groups:
+        gemms = gemms | {
+            f"forward {i}": layers.linear,
+            f"inputs {i}": layers.linear.input_gradient,
+            f"weights {i}": layers.linear.weight_gradient,
+        }
+        streams = streams | {f"forward {i}": layers.forward * fused_bytes, f"backward {i}": layers.backward * fused_bytes}
+        if standard:
+            gemms |= {f"scores {i}": layers.scores, f"gradients of scores {i}": layers.scores.backward}
+            streams |= {f"softmax {i}": layers.softmax[0], f"gradients of softmax {i}": layers.softmax[1]}
+    products, moved = together(gemm_work, machine, gemms), together(stream_work, machine, streams)
+    cores = together(context_passes, machine, {i: layers.core for i, layers in groups}) if possible(strategy.attention, 1) else {}
+
+    def attention(i: int, layers: _Tables, backward: bool) -> Work:
+        which = "gradients of " if backward else ""
+
+        def fused():
+            work = jax.tree.map(lambda leaf: jnp.sum(leaf * layers.share, axis=-1), cores[i][int(backward)])
+            return Work(work.time + (1 + backward) * _ring(strategy, machine) * jnp.sum(layers.share), work.flops, work.traffic)
+
+        return _attention(
+            strategy,
+            lambda: layers.average(products[f"{which}scores {i}"]) + layers.average(moved[f"{which}softmax {i}"]),
+            fused,
+        )
+
+    def layer_pass(i: int, layers: _Tables, backward: bool) -> LayerWork:
+        parts = ("inputs", "weights") if backward else ("forward",)
+        matmul = _sum([layers.average(products[f"{part} {i}"]) for part in parts])
+        elementwise = layers.average(moved[f"{'backward' if backward else 'forward'} {i}"]) * machine.elementwise_kernels
+        return LayerWork(matmul, attention(i, layers, backward), elementwise)
+
+    forward, backward = (_sum([layer_pass(i, layers, which) for i, layers in groups]) for which in (False, True))
+    weights = _sum([layers.average(products[f"weights {i}"]) for i, layers in groups])
+    return LayerStep(forward, backward, weights, recomputed(forward, strategy)), products, moved
 
 
 def recomputed(forward: LayerWork, strategy: Strategy) -> Work:
-    """What the backward pass computes again: nothing, the attention core, or everything.
+    """What the backward pass computes again: nothing, the attention core, or everything, in the layers that do so.
 
     FlashAttention's backward kernel recomputes the core by itself, so selective recomputation adds nothing to it.
     """
@@ -75,12 +164,52 @@ def recomputed(forward: LayerWork, strategy: Strategy) -> Work:
     def selective():
         return choose(strategy.attention, [lambda: forward.attention, lambda: nothing])
 
-    return choose(strategy.recompute, [lambda: nothing, selective, lambda: forward.total])
+    return choose(strategy.recompute, [lambda: nothing, selective, lambda: forward.total]) * strategy.recompute_share
 
 
-def average_layer(model: Model, work_of, *args) -> tuple:
-    """`work_of(layers, *args)` averaged over all layers of the model, its kinds evaluated on one stacked axis."""
-    layers = model.stacked_layers
-    share = layers.count / model.depth
-    per_kind = jax.vmap(lambda kind: work_of(kind, *args))(layers)
-    return jax.tree.map(lambda leaf: jnp.tensordot(share, leaf, axes=1), per_kind)
+class Pass(eqx.Module):
+    """New tokens of every sequence that one pass serves.
+
+    - `generating`: each follows a context in the cache, rather than standing in a prompt.
+    - `gathered`: tokens whose logits are needed, of all sequences.
+    """
+
+    sequences: Scalar
+    queries: Scalar
+    context: Scalar
+    generating: bool = eqx.field(static=True)
+
+
+def inference_layers(
+    model: Model, strategy: Strategy, machine: Machine, passes: dict[str, Pass], gemms: dict[str, Gemms]
+) -> tuple[dict[str, LayerWork], dict[str, Work]]:
+    """Several passes through an average layer, each forward alone; and what other GEMMs take, by name."""
+    standard, fused = possible(strategy.attention, 0), possible(strategy.attention, 1)
+    tables = {
+        (name, i): layers
+        for name, one in passes.items()
+        for i, layers in enumerate(_tables(model, strategy, one.sequences, one.queries, one.context, generating=one.generating))
+    }
+    streams = {}
+    for key, layers in tables.items():
+        gemms = gemms | {("linear", key): layers.linear} | ({("scores", key): layers.scores} if standard else {})
+        streams[key] = layers.forward * as_fused(machine)
+        streams |= {("softmax", key): layers.softmax[0]} if standard else {}
+    products, moved = together(gemm_work, machine, gemms), together(stream_work, machine, streams)
+    kernels = {True: generation_work, False: context_work}
+    cores = {}
+    for generating in {one.generating for one in passes.values()} if fused else ():
+        of_kernel = {key: layers.core for key, layers in tables.items() if passes[key[0]].generating == generating}
+        cores |= together(kernels[generating], machine, of_kernel)
+
+    def layer(key, layers: _Tables) -> LayerWork:
+        attention = _attention(
+            strategy,
+            lambda: layers.average(products["scores", key]) + layers.average(moved["softmax", key]),
+            lambda: jax.tree.map(lambda leaf: jnp.sum(leaf * layers.share, axis=-1), cores[key]),
+        )
+        elementwise = layers.average(moved[key]) * machine.elementwise_kernels
+        return LayerWork(layers.average(products["linear", key]), attention, elementwise)
+
+    works = {name: _sum([layer(key, layers) for key, layers in tables.items() if key[0] == name]) for name in passes}
+    return works, products

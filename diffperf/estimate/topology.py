@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from diffperf.hardware.network import TOPOLOGIES, NetworkTier
 from diffperf.quantity import Scalar, Weights
-from diffperf.relax import Relaxation
+from diffperf.relax import Relaxation, inverse, larger
 
 _PER_DOUBLING = 1 / math.log(2)
 
@@ -39,7 +39,7 @@ class Fabric(eqx.Module):
 
 def shares(weights: Weights) -> list[Scalar]:
     """Weights one by one."""
-    return [jnp.dot(weights, one) for one in jnp.eye(len(weights), dtype=weights.dtype)]
+    return list(jnp.unstack(weights))
 
 
 def offer(tier: NetworkTier, spread: Scalar, inside: Scalar, relax: Relaxation) -> Fabric:
@@ -58,15 +58,15 @@ def offer(tier: NetworkTier, spread: Scalar, inside: Scalar, relax: Relaxation) 
     def links(m, doublings):
         return 1 + cliques * (m - 2) + cubes * (doublings - 1)
 
-    m = jnp.maximum(spread, 1.0)
+    m = larger(spread, 1.0)
     present = relax.minimum(m - 1, 1.0)
     logarithm = jnp.log(m)
     doublings = logarithm * _PER_DOUBLING
     side, edge = jnp.sqrt(m), jnp.exp(logarithm / 3)  # of a square and of a cube of m
     grid_steps = lines * (m - 1) + 2 * squares * (side - 1) + 3 * blocks * (edge - 1) + cubes * doublings
-    within = links(jnp.maximum(m, 2.0), jnp.maximum(doublings, 1.0))  # a group of less than two has the links of two
-    room = jnp.maximum(tier.size / inside, 2.0)
-    injected = relax.minimum(tier.bandwidth * tier.efficiency, tier.uplink / inside) / tier.oversubscription
+    within = links(larger(m, 2.0), larger(doublings, 1.0))  # a group of less than two has the links of two
+    room = larger(tier.size * inverse(inside), 2.0)
+    injected = relax.minimum(tier.bandwidth * tier.efficiency, tier.uplink * inverse(inside)) * inverse(tier.oversubscription)
     crossing = (
         0.25 * lines * m + 0.5 * (squares + w["mesh_2d"]) * side + 0.75 * (blocks + w["mesh_3d"]) * edge + 0.5 * cubes * doublings
     )
@@ -79,14 +79,14 @@ def offer(tier: NetworkTier, spread: Scalar, inside: Scalar, relax: Relaxation) 
         + w["torus_2d"] * side
         + 1.5 * w["torus_3d"] * edge
     )
-    own = 1 / m
+    own = inverse(m)
     return Fabric(
         ways=m,
         present=present,
         part=1 - own,
         own=own * present,
         hop=tier.latency,
-        rate=injected * within / links(room, jnp.log(room) * _PER_DOUBLING),
+        rate=injected * within * inverse(links(room, jnp.log(room) * _PER_DOUBLING)),
         ramp=tier.ramp,
         reduction=tier.in_network_reduction,
         steps=grid_steps + switched * (m - 1) + cliques * present,

@@ -2,22 +2,22 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from diffperf.cost.ownership import Cost, run_cost
-from diffperf.estimate.collectives import Group, Transfer, place, several
-from diffperf.estimate.elementwise import stream_work
+from diffperf.estimate.communication import Communication, communication
 from diffperf.estimate.energy import Energy, energy
-from diffperf.estimate.gemm import gemm_work
-from diffperf.estimate.layer import LayerWork, average_layer, layer_backward, layer_forward, recomputed
+from diffperf.estimate.layer import LayerStep, training_layers
 from diffperf.estimate.machine import Machine, Work
 from diffperf.hardware.accelerator import width
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
-from diffperf.relax import Exact, Relaxation, choose
+from diffperf.relax import Exact, Relaxation, choose, inverse, smaller
 from diffperf.report.tables import Readable
-from diffperf.workload.memory import Memory, stage_parameters, training_memory
+from diffperf.workload.memory import Memory, StageParameters, kept_share, stage_parameters, training_memory, zero_ranks
 from diffperf.workload.model import Model
-from diffperf.workload.operators import concatenate, head
+from diffperf.workload.operators import Gemms, concatenate, head
+from diffperf.workload.schedule import StagePass, bubble
 from diffperf.workload.strategy import Strategy
 
 
@@ -30,15 +30,19 @@ class StepTime(eqx.Module):
     recompute: Scalar = output("s", "recomputed activations")
     head: Scalar = output("s", "vocabulary projection and loss", table="gemm")
     tensor_parallel: Scalar = output("s", "tensor-parallel communication", table="collectives")
+    context_parallel: Scalar = output("s", "context-parallel communication that nothing hides", table="collectives")
+    expert_parallel: Scalar = output("s", "tokens to experts and back", table="collectives")
     pipeline_bubble: Scalar = output("s", "pipeline bubble")
     pipeline_transfers: Scalar = output("s", "transfers between pipeline stages", table="collectives")
-    data_parallel: Scalar = output("s", "gradient reduction that nothing hides", table="collectives")
+    data_parallel: Scalar = output("s", "gradient reduction and weight gathering that nothing hides", table="collectives")
+    offload: Scalar = output("s", "transfers to and from host memory that nothing hides")
     optimizer: Scalar = output("s", "optimizer")
 
     @property
     def total(self) -> Scalar:
         compute = self.matmul + self.attention + self.elementwise + self.recompute + self.head
-        return compute + self.tensor_parallel + self.pipeline_bubble + self.pipeline_transfers + self.data_parallel + self.optimizer
+        network = self.tensor_parallel + self.context_parallel + self.expert_parallel + self.pipeline_transfers + self.data_parallel
+        return compute + network + self.pipeline_bubble + self.offload + self.optimizer
 
 
 class TrainingReport(Readable):
@@ -58,151 +62,191 @@ class TrainingReport(Readable):
 def model_flops(model: Model, tokens: Scalar, context: Scalar) -> Scalar:
     """FLOPs of one training pass over `tokens` tokens: three times the forward's GEMMs, attention over the whole context.
 
-    Korthikanti et al. (arXiv 2205.05198, Appendix A): 72·b·s·l·h²·(1 + s/6h + V/12hl) for a plain GPT.
+    Korthikanti et al. (arXiv 2205.05198, Appendix A): 72·b·s·l·h²·(1 + s/6h + V/12hl) for a plain GPT. Modules that predict
+    further tokens count as well.
     """
-    layers = sum(
-        kind.count
-        * (
-            2 * model.hidden * kind.head_dim * (2 * kind.heads + 2 * kind.kv_heads)
-            + 2 * model.hidden * kind.ffn * (2 + kind.gated[1]) * kind.experts_per_token
-            + 4 * context * kind.heads * kind.head_dim
-        )
-        for kind in model.layers
-    )
-    return 3 * tokens * (layers + 2 * model.embedding_parameters)
+
+    def forward(kind) -> Scalar:
+        seen = smaller(context * jnp.ones_like(kind.window), kind.window)
+        return 2 * kind.active_matrices(model.hidden) + 2 * seen * kind.heads * (kind.head_dim + kind.value_dim)
+
+    layers = sum(kind.count * forward(kind) for kind in model.layers)
+    ahead = model.mtp_layers * (forward(model.layers[-1]) + 4 * model.hidden**2 + 2 * model.embedding_parameters)
+    return 3 * tokens * (layers + 2 * model.embedding_parameters + ahead)
 
 
-def _head_work(model: Model, strategy: Strategy, machine: Machine, tokens: Scalar) -> Work:
-    """Vocabulary projection, forward and backward, and the cross-entropy in fp32.
+def _head_gemms(model: Model, strategy: Strategy) -> Gemms:
+    """The vocabulary projection, both passes, and the projections of modules that predict further tokens."""
+    logits, one = head(model, strategy.tp, strategy.tokens), jnp.ones_like(strategy.tokens)
+    ahead = Gemms.table((strategy.tokens, model.hidden / strategy.tp, 2 * model.hidden, one))
+    return concatenate(logits, logits.backward, ahead, ahead.backward)
 
-    The loss moves 24 bytes per logit: cast (2 + 4), maximum (4), exponential and sum (4 + 4), gradient (4 + 2).
+
+class StepWork(eqx.Module):
+    """What a device takes for one micro-batch, and for the optimizer."""
+
+    layer: LayerStep
+    head: Work
+    optimizer: Work
+
+
+def _step_work(model: Model, strategy: Strategy, machine: Machine, owned: Scalar) -> StepWork:
+    """All kernels of a step, in one evaluation of each kind.
+
+    The loss moves 24 bytes per logit: cast (2 + 4), maximum (4), exponential and sum (4 + 4), gradient (4 + 2). Adam reads
+    gradients for the norm and for the update, reads and writes the optimizer state, and writes weights.
     """
-    gemms = head(model, strategy.tp, tokens)
-    loss = jnp.reshape(24 / machine.width * tokens * model.vocabulary / strategy.tp, (1,))
-    return gemm_work(concatenate(gemms, gemms.backward), machine).total() + stream_work(loss, machine).total()
-
-
-class LayerStep(eqx.Module):
-    """What an average layer takes of a device for one micro-batch: both passes."""
-
-    forward: LayerWork
-    backward: LayerWork
-    again: Work  # recomputation
-
-    @property
-    def work(self) -> Work:
-        return self.forward.total + self.backward.total + self.again
-
-
-def _layer_step(model: Model, strategy: Strategy, machine: Machine) -> LayerStep:
-    """An average layer of the model."""
-    sequences, length = strategy.micro_batch, strategy.sequence_length
-
-    def both_passes(kind):
-        forward = layer_forward(kind, model, strategy, machine, sequences, length, length)
-        backward = layer_backward(kind, model, strategy, machine, sequences, length)
-        return forward, backward, recomputed(forward, strategy)
-
-    return LayerStep(*average_layer(model, both_passes))
-
-
-class Communication(eqx.Module):
-    """What the devices of a training step tell each other."""
-
-    layer: Transfer  # tensor-parallel, for one layer and micro-batch
-    gradients: Transfer  # data-parallel, per step
-    embedding: Transfer  # between the stages that share a tied embedding, per step
-    boundary: Transfer  # one way across a boundary between pipeline stages, for one micro-batch
-
-
-def _communication(model: Model, system: System, strategy: Strategy, parameters: Scalar, relax: Relaxation) -> Communication:
-    """Tensor parallelism all-reduces the residual stream twice a pass, or moves as many bytes in reduce-scatters and gathers with
-    sequence parallelism (arXiv 2205.05198 §4.2.2); full recomputation repeats the forward ones.
-
-    Gradients are all-reduced, or under ZeRO-1 reduce-scattered and the weights all-gathered (arXiv 1910.02054 §7); a tied
-    embedding's between the first and the last stage (arXiv 1909.08053 §5). Across a boundary, each tensor-parallel rank sends its
-    share (arXiv 2104.04473 §4.1).
-    """
-    bytes_, gradient_bytes = width(strategy.precision), width(strategy.gradient_precision)
-    residual = strategy.micro_batch * strategy.sequence_length * model.hidden * bytes_
-    outside = strategy.tp * strategy.dp  # devices of a pipeline stage
-    ends = relax.minimum(strategy.pp, 2.0)
-    gradients, weights = parameters * gradient_bytes, parameters * bytes_
-
-    layer, whole, embedding = several(
-        Group.all_reduce,
-        system,
-        relax,
-        (strategy.tp, 1.0, residual),
-        (strategy.dp, strategy.tp, gradients),
-        (ends, outside * strategy.pp / ends, model.embedding_parameters / strategy.tp * gradient_bytes),
+    per_byte = inverse(machine.activation)
+    loss = 24 * per_byte * strategy.tokens * model.vocabulary / strategy.tp
+    adam = 2 * width(strategy.gradient_precision) + 2 * strategy.optimizer_bytes + strategy.kept_weight_width
+    layer, gemms, streams = training_layers(
+        model,
+        strategy,
+        machine,
+        {"head": _head_gemms(model, strategy)},
+        {"loss": loss, "optimizer": owned * (1 - strategy.offload_optimizer) * adam * per_byte},
     )
-
-    def in_shares():
-        scattered, gathered = several(
-            Group.all_gather, system, relax, (strategy.dp, strategy.tp, gradients), (strategy.dp, strategy.tp, weights)
-        )
-        return scattered + gathered
-
-    return Communication(
-        layer=layer * (2 * (2 + strategy.recompute[2])),
-        gradients=choose(strategy.zero, [lambda: whole, in_shares]),
-        embedding=embedding * model.tied_embeddings[1],
-        boundary=place(system, strategy.pp, outside, relax).send(residual / strategy.tp),
-    )
+    times = jnp.concatenate([jnp.repeat(1 + model.mtp_layers, 3), jnp.repeat(model.mtp_layers, 3)])
+    projections = _weighted(gemms["head"], times)
+    return StepWork(layer, projections + streams["loss"] * (1 + model.mtp_layers), streams["optimizer"])
 
 
-def _optimizer_work(parameters: Scalar, strategy: Strategy, machine: Machine) -> Work:
-    """Adam: gradients read for the norm and for the update, optimizer state read and written, weights written."""
-    owned = parameters * choose(strategy.zero, [lambda: jnp.ones_like(strategy.dp), lambda: 1 / strategy.dp])
-    bytes_ = owned * (2 * width(strategy.gradient_precision) + 2 * strategy.optimizer_bytes + machine.width)
-    return stream_work(jnp.reshape(bytes_ / machine.width, (1,)), machine).total()
+def _weighted(work: Work, times: Float[Array, " operators"]) -> Work:
+    """Of operators that each run some number of times."""
+    return Work(work.time * times, work.flops * times, work.traffic * times).total()
+
+
+def _exposed(communication: Scalar, hides: Scalar, overlap: Array, system: System, relax: Relaxation) -> Scalar:
+    """What is left of communication that runs under `hides` seconds of computation where it may, and what that slows it by."""
+
+    def hidden():
+        left = relax.excess(communication, hides)
+        return left + system.stack.overlap_contention * (communication - left)
+
+    return choose(overlap, [lambda: communication, hidden])
+
+
+def _host_times(strategy: Strategy, system: System, memory: Memory, owned: Scalar) -> tuple[Scalar, Scalar]:
+    """Seconds of a step to carry activations to host memory and back, and gradients there and weights back for its optimizer."""
+    per_byte = inverse(system.host_bandwidth)
+    share = strategy.offload_activations
+    carried = memory.activations * inverse(1 - share + 1e-6) * share  # of all micro-batches in flight
+    states = owned * strategy.offload_optimizer * (width(strategy.gradient_precision) + strategy.kept_weight_width)
+    return 2 * carried * per_byte, states * per_byte
+
+
+def _owned(strategy: Strategy, parameters: StageParameters, relax: Relaxation) -> Scalar:
+    """Parameters that a device updates."""
+    ranks = (zero_ranks(strategy, replicas, relax) for replicas in (strategy.replicas, strategy.expert_replicas))
+    return parameters.times(*(kept_share(strategy, 1, of) for of in ranks))
 
 
 def training_step(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> TrainingReport:
     """One optimizer step over `strategy.global_batch` sequences.
 
-    The slowest stage works through all micro-batches; filling and draining the pipeline adds (p − 1)/v micro-batches of a stage
-    (1F1B, and interleaved with v chunks: arXiv 2104.04473 §2.2). Vocabulary projection and loss are on the last stage.
+    The slowest stage works through all micro-batches; filling and draining the pipeline leaves it idle for the schedule's bubble.
+    Vocabulary projection and loss are on the last stage, with the modules that predict further tokens.
     """
     relax = Exact() if relax is None else relax
     machine = Machine.of(system, strategy, relax)
-    tokens = strategy.micro_batch * strategy.sequence_length
     micro_batches, chunks = strategy.micro_batches, strategy.virtual_stages
 
-    layer = _layer_step(model, strategy, machine)
-    head_work = _head_work(model, strategy, machine, tokens)
-    stage_layers = relax.ceil(model.depth / (strategy.pp * chunks)) * chunks
-    passes = micro_batches * stage_layers  # layers that the slowest stage runs in a step
-
     parameters = stage_parameters(model, strategy, relax)
-    told = _communication(model, system, strategy, parameters, relax)
-    transfers = told.boundary * (2 * chunks * micro_batches)  # every chunk boundary, once forward and once backward
-    reduction = told.gradients
-    hidden_under = stage_layers * (layer.backward.total.time + layer.again.time)
-    exposed = choose(strategy.overlap_gradients, [lambda: reduction.time, lambda: relax.excess(reduction.time, hidden_under)])
-    optimizer = _optimizer_work(parameters, strategy, machine)
+    owned = _owned(strategy, parameters, relax)
+    work = _step_work(model, strategy, machine, owned)
+    told = communication(model, system, strategy, parameters, relax)
+    memory = training_memory(model, system, strategy, relax)
 
+    stage_layers = relax.ceil(model.depth / (strategy.pp * chunks)) * chunks
+    # Layers that the slowest stage runs in a step: modules that predict further tokens are on the last.
+    passes = micro_batches * (stage_layers + model.mtp_layers)
+    exposed = _layer_communication(told, work.layer, system, strategy, relax)
+    stage = _stage_pass(work.layer, exposed, stage_layers)
+    transfers = told.boundary * (2 * chunks * micro_batches)  # every chunk boundary, once forward and once backward
+    data_parallel = _data_parallel(told, work.layer, exposed, stage_layers, system, strategy, relax)
+    activations, states = _host_times(strategy, system, memory, owned)
+    compute = passes * work.layer.work.time
+
+    layer = work.layer
     breakdown = StepTime(
         matmul=passes * (layer.forward.matmul.time + layer.backward.matmul.time),
         attention=passes * (layer.forward.attention.time + layer.backward.attention.time),
         elementwise=passes * (layer.forward.elementwise.time + layer.backward.elementwise.time),
         recompute=passes * layer.again.time,
-        head=micro_batches * head_work.time,
-        tensor_parallel=passes * told.layer.time,
-        pipeline_bubble=(strategy.pp - 1) / chunks * stage_layers * (layer.work.time + told.layer.time),
-        pipeline_transfers=transfers.time,
-        data_parallel=exposed + told.embedding.time,
-        optimizer=optimizer.time,
+        head=micro_batches * work.head.time,
+        tensor_parallel=passes * exposed.tensor,
+        context_parallel=passes * exposed.context,
+        expert_parallel=passes * exposed.experts,
+        pipeline_bubble=bubble(stage, strategy, relax),
+        pipeline_transfers=_exposed(transfers.time, compute, strategy.overlap_transfers, system, relax),
+        data_parallel=data_parallel,
+        offload=relax.excess(activations, compute) + states,
+        optimizer=work.optimizer.time,
     )
     per_device = micro_batches * model.depth / strategy.pp  # layers that an average device runs in a step
-    work = layer.work * per_device + head_work * (micro_batches / strategy.pp) + optimizer
-    sent = told.layer * per_device + transfers + reduction + told.embedding * (2 / strategy.pp)
-    return _report(model, system, strategy, machine, breakdown, work, sent)
+    ahead = micro_batches * model.mtp_layers / strategy.pp
+    done = layer.work * (per_device + ahead) + work.head * (micro_batches / strategy.pp) + work.optimizer
+    sent = (told.tensor + told.context + told.experts) * (per_device + ahead) + transfers
+    sent = sent + told.gradients + told.weights + told.embedding * (2 / strategy.pp)
+    return _report(model, system, strategy, machine, breakdown, memory, done, sent)
+
+
+class _LayerTimes(eqx.Module):
+    """Seconds of a layer and micro-batch, both passes, that communication takes and nothing hides."""
+
+    tensor: Scalar
+    context: Scalar
+    experts: Scalar
+
+    @property
+    def total(self) -> Scalar:
+        return self.tensor + self.context + self.experts
+
+
+def _layer_communication(told: Communication, layer: LayerStep, system, strategy: Strategy, relax: Relaxation) -> _LayerTimes:
+    """Tensor-parallel communication hides under matrix products, the ring of keys and values under attention, the dispatch to
+    experts under another micro-batch's layer."""
+    matmul = layer.forward.matmul.time + layer.backward.matmul.time
+    attention = layer.forward.attention.time + layer.backward.attention.time
+    ring = strategy.overlap_context * strategy.context_parallel[0] + jnp.asarray([1.0, 0.0]) * strategy.context_parallel[1]
+    return _LayerTimes(
+        _exposed(told.tensor.time, matmul, strategy.overlap_tensor, system, relax),
+        _exposed(told.context.time, attention, ring, system, relax),
+        _exposed(told.experts.time, layer.work.time, strategy.overlap_experts, system, relax),
+    )
+
+
+def _stage_pass(layer: LayerStep, exposed: _LayerTimes, layers: Scalar) -> StagePass:
+    """A stage's passes of one micro-batch; half of the communication belongs to either."""
+    half = exposed.total / 2
+    return StagePass(
+        layers * (layer.forward.total.time + half),
+        layers * (layer.backward.total.time + layer.again.time + half),
+        layers * layer.weight_gradients.time,
+    )
+
+
+def _data_parallel(
+    told: Communication, layer: LayerStep, exposed: _LayerTimes, layers: Scalar, system, strategy: Strategy, relax: Relaxation
+) -> Scalar:
+    """Seconds of a step that gradient reduction and weight gathering take and nothing hides.
+
+    Gradients are reduced under the backward pass of the last micro-batch, or of every one where ZeRO shards them. Weights are
+    gathered under the forward pass of the first, or under both passes of every one where ZeRO shards them too.
+    """
+    each = strategy.zero[2] + strategy.zero[3]
+    whole = 1 + strategy.zero[3] * (strategy.micro_batches - 1)
+    backward = layers * (layer.backward.total.time + layer.again.time + exposed.total / 2)
+    forward = layers * (layer.forward.total.time + exposed.total / 2)
+    under_backward = (1 + each * (strategy.micro_batches - 1)) * backward
+    under_forward = whole * (forward + strategy.zero[3] * backward)
+    reduction = _exposed(told.gradients.time, under_backward, strategy.overlap_gradients, system, relax)
+    gathering = _exposed(told.weights.time, under_forward, strategy.overlap_weights, system, relax)
+    return reduction + gathering + told.embedding.time
 
 
 def _report(
-    model: Model, system: System, strategy: Strategy, machine: Machine, breakdown: StepTime, work: Work, sent: Transfer
+    model: Model, system: System, strategy: Strategy, machine: Machine, breakdown: StepTime, memory: Memory, work: Work, sent
 ) -> TrainingReport:
     """The report of a step: `work` and `sent` are those of an average device."""
     time, length = breakdown.total, strategy.sequence_length
@@ -216,7 +260,7 @@ def _report(
         hfu=work.flops * strategy.devices / available,
         power=spent.total / (time * system.n_devices),
         breakdown=breakdown,
-        memory=training_memory(model, system, strategy, machine.relax),
+        memory=memory,
         energy=spent,
         cost=run_cost(system, time, spent.total, machine.relax),
     )

@@ -132,7 +132,7 @@ class _Offer(eqx.Module):
 
 
 def calibrate(
-    files: Sequence[str | Path],
+    files: Sequence[str | Path | Measurements],
     hardware: str | None = None,
     paths: Sequence[str] | None = None,
     *,
@@ -144,6 +144,7 @@ def calibrate(
 
     **Arguments:**
 
+    - `files`: the tables, or the paths of their files.
     - `hardware`: whose rows are used; needed where the tables have several.
     - `paths`: the parameters, as `--set` spells them; those declared calibratable by default. Those without effect on any row are
       left out.
@@ -152,18 +153,18 @@ def calibrate(
     - `prior_spread`: standard deviation of the logarithm of every configured value, in place of the declared ones.
     - `folds`: of the cross-validation.
 
-    **Raises:** `ConfigError` for tables, hardware or paths that are wrong, fewer rows than parameters, and a fit that does not
-    converge. Rows that cannot be read or evaluated are counted by reason.
+    **Raises:** `ConfigError` for tables, hardware or paths that are wrong, no row left, fewer rows than parameters, and a fit that
+    does not converge. Rows that cannot be read or evaluated are counted by reason.
     """
-    tables = [read_measurements(file) for file in files]
+    tables = [file if isinstance(file, Measurements) else read_measurements(file) for file in files]
     hardware = _chosen(hardware, tables)
     system = load_system(PLATFORMS[hardware].system, stack=stack, calibration="none")
     declared = _declared(system, paths)
     with calibrations(dict.fromkeys(PLATFORMS, "none")):
-        observations, sources = _observations(files, tables, hardware)
-        if len(observations) < len(paths or [None]):
-            raise _too_few(files, len(observations), len(declared))
-        problem, prior = _problem(files, observations, system, declared, prior_spread)
+        observations, sources = _observations(tables, hardware)
+        _check_enough(tables, sources, len(declared) if paths else 1)
+        problem, prior = _problem(observations, system, declared, prior_spread)
+        _check_enough(tables, sources, len(problem.paths))
         try:
             found = fit(problem, prior)
             uncertainty = covariance(problem, prior, found)
@@ -171,7 +172,7 @@ def calibrate(
             held_out = cross_validation.held_out(problem, prior, found, fold_of)
         except NotConverged as why:
             remedy = "name fewer --parameters, narrow their prior or add rows"
-            raise ConfigError(files[0], "fit", str(why), "a fit that converges", remedy) from None
+            raise ConfigError(_names(tables), "fit", str(why), "a fit that converges", remedy) from None
         before, (after, slopes) = problem.at(prior.mean)[0], problem.at(found.logs)
 
     doubt = np.einsum("ri,ij,rj->r", slopes, uncertainty, slopes)
@@ -211,17 +212,15 @@ def _parameters(
 def _chosen(hardware: str | None, tables: list[Measurements]) -> str:
     """The hardware id whose rows are used."""
     present = sorted({row["hardware"] for table in tables for row in table.rows})
-    described = [name for name in present if name in PLATFORMS]
-    known = ", ".join(described) or "none of the tables' has a system"
-    if hardware is None:
-        if len(described) == 1:
-            return described[0]
-        found = f"rows of {len(described)} accelerators with a system" if described else "no row of an accelerator with a system"
-        raise ConfigError("command line", "--hardware", found, "one accelerator", f"choose one: {known}")
-    if hardware not in described:
-        hint = did_you_mean(hardware, described) if described else known
-        raise ConfigError("command line", "--hardware", f'"{hardware}"', "hardware of the tables that has a system", hint)
-    return hardware
+    if not present:
+        raise _none_left(tables, collections.Counter(fault.reason for table in tables for fault in table.faults))
+    if hardware is None and len(present) > 1:
+        found = f"rows of {len(present)} accelerators"
+        raise ConfigError("command line", "--hardware", found, "one accelerator", f"choose one: {', '.join(present)}")
+    if hardware is not None and hardware not in present:
+        expected = "hardware of a row that can be read"
+        raise ConfigError("command line", "--hardware", f'"{hardware}"', expected, did_you_mean(hardware, present))
+    return hardware or present[0]
 
 
 def _declared(system: System, paths: Sequence[str] | None) -> dict[str, Quantity]:
@@ -248,11 +247,7 @@ def _prior(system: System, declared: dict[str, Quantity], spread: float | None) 
 
 
 def _problem(
-    files: Sequence[str | Path],
-    observations: list[Observation],
-    system: System,
-    declared: dict[str, Quantity],
-    prior_spread: float | None,
+    observations: list[Observation], system: System, declared: dict[str, Quantity], prior_spread: float | None
 ) -> tuple[Problem, Prior]:
     """The parameters that matter as a function to fit, and what is known of them."""
     prior = _prior(system, declared, prior_spread)
@@ -260,8 +255,6 @@ def _problem(
     kept = {path: one for (path, one), matters in zip(declared.items(), affecting, strict=True) if matters}
     if not kept:
         raise ConfigError("command line", "--parameters", "none that a row depends on", "one that matters", "name others")
-    if len(observations) < len(kept):
-        raise _too_few(files, len(observations), len(kept))
     return Problem(observations, list(kept), system), _prior(system, kept, prior_spread)
 
 
@@ -271,20 +264,35 @@ def _affecting(problem: Problem, prior: Prior) -> np.ndarray:
     return np.max([np.abs(problem.at(point)[1]).max(axis=0) for point in points], axis=0) > NO_EFFECT
 
 
-def _too_few(files: Sequence[str | Path], rows: int, parameters: int) -> ConfigError:
-    found = f"{rows} usable rows" if rows else "no usable row"
-    return ConfigError(
-        files[0], "", found, f"at least one for each of {parameters} parameters", "name fewer --parameters or add rows"
-    )
-
-
 # --- rows
 
 
-def _observations(files: Sequence[str | Path], tables: list[Measurements], hardware: str) -> tuple[list[Observation], list[Source]]:
+def _names(tables: list[Measurements]) -> str:
+    return ", ".join(table.file for table in tables)
+
+
+def _none_left(tables: list[Measurements], skipped: collections.Counter[str]) -> ConfigError:
+    reasons = [f"{count:,} × {reason}" for reason, count in skipped.most_common()]
+    shown = ", ".join(reasons[:4]) + (", …" if len(reasons) > 4 else "")
+    expected = "rows that can be read and evaluated"
+    return ConfigError(_names(tables), "", f"no row left to fit ({shown})", expected, "correct the rows or add others")
+
+
+def _check_enough(tables: list[Measurements], sources: list[Source], parameters: int) -> None:
+    """Raises `ConfigError` for fewer rows to fit than parameters."""
+    rows = sum(source.rows for source in sources)
+    if not rows:
+        raise _none_left(tables, sum((collections.Counter(source.skipped) for source in sources), collections.Counter()))
+    if rows < parameters:
+        found = f"{rows} usable row{'s' if rows > 1 else ''}"
+        expected = f"at least one for each of {parameters} parameters"
+        raise ConfigError(_names(tables), "", found, expected, "name fewer --parameters or add rows")
+
+
+def _observations(tables: list[Measurements], hardware: str) -> tuple[list[Observation], list[Source]]:
     """The rows to fit, and what became of the others."""
     observations, sources = [], []
-    for file, table in zip(files, tables, strict=True):
+    for table in tables:
         ours = [row for row in table.rows if row["hardware"] == hardware]
         skipped = collections.Counter(fault.reason for fault in table.faults)
         skipped["other hardware"] = len(table.rows) - len(ours)
@@ -297,8 +305,8 @@ def _observations(files: Sequence[str | Path], tables: list[Measurements], hardw
                 used += 1
             else:
                 skipped[reason] += 1
-        digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-        sources.append(Source(Path(file).name, table.kind, digest, used, {why: n for why, n in skipped.most_common() if n}))
+        digest = hashlib.sha256(Path(table.file).read_bytes()).hexdigest()
+        sources.append(Source(Path(table.file).name, table.kind, digest, used, {why: n for why, n in skipped.most_common() if n}))
     return observations, sources
 
 

@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from diffperf.quantity import Choice, Quantity, declaration
-from diffperf.workload.model import Layers, Model
+from diffperf.workload.model import Layers, Mixture, Model
 from diffperf.workload.strategy import Strategy
 
 
@@ -75,8 +75,8 @@ _ARCHITECTURE = {
     "gated_mlp": Column(_FLAG),
     "vocab": _of(Model, "vocabulary"),
     "tied_embeddings": Column(_FLAG),
-    "experts": _of(Layers, "experts", 0, needed=False, default=0.0),
-    "experts_per_token": _of(Layers, "experts_per_token", 0, needed=False, default=0.0),
+    "experts": _of(Mixture, "experts", 0, needed=False, default=0.0),
+    "experts_per_token": _of(Mixture, "experts_per_token", 0, needed=False, default=0.0),
     "shared_experts": _count(1e3, 0, needed=False, default=0.0),
     "expert_ffn": _of(Layers, "ffn", 0, needed=False, default=0.0),
     "dense_layers": _count(1e3, 0, needed=False, default=0.0),
@@ -95,7 +95,7 @@ SCHEMAS: dict[str, dict[str, Column]] = {
         "tp": _of(Strategy, "tp"),
         "pp": _of(Strategy, "pp"),
         "dp": _of(Strategy, "dp"),
-        "cp": _count(1e5, needed=False, default=1.0),
+        "cp": _of(Strategy, "cp", needed=False, default=1.0),
         "ep": _count(1e5, needed=False, default=1.0),
         "expert_tp": _count(1e5, needed=False),
         "virtual_stages": _of(Strategy, "virtual_stages", needed=False),

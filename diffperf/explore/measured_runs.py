@@ -1,7 +1,10 @@
 """Measured training steps and generations as models, systems and strategies, and what the estimator says of them."""
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -22,58 +25,91 @@ from diffperf.explore.stacking import (
 )
 from diffperf.hardware.accelerator import PRECISIONS
 from diffperf.hardware.system import System
+from diffperf.load import available, load_model
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import choose
 from diffperf.workload.memory import Memory
-from diffperf.workload.model import Layers, Model
+from diffperf.workload.model import NO_WINDOW, Latent, Layers, Mixture, Model
 from diffperf.workload.rules import feasible
-from diffperf.workload.strategy import Strategy
+from diffperf.workload.strategy import SCHEDULES, Strategy
+
+
+@functools.cache
+def _shipped(name: str | None, x64: bool) -> Model | None:
+    """The shipped config of a model that a table names, for what a table's columns do not hold."""
+    return load_model(name) if name in available("models") else None
+
+
+def _config(row: Row) -> Model | None:
+    return _shipped(row["model"], bool(jax.config.jax_enable_x64))
+
+
+def _latent(row: Row) -> Latent | None:
+    """Ranks and dimensions of latent attention, which tables do not hold: those of the model's shipped config."""
+    shipped = _config(row)
+    return shipped.layers[-1].latent if row["attention"] == "mla" and shipped is not None else None
+
+
+def _ahead(row: Row) -> float:
+    """Modules that predict further tokens, which training runs of a model include if its config has them."""
+    shipped = _config(row)
+    return float(shipped.mtp_layers) if shipped is not None else 0.0
 
 
 def _architecture(row: Row) -> str | None:
-    return first(
-        row["attention"] == "mla" and "latent attention (MLA)",
-        row["ep"] > 1 and "expert parallelism (ep > 1)",
-        row["shared_experts"] > 0 and "shared experts",
-        row["experts"] > 0 and row["dense_layers"] > 0 and "leading dense layers",
-    )
+    return first(row["attention"] == "mla" and _latent(row) is None and "latent attention (MLA) of a model that is not shipped")
+
+
+def _structure(row: Row) -> tuple:
+    """What tells the structure of models apart: experts, dense layers beside them, latent attention."""
+    return row["experts"] > 0, row["experts"] > 0 and row["dense_layers"] > 0, row["attention"] == "mla"
 
 
 def stacked_models(rows: Sequence[Row], *, positions: np.ndarray, training: bool) -> Model:
-    """Models from the rows' own dimensions.
+    """Models of one structure from the rows' own dimensions.
 
     Tables do not say more of a family than whether its MLP is gated: gated ones are read as Llama's (RMSNorm, rotary positions,
     no biases, no dropout), plain ones as GPT's (LayerNorm and biases, learned positions as long as the sequence, dropout in
     training).
     """
-    gated, experts = numbers(rows, "gated_mlp"), numbers(rows, "experts")
-    layers = Layers(
-        count=numbers(rows, "layers"),
-        heads=numbers(rows, "heads"),
-        kv_heads=numbers(rows, "kv_heads"),
-        head_dim=numbers(rows, "head_dim"),
-        ffn=np.where(experts > 0, numbers(rows, "expert_ffn"), numbers(rows, "ffn")),
-        gated=switch(gated),
-        biases=switch(1 - gated),
-        dropout=switch((1 - gated) * training),
-        experts=np.maximum(experts, 1),
-        experts_per_token=np.maximum(numbers(rows, "experts_per_token"), 1),
-    )
+    gated, (sparse, mixed, latent) = numbers(rows, "gated_mlp"), _structure(rows[0])
+    dense = numbers(rows, "dense_layers") if mixed else np.zeros(len(rows))
+    common = {
+        "heads": numbers(rows, "heads"),
+        "kv_heads": numbers(rows, "kv_heads"),
+        "head_dim": numbers(rows, "head_dim"),
+        "gated": switch(gated),
+        "biases": switch(1 - gated),
+        "dropout": switch((1 - gated) * training),
+        "qkv_biases": switch(0 * gated),
+        "parallel": switch(0 * gated),
+        "window": np.full(len(rows), NO_WINDOW),
+        "latent": jax.tree.map(lambda *leaves: np.stack(leaves), *map(_latent, rows)) if latent else None,
+    }
+    layers = [Layers(count=numbers(rows, "layers") - dense, ffn=numbers(rows, "ffn"), **common)]
+    if sparse:
+        mixture = Mixture(
+            numbers(rows, "experts"),
+            numbers(rows, "experts_per_token"),
+            numbers(rows, "shared_experts") * numbers(rows, "expert_ffn"),
+        )
+        sparse_layers = dataclasses.replace(layers[0], ffn=numbers(rows, "expert_ffn"), mixture=mixture)
+        layers = [*([dataclasses.replace(layers[0], count=dense)] if mixed else []), sparse_layers]
     return Model(
         name="measured",
         hidden=numbers(rows, "hidden"),
         vocabulary=numbers(rows, "vocab"),
         tied_embeddings=switch(numbers(rows, "tied_embeddings")),
-        layers=(layers,),
+        layers=tuple(layers),
         learned_positions=np.where(gated > 0, 0.0, positions),
+        mtp_layers=np.array([_ahead(row) * training for row in rows]),
     )
 
 
 def _layout(model: Model, system: System, strategy: Strategy, memory: Memory, phase: str) -> Outputs:
-    held = memory.peak - memory.reserve  # what an allocator sees: not the runtime's own
     return {
-        "peak_memory_bytes": held,
-        "reserved_memory_bytes": held,
+        "peak_memory_bytes": memory.allocated,
+        "reserved_memory_bytes": memory.peak - memory.reserve,  # what the allocator sees: not the runtime's own
         "excess": memory.excess,
         "possible": feasible(model, system, strategy, phase),
     }
@@ -81,18 +117,16 @@ def _layout(model: Model, system: System, strategy: Strategy, memory: Memory, ph
 
 # --- training
 
+# Schedules by their names in tables; interleaving is a matter of virtual stages.
+_SCHEDULES = {"1f1b": 1, "interleaved": 1, "gpipe": 0, "afab": 0, "zero_bubble": 2, "zb-h1": 2, "dualpipe": 3}
+
 
 def _training_unrepresentable(row: Row) -> str | None:
     return first(
         _architecture(row),
-        row["cp"] > 1 and "context parallelism (cp > 1)",
-        row["zero_stage"] > 1 and f"ZeRO stage {row['zero_stage']:g}",
-        row["expert_tp"] not in (None, row["tp"]) and row["experts"] > 0 and "expert tensor parallelism (expert_tp ≠ tp)",
         lacking(row, "precision"),
-        # The estimator's format is that of operands, weights and activations alike.
-        row["precision"] not in ("bf16", "fp16", "fp32", "tf32") and f"{row['precision']} for matrix products only",
         row["grad_dtype_bytes"] not in (2, 4) and f"gradients of {row['grad_dtype_bytes']:g} bytes",
-        row["schedule"] not in ("1f1b", "interleaved") and f"schedule {row['schedule']}",
+        row["schedule"] not in _SCHEDULES and f"schedule {row['schedule']}",
         row["virtual_stages"] is None and row["pp"] > 1 and "virtual stages unknown",
     )
 
@@ -104,13 +138,15 @@ def _training_stack(rows: Sequence[Row]) -> tuple[Model, System, Strategy]:
     wide = numbers(rows, "grad_dtype_bytes") == 4
     strategy = stacked_strategy(
         rows,
-        **{name: numbers(rows, name) for name in ("tp", "pp", "dp", "micro_batch", "global_batch")},
+        **{name: numbers(rows, name) for name in ("tp", "pp", "dp", "cp", "ep", "micro_batch", "global_batch")},
         virtual_stages=np.array([row["virtual_stages"] or 1.0 for row in rows]),
         sequence_length=numbers(rows, "seq_len"),
         sequence_parallel=switch(numbers(rows, "sequence_parallel")),
         recompute=one_of(rows, "recompute", ("none", "selective", "full")),
         attention=switch(numbers(rows, "flash_attention")),
-        zero=switch(numbers(rows, "zero_stage")),
+        expert_tp=np.array([row["expert_tp"] or 0.0 for row in rows]),
+        schedule=np.eye(len(SCHEDULES))[[_SCHEDULES[row["schedule"]] for row in rows]],
+        zero=np.eye(4)[numbers(rows, "zero_stage").astype(int)],
         overlap_gradients=systems.stack.gradient_overlap,
         precision=precision(rows, "precision"),
         gradient_precision=np.where(wide[:, None], full, half),
@@ -125,9 +161,10 @@ def hardware_flops(model: Model, strategy: Strategy) -> Scalar:
     """
     tokens, length = strategy.global_batch * strategy.sequence_length, strategy.sequence_length
     step = model_flops(model, tokens, length)
-    core = tokens * sum(4 * length * kind.count * kind.heads * kind.head_dim for kind in model.layers)
+    core = tokens * sum(2 * length * kind.count * kind.heads * (kind.head_dim + kind.value_dim) for kind in model.layers)
     layers = step / 3 - 2 * tokens * model.embedding_parameters
-    return step + choose(strategy.recompute, [lambda: jnp.zeros_like(step), lambda: core, lambda: layers])
+    again = choose(strategy.recompute, [lambda: jnp.zeros_like(step), lambda: core, lambda: layers])
+    return step + strategy.recompute_share * again
 
 
 def _training_estimate(model: Model, system: System, strategy: Strategy) -> Outputs:
@@ -150,6 +187,7 @@ def _training_estimate(model: Model, system: System, strategy: Strategy) -> Outp
 def _inference_unrepresentable(row: Row) -> str | None:
     formats = {"weights": row["weight_dtype"], "activations": row["activation_dtype"]}
     return first(
+        row["ep"] > 1 and "expert parallelism (ep > 1)",
         row["batch"] is None and ((row["concurrency"] is not None and "continuous batching (concurrency)") or "batch unknown"),
         _architecture(row),
         len(set(formats.values())) > 1 and "weights in {weights}, activations in {activations}".format(**formats),
@@ -186,5 +224,5 @@ def _inference_estimate(model: Model, system: System, strategy: Strategy, throug
     }
 
 
-TRAINING = Evaluator(_training_unrepresentable, _training_stack, _training_estimate)
-INFERENCE = Evaluator(_inference_unrepresentable, _inference_stack, _inference_estimate)
+TRAINING = Evaluator(_training_unrepresentable, _training_stack, _training_estimate, _structure)
+INFERENCE = Evaluator(_inference_unrepresentable, _inference_stack, _inference_estimate, _structure)

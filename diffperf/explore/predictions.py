@@ -1,7 +1,7 @@
 """The estimator's answers to measured rows: one vmapped program a kind of table serves them all, block by block.
 
-Hardware, framework, layout, precision and recomputation are traced numbers and weights over alternatives; only the number of
-memory levels and network tiers tells programs apart.
+Hardware, framework, layout, precision and recomputation are traced numbers and weights over alternatives; only the numbers of
+memory levels and network tiers and the structure of models tell programs apart.
 """
 
 import dataclasses
@@ -44,7 +44,8 @@ def predict(kind: str, rows: Sequence[Row]) -> list[Prediction]:
     for index, row in enumerate(rows):
         reason = EVALUATORS[kind].unrepresentable(row)
         if reason is None:
-            alike.setdefault(jax.tree.structure(system_of(row["hardware"], row.values.get("framework"))), []).append(index)
+            system = jax.tree.structure(system_of(row["hardware"], row.values.get("framework")))
+            alike.setdefault((system, EVALUATORS[kind].structure(row)), []).append(index)
         else:
             found[index] = Prediction(skipped=reason)
     for indices in alike.values():

@@ -1,7 +1,7 @@
 """Columns of measured rows as stacked inputs of the estimator: numbers, choices as weights, systems, strategies."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ class Evaluator:
     unrepresentable: Callable[[Row], str | None]
     stack: Callable[[Sequence[Row]], tuple]  # inputs of `estimate`, with a leading axis
     estimate: Callable[..., Outputs]  # of one row
+    structure: Callable[[Row], Hashable] = lambda row: ()  # beside the system's: rows of one structure share a program
 
 
 def numbers(rows: Sequence[Row], column: str) -> np.ndarray:

@@ -17,6 +17,15 @@ class Stack(eqx.Module):
     collective_overhead: Scalar = quantity("s", "time a collective adds whatever its size: launch, ramp", bounds=(1e-8, 1e-2))
     collectives: CollectiveLibrary
     memory_reserve: Scalar = quantity("byte", "device memory taken by runtime and libraries", bounds=(1e3, 1e11))
+    fragmentation: Scalar = quantity(
+        "", "memory that the allocator takes from the device, over that of the tensors in it", bounds=(1, 3), default=1.0
+    )
+    overlap_contention: Scalar = quantity(
+        "",
+        "share of hidden communication's time by which the computation over it slows: kernels share units and bandwidth",
+        bounds=(0, 1),
+        default=0.0,
+    )
     elementwise_traffic: Scalar = quantity(
         "", "bytes that a layer's element-wise kernels move, over those of Megatron-LM's fusions", bounds=(0.1, 20), default=1.0
     )
@@ -72,4 +81,10 @@ class System(eqx.Module):
     stack: Stack
     prices: Prices
     n_devices: Scalar = quantity("", "devices in the system", bounds=(1, 1e7), integer=True)
+    host_bandwidth: Scalar = quantity(
+        "byte/s",
+        "between a device and its host's memory, one direction",
+        bounds=(1e8, 1e13),
+        default=25e9,  # an estimate: 80 % of the 32 GB/s of PCIe 4.0 x16
+    )
     calibration: Label = label("calibration whose values replace the system's own", default="none")

@@ -1,21 +1,33 @@
 """The memory footprint of a strategy on one device: parameters, gradients, optimizer, activations, KV cache.
 
 Activation bytes follow Korthikanti et al. (arXiv 2205.05198, Equations 1–6 and Table 2), written out by tensor so that gated
-MLPs and grouped-query attention count what they store. With 2-byte elements, plain MLP of 4h and as many KV heads as heads,
-one layer is s·b·h·(10 + 24/t + 5·a·s/(h·t)), all of it divided by t under sequence parallelism.
+MLPs, grouped-query attention and experts count what they store. With 2-byte elements, plain MLP of 4h and as many KV heads as
+heads, one layer is s·b·h·(10 + 24/t + 5·a·s/(h·t)), all of it divided by t under sequence parallelism.
 """
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from diffperf.hardware.accelerator import width
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
-from diffperf.relax import Relaxation, choose
+from diffperf.relax import Relaxation, choose, larger
 from diffperf.workload.model import Layers, Model
-from diffperf.workload.operators import sequence_shards
+from diffperf.workload.operators import expert_load, inner_elements, routed_tokens, sequence_shards
+from diffperf.workload.schedule import copies, in_flight
 from diffperf.workload.strategy import Strategy
+
+_FP32 = 4.0  # bytes
+
+
+class StagePeaks(eqx.Module):
+    """What devices of the first, a middle and the last pipeline stage allocate."""
+
+    first: Scalar = output("byte", "first stage")
+    middle: Scalar = output("byte", "a middle stage")
+    last: Scalar = output("byte", "last stage")
 
 
 class Memory(eqx.Module):
@@ -25,38 +37,75 @@ class Memory(eqx.Module):
     gradients: Scalar = output("byte", "gradients")
     optimizer: Scalar = output("byte", "optimizer state")
     activations: Scalar = output("byte", "activations kept for the backward pass, or in use")
+    logits: Scalar = output("byte", "logits, with their copy in fp32")
+    gathered: Scalar = output("byte", "weights and gradients of layers in use, gathered (ZeRO-3)")
+    buffers: Scalar = output("byte", "communication buffers")
     kv_cache: Scalar = output("byte", "KV cache")
+    fragmentation: Scalar = output("byte", "what the allocator holds beyond")
     reserve: Scalar = output("byte", "runtime reserve")
     peak: Scalar = output("byte", "peak")
     capacity: Scalar = output("byte", "device memory")
     excess: Scalar = output("", "peak over capacity − 1 (above 0: out of memory)")
+    stages: StagePeaks
 
     @classmethod
-    def add_up(cls, system: System, **parts: Scalar) -> "Memory":
-        capacity, peak = system.accelerator.device_memory.capacity, sum(parts.values()) + system.stack.memory_reserve
-        return cls(**parts, reserve=system.stack.memory_reserve, peak=peak, capacity=capacity, excess=peak / capacity - 1)
+    def of(cls, system: System, stages: dict[str, Float[Array, "3"]], relax: Relaxation) -> "Memory":
+        """From the parts that tensors take on the first, a middle and the last stage."""
+        totals = sum(stages.values())
+        # Derivatives of the maximum weigh the stages so that the fullest one's parts add up to it (Euler: it is homogeneous).
+        share = jax.grad(relax.reduce_maximum)(totals)
+        stack, capacity = system.stack, system.accelerator.device_memory.capacity
+        allocated = relax.reduce_maximum(totals)
+        fragmentation = allocated * (stack.fragmentation - 1)
+        peak = allocated + fragmentation + stack.memory_reserve
+        return cls(
+            **{name: jnp.sum(share * part) for name, part in stages.items()},
+            fragmentation=fragmentation,
+            reserve=stack.memory_reserve,
+            peak=peak,
+            capacity=capacity,
+            excess=peak / capacity - 1,
+            stages=StagePeaks(*totals),
+        )
+
+    @property
+    def allocated(self) -> Scalar:
+        """What the fullest device's tensors take."""
+        return self.peak - self.reserve - self.fragmentation
+
+
+# --- activations
 
 
 def attention_score_bytes(layers: Layers, strategy: Strategy) -> Scalar:
     """Stored by standard attention: softmax output, dropout mask, dropout output (5·a·s²·b/t with 2-byte elements)."""
-    element = width(strategy.precision)
-    scores = strategy.micro_batch * layers.heads * strategy.sequence_length**2 / strategy.tp
+    element = strategy.activation_width
+    scores = strategy.micro_batch * layers.heads * strategy.sequence_length**2 / (strategy.tp * strategy.cp)
     return scores * (element + layers.dropout[1] * (1 + element))
+
+
+def _attention_elements(layers: Layers, strategy: Strategy) -> Scalar:
+    """Elements per token of queries, keys, values and outputs, and of the latents they come from."""
+    heads = layers.heads / strategy.tp
+    if layers.latent is None:
+        return 2 * (heads + layers.kv_heads_on_rank(strategy.tp)) * layers.head_dim
+    latents = 2 * (layers.latent.query_rank + layers.latent.kv_rank) / sequence_shards(strategy) + layers.latent.rotary_dim
+    return 2 * heads * (layers.head_dim + layers.value_dim) + latents
 
 
 def layer_activation_bytes(layers: Layers, model: Model, strategy: Strategy) -> Scalar:
     """Bytes one layer keeps of one micro-batch for its backward pass, by the strategy's recomputation."""
-    element = width(strategy.precision)
-    tokens = strategy.micro_batch * strategy.sequence_length
+    element, tokens, shards = strategy.activation_width, strategy.tokens, sequence_shards(strategy)
     residual = tokens * model.hidden
-    shards = sequence_shards(strategy)
 
     def all_but_scores():
         # Inputs of two norms, of QKV and of the MLP, and two dropout masks: split only by sequence parallelism.
-        outside = residual * (4 * element + 2 * layers.dropout[1]) / shards
-        heads = layers.heads / strategy.tp + layers.kv_heads_on_rank(strategy.tp)
-        inner = layers.ffn * layers.experts_per_token * (2 + layers.gated[1]) / strategy.tp  # activation input(s) and output
-        return outside + tokens * element * (2 * heads * layers.head_dim + inner)
+        outside = residual * (4 - layers.parallel[1]) * element + residual * 2 * layers.dropout[1]
+        # Input(s) and output of the activation; tokens as experts get them and as they give them back.
+        inner = inner_elements(layers, strategy, tokens) * (2 + layers.gated[1])
+        if layers.mixture is not None:
+            inner = inner + 2 * routed_tokens(layers, strategy, tokens) * expert_load(strategy) * model.hidden
+        return outside / shards + element * (tokens * _attention_elements(layers, strategy) + inner)
 
     def everything():
         scores = choose(strategy.attention, [lambda: attention_score_bytes(layers, strategy), lambda: jnp.zeros_like(residual)])
@@ -65,86 +114,169 @@ def layer_activation_bytes(layers: Layers, model: Model, strategy: Strategy) -> 
     def layer_input():
         return residual * element / shards
 
-    return choose(strategy.recompute, [everything, all_but_scores, layer_input])
+    kept = choose(strategy.recompute, [everything, all_but_scores, layer_input])
+    share = strategy.recompute_share
+    return share * kept + (1 - share) * choose(strategy.recompute, [lambda: kept, everything, everything])
 
 
-def in_flight(strategy: Strategy, relax: Relaxation) -> Scalar:
-    """Micro-batches whose activations the first stage holds, in units of all its layers.
+def _layers_bytes(model: Model, strategy: Strategy) -> tuple[Scalar, Scalar]:
+    """Activations that all layers keep of a micro-batch, and that the fullest layer does without recomputation."""
+    whole = eqx.tree_at(lambda s: s.recompute, strategy, jnp.eye(3, dtype=strategy.tp.dtype)[0])
+    kept, widest = jnp.zeros_like(strategy.tp), []
+    for group in model.kinds:
+        of_each = jax.vmap(layer_activation_bytes, in_axes=(0, None, None))
+        kept = kept + jnp.sum(of_each(group, model, strategy) * group.count)
+        widest.append(jnp.max(of_each(group, model, whole)))
+    return kept, jnp.max(jnp.stack(widest))
 
-    1F1B holds one per stage; interleaving adds (p − 1)/v of one (arXiv 2205.05198 §4.2.3; 2104.04473 §2.2). Never more than
-    there are.
+
+def _logits_bytes(model: Model, strategy: Strategy) -> Scalar:
+    """The vocabulary projection's output and its copy in fp32, once for the model and once for each module that looks further."""
+    logits = strategy.tokens * model.vocabulary / strategy.tp
+    return logits * (strategy.activation_width + _FP32) * (1 + model.mtp_layers)
+
+
+# --- parameters
+
+
+class StageParameters(eqx.Module):
+    """Parameters on one device, by how many ranks hold the same."""
+
+    dense: Scalar
+    experts: Scalar
+
+    @property
+    def total(self) -> Scalar:
+        return self.dense + self.experts
+
+    def times(self, dense: Scalar, experts: Scalar) -> Scalar:
+        return self.dense * dense + self.experts * experts
+
+
+def _one_stage(strategy: Strategy, relax: Relaxation) -> Scalar:
+    """1 where there is no pipeline, 0 from two stages on."""
+    return 1 - relax.minimum(strategy.pp - 1, 1.0)
+
+
+def _parameters(model: Model, strategy: Strategy, embeddings: Scalar, heads: Scalar) -> StageParameters:
+    """Those of a stage's even share of the layers, and of some input embeddings and vocabulary projections.
+
+    Modules that predict further tokens lie beside the vocabulary projection.
     """
-    chunks = relax.minimum(strategy.virtual_stages - 1, 1.0)
-    held = strategy.pp + chunks * (strategy.pp - 1) / strategy.virtual_stages
-    return relax.minimum(held, strategy.micro_batches)
+    dense = sum(kind.count * kind.dense_parameters(model.hidden) for kind in model.layers)
+    routed = sum(kind.count * kind.routed_parameters(model.hidden) for kind in model.layers)
+    last, further = model.layers[-1], heads * model.mtp_layers
+    ahead = 2 * model.hidden**2 + last.dense_parameters(model.hidden)
+    tables = (embeddings + heads) * model.embedding_parameters
+    return StageParameters(
+        (dense / strategy.pp + tables + further * ahead) / strategy.tp + embeddings * model.learned_positions * model.hidden,
+        (routed / strategy.pp + further * last.routed_parameters(model.hidden)) / (strategy.experts_tp * strategy.ep),
+    )
 
 
-def stage_parameters(model: Model, strategy: Strategy, relax: Relaxation) -> Scalar:
+def stage_parameters(model: Model, strategy: Strategy, relax: Relaxation) -> StageParameters:
     """Parameters on one device of the fullest stage: its layers, and the embeddings where the pipeline begins or ends.
 
     With one stage a tied embedding is stored once; with more, the first and the last stage hold one each.
     """
-    one_stage = 1 - relax.minimum(strategy.pp - 1, 1.0)
-    positions = model.learned_positions * model.hidden
-    embeddings = model.embedding_parameters * (1 + one_stage * model.tied_embeddings[0])
-    return (model.layer_parameters / strategy.pp + embeddings) / strategy.tp + positions
+    alone = _one_stage(strategy, relax)
+    return _parameters(model, strategy, jnp.ones_like(alone), alone * model.tied_embeddings[0])
+
+
+def zero_ranks(strategy: Strategy, replicas: Scalar, relax: Relaxation) -> Scalar:
+    """Of ranks that hold the same parameters, how many share them: all, or as many as hybrid sharding says."""
+    within = relax.minimum(strategy.zero_ranks, replicas)
+    return larger(jnp.where(strategy.zero_ranks > 0, within, replicas), 1.0)
+
+
+def kept_share(strategy: Strategy, stage: int, ranks: Scalar) -> Scalar:
+    """What a rank keeps of what ZeRO shards from a stage on: weights 3, gradients 2, optimizer state 1 (arXiv 1910.02054 §5)."""
+    sharded = sum(strategy.zero[i] for i in range(stage, 4))
+    return 1 - sharded * (1 - 1 / ranks)
+
+
+# --- training
 
 
 def training_memory(model: Model, system: System, strategy: Strategy, relax: Relaxation) -> Memory:
-    """Peak of the first pipeline stage, or of the last where fp32 logits outweigh its fewer micro-batches in flight.
+    """Peak of the fullest of the first, a middle and the last pipeline stage.
 
-    Parameters follow ZeRO (arXiv 1910.02054 §5): weights, gradients and optimizer state, the last over dp at stage 1.
+    The first has the input embedding and the most micro-batches in flight, the last the logits in fp32.
     """
-    element = width(strategy.precision)
-    parameters = stage_parameters(model, strategy, relax)
-    tokens = strategy.micro_batch * strategy.sequence_length
-    layers = model.stacked_layers
-    stored = jax.vmap(layer_activation_bytes, in_axes=(0, None, None))(layers, model, strategy)
-    stage_bytes = jnp.sum(stored * layers.count) / strategy.pp
+    kept, widest = _layers_bytes(model, strategy)
+    alone = _one_stage(strategy, relax)
+    ranks = [zero_ranks(strategy, replicas, relax) for replicas in (strategy.replicas, strategy.expert_replicas)]
+    tied = model.tied_embeddings
 
-    # Full recomputation keeps one layer's activations alive while it runs backward.
-    whole = eqx.tree_at(lambda s: s.recompute, strategy, jnp.eye(3, dtype=element.dtype)[0])
-    working = strategy.recompute[2] * jnp.max(jax.vmap(layer_activation_bytes, in_axes=(0, None, None))(layers, model, whole))
-    logits = tokens * model.vocabulary / strategy.tp * (element + 4.0)
+    def stage(position: Scalar, first: Scalar, last: Scalar) -> dict[str, Scalar]:
+        embeddings, heads = first + last * alone * (1 - first), last + first * alone * (1 - last)
+        parameters = _parameters(model, strategy, embeddings, heads * (1 - alone * tied[1]))
+        shares = [[kept_share(strategy, level, of) for of in ranks] for level in (1, 2, 3)]
+        optimizer, gradients, weights = (parameters.times(*pair) for pair in shares)
+        twice = copies(strategy)
+        in_use = kept / strategy.pp * in_flight(strategy, relax, position) * (1 - strategy.offload_activations)
+        return {
+            "weights": twice * weights * strategy.kept_weight_width,
+            "gradients": twice * gradients * width(strategy.gradient_precision),
+            "optimizer": optimizer * strategy.optimizer_bytes * (1 - strategy.offload_optimizer),
+            # Recomputation, and offloading, keep one layer's activations alive while it runs backward.
+            "activations": in_use + larger(strategy.recompute[2] * strategy.recompute_share, strategy.offload_activations) * widest,
+            "logits": heads * _logits_bytes(model, strategy),
+            "gathered": _gathered_bytes(model, strategy),
+            "buffers": _buffer_bytes(model, strategy, relax),
+            "kv_cache": jnp.zeros_like(kept),
+        }
 
-    first = stage_bytes * in_flight(strategy, relax)
-    last = stage_bytes * relax.minimum(strategy.micro_batches, 1.0) + logits
-    one_stage = 1 - relax.minimum(strategy.pp - 1, 1.0)
-    return Memory.add_up(
-        system,
-        weights=parameters * element,
-        gradients=parameters * width(strategy.gradient_precision),
-        optimizer=choose(
-            strategy.zero,
-            [
-                lambda: parameters * strategy.optimizer_bytes,
-                lambda: parameters * strategy.optimizer_bytes / strategy.dp,
-            ],
-        ),
-        activations=relax.maximum(first + one_stage * logits, last) + working,
-        kv_cache=jnp.zeros_like(parameters),
-    )
+    ends = jnp.asarray([1.0, 0.0, 0.0]), jnp.asarray([0.0, 0.0, 1.0])
+    return Memory.of(system, jax.vmap(stage)(jnp.asarray([0.0, 0.5, 1.0]), *ends), relax)
+
+
+def _gathered_bytes(model: Model, strategy: Strategy) -> Scalar:
+    """What ZeRO-3 holds whole: the weights of the layer in use and of the next one, fetched ahead, and the gradients of one."""
+    dense = sum(kind.count * kind.dense_parameters(model.hidden) for kind in model.layers) / model.depth / strategy.tp
+    routed = sum(kind.count * kind.routed_parameters(model.hidden) for kind in model.layers) / model.depth
+    layer = dense + routed / (strategy.experts_tp * strategy.ep)
+    ahead = 1 + strategy.overlap_weights[1]
+    return strategy.zero[3] * layer * (ahead * strategy.kept_weight_width + strategy.kept_weight_width)
+
+
+def _buffer_bytes(model: Model, strategy: Strategy, relax: Relaxation) -> Scalar:
+    """Sequence parallelism gathers a layer's input on every rank; stages receive a micro-batch's residual stream each way."""
+    residual = strategy.tokens * model.hidden * strategy.activation_width
+    gathers = strategy.sequence_parallel[1] * relax.minimum(strategy.tp - 1, 1.0)
+    received = 2 * (1 - _one_stage(strategy, relax)) / sequence_shards(strategy)
+    return residual * (gathers + received)
+
+
+# --- inference
 
 
 def kv_cache_bytes(model: Model, strategy: Strategy, context: Scalar) -> Scalar:
-    """Keys and values of `context` tokens of every sequence a replica serves, on one device."""
+    """Keys and values of `context` tokens of every sequence a replica serves, or their latents, on one device."""
     sequences = strategy.global_batch / strategy.dp
-    per_token = sum(2 * layers.count * layers.kv_heads_on_rank(strategy.tp) * layers.head_dim for layers in model.layers)
-    return sequences * context * per_token * width(strategy.kv_precision) / strategy.pp
+
+    def per_token(layers: Layers) -> Scalar:
+        if layers.latent is not None:
+            return layers.latent.kv_rank + layers.latent.rotary_dim
+        return 2 * layers.kv_heads_on_rank(strategy.tp) * layers.head_dim
+
+    held = sum(layers.count * per_token(layers) * jnp.minimum(context, layers.window) for layers in model.layers)
+    return sequences * held * width(strategy.kv_precision) / strategy.pp
 
 
 def inference_memory(model: Model, system: System, strategy: Strategy, relax: Relaxation) -> Memory:
     """Weights, the KV cache at the end of generation, and the widest activations of the prompt."""
-    element = width(strategy.precision)
     tokens = strategy.global_batch / strategy.dp * strategy.sequence_length
-    layers = model.stacked_layers
-    widest = jnp.max(layers.ffn * layers.experts_per_token * (1 + layers.gated[:, 1]))
-    zero = jnp.zeros_like(element)
-    return Memory.add_up(
-        system,
-        weights=stage_parameters(model, strategy, relax) * element,
-        gradients=zero,
-        optimizer=zero,
-        activations=tokens * element * (2 * model.hidden + widest / strategy.tp),
-        kv_cache=kv_cache_bytes(model, strategy, strategy.sequence_length + strategy.output_length),
-    )
+    widest = [inner_elements(kind, strategy, tokens) * (1 + kind.gated[1]) for kind in model.layers]
+    zero = jnp.zeros_like(strategy.tp)
+    stage = {
+        "weights": stage_parameters(model, strategy, relax).total * strategy.served_weight_width,
+        "gradients": zero,
+        "optimizer": zero,
+        "activations": strategy.activation_width * (2 * tokens * model.hidden + jnp.max(jnp.stack(widest))),
+        "logits": zero,
+        "gathered": zero,
+        "buffers": zero,
+        "kv_cache": kv_cache_bytes(model, strategy, strategy.sequence_length + strategy.output_length),
+    }
+    return Memory.of(system, jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), stage), relax)

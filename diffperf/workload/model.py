@@ -5,10 +5,42 @@ import jax
 import jax.numpy as jnp
 
 from diffperf.quantity import Label, Scalar, Weights, label, quantity, switch
+from diffperf.relax import larger
+
+NO_WINDOW = 1e12  # tokens: longer than any context
+
+
+class Mixture(eqx.Module):
+    """A mixture of experts in place of one MLP. Every expert is an MLP of the layer's inner dimension."""
+
+    experts: Scalar = quantity("", "experts per layer", bounds=(1, 4096), integer=True)
+    experts_per_token: Scalar = quantity("", "experts each token visits", bounds=(1, 64), integer=True)
+    shared_ffn: Scalar = quantity(
+        "", "inner dimension of all experts together that every token visits, 0 for none", bounds=(0, 1e6), default=0, integer=True
+    )
+
+
+class Latent(eqx.Module):
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1): keys and values are projections of one latent per token.
+
+    A head's queries and keys have `head_dim` dimensions, of which `rotary_dim` carry positions and are shared by all keys.
+    """
+
+    query_rank: Scalar = quantity("", "dimension of the queries' latent, 0 for none", bounds=(0, 1e5), integer=True)
+    kv_rank: Scalar = quantity("", "dimension of the latent of keys and values", bounds=(16, 1e5), integer=True)
+    rotary_dim: Scalar = quantity("", "dimensions of a query and a key that carry positions", bounds=(0, 1024), integer=True)
+    value_dim: Scalar = quantity("", "dimension of a head's values", bounds=(16, 1024), integer=True)
+
+    def parameters(self, hidden: Scalar, heads: Scalar, head_dim: Scalar) -> Scalar:
+        """Weights of the projections of queries, keys and values, without the output's."""
+        through = larger(self.query_rank, 1e-30)
+        queries = jnp.where(self.query_rank > 0, (hidden + heads * head_dim) * through, hidden * heads * head_dim)
+        keys_and_values = hidden * (self.kv_rank + self.rotary_dim)
+        return queries + keys_and_values + self.kv_rank * heads * (head_dim - self.rotary_dim + self.value_dim)
 
 
 class Layers(eqx.Module):
-    """`count` transformer layers of one kind: attention, then a plain or gated MLP, dense (`experts` = 1) or mixture of experts."""
+    """`count` transformer layers of one kind: attention, then a plain or gated MLP, or a mixture of such."""
 
     count: Scalar = quantity("", "layers of this kind", bounds=(1, 2000), integer=True)
     heads: Scalar = quantity("", "query heads", bounds=(1, 1024), integer=True)
@@ -20,29 +52,80 @@ class Layers(eqx.Module):
     gated: Weights = switch("gated MLP with three matrices (SwiGLU) instead of two")
     biases: Weights = switch("biases in linear layers and norms (LayerNorm instead of RMSNorm)", default=False)
     dropout: Weights = switch("dropout after attention and MLP, and on attention scores", default=False)
-    experts: Scalar = quantity("", "experts per layer, 1 for a dense MLP", bounds=(1, 4096), default=1, integer=True)
-    experts_per_token: Scalar = quantity("", "experts each token visits", bounds=(1, 64), default=1, integer=True)
+    qkv_biases: Weights = switch("biases of the query, key and value projections where others have none", default=False)
+    parallel: Weights = switch("attention and MLP side by side, behind one norm (GPT-NeoX, PaLM)", default=False)
+    window: Scalar = quantity(
+        "", "latest tokens that a query sees (sliding window)", bounds=(1, NO_WINDOW), default=NO_WINDOW, integer=True
+    )
+    mixture: Mixture | None = None
+    latent: Latent | None = None
+
+    @property
+    def value_dim(self) -> Scalar:
+        """Dimension of a head's values."""
+        return self.head_dim if self.latent is None else self.latent.value_dim
+
+    @property
+    def experts_per_token(self) -> Scalar | float:
+        """MLPs of the inner dimension that a token visits."""
+        return 1.0 if self.mixture is None else self.mixture.experts_per_token
+
+    @property
+    def shared_ffn(self) -> Scalar | float:
+        """Inner dimension of the experts that every token visits."""
+        return 0.0 if self.mixture is None else self.mixture.shared_ffn
 
     def kv_heads_on_rank(self, tp: Scalar) -> Scalar:
         """Key and value heads a tensor-parallel rank holds: its share, but at least one, replicated where ranks outnumber heads."""
-        return jnp.maximum(self.kv_heads / tp, 1.0)
+        return larger(self.kv_heads / tp, 1.0)
+
+    def attention_matrices(self, hidden: Scalar) -> Scalar:
+        """Weights of the query, key, value and output projections."""
+        output = self.heads * self.value_dim * hidden
+        if self.latent is not None:
+            return output + self.latent.parameters(hidden, self.heads, self.head_dim)
+        return output + hidden * (self.heads + 2 * self.kv_heads) * self.head_dim
 
     def attention_parameters(self, hidden: Scalar) -> Scalar:
-        """Query, key, value and output projections."""
+        """Query, key, value and output projections, and the norms of latents."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return hidden * (2 * queries + 2 * keys) + self.biases[1] * (queries + 2 * keys + hidden)
+        inner = larger(self.biases[1], self.qkv_biases[1]) * (queries + 2 * keys)
+        norms = 0.0 if self.latent is None else self.latent.query_rank + self.latent.kv_rank
+        return self.attention_matrices(hidden) + inner + self.biases[1] * hidden + norms
 
-    def mlp_parameters(self, hidden: Scalar) -> Scalar:
-        """All experts and the router."""
-        matrices = 2 + self.gated[1]
-        expert = matrices * hidden * self.ffn + self.biases[1] * ((1 + self.gated[1]) * self.ffn + hidden)
-        router = jnp.where(self.experts > 1, hidden * self.experts, 0.0)
-        return self.experts * expert + router
+    def mlp_matrices(self, hidden: Scalar, ffn: Scalar) -> Scalar:
+        """Weights of an MLP of some inner dimension."""
+        return (2 + self.gated[1]) * hidden * ffn
+
+    def expert_parameters(self, hidden: Scalar) -> Scalar:
+        """One expert, or the MLP."""
+        return self.mlp_matrices(hidden, self.ffn) + self.biases[1] * ((1 + self.gated[1]) * self.ffn + hidden)
+
+    def router_matrix(self, hidden: Scalar) -> Scalar:
+        """Weights of the matrix that scores the experts for a token; none in a dense layer."""
+        return jnp.zeros_like(hidden) if self.mixture is None else hidden * self.mixture.experts
+
+    def routed_parameters(self, hidden: Scalar) -> Scalar:
+        """All experts that tokens are routed to; none in a dense layer."""
+        return jnp.zeros_like(hidden) if self.mixture is None else self.mixture.experts * self.expert_parameters(hidden)
+
+    def dense_parameters(self, hidden: Scalar) -> Scalar:
+        """All of one layer but the experts that tokens are routed to: what expert parallelism does not split."""
+        norms = (2 - self.parallel[1]) * hidden * (1 + self.biases[1])
+        if self.mixture is None:
+            mlp = self.expert_parameters(hidden)
+        else:
+            mlp = self.router_matrix(hidden) + self.mlp_matrices(hidden, self.mixture.shared_ffn)
+        return self.attention_parameters(hidden) + mlp + norms
 
     def parameters(self, hidden: Scalar) -> Scalar:
         """Parameters of one layer, norms included."""
-        norms = 2 * hidden * (1 + self.biases[1])
-        return self.attention_parameters(hidden) + self.mlp_parameters(hidden) + norms
+        return self.dense_parameters(hidden) + self.routed_parameters(hidden)
+
+    def active_matrices(self, hidden: Scalar) -> Scalar:
+        """Weights of the matrices that a token is multiplied with."""
+        visited = self.experts_per_token * self.ffn + self.shared_ffn
+        return self.attention_matrices(hidden) + self.router_matrix(hidden) + self.mlp_matrices(hidden, visited)
 
 
 class Model(eqx.Module):
@@ -57,10 +140,21 @@ class Model(eqx.Module):
         "", "rows of a learned position embedding, 0 for none", bounds=(0, 1e6), default=0, integer=True
     )
 
+    mtp_layers: Scalar = quantity(
+        "",
+        "modules that predict further tokens: a layer of the last kind, the head again",
+        bounds=(0, 16),
+        default=0,
+        integer=True,
+    )
+
     @property
-    def stacked_layers(self) -> Layers:
-        """The kinds of layers as one module with a leading axis, to map over."""
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *self.layers)
+    def kinds(self) -> list[Layers]:
+        """The kinds of layers, those of one structure stacked on a leading axis, to map over."""
+        alike: dict[object, list[Layers]] = {}
+        for layers in self.layers:
+            alike.setdefault(jax.tree.structure(layers), []).append(layers)
+        return [jax.tree.map(lambda *leaves: jnp.stack(leaves), *group) for group in alike.values()]
 
     @property
     def depth(self) -> Scalar:
@@ -76,7 +170,13 @@ class Model(eqx.Module):
         return sum(layers.count * layers.parameters(self.hidden) for layers in self.layers)
 
     @property
+    def mtp_parameters(self) -> Scalar:
+        """Modules that predict further tokens: projection, layer and norms (DeepSeek-V3, arXiv 2412.19437 §2.2); they share the
+        embeddings."""
+        return self.mtp_layers * (2 * self.hidden**2 + self.layers[-1].parameters(self.hidden) + 3 * self.hidden)
+
+    @property
     def parameters(self) -> Scalar:
-        """All parameters: embeddings (once if tied), positions, layers and the final norm."""
+        """The parameters of the model itself: embeddings (once if tied), positions, layers and the final norm."""
         embeddings = self.embedding_parameters * (1 + self.tied_embeddings[0]) + self.learned_positions * self.hidden
         return embeddings + self.layer_parameters + self.hidden * (1 + self.layers[-1].biases[1])

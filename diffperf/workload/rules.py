@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from diffperf.hardware.system import System
-from diffperf.workload.model import Model
-from diffperf.workload.strategy import Strategy
+from diffperf.relax import larger
+from diffperf.workload.model import Mixture, Model
+from diffperf.workload.strategy import SCHEDULES, Strategy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +42,23 @@ def _divisors(number: Array, limit: int = 64) -> str:
 
 ALWAYS = ("training", "prefill", "decode", "generate")
 TRAINING = ("training",)
+_DEGREES = ("tp", "pp", "dp", "cp", "ep", "virtual_stages", "micro_batch")
+
+
+def _mixtures(model: Model) -> list[Mixture]:
+    return [layers.mixture for layers in model.layers if layers.mixture is not None]
+
+
+def _experts(model: Model) -> float:
+    """Experts of the first layer that has any."""
+    return float(next((mixture.experts for mixture in _mixtures(model)), 1.0))
+
+
+def _heads_that_need(model: Model, ways: Array) -> float:
+    """Heads of the first layer whose heads cannot be split so many ways, else of the first layer."""
+    heads = [float(layers.heads) for layers in model.layers]
+    return next((number for number in heads if not bool(_divides(ways, jnp.asarray(number)))), heads[0])
+
 
 RULES = (
     Rule(
@@ -48,17 +66,17 @@ RULES = (
         lambda m, n, s: _every([_divides(s.tp, layers.heads) for layers in m.layers]),
         lambda m, n, s: (
             "strategy.tp",
-            f"{_n(s.tp)} for {_n(m.layers[0].heads)} attention heads",
+            f"{_n(s.tp)} for {_n(_heads_that_need(m, s.tp))} attention heads",
             "a divisor of the heads",
-            f"use one of {_divisors(m.layers[0].heads)}",
+            f"use one of {_divisors(_heads_that_need(m, s.tp))}",
         ),
     ),
     Rule(
         ALWAYS,
-        lambda m, n, s: _whole(s.tp) & _whole(s.pp) & _whole(s.dp) & _whole(s.virtual_stages) & _whole(s.micro_batch),
+        lambda m, n, s: _every([_whole(getattr(s, name)) for name in _DEGREES]),
         lambda m, n, s: (
-            "strategy.tp, pp, dp, virtual_stages, micro_batch",
-            f"{_n(s.tp)}, {_n(s.pp)}, {_n(s.dp)}, {_n(s.virtual_stages)}, {_n(s.micro_batch)}",
+            "strategy." + ", ".join(_DEGREES),
+            ", ".join(_n(getattr(s, name)) for name in _DEGREES),
             "whole numbers",
             f"choose degrees whose product is n_devices = {_n(n.n_devices)}",
         ),
@@ -68,9 +86,29 @@ RULES = (
         lambda m, n, s: jnp.abs(s.devices - n.n_devices) <= 1e-4 * n.n_devices,
         lambda m, n, s: (
             "system.n_devices",
-            f"{_n(n.n_devices)} devices for tp·pp·dp = {_n(s.tp)}·{_n(s.pp)}·{_n(s.dp)} = {_n(s.devices)}",
+            f"{_n(n.n_devices)} devices for tp·pp·dp·cp = {_n(s.tp)}·{_n(s.pp)}·{_n(s.dp)}·{_n(s.cp)} = {_n(s.devices)}",
             "the product of the degrees",
             f"set the devices to {_n(s.devices)} or change a degree",
+        ),
+    ),
+    Rule(
+        ALWAYS,
+        lambda m, n, s: (s.context_parallel[1] < 0.5) | _every([_divides(s.tp * s.cp, layers.heads) for layers in m.layers]),
+        lambda m, n, s: (
+            "strategy.cp",
+            f"{_n(s.tp)}·{_n(s.cp)} tensor- and context-parallel ranks for {_n(_heads_that_need(m, s.tp * s.cp))} attention heads",
+            "tp·cp a divisor of the heads, which all-to-all context parallelism shares out",
+            'use a smaller cp, or context_parallel "ring"',
+        ),
+    ),
+    Rule(
+        ALWAYS,
+        lambda m, n, s: _divides(s.cp, s.sequence_length),
+        lambda m, n, s: (
+            "strategy.cp",
+            f"{_n(s.cp)} for sequences of {_n(s.sequence_length)} tokens",
+            "a divisor of the sequence length",
+            f"use one of {_divisors(s.sequence_length)}",
         ),
     ),
     Rule(
@@ -85,12 +123,62 @@ RULES = (
     ),
     Rule(
         ALWAYS,
-        lambda m, n, s: _every([layers.experts_per_token <= layers.experts for layers in m.layers]),
+        lambda m, n, s: _every([mixture.experts_per_token <= mixture.experts for mixture in _mixtures(m)]),
         lambda m, n, s: (
-            "model.layers.experts_per_token",
-            f"{_n(m.layers[0].experts_per_token)} of {_n(m.layers[0].experts)} experts",
+            "model.layers.mixture.experts_per_token",
+            f"{_n(max(float(mixture.experts_per_token) for mixture in _mixtures(m)))} of {_n(_experts(m))} experts",
             "no more experts per token than there are",
-            f"use at most {_n(m.layers[0].experts)}",
+            f"use at most {_n(_experts(m))}",
+        ),
+    ),
+    Rule(
+        ALWAYS,
+        lambda m, n, s: _every([_divides(s.ep, mixture.experts) for mixture in _mixtures(m)] or [s.ep <= 1]),
+        lambda m, n, s: (
+            "strategy.ep",
+            f"{_n(s.ep)} for {_n(_experts(m))} experts" if _mixtures(m) else f"{_n(s.ep)} for a model without experts",
+            "a divisor of the experts",
+            f"use one of {_divisors(_experts(m))}",
+        ),
+    ),
+    Rule(
+        ALWAYS,
+        lambda m, n, s: _divides(s.experts_tp * s.ep, s.tp * s.replicas),
+        lambda m, n, s: (
+            "strategy.ep",
+            f"{_n(s.experts_tp)}·{_n(s.ep)} ranks of the experts for tp·cp·dp = {_n(s.tp * s.replicas)} devices of a stage",
+            "expert_tp·ep a divisor of the devices of a stage",
+            f"use an expert_tp·ep of one of {_divisors(s.tp * s.replicas)}",
+        ),
+    ),
+    Rule(
+        TRAINING,
+        lambda m, n, s: (s.zero_ranks <= 0) | _divides(larger(s.zero_ranks, 1.0), s.replicas),
+        lambda m, n, s: (
+            "strategy.zero_ranks",
+            f"{_n(s.zero_ranks)} of {_n(s.replicas)} data- and context-parallel ranks",
+            "a divisor of the ranks that share",
+            f"use one of {_divisors(s.replicas)}, or 0 for all",
+        ),
+    ),
+    Rule(
+        TRAINING,
+        lambda m, n, s: (s.virtual_stages <= 1) | (s.schedule[1] > 0.5),
+        lambda m, n, s: (
+            "strategy.virtual_stages",
+            f"{_n(s.virtual_stages)} chunks per stage with schedule {SCHEDULES[int(jnp.argmax(s.schedule))]}",
+            "one chunk per stage: only 1f1b interleaves",
+            'set virtual_stages to 1 or schedule to "1f1b"',
+        ),
+    ),
+    Rule(
+        TRAINING,
+        lambda m, n, s: (s.schedule[3] < 0.5) | (_divides(jnp.asarray(2.0), s.pp) & (s.micro_batches >= 2 * s.pp * (1 - 1e-6))),
+        lambda m, n, s: (
+            "strategy.schedule",
+            f"dualpipe with {_n(s.pp)} stages and {_n(s.micro_batches)} micro-batches",
+            "an even number of stages, and two micro-batches for each (arXiv 2412.19437 §3.2.1)",
+            "change pp or global_batch, or use another schedule",
         ),
     ),
     Rule(
@@ -147,7 +235,7 @@ RULES = (
 
 
 def _every(conditions: list[Array]) -> Array:
-    return functools.reduce(jnp.logical_and, conditions)
+    return functools.reduce(jnp.logical_and, conditions, jnp.asarray(True))
 
 
 def feasible(model: Model, system: System, strategy: Strategy, phase: str = "training") -> Array:

@@ -296,7 +296,7 @@ def test_several_accelerators_ask_which(tmp_path):
         calibrate([table])
     with pytest.raises(dp.ConfigError, match='did you mean "h100-sxm5-80gb"'):
         calibrate([table], hardware="h100-sxm5")
-    with pytest.raises(dp.ConfigError, match='found "mi300x"; expected hardware of the tables that has a system'):
+    with pytest.raises(dp.ConfigError, match='found "mi300x"; expected hardware of a row that can be read; known: a100'):
         calibrate([table], hardware="mi300x")
 
 
@@ -319,6 +319,25 @@ def test_fewer_rows_than_parameters(tmp_path):
     table = write(tmp_path / "gemm.csv", [row | {"latency_s": 1e-4} for row in gemms()[:2]])
     with pytest.raises(dp.ConfigError, match="2 usable rows; expected at least one for each of"):
         calibrate([table])
+
+
+def test_no_row_left_says_why(tmp_path):
+    """Rows that cannot be read, of every hardware asked for, and rows that can, but not evaluated; of all tables together."""
+    good = gemms()[0]
+    bad = write(tmp_path / "bad.csv", [good | {"latency_s": "5 us"}, good | {"id": 1, "hardware": "abacus"}])
+    unfit = write(tmp_path / "unfit.csv", [good | {"id": i, "dtype": "fp6"} for i in range(3)])
+    reasons = r"1 × latency_s: a unit in the cell, 1 × hardware: unknown hardware"
+    for hardware in (None, HARDWARE):
+        with pytest.raises(dp.ConfigError, match=rf"bad.csv: found no row left to fit \({reasons}\)"):
+            calibrate([bad], hardware)
+    with pytest.raises(dp.ConfigError, match=rf"bad.csv, .*unfit.csv: found no row left to fit \(3 × precision fp6, {reasons}\)"):
+        calibrate([bad, unfit], paths=["hbm.efficiency"])
+
+
+def test_a_table_that_is_read_is_as_good_as_its_file(table):
+    by_file, by_table = (calibrate([one], paths=["hbm.efficiency"], folds=2) for one in (table, read_measurements(table)))
+    assert by_table.sources == by_file.sources
+    assert by_table.parameters == by_file.parameters
 
 
 def test_bad_rows_are_told_and_the_rest_is_used(table, tmp_path):

@@ -1,9 +1,10 @@
 """Parameter counts against the closed forms of the papers."""
 
+import jax
 import numpy as np
 import pytest
 
-from diffperf.workload.model import Layers, Model
+from diffperf.workload.model import NO_WINDOW, Latent, Layers, Mixture, Model
 
 
 def _gpt(hidden, layers, vocabulary, positions):
@@ -31,16 +32,77 @@ def test_grouped_queries_by_hand():
 
 
 def test_experts_by_hand():
-    kind = Layers(32, 32, 8, 128, 14336, gated=True, experts=8, experts_per_token=2)
+    kind = Layers(32, 32, 8, 128, 14336, gated=True, mixture=Mixture(8, 2))
     layer = 4096 * (2 * 4096 + 2 * 1024) + 8 * 3 * 4096 * 14336 + 4096 * 8 + 2 * 4096
     assert float(Model("", 4096, 32000, False, (kind,)).parameters) == 2 * 32000 * 4096 + 32 * layer + 4096
 
 
+def test_shared_experts_by_hand():
+    """Of Qwen2-57B-A14B: 64 experts of 2,560, of which a token visits 8, and one of 20,480 that all visit."""
+    h, heads, kv, d, ffn, shared = 3584, 28, 4, 128, 2560, 20480
+    kind = Layers(28, heads, kv, d, ffn, gated=True, qkv_biases=True, mixture=Mixture(64, 8, shared))
+    attention, router = 2 * h * heads * d + 2 * h * kv * d, 64 * h
+    assert float(kind.routed_parameters(h)) == 64 * 3 * h * ffn
+    assert float(kind.dense_parameters(h)) == attention + (heads + 2 * kv) * d + router + 3 * h * shared + 2 * h
+    assert float(kind.parameters(h)) == float(kind.routed_parameters(h) + kind.dense_parameters(h))
+    assert float(kind.active_matrices(h)) == attention + router + 3 * h * (8 * ffn + shared)
+
+
+def test_latent_attention_by_hand():
+    """The projections of DeepSeek-V3 (arXiv 2412.19437 §2.1.1, Equations 1 to 11, with the dimensions of §4.2), and two norms."""
+    h, heads, content, rotary, value, q, c = 7168, 128, 128, 64, 128, 1536, 512
+    kind = Layers(61, heads, heads, content + rotary, 18432, gated=True, latent=Latent(q, c, rotary, value))
+    down, up = h * c + h * q + h * rotary, heads * (content * c + value * c + content * q + rotary * q)
+    output = heads * value * h
+    assert float(kind.attention_matrices(h)) == down + up + output == 187_105_280
+    assert float(kind.attention_parameters(h)) == down + up + output + q + c
+    assert float(kind.active_matrices(h)) == down + up + output + 3 * h * 18432
+
+
+def test_latent_attention_without_a_latent_of_queries():
+    """DeepSeek-V2-Lite projects queries directly (arXiv 2405.04434 §B)."""
+    h, heads, content, rotary, value, c = 2048, 16, 128, 64, 128, 512
+    kind = Layers(27, heads, heads, content + rotary, 10944, gated=True, latent=Latent(0, c, rotary, value))
+    expected = h * heads * (content + rotary) + h * (c + rotary) + c * heads * (content + value) + heads * value * h
+    assert float(kind.attention_matrices(h)) == expected
+    assert np.isfinite(float(jax.grad(lambda rank: Latent(rank, c, rotary, value).parameters(h, heads, content + rotary))(0.0)))
+
+
+def test_parallel_blocks_have_one_norm():
+    dense, parallel = (Layers(1, 8, 8, 64, 2048, gated=False, biases=True, parallel=side) for side in (False, True))
+    assert float(dense.parameters(512) - parallel.parameters(512)) == 2 * 512  # a weight and a bias
+
+
+def test_biases_of_queries_keys_and_values():
+    """Of Qwen2-7B, without those of other layers; where all layers have biases they are not counted twice."""
+    bare, biased = (Layers(28, 28, 4, 128, 18944, gated=True, qkv_biases=biases) for biases in (False, True))
+    assert float(biased.parameters(3584) - bare.parameters(3584)) == (28 + 2 * 4) * 128
+    once, twice = (Layers(1, 8, 8, 64, 2048, gated=False, biases=True, qkv_biases=biases) for biases in (False, True))
+    assert float(once.parameters(512)) == float(twice.parameters(512))
+
+
+def test_predicting_further_tokens_by_hand():
+    """Each module: a projection of two streams, norms of both and of the output, and a layer (arXiv 2412.19437 §2.2)."""
+    kinds = (Layers(1, 8, 8, 64, 2048, gated=True), Layers(7, 8, 8, 64, 1024, gated=True, mixture=Mixture(4, 2)))
+    model = Model("", 512, 1000, False, kinds, mtp_layers=2)
+    assert float(model.mtp_parameters) == 2 * (2 * 512 * 512 + 3 * 512 + float(kinds[1].parameters(512)))
+    assert float(model.parameters) == float(Model("", 512, 1000, False, kinds).parameters)
+
+
+def test_windows_take_no_parameters():
+    narrow, wide = (Layers(1, 8, 8, 64, 2048, gated=True, window=window) for window in (128, NO_WINDOW))
+    assert float(narrow.parameters(512)) == float(wide.parameters(512))
+
+
 def test_kinds_of_layers_add_up():
     plain, gated = Layers(3, 8, 8, 64, 2048, gated=False), Layers(5, 8, 8, 64, 1024, gated=True)
-    both = Model("", 512, 1000, True, (plain, gated))
-    assert float(both.depth) == 8
-    alone = [Model("", 512, 1000, True, (kind,)) for kind in (plain, gated)]
-    assert float(both.layer_parameters) == sum(float(model.layer_parameters) for model in alone)
-    np.testing.assert_array_equal(both.stacked_layers.count, [3, 5])
-    np.testing.assert_array_equal(both.stacked_layers.gated, [[1, 0], [0, 1]])
+    sparse = Layers(7, 8, 8, 64, 1024, gated=True, mixture=Mixture(4, 2))
+    kinds = (plain, sparse, gated)
+    model = Model("", 512, 1000, True, kinds)
+    assert float(model.depth) == 15
+    alone = [Model("", 512, 1000, True, (kind,)) for kind in kinds]
+    assert float(model.layer_parameters) == sum(float(model.layer_parameters) for model in alone)
+    dense, mixed = model.kinds
+    np.testing.assert_array_equal(dense.count, [3, 5])
+    np.testing.assert_array_equal(dense.gated, [[1, 0], [0, 1]])
+    np.testing.assert_array_equal(mixed.mixture.experts, [4])

@@ -1,0 +1,73 @@
+"""Pipeline schedules: how long stages stand idle, and how many micro-batches they hold.
+
+Every formula is that of an event-by-event run of the schedule where stages are alike and transfers take no time of their own.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from diffperf.quantity import Scalar
+from diffperf.relax import Relaxation, choose
+from diffperf.workload.strategy import Strategy
+
+
+class StagePass(eqx.Module):
+    """Seconds that a stage takes for one micro-batch through all its layers."""
+
+    forward: Scalar
+    backward: Scalar  # recomputation and both gradients
+    weight_gradients: Scalar  # the part of the backward pass that no other stage waits for
+
+    @property
+    def total(self) -> Scalar:
+        return self.forward + self.backward
+
+
+def bubble(stage: StagePass, strategy: Strategy, relax: Relaxation) -> Scalar:
+    """Seconds of a step in which the last stage, with all its micro-batches to work on, has nothing to do.
+
+    - GPipe (arXiv 1811.06965) and 1F1B (arXiv 2104.04473 §2.2): (p − 1)(F + B), over v where the stages interleave v chunks.
+    - Zero-bubble H1 (arXiv 2401.10241, Table 2): weight gradients fill two thirds of it, (p − 1)(F + B − 2W) in their full
+      backward pass B.
+    - DualPipe (arXiv 2412.19437, Table 2): micro-batches from both ends, (p/2 − 1)(F + 2B − 3W).
+    """
+    others = strategy.pp - 1
+    one_way = others / strategy.virtual_stages * stage.total
+    halves = relax.excess(strategy.pp / 2, 1.0)
+    return choose(
+        strategy.schedule,
+        [
+            lambda: one_way,
+            lambda: one_way,
+            lambda: others * relax.excess(stage.total, 2 * stage.weight_gradients),
+            lambda: halves * relax.excess(stage.total + stage.backward, 3 * stage.weight_gradients),
+        ],
+    )
+
+
+def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 0.0) -> Scalar:
+    """Micro-batches whose activations a stage holds, in units of all its layers; `position` is 0 for the first stage, 1 for the
+    last. Never more than there are.
+
+    GPipe holds all. 1F1B holds one per stage from its own to the last; interleaving adds (p − 1)/v to the first (arXiv 2205.05198
+    §4.2.3; 2104.04473 §2.2). Zero-bubble H1 holds as many as 1F1B (arXiv 2401.10241, Table 2), DualPipe p + 1 on every stage, half
+    of each with its other half's layers (arXiv 2412.19437, Table 2).
+    """
+    after = (strategy.pp - 1) * (1 - position)
+    chunks = relax.minimum(strategy.virtual_stages - 1, 1.0)
+    filling = (strategy.virtual_stages - 1) * strategy.pp + 1 + 2 * after  # chunks of an interleaved stage's warm-up and its own
+    held = 1 + after + chunks * (filling / strategy.virtual_stages - 1 - after)
+    return choose(
+        strategy.schedule,
+        [
+            lambda: strategy.micro_batches * jnp.ones_like(held),
+            lambda: relax.minimum(held, strategy.micro_batches),
+            lambda: relax.minimum(held, strategy.micro_batches),
+            lambda: relax.minimum((strategy.pp + 1) * jnp.ones_like(held), strategy.micro_batches),
+        ],
+    )
+
+
+def copies(strategy: Strategy) -> Scalar:
+    """Stages' worth of layers that a device holds: two with DualPipe, one from either end."""
+    return 1 + strategy.schedule[3]
