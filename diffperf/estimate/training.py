@@ -8,7 +8,7 @@ from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.communication import Communication, communication
 from diffperf.estimate.energy import Energy, energy
 from diffperf.estimate.layer import LayerStep, training_layers
-from diffperf.estimate.machine import Machine, Work
+from diffperf.estimate.machine import Machine, Work, overlapped
 from diffperf.hardware.accelerator import width
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
@@ -28,6 +28,7 @@ class StepTime(eqx.Module):
     attention: Scalar = output("s", "attention cores", table="attention")
     elementwise: Scalar = output("s", "norms, activations, residuals")
     recompute: Scalar = output("s", "recomputed activations")
+    host: Scalar = output("s", "waiting for the host")
     head: Scalar = output("s", "vocabulary projection and loss", table="gemm")
     tensor_parallel: Scalar = output("s", "tensor-parallel communication", table="collectives")
     context_parallel: Scalar = output("s", "context-parallel communication that nothing hides", table="collectives")
@@ -40,7 +41,7 @@ class StepTime(eqx.Module):
 
     @property
     def total(self) -> Scalar:
-        compute = self.matmul + self.attention + self.elementwise + self.recompute + self.head
+        compute = self.matmul + self.attention + self.elementwise + self.recompute + self.host + self.head
         network = self.tensor_parallel + self.context_parallel + self.expert_parallel + self.pipeline_transfers + self.data_parallel
         return compute + network + self.pipeline_bubble + self.offload + self.optimizer
 
@@ -161,7 +162,7 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
     # Layers that the slowest stage runs in a step: modules that predict further tokens are on the last.
     passes = micro_batches * (stage_layers + model.mtp_layers)
     exposed = _layer_communication(told, work.layer, system, strategy, relax)
-    stage = _stage_pass(work.layer, exposed, stage_layers)
+    stage, waiting = _stage_pass(work.layer, exposed, stage_layers, system, strategy)
     transfers = told.boundary * (2 * chunks * micro_batches)  # every chunk boundary, once forward and once backward
     data_parallel = _data_parallel(told, work.layer, exposed, stage_layers, system, strategy, relax)
     activations, states = _host_times(strategy, system, memory, owned)
@@ -173,6 +174,7 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
         attention=passes * (layer.forward.attention.time + layer.backward.attention.time),
         elementwise=passes * (layer.forward.elementwise.time + layer.backward.elementwise.time),
         recompute=passes * layer.again.time,
+        host=passes * waiting + system.stack.step_overhead,
         head=micro_batches * work.head.time,
         tensor_parallel=passes * exposed.tensor,
         context_parallel=passes * exposed.context,
@@ -216,14 +218,18 @@ def _layer_communication(told: Communication, layer: LayerStep, system, strategy
     )
 
 
-def _stage_pass(layer: LayerStep, exposed: _LayerTimes, layers: Scalar) -> StagePass:
-    """A stage's passes of one micro-batch; half of the communication belongs to either."""
-    half = exposed.total / 2
-    return StagePass(
-        layers * (layer.forward.total.time + half),
-        layers * (layer.backward.total.time + layer.again.time + half),
-        layers * layer.weight_gradients.time,
-    )
+def _stage_pass(
+    layer: LayerStep, exposed: _LayerTimes, layers: Scalar, system: System, strategy: Strategy
+) -> tuple[StagePass, Scalar]:
+    """A stage's passes of one micro-batch, half of the communication in either; and how long each of its layers waits for the host.
+
+    The host launches kernels ahead of the device, which waits where its queue runs empty: the longer of both, nearly.
+    """
+    half, again = exposed.total / 2, strategy.recompute[2] * strategy.recompute_share
+    forward, backward = layer.forward.total.time + half, layer.backward.total.time + layer.again.time + half
+    launched = overlapped(forward, system.stack.dispatch), overlapped(backward, (1 + again) * system.stack.dispatch)
+    stage = StagePass(layers * launched[0], layers * launched[1], layers * layer.weight_gradients.time)
+    return stage, sum(launched) - forward - backward
 
 
 def _data_parallel(

@@ -17,6 +17,18 @@ class Stack(eqx.Module):
     collective_overhead: Scalar = quantity("s", "time a collective adds whatever its size: launch, ramp", bounds=(1e-8, 1e-2))
     collectives: CollectiveLibrary
     memory_reserve: Scalar = quantity("byte", "device memory taken by runtime and libraries", bounds=(1e3, 1e11))
+    dispatch: Scalar = quantity(
+        "s",
+        "time the host takes to launch the kernels of one pass of a layer in training: devices wait where they are quicker",
+        bounds=(1e-9, 1e-1),
+        default=1e-9,
+    )
+    step_overhead: Scalar = quantity(
+        "s",
+        "time of a training step outside its passes and its optimizer: data, clipping, logging",
+        bounds=(1e-9, 1e2),
+        default=1e-9,
+    )
     fragmentation: Scalar = quantity(
         "", "memory that the allocator takes from the device, over that of the tensors in it", bounds=(1, 3), default=1.0
     )
