@@ -20,7 +20,7 @@ from diffperf.estimate.topology import Fabric, offer
 from diffperf.hardware.network import CollectiveLibrary
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
-from diffperf.relax import Relaxation, inverse
+from diffperf.relax import Relaxation, inverse, larger, smaller
 
 
 class Transfer(eqx.Module):
@@ -119,9 +119,16 @@ class Group(eqx.Module):
         volumes = volume * jnp.ones_like(self.members)
         return self._finish(jnp.sum(self._on_tiers(algorithms.broadcast, volumes)), self.fabric.part * volumes)
 
-    def all_to_all(self, volume: Scalar) -> Transfer:
-        """All-to-all of a `volume`-byte send buffer: to the members that a tier connects, over that tier; all tiers at once."""
+    def all_to_all(self, volume: Scalar, copies: Scalar | float = 1.0) -> Transfer:
+        """All-to-all of a `volume`-byte send buffer: to the members that a tier connects, over that tier; all tiers at once.
+
+        Where pieces of the buffer are copies that go to several members at random, `copies` of each, a domain gets a piece once
+        and hands it on inside: of D domains, D·(1 − (1 − 1/D)^copies) get it (DeepSeek-V3, arXiv 2412.19437 §3.2.2).
+        """
         shares = volume * self._across * inverse(self._across[-1])
+        domains = self._across[-1] * inverse(self._within)  # of the tier inside, that the group lies in
+        once = domains * -jnp.expm1(copies * jnp.log1p(-inverse(larger(domains, 1.0 + 1e-3)))) * inverse(copies)
+        shares = shares * smaller(once, 1.0)
         time = self.relax.reduce_maximum(self._on_tiers(algorithms.all_to_all, shares))
         return self._finish(time, self.fabric.part * shares)
 
@@ -135,7 +142,7 @@ class Group(eqx.Module):
         return Transfer(jnp.sum(share * times) + self.startup, share * volume)
 
 
-def place(system: System, degree: Scalar, stride: Scalar, relax: Relaxation) -> Group:
+def place(system: System, degree: Scalar, stride: Scalar, relax: Relaxation, network_efficiency: Scalar | float = 1.0) -> Group:
     """Where a group of `degree` ranks, `stride` devices apart, lies on the tiers; real degrees included.
 
     A domain of a tier holds size / stride of its members, at least one and at most all; the outermost tier holds whatever is left.
@@ -148,6 +155,8 @@ def place(system: System, degree: Scalar, stride: Scalar, relax: Relaxation) -> 
 
     tiers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *system.network)
     inside = jnp.concatenate([jnp.ones_like(tiers.size[:1]), tiers.size[:-1]])
+    beyond = jnp.concatenate([jnp.ones(1, tiers.size.dtype), jnp.broadcast_to(network_efficiency, (len(system.network) - 1,))])
+    tiers = eqx.tree_at(lambda t: t.efficiency, tiers, tiers.efficiency * beyond)
     fabric = jax.vmap(lambda tier, spread, within: offer(tier, spread, within, relax))(tiers, members, inside)
     starts, stack = relax.minimum(degree - 1, 1.0), system.stack
     library = stack.collectives
@@ -163,18 +172,26 @@ class Request(NamedTuple):
     degree: Scalar
     stride: Scalar
     volume: Scalar
+    copies: Scalar | float = 1.0  # of an all-to-all's pieces
 
 
-def transfers(system: System, relax: Relaxation, requests: dict[str, Request]) -> dict[str, Transfer]:
-    """How long each collective takes: all groups are placed, and each kind of collective evaluated, in one traced expression."""
+def transfers(
+    system: System, relax: Relaxation, requests: dict[str, Request], network_efficiency: Scalar | float = 1.0
+) -> dict[str, Transfer]:
+    """How long each collective takes: all groups are placed, and each kind of collective evaluated, in one traced expression.
+
+    `network_efficiency` is the share of its efficiency that every tier but the innermost reaches.
+    """
     by_kind = sorted(requests, key=lambda name: requests[name].collective.__name__)
     columns = zip(*(requests[name][1:] for name in by_kind), strict=True)
-    degree, stride, volume = (jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column))) for column in columns)
-    groups = jax.vmap(lambda degree, stride: place(system, degree, stride, relax))(degree, stride)
+    degree, stride, volume, copies = (jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column))) for column in columns)
+    groups = jax.vmap(lambda degree, stride: place(system, degree, stride, relax, network_efficiency))(degree, stride)
     found = {}
     for _, alike in itertools.groupby(enumerate(by_kind), key=lambda numbered: requests[numbered[1]].collective.__name__):
         rows, names = zip(*alike, strict=True)
-        own, own_volume = jax.tree.map(lambda leaf: leaf[rows[0] : rows[-1] + 1], (groups, volume))  # noqa: B023
-        result = jax.vmap(requests[names[0]].collective)(own, own_volume)
+        own, own_volume, own_copies = jax.tree.map(lambda leaf: leaf[rows[0] : rows[-1] + 1], (groups, volume, copies))  # noqa: B023
+        collective = requests[names[0]].collective
+        arguments = (own_volume, own_copies) if collective is Group.all_to_all else (own_volume,)
+        result = jax.vmap(collective)(own, *arguments)
         found |= {name: jax.tree.map(lambda leaf, i=i: leaf[i], result) for i, name in enumerate(names)}
     return found

@@ -113,7 +113,9 @@ def communication(
         held["experts"] = (parameters.experts, strategy.expert_replicas, apart["tp"] * strategy.experts_tp * strategy.ep)
         routed = sum(kind.count * routed_tokens(kind, strategy, strategy.tokens) for kind in mixtures) / model.depth
         volume = routed * model.hidden * element
-        requests["dispatch"] = Request(Group.all_to_all, strategy.ep, apart["tp"] * strategy.experts_tp, volume)
+        visited = sum(kind.count * kind.mixture.experts_per_token for kind in mixtures) / sum(kind.count for kind in mixtures)
+        copies = 1 + system.stack.dispatch_once * (visited - 1)
+        requests["dispatch"] = Request(Group.all_to_all, strategy.ep, apart["tp"] * strategy.experts_tp, volume, copies)
         requests["gather"] = Request(Group.all_gather, strategy.experts_tp, apart["tp"], volume * strategy.experts_tp)
 
     units = 1 + strategy.zero[3] * (model.depth / strategy.pp - 1)  # collectives in which ZeRO moves a stage's parameters
@@ -125,7 +127,7 @@ def communication(
             requests[f"own {name}"] = Request(Group.reduce_scatter, some, stride, size * gradient / units)
             requests[f"others' {name}"] = Request(Group.reduce_scatter, some, stride, size * weight / units)
             requests[f"across {name}"] = Request(Group.all_reduce, ranks / some, stride * some, size * gradient / some)
-    found = transfers(system, relax, requests)
+    found = transfers(system, relax, requests, system.stack.network_efficiency)
 
     def total(which: str) -> Transfer:
         return functools.reduce(operator.add, [found[f"{which} {name}"] for name in held])

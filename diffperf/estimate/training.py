@@ -12,12 +12,12 @@ from diffperf.estimate.machine import Machine, Work, overlapped
 from diffperf.hardware.accelerator import width
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
-from diffperf.relax import Exact, Relaxation, choose, inverse, smaller
+from diffperf.relax import Exact, Relaxation, choose, inverse, larger, smaller
 from diffperf.report.tables import Readable
 from diffperf.workload.memory import Memory, StageParameters, kept_share, stage_parameters, training_memory, zero_ranks
 from diffperf.workload.model import Model
 from diffperf.workload.operators import Gemms, concatenate, head
-from diffperf.workload.schedule import StagePass, bubble
+from diffperf.workload.schedule import StagePass, bubble, stage_layers
 from diffperf.workload.strategy import Strategy
 
 
@@ -158,13 +158,15 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
     told = communication(model, system, strategy, parameters, relax)
     memory = training_memory(model, system, strategy, relax)
 
-    stage_layers = relax.ceil(model.depth / (strategy.pp * chunks)) * chunks
+    fullest, last = stage_layers(model, strategy, relax)
+    # Where other stages take longer than the last, it waits for them as if it had more layers.
+    last = larger(last, relax.excess(fullest, work.head.time * strategy.balanced_head[1] * inverse(work.layer.work.time)))
     # Layers that the slowest stage runs in a step: modules that predict further tokens are on the last.
-    passes = micro_batches * (stage_layers + model.mtp_layers)
+    passes = micro_batches * (last + model.mtp_layers)
     exposed = _layer_communication(told, work.layer, system, strategy, relax)
-    stage, waiting = _stage_pass(work.layer, exposed, stage_layers, system, strategy)
+    stage, waiting = _stage_pass(work.layer, exposed, fullest, system, strategy)
     transfers = told.boundary * (2 * chunks * micro_batches)  # every chunk boundary, once forward and once backward
-    data_parallel = _data_parallel(told, work.layer, exposed, stage_layers, system, strategy, relax)
+    data_parallel = _data_parallel(told, work.layer, exposed, fullest, system, strategy, relax)
     activations, states = _host_times(strategy, system, memory, owned)
     compute = passes * work.layer.work.time
 

@@ -84,7 +84,8 @@ class Problem:
         """(positions, program, its arguments) of blocks of rows that share a program."""
         theirs, alike = _systems(self.observations), {}
         for index, (one, row_system) in enumerate(zip(self.observations, theirs, strict=True)):
-            alike.setdefault((one.kind, jax.tree.structure(row_system)), []).append(index)
+            structure = jax.tree.structure(row_system), EVALUATORS[one.kind].structure(one.row)
+            alike.setdefault((one.kind, structure), []).append(index)
         moved = {id(one): _applies(self.paths, one, system) for one in {id(one): one for one in theirs}.values()}
         for (kind, _), indices in alike.items():
             size = min(BLOCK, len(indices))

@@ -148,6 +148,8 @@ def _training_stack(rows: Sequence[Row]) -> tuple[Model, System, Strategy]:
         schedule=np.eye(len(SCHEDULES))[[_SCHEDULES[row["schedule"]] for row in rows]],
         zero=np.eye(4)[numbers(rows, "zero_stage").astype(int)],
         overlap_gradients=systems.stack.gradient_overlap,
+        overlap_tensor=systems.stack.tensor_overlap,
+        balanced_head=systems.stack.balanced_head,
         precision=precision(rows, "precision"),
         gradient_precision=np.where(wide[:, None], full, half),
     )

@@ -123,10 +123,15 @@ STACKS = {
 }  # fmt: skip
 
 
-def stack_of(framework: str | None) -> str | None:
+# Stacks whose attention kernels do not use what Hopper brought, so that they reach a smaller share of it: configs of their own.
+_ON_HOPPER = {"llm-foundry-fsdp": "llm-foundry-fsdp-hopper"}
+
+
+def stack_of(framework: str | None, hardware: str = "") -> str | None:
     """The stack config of a framework by its name in a table, versions and remarks after it ignored; None: the system's own."""
     starts = [start for start in STACKS if (framework or "").lower().startswith(start)]
-    return STACKS[max(starts, key=len)] if starts else None
+    found = STACKS[max(starts, key=len)] if starts else None
+    return _ON_HOPPER.get(found, found) if hardware.startswith("h") else found
 
 
 @functools.cache
@@ -151,7 +156,7 @@ def calibrations(by_hardware: dict[str, Calibration | str]) -> Iterator[None]:
 def system_of(hardware: str, framework: str | None = None) -> System:
     """The shipped system of a hardware id, driven by the framework's stack."""
     calibration = _calibrations.get().get(hardware)
-    return _system(hardware, stack_of(framework), calibration, bool(jax.config.jax_enable_x64))
+    return _system(hardware, stack_of(framework, hardware), calibration, bool(jax.config.jax_enable_x64))
 
 
 def stacked_systems(

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.hardware.accelerator import width
-from diffperf.hardware.system import System
+from diffperf.hardware.system import Stack, System
 from diffperf.quantity import Scalar, output
 from diffperf.relax import Relaxation, choose, larger
 from diffperf.workload.model import Layers, Model
 from diffperf.workload.operators import expert_load, inner_elements, routed_tokens, sequence_shards
-from diffperf.workload.schedule import copies, in_flight
+from diffperf.workload.schedule import copies, in_flight, stage_layers
 from diffperf.workload.strategy import Strategy
 
 _FP32 = 4.0  # bytes
@@ -93,8 +93,11 @@ def _attention_elements(layers: Layers, strategy: Strategy) -> Scalar:
     return 2 * heads * (layers.head_dim + layers.value_dim) + latents
 
 
-def layer_activation_bytes(layers: Layers, model: Model, strategy: Strategy) -> Scalar:
-    """Bytes one layer keeps of one micro-batch for its backward pass, by the strategy's recomputation."""
+def layer_activation_bytes(layers: Layers, model: Model, strategy: Strategy, stack: Stack | None = None) -> Scalar:
+    """Bytes one layer keeps of one micro-batch for its backward pass, by the strategy's recomputation.
+
+    A stack may keep more than Megatron-LM's fusions, and the inputs of its column-parallel layers whole.
+    """
     element, tokens, shards = strategy.activation_width, strategy.tokens, sequence_shards(strategy)
     residual = tokens * model.hidden
 
@@ -105,29 +108,33 @@ def layer_activation_bytes(layers: Layers, model: Model, strategy: Strategy) -> 
         inner = inner_elements(layers, strategy, tokens) * (2 + layers.gated[1])
         if layers.mixture is not None:
             inner = inner + 2 * routed_tokens(layers, strategy, tokens) * expert_load(strategy) * model.hidden
-        return outside / shards + element * (tokens * _attention_elements(layers, strategy) + inner)
+        kept = outside / shards + element * (tokens * _attention_elements(layers, strategy) + inner)
+        if stack is None:
+            return kept
+        whole = 2 * element * residual * (1 - 1 / shards)  # inputs of QKV and of the MLP
+        return stack.kept_activations * kept + stack.gathered_inputs * whole
 
     def everything():
         scores = choose(strategy.attention, [lambda: attention_score_bytes(layers, strategy), lambda: jnp.zeros_like(residual)])
         return all_but_scores() + scores
 
     def layer_input():
-        return residual * element / shards
+        return residual * element / shards * (1.0 if stack is None else stack.kept_activations)
 
     kept = choose(strategy.recompute, [everything, all_but_scores, layer_input])
     share = strategy.recompute_share
     return share * kept + (1 - share) * choose(strategy.recompute, [lambda: kept, everything, everything])
 
 
-def _layers_bytes(model: Model, strategy: Strategy) -> tuple[Scalar, Scalar]:
-    """Activations that all layers keep of a micro-batch, and that the fullest layer does without recomputation."""
+def _layers_bytes(model: Model, strategy: Strategy, stack: Stack) -> tuple[Scalar, Scalar]:
+    """Activations that an average layer keeps of a micro-batch, and that the fullest layer does without recomputation."""
     whole = eqx.tree_at(lambda s: s.recompute, strategy, jnp.eye(3, dtype=strategy.tp.dtype)[0])
     kept, widest = jnp.zeros_like(strategy.tp), []
     for group in model.kinds:
-        of_each = jax.vmap(layer_activation_bytes, in_axes=(0, None, None))
-        kept = kept + jnp.sum(of_each(group, model, strategy) * group.count)
-        widest.append(jnp.max(of_each(group, model, whole)))
-    return kept, jnp.max(jnp.stack(widest))
+        of_each = jax.vmap(layer_activation_bytes, in_axes=(0, None, None, None))
+        kept = kept + jnp.sum(of_each(group, model, strategy, stack) * group.count)
+        widest.append(jnp.max(of_each(group, model, whole, stack)))
+    return kept / model.depth, jnp.max(jnp.stack(widest))
 
 
 def _logits_bytes(model: Model, strategy: Strategy) -> Scalar:
@@ -158,19 +165,20 @@ def _one_stage(strategy: Strategy, relax: Relaxation) -> Scalar:
     return 1 - relax.minimum(strategy.pp - 1, 1.0)
 
 
-def _parameters(model: Model, strategy: Strategy, embeddings: Scalar, heads: Scalar) -> StageParameters:
-    """Those of a stage's even share of the layers, and of some input embeddings and vocabulary projections.
+def _parameters(model: Model, strategy: Strategy, layers: Scalar, embeddings: Scalar, heads: Scalar) -> StageParameters:
+    """Those of a stage's layers, average ones, and of some input embeddings and vocabulary projections.
 
     Modules that predict further tokens lie beside the vocabulary projection.
     """
-    dense = sum(kind.count * kind.dense_parameters(model.hidden) for kind in model.layers)
-    routed = sum(kind.count * kind.routed_parameters(model.hidden) for kind in model.layers)
+    share = layers / model.depth
+    dense = share * sum(kind.count * kind.dense_parameters(model.hidden) for kind in model.layers)
+    routed = share * sum(kind.count * kind.routed_parameters(model.hidden) for kind in model.layers)
     last, further = model.layers[-1], heads * model.mtp_layers
     ahead = 2 * model.hidden**2 + last.dense_parameters(model.hidden)
     tables = (embeddings + heads) * model.embedding_parameters
     return StageParameters(
-        (dense / strategy.pp + tables + further * ahead) / strategy.tp + embeddings * model.learned_positions * model.hidden,
-        (routed / strategy.pp + further * last.routed_parameters(model.hidden)) / (strategy.experts_tp * strategy.ep),
+        (dense + tables + further * ahead) / strategy.tp + embeddings * model.learned_positions * model.hidden,
+        (routed + further * last.routed_parameters(model.hidden)) / (strategy.experts_tp * strategy.ep),
     )
 
 
@@ -180,7 +188,7 @@ def stage_parameters(model: Model, strategy: Strategy, relax: Relaxation) -> Sta
     With one stage a tied embedding is stored once; with more, the first and the last stage hold one each.
     """
     alone = _one_stage(strategy, relax)
-    return _parameters(model, strategy, jnp.ones_like(alone), alone * model.tied_embeddings[0])
+    return _parameters(model, strategy, model.depth / strategy.pp, jnp.ones_like(alone), alone * model.tied_embeddings[0])
 
 
 def zero_ranks(strategy: Strategy, replicas: Scalar, relax: Relaxation) -> Scalar:
@@ -203,27 +211,29 @@ def training_memory(model: Model, system: System, strategy: Strategy, relax: Rel
 
     The first has the input embedding and the most micro-batches in flight, the last the logits in fp32.
     """
-    kept, widest = _layers_bytes(model, strategy)
+    kept, widest = _layers_bytes(model, strategy, system.stack)
+    fullest, last_layers = stage_layers(model, strategy, relax)
     alone = _one_stage(strategy, relax)
     ranks = [zero_ranks(strategy, replicas, relax) for replicas in (strategy.replicas, strategy.expert_replicas)]
     tied = model.tied_embeddings
 
     def stage(position: Scalar, first: Scalar, last: Scalar) -> dict[str, Scalar]:
         embeddings, heads = first + last * alone * (1 - first), last + first * alone * (1 - last)
-        parameters = _parameters(model, strategy, embeddings, heads * (1 - alone * tied[1]))
+        layers = fullest + last * (last_layers - fullest)
+        parameters = _parameters(model, strategy, layers, embeddings, heads * (1 - alone * tied[1]))
         shares = [[kept_share(strategy, level, of) for of in ranks] for level in (1, 2, 3)]
         optimizer, gradients, weights = (parameters.times(*pair) for pair in shares)
         twice = copies(strategy)
-        in_use = kept / strategy.pp * in_flight(strategy, relax, position) * (1 - strategy.offload_activations)
+        in_use = kept * layers * in_flight(strategy, relax, position) * (1 - strategy.offload_activations)
         return {
             "weights": twice * weights * strategy.kept_weight_width,
-            "gradients": twice * gradients * width(strategy.gradient_precision),
-            "optimizer": optimizer * strategy.optimizer_bytes * (1 - strategy.offload_optimizer),
+            "gradients": twice * gradients * (width(strategy.gradient_precision) + system.stack.gradient_buffers),
+            "optimizer": optimizer * (strategy.optimizer_bytes + system.stack.optimizer_buffers) * (1 - strategy.offload_optimizer),
             # Recomputation, and offloading, keep one layer's activations alive while it runs backward.
             "activations": in_use + larger(strategy.recompute[2] * strategy.recompute_share, strategy.offload_activations) * widest,
             "logits": heads * _logits_bytes(model, strategy),
             "gathered": _gathered_bytes(model, strategy),
-            "buffers": _buffer_bytes(model, strategy, relax),
+            "buffers": _buffer_bytes(model, strategy, relax) + system.stack.training_buffers,
             "kv_cache": jnp.zeros_like(kept),
         }
 

@@ -7,7 +7,8 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.quantity import Scalar
-from diffperf.relax import Relaxation, choose
+from diffperf.relax import Relaxation, choose, larger
+from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
 
@@ -66,6 +67,28 @@ def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 
             lambda: relax.minimum((strategy.pp + 1) * jnp.ones_like(held), strategy.micro_batches),
         ],
     )
+
+
+def stage_layers(model: Model, strategy: Strategy, relax: Relaxation) -> tuple[Scalar, Scalar]:
+    """Layers of the fullest pipeline stage and of the last one, which has the vocabulary projection to compute as well.
+
+    All hold the same whole number of layers per chunk, the fullest at least; or the last holds fewer, so that all compute as
+    much, or none where the projection alone is more: each takes as long as its matrices are large (nanotron's partition).
+    """
+    depth, chunks = model.depth, strategy.virtual_stages
+
+    def even() -> tuple[Scalar, Scalar]:
+        layers = relax.ceil(depth / (strategy.pp * chunks)) * chunks
+        return layers, layers
+
+    def balanced() -> tuple[Scalar, Scalar]:
+        matrices = sum(kind.count * kind.active_matrices(model.hidden) for kind in model.layers)
+        projection = model.embedding_parameters * depth / matrices  # in layers
+        last = relax.excess((depth + projection) / strategy.pp, projection)
+        alone = 1 - relax.minimum(strategy.pp - 1, 1.0)
+        return (1 - alone) * relax.ceil((depth - last) / larger(strategy.pp - 1, 1.0)) + alone * depth, last
+
+    return choose(strategy.balanced_head, [even, balanced])
 
 
 def copies(strategy: Strategy) -> Scalar:

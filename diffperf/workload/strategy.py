@@ -52,6 +52,7 @@ class Strategy(eqx.Module):
     )
     order: Weights = choice(*ORDERS, doc="groups from the nearest neighbours to the farthest", default=ORDERS[0])
     schedule: Weights = choice(*SCHEDULES, doc="order of passes in the pipeline (zero_bubble: ZB-H1)", default="1f1b")
+    balanced_head: Weights = switch("the last stage holds fewer layers, by the time of the vocabulary projection", default=False)
     recompute: Weights = choice("none", "selective", "full", doc="activations computed again in the backward pass", default="none")
     recompute_share: Scalar = quantity("", "share of the layers whose activations are", bounds=(0, 1), default=1)
     attention: Weights = choice("standard", "flash", doc="attention kernel: materialized scores or FlashAttention", default="flash")
