@@ -139,6 +139,7 @@ def calibrate(
     stack: str | None = None,
     prior_spread: float | None = None,
     folds: int = 5,
+    calibration: str | None = "none",
 ) -> Calibrated:
     """Fits parameters of the system of one hardware id to tables of measurements, jointly.
 
@@ -152,15 +153,16 @@ def calibrate(
       theirs.
     - `prior_spread`: standard deviation of the logarithm of every configured value, in place of the declared ones.
     - `folds`: of the cross-validation.
+    - `calibration`: whose values all else has: "none", or None for those that systems' files name.
 
     **Raises:** `ConfigError` for tables, hardware or paths that are wrong, no row left, fewer rows than parameters, and a fit that
     does not converge. Rows that cannot be read or evaluated are counted by reason.
     """
     tables = [file if isinstance(file, Measurements) else read_measurements(file) for file in files]
     hardware = _chosen(hardware, tables)
-    system = load_system(PLATFORMS[hardware].system, stack=stack, calibration="none")
+    system = load_system(PLATFORMS[hardware].system, stack=stack, calibration=calibration)
     declared = _declared(system, paths)
-    with calibrations(dict.fromkeys(PLATFORMS, "none")):
+    with calibrations(dict.fromkeys(PLATFORMS, calibration) if calibration else {}):
         observations, sources = _observations(tables, hardware)
         _check_enough(tables, sources, len(declared) if paths else 1)
         problem, prior = _problem(observations, system, declared, prior_spread)

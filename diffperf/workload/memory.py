@@ -127,14 +127,21 @@ def layer_activation_bytes(layers: Layers, model: Model, strategy: Strategy, sta
 
 
 def _layers_bytes(model: Model, strategy: Strategy, stack: Stack) -> tuple[Scalar, Scalar]:
-    """Activations that an average layer keeps of a micro-batch, and that the fullest layer does without recomputation."""
+    """Activations that an average layer keeps of a micro-batch; and those that the fullest one has while it runs backward beyond
+    them: what it computes again, or fetches from where it was offloaded."""
     whole = eqx.tree_at(lambda s: s.recompute, strategy, jnp.eye(3, dtype=strategy.tp.dtype)[0])
-    kept, widest = jnp.zeros_like(strategy.tp), []
+    of_each = jax.vmap(layer_activation_bytes, in_axes=(0, None, None, None))
+    kept, working = jnp.zeros_like(strategy.tp), []
     for group in model.kinds:
-        of_each = jax.vmap(layer_activation_bytes, in_axes=(0, None, None, None))
-        kept = kept + jnp.sum(of_each(group, model, strategy, stack) * group.count)
-        widest.append(jnp.max(of_each(group, model, whole, stack)))
-    return kept / model.depth, jnp.max(jnp.stack(widest))
+        own, full = of_each(group, model, strategy, stack), of_each(group, model, whole, stack)
+        scores = choose(
+            strategy.attention,
+            [lambda: jax.vmap(attention_score_bytes, in_axes=(0, None))(group, strategy), lambda: jnp.zeros_like(full)],  # noqa: B023
+        )
+        again = choose(strategy.recompute, [lambda: jnp.zeros_like(full), lambda: scores, lambda: full])  # noqa: B023
+        kept = kept + jnp.sum(own * group.count)
+        working.append(jnp.max(larger(strategy.recompute_share * again, strategy.offload_activations * full)))
+    return kept / model.depth, jnp.max(jnp.stack(working))
 
 
 def _logits_bytes(model: Model, strategy: Strategy) -> Scalar:
@@ -211,7 +218,7 @@ def training_memory(model: Model, system: System, strategy: Strategy, relax: Rel
 
     The first has the input embedding and the most micro-batches in flight, the last the logits in fp32.
     """
-    kept, widest = _layers_bytes(model, strategy, system.stack)
+    kept, working = _layers_bytes(model, strategy, system.stack)
     fullest, last_layers = stage_layers(model, strategy, relax)
     alone = _one_stage(strategy, relax)
     ranks = [zero_ranks(strategy, replicas, relax) for replicas in (strategy.replicas, strategy.expert_replicas)]
@@ -229,8 +236,7 @@ def training_memory(model: Model, system: System, strategy: Strategy, relax: Rel
             "weights": twice * weights * strategy.kept_weight_width,
             "gradients": twice * gradients * (width(strategy.gradient_precision) + system.stack.gradient_buffers),
             "optimizer": optimizer * (strategy.optimizer_bytes + system.stack.optimizer_buffers) * (1 - strategy.offload_optimizer),
-            # Recomputation, and offloading, keep one layer's activations alive while it runs backward.
-            "activations": in_use + larger(strategy.recompute[2] * strategy.recompute_share, strategy.offload_activations) * widest,
+            "activations": in_use + working,
             "logits": heads * _logits_bytes(model, strategy),
             "gathered": _gathered_bytes(model, strategy),
             "buffers": _buffer_bytes(model, strategy, relax) + system.stack.training_buffers,

@@ -1,0 +1,155 @@
+"""How well training runs are predicted, and what each software stack costs: the few figures of configs/stacks that runs tell.
+
+Fits each stack's figures to its own runs, on top of the shipped calibration of the accelerator's kernels and collectives, and says
+what families of configurations left out of the fit are predicted with. Then holds the shipped stacks against every table: step
+times, memory, and which runs ran out of it.
+
+    python studies/stacks/run.py [--quick] [--out DIR]
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from diffperf import units
+from diffperf.explore.calibrate import Calibrated, calibrate
+from diffperf.explore.measurements import Measurements, Row, read_measurements
+from diffperf.explore.validate import Validation, validate
+from diffperf.report import plots
+
+DATA = Path(__file__).parent / "data"
+TABLES = ("korthikanti", "vtrain", "mosaic", "hf-ultrascale", "bloom-planning", "moe-folding", "nemo", "others")
+
+
+def _without_stalls(row: Row) -> bool:
+    """Runs of the Ultra-Scale Playbook's cluster above 2 % MFU that do not stall: with tensor parallelism, transfers of less than a
+    sequence's residual stream between stages take a hundred times what the network needs. Runs before a bug fix are left out."""
+    fixed = "before nanotron PP bug fix" not in (row["assumptions"] or "")
+    large = row["pp"] == 1 or row["tp"] == 1 or row["micro_batch"] > row["tp"]
+    return bool(row["mfu"] and row["mfu"] > 0.02 and fixed and row["tp"] <= 8 and large)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """A stack on an accelerator: the runs that tell, and the figures they tell."""
+
+    table: str
+    hardware: str
+    stack: str
+    parameters: tuple[str, ...]
+    tell: Callable[[Row], bool] = lambda row: True
+
+    def rows(self) -> Measurements:
+        table = read_measurements(DATA / f"{self.table}.csv")
+        return dataclasses.replace(table, rows=[row for row in table.rows if row["hardware"] == self.hardware and self.tell(row)])
+
+    def fitted(self) -> Calibrated:
+        paths = [f"stack.{name}" for name in self.parameters]
+        return calibrate([self.rows()], self.hardware, paths, stack=self.stack, prior_spread=0.5, calibration=None)
+
+
+_KERNELS = ("elementwise_traffic", "matrix_efficiency", "attention_efficiency")
+FITS = (
+    Fit("mosaic", "h100-sxm5-80gb", "llm-foundry-fsdp-hopper", _KERNELS),
+    Fit("mosaic", "a100-sxm4-80gb", "llm-foundry-fsdp", _KERNELS),
+    Fit("mosaic", "a100-sxm4-40gb", "llm-foundry-fsdp", _KERNELS),
+    Fit("vtrain", "a100-sxm4-80gb", "megatron-deepspeed", ("dispatch", "matrix_efficiency")),
+    Fit(
+        "hf-ultrascale",
+        "h100-sxm5-80gb",
+        "nanotron",
+        ("elementwise_traffic", "matrix_efficiency", "dispatch", "step_overhead", "network_efficiency"),
+        _without_stalls,
+    ),
+    Fit("nemo", "gb200", "nemo", ("matrix_efficiency",)),
+    Fit("nemo", "gb300", "nemo", ("matrix_efficiency",)),
+)
+
+
+def fit_rows(fit: Fit, found: Calibrated) -> Iterator[tuple[str, ...]]:
+    """A line for each figure; the errors beside the first."""
+    before, after, held_out = (np.abs(np.expm1(errors)) for errors in (found.before, found.after, found.held_out))
+    shares = [f"{np.median(errors):.1%} / {np.quantile(errors, 0.9):.1%}" for errors in (before, after, held_out)]
+    for index, one in enumerate(found.parameters):
+        value = f"{units.show(one.after, one.declared.unit)} ± {one.spread:.0%}"
+        shown = (fit.stack, fit.hardware, f"{len(before):,}") if index == 0 else ("", "", "")
+        errors = shares if index == 0 else ("", "", "")
+        yield (*shown, one.path.removeprefix("stack."), units.show(one.before, one.declared.unit), value, *errors)
+
+
+def fits_table(results: dict[Fit, Calibrated]) -> Table:
+    rows = Table(title="figures of stacks, and median / 90th percentile of |predicted ÷ measured − 1| of step times", box=None)
+    names = ("stack", "hardware", "runs", "figure", "shipped", "fitted", "as shipped", "after", "left out")
+    for index, name in enumerate(names):
+        rows.add_column(name, justify="right" if index > 3 or index == 2 else "left")
+    for fit, found in results.items():
+        for row in fit_rows(fit, found):
+            rows.add_row(*row)
+    return rows
+
+
+def errors_table(found: dict[str, Validation]) -> Table:
+    rows = Table(title="all tables with the shipped configs", box=None)
+    for index, name in enumerate(("group", "column", "n", "mean", "median", "p90", "bias", "out of memory: accuracy")):
+        rows.add_column(name, justify="right" if index > 1 else "left")
+    for validation in found.values():
+        for group, summary in validation.summaries("group").items():
+            for column in ("step_time_s", "mfu", "peak_memory_bytes", "reserved_memory_bytes"):
+                if (errors := summary.metrics.get(column)) is None or (column == "mfu" and "step_time_s" in summary.metrics):
+                    continue
+                shares = (f"{share:.1%}" for share in (errors.mean_ape, errors.median_ape, errors.p90_ape))
+                told = f"{summary.oom.accuracy:.1%} of {summary.oom.n:,}" if summary.oom and "memory" in column else ""
+                rows.add_row(group, column, f"{errors.n:,}", *shares, f"{errors.bias:+.1%}", told)
+    return rows
+
+
+def figure(found: dict[str, Validation]) -> Figure:
+    """Predicted against measured step times, a colour a table."""
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    axes = figure.subplots()
+    for colour, (name, validation) in zip(plots._PALETTE, found.items(), strict=False):
+        points = [
+            (row.measured["step_time_s"], row.predicted["step_time_s"])
+            for row in validation.evaluations
+            if "step_time_s" in row.measured and "step_time_s" in row.predicted
+        ]
+        if points:
+            axes.plot(*np.transpose(points), ".", markersize=3, color=colour, label=name)
+    ends = np.array(axes.get_xlim())
+    ends = np.array([max(ends[0], 1e-2), ends[1]])
+    axes.plot(ends, ends, color="black", linewidth=0.8)
+    axes.fill_between(ends, ends / 1.2, ends * 1.2, color="black", alpha=0.08, linewidth=0, label="± 20 %")
+    axes.set(xscale="log", yscale="log", xlabel="measured step time (s)", ylabel="predicted step time (s)")
+    axes.legend(frameon=False)
+    return figure
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one stack and the tables of less than a hundred runs")
+    parser.add_argument("--out", type=Path, default=Path("out/stacks"), help="folder for tables and figure")
+    options = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    matplotlib.use("agg")
+    options.out.mkdir(parents=True, exist_ok=True)
+
+    fits = FITS[:1] if options.quick else FITS
+    tables = ("korthikanti", "mosaic") if options.quick else TABLES
+    results = {fit: fit.fitted() for fit in fits}
+    found = {name: validate(DATA / f"{name}.csv") for name in tables}
+    figure(found).savefig(options.out / "step_times.png", dpi=150)
+    with (options.out / "errors.txt").open("w", encoding="utf-8") as file:
+        for console in (Console(width=170), Console(file=file, width=170)):
+            console.print(fits_table(results), "", errors_table(found), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
