@@ -139,6 +139,56 @@ def test_sensitivity(run, tmp_path):
     assert (tmp_path / "tornado.png").stat().st_size > 10_000
 
 
+def test_plan_ranks_says_why_and_writes_flags(run, tmp_path):
+    result = run("plan gpt3-22b dgx-a100 --global-batch 32 --top 3 --json plan.json --flags flags.txt --plot best.png")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads((tmp_path / "plan.json").read_text())
+    assert found["fits"]
+    assert (len(found["best"]), found["by"]) == (3, "time")
+    assert found["searched"] >= found["possible"] >= found["fitting"] > 3
+    counts = f"{found['searched']:,} strategies: {found['possible']:,} possible, {found['fitting']:,} of them fit memory"
+    for words in (counts, "Searched: tp dividing the heads", "Best by time: tp ", "Why the others lose"):
+        assert words in result.stdout
+    best, *others = found["best"]
+    assert best["behind"] is None
+    text = " ".join(result.stdout.split())
+    for candidate in others:
+        assert candidate["behind"]["why"] in text
+        assert candidate["report"]["time"] >= best["report"]["time"]
+    lines = (tmp_path / "flags.txt").read_text().splitlines()
+    assert f"--tensor-model-parallel-size {best['strategy']['tp']:g}" in lines
+    assert f"--micro-batch-size {best['strategy']['micro_batch']:g}" in lines
+    assert (tmp_path / "best.png").stat().st_size > 10_000
+
+    fields = ("tp", "pp", "dp", "virtual_stages", "micro_batch", "global_batch", "recompute", "zero")
+    given = " ".join(f"--{name.replace('_', '-')} {best['strategy'][name]}" for name in fields)
+    again = answer(run(f"estimate gpt3-22b dgx-a100 {given} --json -"))
+    assert again["report"]["time"] == pytest.approx(best["report"]["time"], rel=1e-12)
+
+
+def test_plan_of_flags_or_json_alone(run):
+    line = "plan gpt3-22b dgx-a100 --global-batch 32 --top 1"
+    assert run(f"{line} --flags -").stdout.startswith("# gpt3-22b training on 8 × a100-sxm4-80gb")
+    found = answer(run(f"{line} --by cost --json -"))["best"][0]
+    assert found["report"]["cost"]["run"] <= answer(run(f"{line} --json -"))["best"][0]["report"]["cost"]["run"]
+
+
+def test_plan_where_nothing_fits(run, tmp_path):
+    result = run("plan gpt3-22b dgx-a100 --devices 1 --json plan.json")
+    assert result.exit_code == 3
+    assert result.stderr.count("\n") == 1
+    for words in ("no strategy fits memory", "most of it optimizer state", "the smallest that fits, by doubling, is"):
+        assert words in result.stderr
+    found = json.loads((tmp_path / "plan.json").read_text())
+    assert not found["fits"]
+    assert found["best"] == []
+    assert run(f"plan gpt3-22b dgx-a100 --devices {found['smallest_system']:g}").exit_code == 0
+    assert run(f"plan gpt3-22b dgx-a100 --devices {found['smallest_system'] / 2:g}").exit_code == 3
+    fixed = run("plan gpt3-22b dgx-a100 --devices 1 --tp 1 --pp 1 --dp 1")
+    assert fixed.exit_code == 3
+    assert "no system of up to 1,000,000 devices fits either" in fixed.stderr
+
+
 def test_sweep_writes_prints_and_plots(run, tmp_path):
     (tmp_path / "mine.toml").write_text(SPACE)
     result = run("sweep mine.toml --top 2 --plot cloud.png --json best.json")
@@ -415,6 +465,13 @@ def test_help_and_version(run):
         ("estimate gpt3-22b dgx-a100 --tp 8 --json nowhere/x.json", 1, "nowhere/x.json"),
         ("estimate gpt3-175b", 2, "SYSTEM"),
         ("estimat gpt3-175b dgx-a100", 2, "estimate"),
+        ("plan gpt3-175b dgx-a100 --devices 1024 --tp 6", 1, "use tp 8 or 4"),
+        ("plan gpt3-175b dgx-a100 --by speed", 1, "one of time, cost, energy"),
+        ("plan gpt3-175b dgx-a100 --by tim", 1, 'did you mean "time"'),
+        ("plan gpt3-175b dgx-a100 --schedules 1f1b,zerobubble", 1, 'did you mean "zero_bubble"'),
+        ("plan gpt3-175b dgx-a100 --micro-batch 1.5", 1, "a whole number"),
+        ("plan gpt3-175b dgx-a100 --top 0", 2, "--top"),
+        ("plan gpt3-175b", 2, "SYSTEM"),
         ("sensitivity gpt3-175b dgx-a100 --of price", 1, "strategy"),
         ("sensitivity gpt3-22b dgx-a100 --tp 8 --output tme", 1, 'did you mean "time"'),
         ("sweep nowhere.toml", 1, "existing file"),

@@ -10,12 +10,13 @@ from diffperf.cli.codesign import codesign
 from diffperf.cli.configs import list_configs
 from diffperf.cli.cost import cost
 from diffperf.cli.estimate import estimate
+from diffperf.cli.plan import plan
 from diffperf.cli.sensitivity import sensitivity
 from diffperf.cli.sweep import sweep
 from diffperf.cli.terminal import Commands, configure_jax
 from diffperf.cli.validate import validate
 
-COMMANDS = (estimate, codesign, sensitivity, sweep, validate, calibrate, cost, list_configs)
+COMMANDS = (estimate, plan, codesign, sensitivity, sweep, validate, calibrate, cost, list_configs)
 
 
 @click.group(

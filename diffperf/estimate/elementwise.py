@@ -5,13 +5,14 @@ from jaxtyping import Array, Float
 
 from diffperf.estimate.machine import Machine, Work, stream_time
 from diffperf.quantity import Scalar
+from diffperf.relax import smaller
 
 
 def stream_work(elements: Float[Array, " kernels"], machine: Machine) -> Work:
-    """Element-wise kernels, bound by device memory: each moves `elements` elements of activations."""
+    """Element-wise kernels, bound by device memory: each moves `elements` elements of activations; none, no kernel."""
     bytes_ = elements * machine.activation
     time = stream_time(machine, bytes_) + machine.levels[-1].latency + machine.kernel_overhead
-    return Work(time, jnp.zeros_like(time), jnp.stack([bytes_] * len(machine.levels)))
+    return Work(time * smaller(elements, 1.0), jnp.zeros_like(time), jnp.stack([bytes_] * len(machine.levels)))
 
 
 def as_fused(machine: Machine) -> Scalar:

@@ -58,7 +58,7 @@ class LayerStep(eqx.Module):
         return self.forward.total + self.backward.total + self.again
 
 
-class _Tables(eqx.Module):
+class LayerTables(eqx.Module):
     """What layers of one structure ask for; the leading axis of all runs over their kinds."""
 
     share: Float[Array, " kinds"]  # of the model's layers that are of a kind
@@ -74,15 +74,15 @@ class _Tables(eqx.Module):
         return jax.tree.map(lambda leaf: jnp.sum(leaf * self.share, axis=-1), work.total())
 
 
-def _tables(
+def layer_tables(
     model: Model, strategy: Strategy, sequences: Scalar, queries: Scalar, context: Scalar, *, generating: bool = False
-) -> list[_Tables]:
+) -> list[LayerTables]:
     """`queries` new tokens of each of `sequences` sequences in layers of every structure."""
     tokens = sequences * queries / strategy.cp
 
-    def of(layers: Layers) -> _Tables:
+    def of(layers: Layers) -> LayerTables:
         core = attention_core(layers, strategy, sequences, queries, context, generating=generating)
-        return _Tables(
+        return LayerTables(
             layers.count / model.depth,
             linear_layers(layers, model.hidden, strategy, tokens),
             core,
@@ -115,7 +115,7 @@ def training_layers(
 ) -> tuple[LayerStep, dict[str, Work], dict[str, Work]]:
     """Both passes of one micro-batch through an average layer; and what other GEMMs and element-wise kernels take, by name."""
     length = strategy.sequence_length
-    groups = list(enumerate(_tables(model, strategy, strategy.micro_batch, length, length)))
+    groups = list(enumerate(layer_tables(model, strategy, strategy.micro_batch, length, length)))
     fused_bytes, standard = as_fused(machine), possible(strategy.attention, 0)
     for i, layers in groups:
         gemms = gemms | {
@@ -130,7 +130,7 @@ def training_layers(
     products, moved = together(gemm_work, machine, gemms), together(stream_work, machine, streams)
     cores = together(context_passes, machine, {i: layers.core for i, layers in groups}) if possible(strategy.attention, 1) else {}
 
-    def attention(i: int, layers: _Tables, backward: bool) -> Work:
+    def attention(i: int, layers: LayerTables, backward: bool) -> Work:
         which = "gradients of " if backward else ""
 
         def fused():
@@ -143,7 +143,7 @@ def training_layers(
             fused,
         )
 
-    def layer_pass(i: int, layers: _Tables, backward: bool) -> LayerWork:
+    def layer_pass(i: int, layers: LayerTables, backward: bool) -> LayerWork:
         parts = ("inputs", "weights") if backward else ("forward",)
         matmul = _sum([layers.average(products[f"{part} {i}"]) for part in parts])
         elementwise = layers.average(moved[f"{'backward' if backward else 'forward'} {i}"]) * machine.elementwise_kernels
@@ -188,7 +188,9 @@ def inference_layers(
     tables = {
         (name, i): layers
         for name, one in passes.items()
-        for i, layers in enumerate(_tables(model, strategy, one.sequences, one.queries, one.context, generating=one.generating))
+        for i, layers in enumerate(
+            layer_tables(model, strategy, one.sequences, one.queries, one.context, generating=one.generating)
+        )
     }
     streams = {}
     for key, layers in tables.items():
@@ -202,7 +204,7 @@ def inference_layers(
         of_kernel = {key: layers.core for key, layers in tables.items() if passes[key[0]].generating == generating}
         cores |= together(kernels[generating], machine, of_kernel)
 
-    def layer(key, layers: _Tables) -> LayerWork:
+    def layer(key, layers: LayerTables) -> LayerWork:
         attention = _attention(
             strategy,
             lambda: layers.average(products["scores", key]) + layers.average(moved["softmax", key]),

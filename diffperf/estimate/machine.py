@@ -147,6 +147,14 @@ def overlapped(*times: Array) -> Array:
     return fourth_root(unit, overlapping(unit, *times))
 
 
+def waiting(time: Array, other: Array) -> Array:
+    """`overlapped` of two parts less the first, with all its digits where that is little."""
+    unit = longest(time, other)
+    own, others = time / unit, jnp.square(jnp.square(other / unit))
+    both = jnp.sqrt(jnp.sqrt(jnp.square(jnp.square(own)) + others))
+    return unit * others / ((both + own) * (jnp.square(both) + jnp.square(own)))
+
+
 def longest(*times: Array) -> Array:
     """A unit of time, without a gradient, that keeps fourth powers of such times inside float32."""
     return positive(jax.lax.stop_gradient(functools.reduce(jnp.maximum, times)))

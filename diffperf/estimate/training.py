@@ -8,7 +8,7 @@ from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.communication import Communication, communication
 from diffperf.estimate.energy import Energy, energy
 from diffperf.estimate.layer import LayerStep, training_layers
-from diffperf.estimate.machine import Machine, Work, overlapped
+from diffperf.estimate.machine import Machine, Work, waiting
 from diffperf.hardware.accelerator import width
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
@@ -164,7 +164,7 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
     # Layers that the slowest stage runs in a step: modules that predict further tokens are on the last.
     passes = micro_batches * (last + model.mtp_layers)
     exposed = _layer_communication(told, work.layer, system, strategy, relax)
-    stage, waiting = _stage_pass(work.layer, exposed, fullest, system, strategy)
+    stage, waits = _stage_pass(work.layer, exposed, fullest, system, strategy)
     transfers = told.boundary * (2 * chunks * micro_batches)  # every chunk boundary, once forward and once backward
     data_parallel = _data_parallel(told, work.layer, exposed, fullest, system, strategy, relax)
     activations, states = _host_times(strategy, system, memory, owned)
@@ -176,7 +176,7 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
         attention=passes * (layer.forward.attention.time + layer.backward.attention.time),
         elementwise=passes * (layer.forward.elementwise.time + layer.backward.elementwise.time),
         recompute=passes * layer.again.time,
-        host=passes * waiting + system.stack.step_overhead,
+        host=passes * waits + system.stack.step_overhead,
         head=micro_batches * work.head.time,
         tensor_parallel=passes * exposed.tensor,
         context_parallel=passes * exposed.context,
@@ -229,9 +229,9 @@ def _stage_pass(
     """
     half, again = exposed.total / 2, strategy.recompute[2] * strategy.recompute_share
     forward, backward = layer.forward.total.time + half, layer.backward.total.time + layer.again.time + half
-    launched = overlapped(forward, system.stack.dispatch), overlapped(backward, (1 + again) * system.stack.dispatch)
-    stage = StagePass(layers * launched[0], layers * launched[1], layers * layer.weight_gradients.time)
-    return stage, sum(launched) - forward - backward
+    waits = waiting(forward, system.stack.dispatch), waiting(backward, (1 + again) * system.stack.dispatch)
+    stage = StagePass(layers * (forward + waits[0]), layers * (backward + waits[1]), layers * layer.weight_gradients.time)
+    return stage, sum(waits)
 
 
 def _data_parallel(

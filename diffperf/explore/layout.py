@@ -1,25 +1,52 @@
-"""The degrees a user leaves open: which integer layout of the devices is best."""
+"""What a user leaves open of a strategy: which of all integer layouts of the devices is best.
+
+One enumeration and one compiled program serve whoever asks: choices are weights over alternatives, so candidates that differ in
+any field are rows of one batch.
+"""
 
 import dataclasses
-import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float
 
 from diffperf.explore.inputs import Inputs
 from diffperf.hardware.system import System
 from diffperf.load import check, load_strategy
-from diffperf.quantity import Scalar, replace
+from diffperf.quantity import Scalar, locate, replace
 from diffperf.relax import Exact, Relaxation
 from diffperf.workload.model import Model
-from diffperf.workload.rules import feasible
-from diffperf.workload.strategy import Strategy
+from diffperf.workload.rules import broken
+from diffperf.workload.strategy import SCHEDULES, Strategy
 
 DEGREES = ("tp", "pp", "dp")
+
+BLOCK = 512  # candidates evaluated together: their intermediates stay in cache, and only one shape is ever compiled
+
+# Where an open field is searched, beside what the rules allow; a field that is given is kept whatever it is.
+UNEVEN = 1.05  # layers of the longest stage over the mean, at most
+PART_OF_SEQUENCE = 4096  # tokens that a context-parallel rank keeps of a sequence, at least
+MICRO_BATCHES = (1, 2, 4, 8)
+SEARCHED = {
+    "tp": "tp dividing the heads, within the innermost network tier",
+    "pp": f"pp whose longest stage has at most {100 * UNEVEN - 100:.0f} % more layers than the mean",
+    "cp": f"cp that leaves a rank {PART_OF_SEQUENCE:,} tokens of a sequence, or is 1",
+    "ep": "ep dividing the experts",
+    "expert_tp": "expert tp dividing tp",
+    "schedule": "the schedules asked for",
+    "virtual_stages": "virtual stages as even as the stages, with 1f1b",
+    "micro_batch": f"micro-batches of {', '.join(map(str, MICRO_BATCHES))}",
+    "recompute": "full recomputation or none, selective where attention scores are stored",
+    "zero": "ZeRO 0 to 3, stages 2 and 3 without a pipeline",
+}
+FIELDS = ("tp", "pp", "cp", "dp", *list(SEARCHED)[3:])
+
+# A number for every candidate, (candidates,), or weights over alternatives, (candidates, alternatives), by field of the strategy.
+Columns = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,57 +83,203 @@ def divisors(number: float) -> list[int]:
     return small + [whole // d for d in reversed(small) if d * d != whole]
 
 
-def layouts(model: Model, system: System, table: dict[str, Any], strategy: Strategy) -> Float[np.ndarray, "layouts 3"]:
-    """Degrees (tp, pp, dp) whose product is the number of devices, keeping those that `table` gives.
+# --- the candidates
 
-    Open degrees: tp divides the heads and stays in the innermost network tier, pp leaves every chunk a layer, dp takes the rest.
+
+def candidates(
+    model: Model,
+    system: System,
+    table: dict[str, Any],
+    strategy: Strategy,
+    searched: Iterable[str] = DEGREES,
+    schedules: Iterable[str] = ("1f1b",),
+) -> Columns:
+    """Every strategy whose degrees multiply to the number of devices, keeping the fields that `table` gives.
+
+    Of the others, those of `searched` are as `SEARCHED` describes them, schedules are `schedules`, and dp is what tp, pp and cp
+    leave; what is neither given nor searched is as in `strategy`. Where nothing works, it is what the user gave, for the rules to
+    say what is wrong with it.
     """
-    devices, depth = float(system.n_devices), float(model.depth)
+    rows = start = {name: np.array([_position(getattr(strategy, name))]) for name in FIELDS}
+    opened = [name for name in FIELDS if name in searched and name not in table]
+    for name in FIELDS:
+        if name == "dp":
+            left = float(system.n_devices) / (rows["tp"] * rows["pp"] * rows["cp"])
+            rows = rows | {"dp": left if "dp" in opened else np.broadcast_to(rows["dp"], left.shape)}
+            rows = _kept(rows, (np.abs(rows["dp"] - left) <= 1e-4 * left) & (rows["dp"] == np.round(rows["dp"])))
+        elif name in opened:
+            rows = _crossed(rows, name, _values(name, model, system, strategy, schedules))
+            rows = _kept(rows, _sensible(name, model, rows))
+    if not len(rows["dp"]):
+        left = float(system.n_devices) / (start["tp"] * start["pp"] * start["cp"])
+        rows = start | ({"dp": np.maximum(left, 1)} if "dp" in opened else {})
+    return {name: _column(strategy, name, values, name in opened) for name, values in rows.items()}
+
+
+def _values(name: str, model: Model, system: System, strategy: Strategy, schedules: Iterable[str]) -> list[float]:
+    """What an open field may be at all; of a choice, the positions of its alternatives."""
+    ways, length = divisors(float(system.n_devices)), float(strategy.sequence_length)
     heads = [float(layers.heads) for layers in model.layers]
-    ways = divisors(devices)
+    experts = [round(float(layers.mixture.experts)) for layers in model.layers if layers.mixture is not None]
+    match name:
+        case "tp":
+            return [way for way in ways if way <= float(system.network[0].size) and all(head % way == 0 for head in heads)]
+        case "pp":
+            return ways
+        case "cp":
+            return [way for way in ways if way == 1 or (length % way == 0 and length / way >= PART_OF_SEQUENCE)]
+        case "ep":
+            return divisors(math.gcd(*experts) or 1)
+        case "expert_tp":
+            return ways if experts else [0]
+        case "schedule":
+            return [SCHEDULES.index(schedule) for schedule in schedules]
+        case "virtual_stages":
+            return list(range(1, round(float(model.depth)) + 1))
+        case "micro_batch":
+            return list(MICRO_BATCHES)
+        case "recompute":  # FlashAttention stores no scores, so selective recomputation is none
+            return [0, 1, 2] if float(strategy.attention[0]) > 0 else [0, 2]
+    return list(range(np.size(getattr(strategy, name))))
 
-    def options(name: str, possible) -> list[float]:
-        return [float(getattr(strategy, name))] if name in table else [d for d in ways if possible(d)]
 
-    tensor = options("tp", lambda tp: tp <= float(system.network[0].size) and all(head % tp == 0 for head in heads))
-    pipeline = options("pp", lambda pp: pp * float(strategy.virtual_stages) <= depth)
-    rows = []
-    for tp, pp in itertools.product(tensor, pipeline):
-        dp = float(strategy.dp) if "dp" in table else devices / (tp * pp)
-        if abs(tp * pp * dp - devices) <= 1e-4 * devices and dp == round(dp):
-            rows.append((tp, pp, dp))
-    return np.array(rows or [_as_given(devices, table, strategy)])
+def _sensible(name: str, model: Model, rows: Columns) -> np.ndarray:
+    """Which candidates to go on with once a field is set."""
+    depth, chunks = float(model.depth), rows["pp"] * rows["virtual_stages"]
+    even = (chunks <= depth) & (np.ceil(depth / chunks) * chunks <= UNEVEN * depth)
+    pipeline = rows["pp"] > 1
+    match name:
+        case "pp":
+            return even
+        case "expert_tp":
+            return rows["tp"] % np.maximum(rows["expert_tp"], 1) == 0
+        case "schedule":
+            return pipeline | (rows["schedule"] == rows["schedule"][:1])
+        case "virtual_stages":
+            return (rows["virtual_stages"] == 1) | (pipeline & even & (rows["schedule"] == SCHEDULES.index("1f1b")))
+        case "zero":
+            return (rows["zero"] == 0) | ((rows["dp"] * rows["cp"] > 1) & ((rows["zero"] == 1) | ~pipeline))
+    return np.ones(len(chunks), bool)
 
 
-def _as_given(devices: float, table: dict[str, Any], strategy: Strategy) -> tuple[float, float, float]:
-    """Where no layout works: what the user gave, for the rules to say what is wrong with it."""
-    tp, pp = float(strategy.tp), float(strategy.pp)
-    return tp, pp, float(strategy.dp) if "dp" in table else max(1.0, devices / (tp * pp))
+def _position(value: Any) -> float:
+    """A number as it is; of weights, the position of the heaviest."""
+    return float(np.argmax(value) if np.ndim(value) else value)
+
+
+def _crossed(rows: Columns, name: str, values: list[float]) -> Columns:
+    """Every row with every value of a field."""
+    count = len(rows["tp"])
+    return {other: np.repeat(column, len(values)) for other, column in rows.items()} | {name: np.tile(values, count).astype(float)}
+
+
+def _kept(rows: Columns, which: np.ndarray) -> Columns:
+    return {name: column[which] for name, column in rows.items()}
+
+
+def _column(strategy: Strategy, name: str, values: np.ndarray, opened: bool) -> np.ndarray:
+    """A field of every candidate as the estimator takes it: choices that were searched as weights, what is given as it is."""
+    given = np.asarray(getattr(strategy, name))
+    if not opened:
+        return np.broadcast_to(given, (len(values), *given.shape))
+    return (np.eye(len(given))[values.astype(int)] if given.ndim else values).astype(given.dtype)
+
+
+# --- which of them is best
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranking:
+    """The best candidates, the best first, and how many there were.
+
+    - `rows`, `reports`, `broken`: their fields, their reports, and how many rules they break, each with a leading axis.
+    - `searched`, `possible`, `fitting`: all candidates, those that break no rule, and those of them that fit memory.
+    """
+
+    rows: Columns
+    reports: eqx.Module
+    broken: np.ndarray
+    searched: int
+    possible: int
+    fitting: int
+
+    def __len__(self) -> int:
+        return len(self.broken)
+
+    def strategy(self, inputs: Inputs, rank: int) -> Strategy:
+        return placed(inputs.strategy, _take(self.rows, rank))
+
+    def report(self, rank: int) -> eqx.Module:
+        return _take(self.reports, rank)
+
+
+def placed(strategy: Strategy, row: dict[str, Any]) -> Strategy:
+    """The strategy with the fields of a candidate; they may be traced."""
+    return dataclasses.replace(strategy, **row)
 
 
 @partial(jax.jit, static_argnames="phase")
-def _evaluate(inputs: Inputs, degrees: Float[Array, "layouts 3"], phase: str, relax: Relaxation):
-    """Reports and feasibility of all layouts at once."""
+def _evaluate(inputs: Inputs, rows: Columns, phase: str, relax: Relaxation):
+    """Reports of a block of candidates, and how many rules each breaks."""
 
     def one(row):
-        strategy = eqx.tree_at(lambda s: (s.tp, s.pp, s.dp), inputs.strategy, tuple(row))
-        placed = Inputs(inputs.model, inputs.system, strategy)
-        return placed.estimate(phase, relax), feasible(placed.model, placed.system, strategy, phase)
+        chosen = Inputs(inputs.model, inputs.system, placed(inputs.strategy, row))
+        return chosen.estimate(phase, relax), broken(chosen.model, chosen.system, chosen.strategy, phase)
 
-    return jax.vmap(one)(degrees)
-
-
-def _padded(rows: np.ndarray) -> np.ndarray:
-    """The rows repeated up to a power of two, so that few shapes are ever compiled."""
-    size = max(16, 1 << (len(rows) - 1).bit_length())
-    return rows[np.minimum(np.arange(size), len(rows) - 1)]
+    return jax.vmap(one)(rows)
 
 
-def _order(report: eqx.Module, possible: Bool[np.ndarray, " layouts"], even: Bool[np.ndarray, " layouts"]) -> np.ndarray:
-    """Best first: possible, fits memory, stages of equal depth, then the fastest, or the least too large where none fits."""
-    excess, time = np.asarray(report.memory.excess), np.asarray(report.time)
-    fits = excess <= 0
-    return np.lexsort((np.where(fits, time, excess), ~even, ~fits, ~possible))
+class _Evaluated(NamedTuple):
+    """Candidates, and what came of them; `keys` is what they are ordered by, the most important first."""
+
+    rows: Columns
+    reports: eqx.Module
+    broken: np.ndarray
+    keys: tuple[np.ndarray, ...]
+
+
+def _take(tree: Any, which: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[which], tree)
+
+
+def _blocks(inputs: Inputs, rows: Columns, phase: str, by: str, relax: Relaxation) -> Iterator[_Evaluated]:
+    """Candidates block by block; the last block is filled up with its last row, which is cut off again."""
+    count = len(rows["tp"])
+    for start in range(0, count, BLOCK):
+        block = _take(rows, np.minimum(np.arange(start, start + BLOCK), count - 1))
+        reports, rules = jax.device_get(_evaluate(inputs, block, phase, relax))
+        yield _take(_Evaluated(block, reports, rules, _keys(block, reports, rules, by)), slice(count - start))
+
+
+def _keys(rows: Columns, reports: eqx.Module, rules: np.ndarray, by: str) -> tuple[np.ndarray, ...]:
+    """Possible ones first, of these the ones that fit memory; of the impossible ones those whose step takes few sequences."""
+    excess, sequences = reports.memory.excess, rows["dp"] * rows["micro_batch"]
+    value = np.where(excess <= 0, locate(reports, by)[0], excess)
+    return rules, np.where(rules == 0, excess > 0, sequences), value, reports.memory.peak
+
+
+def rank(
+    inputs: Inputs,
+    rows: Columns,
+    phase: str = "training",
+    by: str = "time",
+    top: int = 1,
+    relax: Relaxation | None = None,
+    progress: Callable[[int], None] = lambda candidates: None,
+) -> Ranking:
+    """The best `top` candidates by an output of the report, the smaller the better: of those that are possible and fit memory.
+
+    Where none fits, the least too large come first; where none is possible, those that break the fewest rules. `progress` is called
+    with the number of candidates each time some are done.
+    """
+    best, possible, fitting = None, 0, 0
+    for block in _blocks(inputs, rows, phase, by, Exact() if relax is None else relax):
+        possible += int(np.sum(block.broken == 0))
+        fitting += int(np.sum((block.broken == 0) & (block.reports.memory.excess <= 0)))
+        seen = block if best is None else jax.tree.map(lambda *leaves: np.concatenate(leaves), best, block)
+        best = _take(seen, np.lexsort(seen.keys[::-1])[:top])
+        progress(len(block.broken))
+    return Ranking(best.rows, best.reports, best.broken, len(rows["tp"]), possible, fitting)
 
 
 def best_layout(
@@ -120,26 +293,23 @@ def best_layout(
     """The strategy of `table` (fields of `Strategy`), with its open degrees set to the best layout of the system's devices.
 
     Open are those of tp, pp and dp that the table does not give, and in training the global batch (see `default_global_batch`).
-    The best layout is the fastest that fits memory, or the least too large where none does. One compiled evaluation of all layouts.
+    The best layout is the fastest that fits memory, or the least too large where none does.
 
     **Raises:** `ConfigError` for a bad value, or when no layout is possible: the first rule that the strategy breaks.
     """
-    relax = Exact() if relax is None else relax
+    strategy = started(system, table, phase, file)
+    inputs = Inputs(model, system, strategy)
+    found = rank(inputs, candidates(model, system, table, strategy), phase, relax=relax)
+    best = found.strategy(inputs, 0)
+    if not found.possible:
+        check(model, system, best, phase, file)
+    opened = [name for name in (*DEGREES, "global_batch") if name not in table and (name in DEGREES or phase == "training")]
+    return Layout(best, found.report(0), {name: float(getattr(best, name)) for name in opened}, found.possible)
+
+
+def started(system: System, table: dict[str, Any], phase: str = "training", file: str = "command line") -> Strategy:
+    """The strategy of `table`, in training with the default global batch where it gives none."""
     strategy = load_strategy(table, file)
     if phase == "training" and "global_batch" not in table:
-        strategy = replace(strategy, {"global_batch": default_global_batch(system, strategy)})
-    rows = layouts(model, system, table, strategy)
-
-    padded = np.asarray(_padded(rows), dtype=strategy.tp.dtype)
-    reports, possible = jax.device_get(_evaluate(Inputs(model, system, strategy), padded, phase, relax))
-    reports = jax.tree.map(lambda leaf: leaf[: len(rows)], reports)
-    possible = possible[: len(rows)]
-    even = np.array([float(model.depth) % (pp * float(strategy.virtual_stages)) == 0 for _, pp, _ in rows])
-    best = _order(reports, possible, even)[0]
-
-    placed = replace(strategy, dict(zip(DEGREES, rows[best], strict=True)))
-    if not possible[best]:
-        check(model, system, placed, phase, file)
-    opened = [name for name in (*DEGREES, "global_batch") if name not in table and (name in DEGREES or phase == "training")]
-    chosen = {name: float(getattr(placed, name)) for name in opened}
-    return Layout(placed, jax.tree.map(lambda leaf: leaf[best], reports), chosen, int(possible.sum()))
+        return replace(strategy, {"global_batch": default_global_batch(system, strategy)})
+    return strategy

@@ -27,23 +27,32 @@ class StagePass(eqx.Module):
 def bubble(stage: StagePass, strategy: Strategy, relax: Relaxation) -> Scalar:
     """Seconds of a step in which the last stage, with all its micro-batches to work on, has nothing to do.
 
+    With p stages, m micro-batches, F forward, B the whole backward pass, W its weight gradients, and H = p/2 − 1:
+
     - GPipe (arXiv 1811.06965) and 1F1B (arXiv 2104.04473 §2.2): (p − 1)(F + B), over v where the stages interleave v chunks.
-    - Zero-bubble H1 (arXiv 2401.10241, Table 2): weight gradients fill two thirds of it, (p − 1)(F + B − 2W) in their full
-      backward pass B.
-    - DualPipe (arXiv 2412.19437, Table 2): micro-batches from both ends, (p/2 − 1)(F + 2B − 3W).
+    - Zero-bubble H1 (arXiv 2401.10241 §2.1): stage i starts its weight gradients i micro-batches late, and fills the drain with
+      what is left of them: (p − 1)(F + B − W) − (min(m, p) − 1)·min(W, F, B − W). With m ≥ p and the least W that is
+      (p − 1)(F + B − 2W), as in its Table 2. Less than p micro-batches may idle less where B − W is less than both W and F.
+    - DualPipe (arXiv 2412.19437 §3.2.1; orders of github.com/deepseek-ai/DualPipe): micro-batches from both ends, at least 2p,
+      where a pass forward and one backward that overlap take F + B: H·(2F + max(B − 2W, 0)) + max(H·(B − W) − (H + 1)·F, 0).
+      Where B − W = F that is H·(F + 2B − 3W), as in its Table 2.
     """
-    others = strategy.pp - 1
-    one_way = others / strategy.virtual_stages * stage.total
-    halves = relax.excess(strategy.pp / 2, 1.0)
-    return choose(
-        strategy.schedule,
-        [
-            lambda: one_way,
-            lambda: one_way,
-            lambda: others * relax.excess(stage.total, 2 * stage.weight_gradients),
-            lambda: halves * relax.excess(stage.total + stage.backward, 3 * stage.weight_gradients),
-        ],
-    )
+    others, weights = strategy.pp - 1, stage.weight_gradients
+    inputs = relax.excess(stage.backward, weights)  # input gradients, and recomputation
+
+    def one_way() -> Scalar:
+        return others / strategy.virtual_stages * stage.total
+
+    def late_weights() -> Scalar:
+        late = relax.minimum(strategy.micro_batches, strategy.pp) - 1
+        return others * (stage.forward + inputs) - late * relax.minimum(weights, stage.forward, inputs)
+
+    def both_ways() -> Scalar:
+        halves = relax.excess(strategy.pp / 2, 1.0)
+        first = halves * (2 * stage.forward + relax.excess(inputs, weights))
+        return first + relax.excess(halves * inputs, (halves + 1) * stage.forward)
+
+    return choose(strategy.schedule, [one_way, one_way, late_weights, both_ways])
 
 
 def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 0.0) -> Scalar:
@@ -51,20 +60,21 @@ def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 
     last. Never more than there are.
 
     GPipe holds all. 1F1B holds one per stage from its own to the last; interleaving adds (p − 1)/v to the first (arXiv 2205.05198
-    §4.2.3; 2104.04473 §2.2). Zero-bubble H1 holds as many as 1F1B (arXiv 2401.10241, Table 2), DualPipe p + 1 on every stage, half
-    of each with its other half's layers (arXiv 2412.19437, Table 2).
+    §4.2.3; 2104.04473 §2.2). Zero-bubble H1 holds p on every stage, those that wait for their weight gradients included
+    (arXiv 2401.10241 §2.1), and DualPipe p + 1, some of them with its other half's layers (arXiv 2412.19437, Table 2).
     """
     after = (strategy.pp - 1) * (1 - position)
     chunks = relax.minimum(strategy.virtual_stages - 1, 1.0)
     filling = (strategy.virtual_stages - 1) * strategy.pp + 1 + 2 * after  # chunks of an interleaved stage's warm-up and its own
     held = 1 + after + chunks * (filling / strategy.virtual_stages - 1 - after)
+    whole = jnp.ones_like(held)
     return choose(
         strategy.schedule,
         [
-            lambda: strategy.micro_batches * jnp.ones_like(held),
+            lambda: strategy.micro_batches * whole,
             lambda: relax.minimum(held, strategy.micro_batches),
-            lambda: relax.minimum(held, strategy.micro_batches),
-            lambda: relax.minimum((strategy.pp + 1) * jnp.ones_like(held), strategy.micro_batches),
+            lambda: relax.minimum(strategy.pp * whole, strategy.micro_batches),
+            lambda: relax.minimum((strategy.pp + 1) * whole, strategy.micro_batches),
         ],
     )
 

@@ -260,13 +260,13 @@ def test_the_cache_says_what_is_multiplied(system):
 
     def rate(**formats):
         machine = Machine.of(hopper, dp.load_strategy(formats), Exact())
-        return float(machine.attention_rate / machine.attention.efficiency / hopper.stack.attention_efficiency)
+        return float(1 / (machine.attention_flop * machine.attention.efficiency * hopper.stack.attention_efficiency))
 
     matrix = hopper.accelerator.matrix
-    assert rate() == float(matrix.bf16.rate)
-    assert rate(kv_precision="fp8") == float(matrix.fp8.rate)
-    assert rate(kv_precision="int4") == float(matrix.bf16.rate)
-    assert rate(precision="fp32") == float(matrix.fp32.rate)
+    assert rate() == pytest.approx(float(matrix.bf16.rate), rel=1e-12)
+    assert rate(kv_precision="fp8") == pytest.approx(float(matrix.fp8.rate), rel=1e-12)
+    assert rate(kv_precision="int4") == pytest.approx(float(matrix.bf16.rate), rel=1e-12)
+    assert rate(precision="fp32") == pytest.approx(float(matrix.fp32.rate), rel=1e-12)
     changed = replace(hopper, {"accelerator.attention.fp8.tile_latency": 1e-4})
     times = {
         kv: [

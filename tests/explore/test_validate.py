@@ -3,10 +3,11 @@
 import csv
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import leaves
+from helpers import leaves, training
 
 import diffperf as dp
 from diffperf.estimate.attention import attention_backward, attention_forward
@@ -16,13 +17,14 @@ from diffperf.estimate.machine import Machine
 from diffperf.explore.measurements import read_measurements
 from diffperf.explore.predictions import BLOCK, inputs_of, predict
 from diffperf.explore.validate import Errors, Evaluation, OutOfMemory, Summary, Validation, validate
-from diffperf.quantity import replace
+from diffperf.quantity import replace, walk
 from diffperf.relax import Exact
 from diffperf.workload.operators import AttentionCore, Gemms
 from diffperf.workload.strategy import Strategy
 
 DATA = Path(__file__).parents[1] / "data"
 TRAINING, INFERENCE = DATA / "korthikanti_training.csv", DATA / "nvidia_llama2_inference.csv"
+SPARSE = {"experts": 8, "experts_per_token": 2, "expert_ffn": 4096, "shared_experts": 1, "dense_layers": 1}
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> Path:
@@ -76,6 +78,67 @@ def test_training_rows_are_estimated_as_the_library_does():
     for column, value in expected.items():
         assert found.values[column] == pytest.approx(float(value), rel=1e-9), column
     assert found.out_of_memory is bool(report.memory.excess > 0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "choices"),
+    [
+        ({"tp": 4, "cp": 2}, {"tp": 4, "cp": 2}),
+        ({"tp": 1, "dp": 8, "global_batch": 32, "zero_stage": 3}, {"tp": 1, "zero": "3", "global_batch": 32}),
+        ({"precision": "fp8"}, {"precision": "fp8"}),
+        ({"hardware": "gb200", "precision": "nvfp4"}, {"precision": "nvfp4"}),
+        ({"tp": 2, "pp": 4, "schedule": "zero_bubble"}, {"tp": 2, "pp": 4, "schedule": "zero_bubble"}),
+        ({"tp": 2, "pp": 4, "schedule": "afab"}, {"tp": 2, "pp": 4, "schedule": "gpipe"}),
+    ],
+)
+def test_strategies_of_training_rows(tmp_path, cells, choices):
+    """What a row's columns say is the strategy that says so."""
+    (row,) = read_measurements(changed(TRAINING, tmp_path / "runs.csv", cells)).rows
+    common = {"tp": 8, "micro_batch": 4, "global_batch": 4, "sequence_parallel": False, "recompute": "full"}
+    common |= {"attention": "standard", "precision": "fp16", "overlap_gradients": False, "expert_tp": 1}
+    assert values(inputs_of("training", row)[2]) == values(dp.load_strategy(common | choices, n_devices=8))
+    assert predict("training", [row])[0].skipped is None
+
+
+def values(module) -> dict[str, object]:
+    """Every number and choice by dotted path."""
+    return {path: np.asarray(value).tolist() for path, _, value in walk(module)}
+
+
+def row_of(model, **cells) -> dict[str, object]:
+    """The cells that describe a shipped model of experts."""
+    dense, sparse = model.layers[0], model.layers[-1]
+    whole = {name: int(getattr(sparse, name)) for name in ("heads", "kv_heads", "head_dim")}
+    mixture = sparse.mixture
+    shared = int(mixture.shared_ffn / sparse.ffn)
+    experts = {"experts": int(mixture.experts), "experts_per_token": int(mixture.experts_per_token), "shared_experts": shared}
+    experts |= {"expert_ffn": int(sparse.ffn), "dense_layers": int(dense.count) if dense.mixture is None else 0}
+    size = {"layers": int(model.depth), "hidden": int(model.hidden), "vocab": int(model.vocabulary), "ffn": int(dense.ffn)}
+    return whole | experts | size | {"model": model.name, "gated_mlp": "true", "tied_embeddings": "false"} | cells
+
+
+@pytest.mark.parametrize(("name", "attention"), [("mixtral-8x7b", "gqa"), ("deepseek-v3", "mla")])
+def test_models_of_experts_in_rows_are_the_shipped_ones(tmp_path, name, attention):
+    """Experts, shared ones, dense layers before them, latent attention, modules that predict further tokens."""
+    model = dp.load_model(name)
+    (row,) = read_measurements(changed(TRAINING, tmp_path / "runs.csv", row_of(model, attention=attention))).rows
+    found, expected = inputs_of("training", row)[0], model
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    assert values(found) == values(expected)
+
+
+def test_rows_with_experts_are_estimated_as_the_library_does(tmp_path):
+    """Experts over expert-parallel ranks, a shared one, and a dense layer before them."""
+    cells = SPARSE | {"ep": 4, "expert_tp": 2}
+    (row,) = read_measurements(changed(TRAINING, tmp_path / "runs.csv", cells)).rows
+    model, system, strategy = inputs_of("training", row)
+    assert (float(strategy.ep), float(strategy.expert_tp)) == (4, 2)
+    dense, sparse = model.layers
+    assert (float(dense.count), float(sparse.count), float(sparse.mixture.shared_ffn)) == (1, 47, 4096)
+    report = training(model, system, strategy, Exact())
+    (found,) = predict("training", [row])
+    assert found.values["step_time_s"] == pytest.approx(float(report.time), rel=1e-9)
+    assert found.values["reserved_memory_bytes"] == pytest.approx(float(report.memory.peak - report.memory.reserve), rel=1e-9)
 
 
 def test_inference_rows_are_estimated_as_the_library_does(tmp_path):
@@ -176,21 +239,18 @@ def test_collective_rows_are_estimated_as_the_library_does(tmp_path):
 @pytest.mark.parametrize(
     ("source", "cells", "reason"),
     [
-        (TRAINING, {"attention": "mla"}, "latent attention (MLA)"),
-        (TRAINING, {"experts": 8, "experts_per_token": 2, "expert_ffn": 4096, "ep": 4}, "expert parallelism (ep > 1)"),
-        (TRAINING, {"experts": 8, "experts_per_token": 2, "expert_ffn": 4096, "shared_experts": 1}, "shared experts"),
-        (TRAINING, {"experts": 8, "experts_per_token": 2, "expert_ffn": 4096, "dense_layers": 1}, "leading dense layers"),
-        (TRAINING, {"cp": 2}, "context parallelism (cp > 1)"),
-        (TRAINING, {"zero_stage": 3}, "ZeRO stage 3"),
-        (TRAINING, {"precision": "nvfp4"}, "nvfp4 for matrix products only"),
-        (TRAINING, {"precision": "fp8"}, "fp8 for matrix products only"),
-        (TRAINING, {"schedule": "zero_bubble"}, "schedule zero_bubble"),
+        (TRAINING, {"attention": "mla"}, "latent attention (MLA) of a model that is not shipped"),
+        (TRAINING, SPARSE | {"ep": 3}, "strategy.ep: not a divisor of the experts"),
+        (TRAINING, {"cp": 2}, "system.n_devices: not the product of the degrees"),
+        (TRAINING, {"precision": "int3"}, "precision int3"),
+        (TRAINING, {"schedule": "wave"}, "schedule wave"),
         (TRAINING, {"grad_dtype_bytes": 1}, "gradients of 1 bytes"),
         (TRAINING, {"pp": 2, "tp": 4, "virtual_stages": ""}, "virtual stages unknown"),
         (TRAINING, {"n_devices": 16}, "system.n_devices: not the product of the degrees"),
         (TRAINING, {"step_time_s": "", "tokens_per_s_per_device": ""}, "nothing measured"),
         (INFERENCE, {"batch": "", "concurrency": 8}, "continuous batching (concurrency)"),
         (INFERENCE, {"batch": ""}, "batch unknown"),
+        (INFERENCE, SPARSE | {"ep": 4}, "expert parallelism (ep > 1)"),
         (INFERENCE, {"weight_dtype": "q4_k_m"}, "weights in q4_k_m, activations in fp16"),
         (INFERENCE, {"weight_dtype": "q8_0", "activation_dtype": "q8_0"}, "precision q8_0"),
         (INFERENCE, {"kv_dtype": "q8_0"}, "precision q8_0"),
@@ -252,12 +312,12 @@ def test_out_of_memory_of_a_table(tmp_path):
 
 
 def test_json_schema(tmp_path):
-    changes = [{}, {"group": "other", "hardware": "gb200", "cp": 2}, {"step_time_s": "1 s"}, {"group": "other", "id": "row-0"}]
+    changes = [{}, {"group": "other", "hardware": "gb200", "grad_dtype_bytes": 1}, {"step_time_s": "1 s"}, {"group": "other", "id": "row-0"}]
     found = validate(changed(TRAINING, tmp_path / "runs.csv", *changes))
     document = found.as_dict()
     assert list(document) == ["table", "groups", "overall"]
     assert document["table"] == "training"
-    skipped = {"context parallelism (cp > 1)": 1, "id: duplicate": 1}
+    skipped = {"gradients of 1 bytes": 1, "id: duplicate": 1}
     assert document["groups"]["other"] == {"rows": 2, "skipped": skipped, "metrics": {}}
     assert set(document["groups"]["korthikanti"]) == {"rows", "skipped", "metrics"}
     assert document["overall"]["rows"] == 4

@@ -9,7 +9,8 @@ from published_runs import cells, inference_inputs, runs, training_inputs
 import diffperf as dp
 from diffperf.quantity import replace
 from diffperf.relax import Exact
-from diffperf.workload.memory import in_flight, layer_activation_bytes, training_memory
+from diffperf.workload.memory import layer_activation_bytes, training_memory
+from diffperf.workload.schedule import in_flight
 
 GIB = 2**30
 STEP = jax.jit(dp.training_step)

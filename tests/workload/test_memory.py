@@ -7,15 +7,16 @@ import diffperf as dp
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact
 from diffperf.workload.memory import (
-    in_flight,
     inference_memory,
     kv_cache_bytes,
     layer_activation_bytes,
     stage_parameters,
     training_memory,
 )
+from diffperf.workload.schedule import in_flight
 
 A, H, LAYERS = 96, 12288, 96  # heads, hidden, layers of GPT-3 175B
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "gathered", "buffers", "kv_cache", "fragmentation", "reserve")
 SHAPES = [(1, 2048, 1), (4, 2048, 8), (2, 1024, 4)]  # micro-batch b, sequence s, tensor parallel t
 
 
@@ -92,8 +93,9 @@ def test_one_stage_holds_the_logits_as_well(gpt, system):
     """Activations of all layers and, on the same device, the logits in 2 and 4 bytes."""
     s, v, t = 2048, 51200, 8
     strategy = dp.load_strategy({"tp": t, "recompute": "selective", "attention": "standard"})
-    expected = s * H * LAYERS * 34 / t + s * v / t * 6
-    assert float(training_memory(gpt, system, strategy, Exact()).activations) == pytest.approx(expected, rel=1e-12)
+    memory = training_memory(gpt, system, strategy, Exact())
+    assert float(memory.activations) == pytest.approx(s * H * LAYERS * 34 / t, rel=1e-12)
+    assert float(memory.logits) == pytest.approx(s * v / t * 6, rel=1e-12)
 
 
 def test_full_recomputation_works_on_one_layer_at_a_time(gpt, system):
@@ -113,7 +115,7 @@ def test_zero_shards_the_optimizer(gpt, system, dp_degree):
     for stage, bytes_ in (("0", 16), ("1", 4 + 12 / dp_degree)):
         strategy = dp.load_strategy({**table, "zero": stage})
         memory = training_memory(gpt, system, strategy, Exact())
-        parameters = float(stage_parameters(gpt, strategy, Exact()))
+        parameters = float(stage_parameters(gpt, strategy, Exact()).total)
         states = float(memory.weights + memory.gradients + memory.optimizer)
         assert states == pytest.approx(bytes_ * parameters, rel=1e-12)
 
@@ -121,15 +123,15 @@ def test_zero_shards_the_optimizer(gpt, system, dp_degree):
 def test_parameters_of_a_stage(gpt):
     one = dp.load_strategy({})
     # All but the final norm: the fullest device of many stages has the embeddings, and one stage has everything.
-    assert float(stage_parameters(gpt, one, Exact())) == pytest.approx(float(gpt.parameters), rel=1e-6)
+    assert float(stage_parameters(gpt, one, Exact()).total) == pytest.approx(float(gpt.parameters), rel=1e-6)
     split = dp.load_strategy({"tp": 8, "pp": 8})
     layers, embedding = 12 * LAYERS * H**2 + 13 * LAYERS * H, 51200 * H
-    assert float(stage_parameters(gpt, split, Exact())) == pytest.approx((layers / 8 + embedding) / 8 + 2048 * H, rel=1e-12)
+    assert float(stage_parameters(gpt, split, Exact()).total) == pytest.approx((layers / 8 + embedding) / 8 + 2048 * H, rel=1e-12)
 
 
 def test_untied_embeddings_count_twice_on_one_stage(llama):
     one = dp.load_strategy({})
-    assert float(stage_parameters(llama, one, Exact())) == pytest.approx(float(llama.parameters), rel=1e-6)
+    assert float(stage_parameters(llama, one, Exact()).total) == pytest.approx(float(llama.parameters), rel=1e-6)
 
 
 def test_kv_cache(llama):
@@ -151,7 +153,7 @@ def test_footprints_add_up(gpt, llama, system, strategy):
         training_memory(gpt, system, strategy, Exact()),
         inference_memory(llama, system, dp.load_strategy({"global_batch": 16}), Exact()),
     ):
-        parts = [memory.weights, memory.gradients, memory.optimizer, memory.activations, memory.kv_cache, memory.reserve]
+        parts = [getattr(memory, name) for name in PARTS]
         assert float(memory.peak) == pytest.approx(sum(map(float, parts)), rel=1e-12)
         assert float(memory.capacity) == float(system.accelerator.device_memory.capacity)
         assert float(memory.excess) == pytest.approx(float(memory.peak) / float(memory.capacity) - 1)

@@ -10,6 +10,7 @@ import pytest
 import diffperf as dp
 from diffperf.estimate.training import model_flops
 from diffperf.quantity import real
+from diffperf.workload.model import Mixture
 from diffperf.workload.operators import (
     AttentionCore,
     Gemms,
@@ -28,14 +29,15 @@ def test_layer_forward_flops(gpt, tp):
     """24·b·s·h² + 4·b·s²·h over the tensor-parallel group."""
     b, s, h = 4, 2048, 12288
     layers = gpt.layers[0]
-    linear = linear_layers(layers, gpt.hidden, real(tp), real(b * s)).flops.sum()
-    attention = attention_core(layers, real(tp), real(b), real(s), real(s)).gemms.flops.sum()
+    strategy = dp.load_strategy({"tp": tp})
+    linear = linear_layers(layers, gpt.hidden, strategy, real(b * s)).flops.sum()
+    attention = attention_core(layers, strategy, real(b), real(s), real(s)).gemms.flops.sum()
     assert float(linear) * tp == pytest.approx(24 * b * s * h**2, rel=1e-12)
     assert float(attention) * tp == pytest.approx(4 * b * s**2 * h, rel=1e-12)
 
 
 def test_backward_is_twice_forward(gpt):
-    gemms = linear_layers(gpt.layers[0], gpt.hidden, real(8), real(2048))
+    gemms = linear_layers(gpt.layers[0], gpt.hidden, dp.load_strategy({"tp": 8}), real(2048))
     assert float(gemms.backward.flops.sum()) == 2 * float(gemms.flops.sum())
     assert gemms.backward.m.shape == (8,)
     np.testing.assert_array_equal(concatenate(gemms, gemms).flops, np.tile(gemms.flops, 2))
@@ -74,10 +76,12 @@ def test_model_flops_are_six_per_parameter_and_token(llama):
 def test_experts_compute_what_tokens_visit():
     model = dp.load_model("llama-2-7b")
     layers = model.layers[0]
-    sparse = type(layers)(32, 32, 32, 128, 11008, gated=True, experts=8, experts_per_token=2)
-    dense, routed = (linear_layers(kind, model.hidden, real(1), real(64)).flops for kind in (layers, sparse))
+    sparse = type(layers)(32, 32, 32, 128, 11008, gated=True, mixture=Mixture(experts=8, experts_per_token=2))
+    one = dp.load_strategy({})
+    dense, routed = (linear_layers(kind, model.hidden, one, real(64)).flops for kind in (layers, sparse))
     np.testing.assert_allclose(routed[:2], dense[:2])
-    np.testing.assert_allclose(routed[2:], 2 * dense[2:])
+    np.testing.assert_allclose(routed[2:4], 2 * dense[2:])
+    assert routed[4:].tolist() == [0, 0, 2 * 64 * 8 * 4096]  # no shared experts; and the router
 
 
 def test_vocabulary_projection(gpt):
@@ -125,5 +129,5 @@ def test_key_value_heads_are_replicated_where_ranks_outnumber_them():
     model = dp.load_model("llama-2-70b")
     kind = model.layers[0]
     assert [float(kind.kv_heads_on_rank(tp)) for tp in (1.0, 4.0, 8.0, 16.0, 64.0)] == [8, 2, 1, 1, 1]
-    narrow = linear_layers(kind, model.hidden, jnp.asarray(16.0), jnp.asarray(100.0))
+    narrow = linear_layers(kind, model.hidden, dp.load_strategy({"tp": 16}), real(100))
     assert float(narrow.n[0]) == (64 / 16 + 2 * 1) * 128
