@@ -154,6 +154,11 @@ def possible(weights: Float[Array, " alternatives"], index: int) -> bool:
     return isinstance(weights, jax.core.Tracer) or float(np.asarray(weights)[index]) != 0.0
 
 
+def absent(count: Float[Array, ""]) -> bool:
+    """Whether there is none of something: its count is concrete, and 0."""
+    return not isinstance(count, jax.core.Tracer) and not np.any(np.asarray(count))
+
+
 def choose(weights: Float[Array, " alternatives"], alternatives: Sequence[Callable[[], Array]]):
     """Σ weightᵢ · alternativeᵢ, over PyTrees; each alternative is a function without arguments.
 

@@ -12,7 +12,7 @@ from diffperf.estimate.machine import Machine, Work, waiting
 from diffperf.hardware.accelerator import width
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
-from diffperf.relax import Exact, Relaxation, choose, inverse, larger, smaller
+from diffperf.relax import Exact, Relaxation, absent, choose, inverse, larger, smaller
 from diffperf.report.tables import Readable
 from diffperf.workload.memory import Memory, StageParameters, kept_share, stage_parameters, training_memory, zero_ranks
 from diffperf.workload.model import Model
@@ -31,12 +31,12 @@ class StepTime(eqx.Module):
     host: Scalar = output("s", "waiting for the host")
     head: Scalar = output("s", "vocabulary projection and loss", table="gemm")
     tensor_parallel: Scalar = output("s", "tensor-parallel communication", table="collectives")
-    context_parallel: Scalar = output("s", "context-parallel communication that nothing hides", table="collectives")
+    context_parallel: Scalar = output("s", "exposed context-parallel communication", table="collectives")
     expert_parallel: Scalar = output("s", "tokens to experts and back", table="collectives")
     pipeline_bubble: Scalar = output("s", "pipeline bubble")
     pipeline_transfers: Scalar = output("s", "transfers between pipeline stages", table="collectives")
-    data_parallel: Scalar = output("s", "gradient reduction and weight gathering that nothing hides", table="collectives")
-    offload: Scalar = output("s", "transfers to and from host memory that nothing hides")
+    data_parallel: Scalar = output("s", "exposed data-parallel communication", table="collectives")
+    offload: Scalar = output("s", "exposed transfers to host memory")
     optimizer: Scalar = output("s", "optimizer")
 
     @property
@@ -79,6 +79,8 @@ def model_flops(model: Model, tokens: Scalar, context: Scalar) -> Scalar:
 def _head_gemms(model: Model, strategy: Strategy) -> Gemms:
     """The vocabulary projection, both passes, and the projections of modules that predict further tokens."""
     logits, one = head(model, strategy.tp, strategy.tokens), jnp.ones_like(strategy.tokens)
+    if absent(model.mtp_layers):
+        return concatenate(logits, logits.backward)
     ahead = Gemms.table((strategy.tokens, model.hidden / strategy.tp, 2 * model.hidden, one))
     return concatenate(logits, logits.backward, ahead, ahead.backward)
 
@@ -108,7 +110,7 @@ def _step_work(model: Model, strategy: Strategy, machine: Machine, owned: Scalar
         {"loss": loss, "optimizer": owned * (1 - strategy.offload_optimizer) * adam * per_byte},
     )
     times = jnp.concatenate([jnp.repeat(1 + model.mtp_layers, 3), jnp.repeat(model.mtp_layers, 3)])
-    projections = _weighted(gemms["head"], times)
+    projections = _weighted(gemms["head"], times[: len(gemms["head"].time)])
     return StepWork(layer, projections + streams["loss"] * (1 + model.mtp_layers), streams["optimizer"])
 
 

@@ -18,6 +18,7 @@ from diffperf.relax import Relaxation
 from diffperf.report.tables import has_total
 
 Z90 = 1.6448536  # a normal variable is within so many standard deviations with a probability of 90 %
+_STEP = 1e-3  # of a value's logarithm: errors of a square of it in float64, and below 1 % in float32
 _PHASE_TABLES = {"training": "training", "generate": "inference"}  # the kind of table whose rows are whole estimates of a phase
 
 
@@ -89,7 +90,10 @@ def _model_error(spread: dict[str, float], parts: dict[str, float], phase: str) 
 
 @partial(jax.jit, static_argnames=("phase", "paths"))
 def _time(inputs: Inputs, phase: str, paths: Sequence[str], relax: Relaxation | None):
-    """The time, its log's derivatives by the logs of the values at some paths of the system, and its parts by kind of table."""
+    """The time, its log's derivatives by the logs of the values at some paths of the system, and its parts by kind of table.
+
+    Central differences: derivatives as exact as an interval needs, from a program that compiles in a third of the time.
+    """
     own = jnp.stack([locate(inputs.system, path)[0] for path in paths]) if paths else jnp.zeros(0)
 
     def log_time(growth):
@@ -97,10 +101,12 @@ def _time(inputs: Inputs, phase: str, paths: Sequence[str], relax: Relaxation | 
         grown |= {other: grown[path] for path in paths for other in followers(path, paths)}
         system = replace(inputs.system, grown)
         report = Inputs(inputs.model, system, inputs.strategy).estimate(phase, relax)
-        return jnp.log(report.time), (report.time, _parts(report, inputs))
+        return jnp.log(report.time), _parts(report, inputs)
 
-    slopes, (time, parts) = jax.jacfwd(log_time, has_aux=True)(jnp.zeros_like(own))
-    return time, slopes, parts
+    steps = _STEP * jnp.eye(len(paths))
+    times, parts = jax.vmap(log_time)(jnp.concatenate([jnp.zeros_like(own)[None], steps, -steps]))
+    above, below = times[1 : 1 + len(paths)], times[1 + len(paths) :]
+    return jnp.exp(times[0]), (above - below) / (2 * _STEP), jax.tree.map(lambda leaf: leaf[0], parts)
 
 
 def _parts(report: eqx.Module, inputs: Inputs) -> dict[str, jax.Array]:

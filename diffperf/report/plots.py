@@ -3,6 +3,7 @@
 Each function returns a matplotlib `Figure` of its own (no pyplot, no global state); `save` writes it in the format of its name.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -71,9 +72,10 @@ def _bare(axes: Axes, *, keep: str = "bottom") -> None:
 
 
 def _parts(module: eqx.Module) -> list[tuple[str, float, str]]:
-    """(label, value, unit) of the parts of a whole that are not zero."""
+    """(label, value, unit) of the parts of a whole that are more than a millionth of it."""
     named = [(declared.doc, float(value), declared.unit) for path, (declared, value) in outputs(module).items() if "." not in path]
-    return [(label, value, unit) for label, value, unit in named if label != "total" and value != 0]
+    whole = sum(value for label, value, _ in named if label != "total")
+    return [(label, value, unit) for label, value, unit in named if label != "total" and value > 1e-6 * whole]
 
 
 def _waterfall(axes: Axes, parts: list[tuple[str, float, str]], title: str) -> None:
@@ -100,14 +102,20 @@ def _waterfall(axes: Axes, parts: list[tuple[str, float, str]], title: str) -> N
     _bare(axes)
 
 
+def _brief(label: str) -> str:
+    """A description as a legend can hold it: up to its first remark."""
+    return re.split(r",| kept| that | \(", label)[0]
+
+
 def _memory_bar(axes: Axes, memory: eqx.Module) -> None:
     """What fills a device's memory, against what it has."""
     capacity, peak, top = float(memory.capacity), float(memory.peak), 0.0
     skipped = ("peak", "capacity", "excess")
-    named = {path: (declared.doc, float(value)) for path, (declared, value) in outputs(memory).items() if path not in skipped}
+    parts = {path: part for path, part in outputs(memory).items() if path not in skipped and "." not in path}
+    named = {path: (declared.doc, float(value)) for path, (declared, value) in parts.items()}
     height = max(capacity, peak)
     for index, (label, value) in enumerate(pair for pair in named.values() if pair[1] > 0):
-        axes.bar(0, value, bottom=top, width=0.6, color=_PALETTE[(2 * index) % len(_PALETTE)], label=label.split(" kept")[0])
+        axes.bar(0, value, bottom=top, width=0.6, color=_PALETTE[(2 * index) % len(_PALETTE)], label=_brief(label))
         if value > 0.045 * height:
             axes.text(0, top + value / 2, units.show(value, "byte", 3), ha="center", va="center", fontsize=9, color="white")
         top += value

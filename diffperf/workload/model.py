@@ -36,7 +36,11 @@ class Latent(eqx.Module):
         through = larger(self.query_rank, 1e-30)
         queries = jnp.where(self.query_rank > 0, (hidden + heads * head_dim) * through, hidden * heads * head_dim)
         keys_and_values = hidden * (self.kv_rank + self.rotary_dim)
-        return queries + keys_and_values + self.kv_rank * heads * (head_dim - self.rotary_dim + self.value_dim)
+        return queries + keys_and_values + self.kv_rank * heads * self.projected_dim(head_dim)
+
+    def projected_dim(self, head_dim: Scalar) -> Scalar:
+        """Dimensions of a head's key and value that are projections of the latent."""
+        return larger(head_dim - self.rotary_dim, 0.0) + self.value_dim
 
 
 class Layers(eqx.Module):

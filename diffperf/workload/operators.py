@@ -172,7 +172,7 @@ def linear_layers(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Sc
         rows = [
             (tokens, down, hidden, one),
             (tokens, heads * layers.head_dim, inner, one),
-            (tokens, heads * (layers.head_dim - latent.rotary_dim + latent.value_dim), latent.kv_rank, one),
+            (tokens, heads * latent.projected_dim(layers.head_dim), latent.kv_rank, one),
         ]
     rows.append((tokens, hidden, outputs, one))
     up = 1 + layers.gated[1]
