@@ -23,6 +23,7 @@ from diffperf.workload.operators import (
     elementwise_backward,
     elementwise_forward,
     linear_layers,
+    recurrence_kernels,
 )
 from diffperf.workload.strategy import Strategy
 
@@ -63,9 +64,9 @@ class LayerTables(eqx.Module):
 
     share: Float[Array, " kinds"]  # of the model's layers that are of a kind
     linear: Gemms
-    core: AttentionCore
-    scores: Gemms  # of standard attention
-    softmax: tuple[Float[Array, "kinds 2"], Float[Array, "kinds 2"]]  # of standard attention, forward and backward
+    core: AttentionCore | None  # none where a recurrence takes its place
+    scores: Gemms | None  # of standard attention
+    softmax: tuple[Float[Array, "kinds 2"], Float[Array, "kinds 2"]]  # of standard attention or a recurrence, each pass
     forward: Float[Array, "kinds kernels"]
     backward: Float[Array, "kinds kernels"]
 
@@ -81,13 +82,18 @@ def layer_tables(
     tokens = sequences * queries / strategy.cp
 
     def of(layers: Layers) -> LayerTables:
-        core = attention_core(layers, strategy, sequences, queries, context, generating=generating)
+        if layers.recurrence is None:
+            core = attention_core(layers, strategy, sequences, queries, context, generating=generating)
+            scores = core.gemms
+            softmax = tuple(softmax_elements(core, layers.dropout[1], backward=backward) for backward in (False, True))
+        else:
+            core, scores, softmax = None, None, tuple(recurrence_kernels(layers, strategy, sequences, queries))
         return LayerTables(
             layers.count / model.depth,
             linear_layers(layers, model.hidden, strategy, tokens),
             core,
-            core.gemms,
-            tuple(softmax_elements(core, layers.dropout[1], backward=backward) for backward in (False, True)),
+            scores,
+            softmax,
             elementwise_forward(layers, model, strategy, tokens),
             elementwise_backward(layers, model, strategy, tokens),
         )
@@ -124,14 +130,18 @@ def training_layers(
             f"weights {i}": layers.linear.weight_gradient,
         }
         streams = streams | {f"forward {i}": layers.forward * fused_bytes, f"backward {i}": layers.backward * fused_bytes}
-        if standard:
+        if standard and layers.scores is not None:
             gemms |= {f"scores {i}": layers.scores, f"gradients of scores {i}": layers.scores.backward}
+        if standard or layers.core is None:
             streams |= {f"softmax {i}": layers.softmax[0], f"gradients of softmax {i}": layers.softmax[1]}
     products, moved = together(gemm_work, machine, gemms), together(stream_work, machine, streams)
-    cores = together(context_passes, machine, {i: layers.core for i, layers in groups}) if possible(strategy.attention, 1) else {}
+    attending = {i: layers.core for i, layers in groups if layers.core is not None}
+    cores = together(context_passes, machine, attending) if attending and possible(strategy.attention, 1) else {}
 
     def attention(i: int, layers: LayerTables, backward: bool) -> Work:
         which = "gradients of " if backward else ""
+        if layers.core is None:
+            return layers.average(moved[f"{which}softmax {i}"])
 
         def fused():
             work = jax.tree.map(lambda leaf: jnp.sum(leaf * layers.share, axis=-1), cores[i][int(backward)])
@@ -157,7 +167,8 @@ def training_layers(
 def recomputed(forward: LayerWork, strategy: Strategy) -> Work:
     """What the backward pass computes again: nothing, the attention core, or everything, in the layers that do so.
 
-    FlashAttention's backward kernel recomputes the core by itself, so selective recomputation adds nothing to it.
+    FlashAttention's backward kernel recomputes the core by itself, so selective recomputation adds nothing to it. A recurrence
+    counts as the core of its layers, and keeps what it wrote under FlashAttention.
     """
     nothing = jax.tree.map(jnp.zeros_like, forward.attention)
 
@@ -194,22 +205,23 @@ def inference_layers(
     }
     streams = {}
     for key, layers in tables.items():
-        gemms = gemms | {("linear", key): layers.linear} | ({("scores", key): layers.scores} if standard else {})
+        attends = layers.core is not None
+        gemms = gemms | {("linear", key): layers.linear} | ({("scores", key): layers.scores} if standard and attends else {})
         streams[key] = layers.forward * as_fused(machine)
-        streams |= {("softmax", key): layers.softmax[0]} if standard else {}
+        streams |= {("softmax", key): layers.softmax[0]} if standard or not attends else {}
     products, moved = together(gemm_work, machine, gemms), together(stream_work, machine, streams)
     kernels = {True: generation_work, False: context_work}
     cores = {}
     for generating in {one.generating for one in passes.values()} if fused else ():
-        of_kernel = {key: layers.core for key, layers in tables.items() if passes[key[0]].generating == generating}
-        cores |= together(kernels[generating], machine, of_kernel)
+        attending = {key: layers.core for key, layers in tables.items() if layers.core is not None}
+        of_kernel = {key: core for key, core in attending.items() if passes[key[0]].generating == generating}
+        cores |= together(kernels[generating], machine, of_kernel) if of_kernel else {}
 
     def layer(key, layers: LayerTables) -> LayerWork:
-        attention = _attention(
-            strategy,
-            lambda: layers.average(products["scores", key]) + layers.average(moved["softmax", key]),
-            lambda: jax.tree.map(lambda leaf: jnp.sum(leaf * layers.share, axis=-1), cores[key]),
-        )
+        recurrence = lambda: layers.average(moved["softmax", key])  # noqa: E731
+        standard = lambda: layers.average(products["scores", key]) + layers.average(moved["softmax", key])  # noqa: E731
+        fused = lambda: jax.tree.map(lambda leaf: jnp.sum(leaf * layers.share, axis=-1), cores[key])  # noqa: E731
+        attention = recurrence() if layers.core is None else _attention(strategy, standard, fused)
         elementwise = layers.average(moved[key]) * machine.elementwise_kernels
         return LayerWork(layers.average(products["linear", key]), attention, elementwise)
 

@@ -90,7 +90,7 @@ STACKS = {
     "trt-llm custom ar": "tensorrt-llm-all-reduce",
     "megatron-lm": "megatron-lm",
     "megatron-core": "megatron-core",
-    "megatron-bridge": "nemo",
+    "megatron-bridge": "megatron-bridge",
     "nemo": "nemo",
     "megatron-deepspeed": "megatron-deepspeed",
     "gpt-neox": "megatron-deepspeed",

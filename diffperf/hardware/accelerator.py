@@ -13,16 +13,18 @@ from diffperf.hardware.package import Package
 from diffperf.quantity import Label, Scalar, label, quantity
 
 # Formats of matrix operands, and how many bytes an element of each takes. Block formats carry their scales: one byte for 32
-# elements in mxfp8 (OCP Microscaling v1.0), one for 16 in nvfp4 (NVIDIA Blackwell architecture brief).
+# elements in mxfp8 (OCP Microscaling v1.0), one for 16 in nvfp4 (NVIDIA Blackwell architecture brief). Ternary weights, of 1.58
+# bits, are packed in 2 (BitBLAS, with which arXiv 2406.02528 §4.4 serves them).
 PRECISION_BYTES = {
     "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "int8": 1.0, "fp4": 0.5,
-    "nvfp4": 0.5 + 1 / 16, "int4": 0.5,
+    "nvfp4": 0.5 + 1 / 16, "int4": 0.5, "ternary": 0.25,
 }  # fmt: skip
 PRECISIONS = tuple(PRECISION_BYTES)
 
 # Where silicon lacks a format, its operands are converted and computed in the next one it has.
 _FALLBACKS = {
     "tf32": "fp32", "fp16": "bf16", "fp8": "fp16", "mxfp8": "fp8", "int8": "fp8", "fp4": "fp8", "nvfp4": "fp4", "int4": "int8",
+    "ternary": "int8",
 }  # fmt: skip
 
 
@@ -67,6 +69,7 @@ class MatrixFormats(eqx.Module):
     fp4: MatrixFormat
     nvfp4: MatrixFormat
     int4: MatrixFormat
+    ternary: MatrixFormat
 
     @classmethod
     def complete(cls, table: dict[str, Any]) -> dict[str, Any]:

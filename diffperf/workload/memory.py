@@ -79,14 +79,19 @@ class Memory(eqx.Module):
 
 def attention_score_bytes(layers: Layers, strategy: Strategy) -> Scalar:
     """Stored by standard attention: softmax output, dropout mask, dropout output (5·a·s²·b/t with 2-byte elements)."""
+    if layers.recurrence is not None:
+        return jnp.zeros_like(strategy.tokens)
     element = strategy.activation_width
     scores = strategy.micro_batch * layers.heads * strategy.sequence_length**2 / (strategy.tp * strategy.cp)
     return scores * (element + layers.dropout[1] * (1 + element))
 
 
 def _attention_elements(layers: Layers, strategy: Strategy) -> Scalar:
-    """Elements per token of queries, keys, values and outputs, and of the latents they come from."""
+    """Elements per token of queries, keys, values and outputs, and of the latents they come from; of a recurrence's gates f and g,
+    its candidates, states and outputs."""
     heads = layers.heads / strategy.tp
+    if layers.recurrence is not None:
+        return 5 * heads * layers.head_dim
     if layers.latent is None:
         return 2 * (heads + layers.kv_heads_on_rank(strategy.tp)) * layers.head_dim
     latents = 2 * (layers.latent.query_rank + layers.latent.kv_rank) / sequence_shards(strategy) + layers.latent.rotary_dim
@@ -268,15 +273,21 @@ def _buffer_bytes(model: Model, strategy: Strategy, relax: Relaxation) -> Scalar
 
 
 def kv_cache_bytes(model: Model, strategy: Strategy, context: Scalar) -> Scalar:
-    """Keys and values of `context` tokens of every sequence a replica serves, or their latents, on one device."""
+    """Keys and values of `context` tokens of every sequence a replica serves, or their latents, on one device; of a recurrence the
+    state, whatever the context."""
     sequences = strategy.global_batch / strategy.dp
+
+    def held_by(layers: Layers) -> Scalar:
+        if layers.recurrence is not None:
+            return layers.recurrence.state * layers.heads * layers.head_dim / strategy.tp
+        return per_token(layers) * jnp.minimum(context, layers.window)
 
     def per_token(layers: Layers) -> Scalar:
         if layers.latent is not None:
             return layers.latent.kv_rank + layers.latent.rotary_dim
         return 2 * layers.kv_heads_on_rank(strategy.tp) * layers.head_dim
 
-    held = sum(layers.count * per_token(layers) * jnp.minimum(context, layers.window) for layers in model.layers)
+    held = sum(layers.count * held_by(layers) for layers in model.layers)
     return sequences * held * width(strategy.kv_precision) / strategy.pp
 
 

@@ -43,6 +43,16 @@ class Latent(eqx.Module):
         return larger(head_dim - self.rotary_dim, 0.0) + self.value_dim
 
 
+class Recurrence(eqx.Module):
+    """An element-wise linear recurrence in place of the attention core: MLGRU (MatMul-free LM, arXiv 2406.02528 §3.3.1).
+
+    hₜ = fₜ ⊙ hₜ₋₁ + (1 − fₜ) ⊙ cₜ and oₜ = gₜ ⊙ hₜ, then the output projection: forget gate f, candidate c and output gate g are
+    projections of the input, as wide as the query, key and value heads; the state h takes the place of the KV cache.
+    """
+
+    state: Scalar = quantity("", "elements of the state per channel", bounds=(1, 1024), default=1, integer=True)
+
+
 class Layers(eqx.Module):
     """`count` transformer layers of one kind: attention, then a plain or gated MLP, or a mixture of such."""
 
@@ -63,6 +73,7 @@ class Layers(eqx.Module):
     )
     mixture: Mixture | None = None
     latent: Latent | None = None
+    recurrence: Recurrence | None = None
 
     @property
     def value_dim(self) -> Scalar:

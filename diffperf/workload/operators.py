@@ -250,6 +250,8 @@ def _activation_sizes(layers: Layers, model: Model, strategy: Strategy, tokens: 
         rotated = heads * layers.head_dim
     else:
         rotated = (layers.heads / strategy.tp + 1) * layers.latent.rotary_dim
+    if layers.recurrence is not None:
+        rotated = jnp.zeros_like(rotated)
     return residual, inner_elements(layers, strategy, tokens), _rotary(model) * tokens * rotated
 
 
@@ -278,3 +280,17 @@ def elementwise_backward(layers: Layers, model: Model, strategy: Strategy, token
         copied = 2 * routed_tokens(layers, strategy, tokens) * model.hidden
         kernels += [copied, copied]
     return jnp.stack(kernels)
+
+
+def recurrence_kernels(layers: Layers, strategy: Strategy, sequences: Scalar, queries: Scalar) -> Float[Array, "2 kernels"]:
+    """Elements that the two kernels of an element-wise recurrence move, in the forward pass and in the backward pass.
+
+    The scan over tokens reads f and c and writes h, its state on chip but at both ends of a pass; the output gate, with the norm
+    before it, reads g and h and writes o (hgrn/recurrent_fuse.py and layernorm.py of github.com/ridgerchu/matmulfreellm). Backward
+    the scan reads f, c, h and dh and writes df and dc, the gate reads g, h and do and writes dg and dh. Channels count as many as
+    compute units need: the latency of one step after another, which shows in few sequences, is not modelled.
+    """
+    channels = layers.heads * layers.head_dim / strategy.tp
+    streamed = sequences * queries / strategy.cp * channels
+    ends = 2 * layers.recurrence.state * sequences * channels
+    return jnp.stack([jnp.stack([3 * streamed + ends, 3 * streamed]), jnp.stack([6 * streamed + ends, 5 * streamed])])

@@ -69,8 +69,12 @@ FITS = (
         ("elementwise_traffic", "matrix_efficiency", "dispatch", "step_overhead", "network_efficiency"),
         _without_stalls,
     ),
-    Fit("nemo", "gb200", "nemo", ("matrix_efficiency",)),
-    Fit("nemo", "gb300", "nemo", ("matrix_efficiency",)),
+    Fit("nemo", "h100-sxm5-80gb", "nemo", ("matrix_efficiency", "attention_efficiency")),
+    Fit("nemo", "gb200", "megatron-bridge", ("matrix_efficiency",)),
+    Fit("nemo", "gb300", "megatron-bridge", ("matrix_efficiency",)),
+    Fit("others", "tpu-v5e", "maxtext", ("matrix_efficiency",)),
+    Fit("others", "tpu-v5p", "maxtext", ("matrix_efficiency",)),
+    Fit("others", "tpu-v4", "maxtext", ("matrix_efficiency",)),
 )
 
 

@@ -16,11 +16,20 @@ CHOICES = {
     "selective": {"recompute": "selective", "attention": "standard", "zero": "1"},
     "fp8": {"precision": "fp8", "kv_precision": "int8", "overlap_gradients": False},
     "mixed": {"recompute": {"none": 0.5, "full": 0.5}, "zero": {"0": 0.1, "1": 0.9}},
+    "sharded": {"zero": "3", "zero_ranks": 2, "virtual_stages": 1, "schedule": "zero_bubble", "weight_precision": "fp32"},
+    "split": {"cp": 2, "dp": 1, "context_parallel": "all_to_all", "order": "dp-tp-cp-pp", "overlap_tensor": True},
+    "experts": {"ep": 8, "expert_tp": 2, "capacity_factor": 1.5, "virtual_stages": 1, "schedule": "dualpipe", "zero": "2"},
 }
 
 
 def _strategy(**choices):
     return dp.load_strategy({"tp": 8, "pp": 4, "virtual_stages": 2, "global_batch": 64, **choices}, n_devices=64)
+
+
+@pytest.fixture(scope="module")
+def deepseek():
+    """Dense layers and experts, shared ones, latent attention, a module that predicts further tokens."""
+    return dp.load_model("deepseek-v3")
 
 
 def _same(a, b, rtol):
@@ -30,24 +39,35 @@ def _same(a, b, rtol):
         np.testing.assert_allclose(np.asarray(a[path]), np.asarray(b[path]), rtol=rtol, atol=1e-12, err_msg=path)
 
 
-@pytest.mark.parametrize("name", ["none", "mixed"])
-def test_compiled_is_eager(gpt, system, name):
+@pytest.mark.parametrize(
+    ("model", "name"), [("gpt", "none"), ("gpt", "mixed"), ("deepseek", "sharded"), ("deepseek", "split"), ("deepseek", "experts")]
+)
+def test_compiled_is_eager(request, system, model, name):
     """Eager, choices are concrete and only those with weight are evaluated; compiled, all are, and weighed."""
-    inputs = gpt, system, _strategy(**CHOICES[name])
+    inputs = request.getfixturevalue(model), system, _strategy(**CHOICES[name])
     _same(training(*inputs, Exact()), dp.training_step(*inputs), rtol=1e-12)
+
+
+def _mapped_is_looped(phase, models, system, relax):
+    strategies = [_strategy(**choices) for choices in CHOICES.values()]
+    models = [models[i % len(models)] for i in range(len(strategies))]
+    paths, _ = leaves(system)
+    drawn = draw(system, np.random.default_rng(0), len(strategies), shrink=0.9)
+    systems = [with_leaves(system, paths, values) for values in drawn]
+    stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *group) for group in (models, systems, strategies)]
+    together = jax.vmap(phase, in_axes=(0, 0, 0, None))(*stacked, relax)
+    for i, inputs in enumerate(zip(models, systems, strategies, strict=True)):
+        _same(jax.tree.map(lambda leaf: leaf[i], together), phase(*inputs, relax), rtol=1e-9)  # noqa: B023
 
 
 @pytest.mark.parametrize("phase", [training, generate], ids=["training", "generate"])
 def test_mapped_is_looped(gpt, llama, system, phase):
-    models = [gpt, llama, gpt, llama, gpt]
-    strategies = [_strategy(**choices) for choices in CHOICES.values()]
-    paths, _ = leaves(system)
-    systems = [with_leaves(system, paths, values) for values in draw(system, np.random.default_rng(0), 5, shrink=0.9)]
-    stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *group) for group in (models, systems, strategies)]
-    together = jax.vmap(phase, in_axes=(0, 0, 0, None))(*stacked, Smooth(30.0))
-    for i, inputs in enumerate(zip(models, systems, strategies, strict=True)):
-        alone = phase(*inputs, Smooth(30.0))
-        _same(jax.tree.map(lambda leaf: leaf[i], together), alone, rtol=1e-9)  # noqa: B023
+    _mapped_is_looped(phase, [gpt, llama], system, Smooth(30.0))
+
+
+def test_mapped_is_looped_with_experts(deepseek, system):
+    other = replace(deepseek, {"layers.1.mixture.experts": 64, "layers.1.latent.kv_rank": 256, "mtp_layers": 0.0})
+    _mapped_is_looped(training, [deepseek, other], system, Exact())
 
 
 @pytest.mark.parametrize("phase", ["training", "generate"])
@@ -70,19 +90,45 @@ def test_whatever_changes_is_traced_once(gpt, llama, system, phase):
             (gpt, other, CHOICES["selective"], np.float32(20.0)),
             (llama, other, CHOICES["fp8"], jnp.asarray(20.0)),
             (llama, system, CHOICES["mixed"], 500),
+            *((gpt, system, CHOICES[name], 20.0) for name in ("sharded", "split")),
         ]
     }
     assert len(traces) == 1
-    assert len(times) == 6
+    assert len(times) == 8
+
+
+def test_experts_and_their_choices_are_traced_once(deepseek, system):
+    """ZeRO's stage, schedule, order, context parallelism, experts, schedules of either structure: none compiles again."""
+    traces = []
+
+    @jax.jit
+    def time(model, strategy):
+        traces.append(1)
+        return dp.training_step(model, system, strategy, Exact()).time
+
+    changes = [{}, {"layers.1.mixture.shared_ffn": 0.0}, {"layers.0.latent.query_rank": 0.0, "layers.1.latent.query_rank": 0.0}]
+    times = [float(time(replace(deepseek, change), _strategy())) for change in changes]
+    times += [float(time(deepseek, _strategy(**choices))) for choices in CHOICES.values() if choices]
+    assert len(traces) == 1
+    assert len(set(times)) == len(times) == 10
 
 
 @pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)], ids=["exact", "smooth"])
-@pytest.mark.parametrize("name", ["none", "selective"])
+@pytest.mark.parametrize("name", ["none", "selective", "sharded", "split"])
 def test_float32_is_float64_to_four_digits(gpt, system, relax, name):
+    _narrow_is_wide((training, generate), gpt, system, relax, name)
+
+
+@pytest.mark.parametrize("name", ["sharded", "split", "experts"])
+def test_float32_is_float64_to_four_digits_with_experts(deepseek, system, name):
+    _narrow_is_wide((training,), deepseek, system, Exact(), name)
+
+
+def _narrow_is_wide(phases, model, system, relax, name):
     paths, here = leaves(system)
     for values in [here, *draw(system, np.random.default_rng(1), 3, shrink=0.9)]:
-        inputs = gpt, with_leaves(system, paths, values), _strategy(**CHOICES[name])
-        for phase in (training, generate):
+        inputs = model, with_leaves(system, paths, values), _strategy(**CHOICES[name])
+        for phase in phases:
             wide = phase(*inputs, relax)
             with jax.enable_x64(False):
                 narrow = phase(*cast((*inputs, relax), jnp.float32))
