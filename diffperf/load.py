@@ -26,7 +26,8 @@ from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.calibration import Calibration, followers
 from diffperf.hardware.network import CollectiveLibrary
 from diffperf.hardware.package import Packaging, Process
-from diffperf.hardware.system import Prices, Stack, System
+from diffperf.hardware.stack import Stack
+from diffperf.hardware.system import Prices, System
 from diffperf.hardware.technology import Technology
 from diffperf.quantity import Choice, Label, Quantity, locate, replace, segment
 from diffperf.workload.huggingface import model_table

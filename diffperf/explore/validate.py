@@ -163,7 +163,7 @@ def _by_hardware(calibration: str | Path | None, table: Measurements) -> dict[st
     if str(calibration) == "none":
         return dict.fromkeys(PLATFORMS, "none")
     chosen, present = load_calibration(calibration), sorted({row["hardware"] for row in table.rows})
-    if chosen.hardware not in present:
+    if present and chosen.hardware not in present:
         found = f'a calibration of "{chosen.hardware}"'
         raise ConfigError(chosen.file, "hardware", found, f"hardware of {table.file}: {', '.join(present)}", "name another one")
     return {chosen.hardware: chosen}

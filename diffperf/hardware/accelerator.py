@@ -14,7 +14,7 @@ from diffperf.quantity import Label, Scalar, label, quantity
 
 # Formats of matrix operands, and how many bytes an element of each takes. Block formats carry their scales: one byte for 32
 # elements in mxfp8 (OCP Microscaling v1.0), one for 16 in nvfp4 (NVIDIA Blackwell architecture brief). Ternary weights, of 1.58
-# bits, are packed in 2 (BitBLAS, with which arXiv 2406.02528 §4.4 serves them).
+# bits, are packed in 2 (BitBLAS, with which arXiv 2406.02528 serves them: Figure 4(d)).
 PRECISION_BYTES = {
     "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "int8": 1.0, "fp4": 0.5,
     "nvfp4": 0.5 + 1 / 16, "int4": 0.5, "ternary": 0.25,

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.hardware.accelerator import width
-from diffperf.hardware.system import Stack, System
+from diffperf.hardware.stack import Stack
+from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
 from diffperf.relax import Relaxation, choose, larger
 from diffperf.workload.model import Layers, Model

@@ -44,7 +44,7 @@ class Latent(eqx.Module):
 
 
 class Recurrence(eqx.Module):
-    """An element-wise linear recurrence in place of the attention core: MLGRU (MatMul-free LM, arXiv 2406.02528 §3.3.1).
+    """An element-wise linear recurrence in place of the attention core: MLGRU (MatMul-free LM, arXiv 2406.02528 §3).
 
     hₜ = fₜ ⊙ hₜ₋₁ + (1 − fₜ) ⊙ cₜ and oₜ = gₜ ⊙ hₜ, then the output projection: forget gate f, candidate c and output gate g are
     projections of the input, as wide as the query, key and value heads; the state h takes the place of the KV cache.

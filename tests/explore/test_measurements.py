@@ -9,7 +9,7 @@ import diffperf as dp
 from diffperf.explore.columns import SCHEMAS, measured_columns
 from diffperf.explore.measurements import read_measurements
 from diffperf.explore.platforms import PLATFORMS, stack_of, stacked_systems, system_of
-from diffperf.hardware.system import Stack
+from diffperf.hardware.stack import Stack
 from diffperf.load import load
 
 DATA = Path(__file__).parents[1] / "data"
