@@ -164,8 +164,8 @@ FRAMEWORKS = {
     "Megatron-LM (FT guide baseline)": "megatron-lm",
     "Megatron-Core FSDP+EP": "megatron-core",
     "Megatron-Core MCore w/ Folding": "megatron-core",
-    "Megatron-Bridge 25.11": "nemo",
-    "Megatron-Bridge 26.04.01": "nemo",
+    "Megatron-Bridge 25.11": "megatron-bridge",
+    "Megatron-Bridge 26.04.01": "megatron-bridge",
     "NeMo Framework Launcher 24.x": "nemo",
     "NeMo24.03.01.framework": "nemo",
     "Megatron-DeepSpeed": "megatron-deepspeed",
@@ -202,9 +202,15 @@ FRAMEWORKS = {
 @pytest.mark.parametrize(("framework", "stack"), FRAMEWORKS.items())
 def test_every_framework_of_the_tables_selects_its_stack(framework, stack):
     assert stack_of(framework) == stack
-    driven = system_of("h100-sxm5-80gb", framework).stack
+    driven = system_of("a100-sxm4-80gb", framework).stack
     assert str(driven.name) == stack
     assert float(driven.elementwise_kernels) == float(load(Stack, stack).elementwise_kernels)
+
+
+def test_kernels_of_ampere_on_hopper_are_a_stack_of_their_own():
+    ampere, hopper = (system_of(name, "llm-foundry/Composer FSDP").stack for name in ("a100-sxm4-80gb", "h100-sxm5-80gb"))
+    assert (str(ampere.name), str(hopper.name)) == ("llm-foundry-fsdp", "llm-foundry-fsdp-hopper")
+    assert float(hopper.attention_efficiency) < float(ampere.attention_efficiency)
 
 
 @pytest.mark.parametrize("framework", [None, "", "my own", "mymegatron-lm"])
