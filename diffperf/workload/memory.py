@@ -249,8 +249,8 @@ def training_memory(model: Model, system: System, strategy: Strategy, relax: Rel
             "kv_cache": jnp.zeros_like(kept),
         }
 
-    ends = jnp.asarray([1.0, 0.0, 0.0]), jnp.asarray([0.0, 0.0, 1.0])
-    return Memory.of(system, jax.vmap(stage)(jnp.asarray([0.0, 0.5, 1.0]), *ends), relax)
+    positions, first, last = jnp.asarray([[0.0, 0.5, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], kept.dtype)
+    return Memory.of(system, jax.vmap(stage)(positions, first, last), relax)
 
 
 def _gathered_bytes(model: Model, strategy: Strategy) -> Scalar:

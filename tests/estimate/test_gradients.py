@@ -1,5 +1,6 @@
-"""Gradients with respect to every number of the system against finite differences, in float64 and smooth mode."""
+"""Gradients with respect to every number of a system and a strategy against finite differences, in float64 and smooth mode."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 from helpers import draw, leaves, with_leaves
 
 import diffperf as dp
+from diffperf.hardware.system import System
 from diffperf.relax import Smooth
+from diffperf.workload.strategy import Strategy
 
 SHARPNESS = 20.0
 # Rounding wants long steps, the bends of a staircase short ones: whichever serves a derivative best judges it.
@@ -17,18 +20,43 @@ ROUNDING = 1e-9  # of the output: what differences cannot resolve
 OUTPUTS = ("time", "memory.peak", "energy.total", "cost.run")
 
 
-@pytest.fixture(scope="module", params=["training", "generate"])
+def everything() -> Strategy:
+    """A strategy in which all features of training count, of choices several."""
+    table = {"tp": 8, "pp": 4, "dp": 8, "cp": 2, "ep": 8, "expert_tp": 2, "global_batch": 512, "micro_batch": 2, "zero_ranks": 4}
+    table |= {"capacity_factor": 1.3, "recompute_share": 0.6, "offload_activations": 0.4, "offload_optimizer": 0.3}
+    table |= {"zero": {"1": 0.2, "2": 0.2, "3": 0.6}, "schedule": {"zero_bubble": 0.5, "dualpipe": 0.5}, "overlap_experts": True}
+    table |= {"context_parallel": {"ring": 0.5, "all_to_all": 0.5}, "recompute": {"selective": 0.5, "full": 0.5}}
+    table |= {"order": {"tp-cp-dp-pp": 0.5, "dp-tp-cp-pp": 0.5}, "attention": {"standard": 0.5, "flash": 0.5}}
+    return dp.load_strategy(table | {"overlap_tensor": True, "balanced_head": True})
+
+
+class Inputs(eqx.Module):
+    """What an estimate is differentiated with respect to, besides the model."""
+
+    system: System
+    strategy: Strategy
+
+
+@pytest.fixture(scope="module", params=["training", "generate", "experts"])
 def problem(request, gpt, llama, system, strategy):
-    """(paths, shipped values, outputs as a function of the values), all in float64."""
-    model = {"training": gpt, "generate": llama}[request.param]
-    estimate = dp.PHASES[request.param]
-    paths, values = leaves(system)
+    """(inputs, paths, shipped values, outputs as a function of the values), all in float64."""
+    phase, model, strategy = {
+        "training": ("training", gpt, strategy),
+        "generate": ("generate", llama, strategy),
+        "experts": ("training", dp.load_model("deepseek-v3"), everything()),
+    }[request.param]
+    inputs = Inputs(system, strategy)
+    told = ("strategy.", "system.network.", "system.host") if request.param == "experts" else ("system.",)
+    chosen = [path for path in leaves(inputs)[0] if path.startswith(told)]
+    of_all = dict(zip(*leaves(inputs), strict=True))
+    values = np.array([of_all[path] for path in chosen])
 
     def outputs(values):
-        report = estimate(model, with_leaves(system, paths, values), strategy, Smooth(SHARPNESS))
+        at = with_leaves(inputs, chosen, values)
+        report = dp.PHASES[phase](model, at.system, at.strategy, Smooth(SHARPNESS))
         return jnp.stack([report.time, report.memory.peak, report.energy.total, report.cost.run])
 
-    return paths, values, outputs
+    return inputs, chosen, values, outputs
 
 
 def _differences(outputs):
@@ -54,10 +82,13 @@ def _disagreements(derivatives, differences, values, paths):
     return [f"d log {OUTPUTS[o]} / d log {paths[i]} = {ours[o, i]}, not {theirs[:, i, o]}" for i, o in np.argwhere(wrong)]
 
 
-def test_gradients_agree_with_differences(problem, system):
-    paths, shipped, outputs = problem
+def test_gradients_agree_with_differences(problem):
+    inputs, paths, shipped, outputs = problem
     rng = np.random.default_rng(0)
-    points = [shipped, *draw(system, rng, 3, shrink=0.7), *draw(system, rng, 3)]
+    chosen = [leaves(inputs)[0].index(path) for path in paths]
+    # Whole degrees lie on the bends of staircases, which have no second derivative.
+    here = shipped if paths[0].startswith("system.accelerator") else draw(inputs, rng, 1, shrink=0.95)[0, chosen]
+    points = [here, *draw(inputs, rng, 3, shrink=0.7)[:, chosen], *draw(inputs, rng, 3)[:, chosen]]
     value, jacobian, differences = jax.jit(outputs), jax.jit(jax.jacrev(outputs)), _differences(outputs)
     for x in map(jnp.asarray, points):
         assert _disagreements(np.asarray(jacobian(x) * x), np.asarray(differences(x)), np.asarray(value(x)), paths) == []

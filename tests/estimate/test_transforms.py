@@ -94,7 +94,7 @@ def test_whatever_changes_is_traced_once(gpt, llama, system, phase):
         ]
     }
     assert len(traces) == 1
-    assert len(times) == 8
+    assert len(times) == {"training": 8, "generate": 7}[phase]  # ZeRO and schedules are of training
 
 
 def test_experts_and_their_choices_are_traced_once(deepseek, system):
