@@ -6,6 +6,7 @@ nonnegative, which lets the smooth maximum be a p-norm: free of any scale, an up
 """
 
 import abc
+import functools
 from collections.abc import Callable, Sequence
 
 import equinox as eqx
@@ -32,6 +33,17 @@ def larger(x: Array, y: Array | float) -> Array:
 def smaller(x: Array, y: Array | float) -> Array:
     """The exact minimum, as `larger`."""
     return jnp.where(x <= y, x, y)
+
+
+def largest(values: Array) -> Array:
+    """The exact maximum over the leading axis. `jnp.max` has a slope where values equal it, and where compilers round the same
+    value in two ways none does."""
+    return functools.reduce(larger, jnp.unstack(values))
+
+
+def least(values: Array) -> Array:
+    """The exact minimum over the leading axis, as `largest`."""
+    return functools.reduce(smaller, jnp.unstack(values))
 
 
 @jax.custom_jvp
@@ -87,10 +99,10 @@ class Exact(Relaxation):
     """The true max, min, ceil and step."""
 
     def reduce_maximum(self, stacked):
-        return jnp.max(stacked, axis=0)
+        return largest(stacked)
 
     def reduce_minimum(self, stacked):
-        return jnp.min(stacked, axis=0)
+        return least(stacked)
 
     def maximum(self, *values):
         result = values[0]

@@ -93,7 +93,9 @@ def context_work(core: AttentionCore, machine: Machine, *, backward: Scalar | fl
 
 def context_passes(core: AttentionCore, machine: Machine) -> tuple[Work, Work]:
     """The context kernel's forward and backward pass, in one evaluation."""
-    both = jax.vmap(lambda backward: context_work(core, machine, backward=backward))(jnp.asarray([0.0, 1.0], machine.attention_flop.dtype))
+    both = jax.vmap(lambda backward: context_work(core, machine, backward=backward))(
+        jnp.asarray([0.0, 1.0], machine.attention_flop.dtype)
+    )
     return tuple(jax.tree.map(lambda leaf, i=i: leaf[i], both) for i in (0, 1))
 
 

@@ -62,7 +62,9 @@ def _reductions(layers: Layers) -> Scalar:
 
 
 def _kv_elements(layers: Layers, strategy: Strategy) -> Scalar:
-    """Elements per token of keys and values on a tensor-parallel rank."""
+    """Elements per token of keys and values on a tensor-parallel rank; a recurrence passes on its state alone."""
+    if layers.recurrence is not None:
+        return 0.0 * layers.heads
     if layers.latent is None:
         return 2 * layers.kv_heads_on_rank(strategy.tp) * layers.head_dim
     return layers.heads / strategy.tp * (layers.head_dim + layers.value_dim)
@@ -70,6 +72,8 @@ def _kv_elements(layers: Layers, strategy: Strategy) -> Scalar:
 
 def _query_elements(layers: Layers, strategy: Strategy) -> Scalar:
     """Elements per token of queries and outputs on a tensor-parallel rank."""
+    if layers.recurrence is not None:
+        return 0.0 * layers.heads
     return layers.heads / strategy.tp * (layers.head_dim + layers.value_dim)
 
 

@@ -68,6 +68,8 @@ def model_flops(model: Model, tokens: Scalar, context: Scalar) -> Scalar:
     """
 
     def forward(kind) -> Scalar:
+        if kind.recurrence is not None:  # as many elements as tokens, and no scores
+            return 2 * kind.active_matrices(model.hidden)
         seen = smaller(context * jnp.ones_like(kind.window), kind.window)
         return 2 * kind.active_matrices(model.hidden) + 2 * seen * kind.heads * (kind.head_dim + kind.value_dim)
 
@@ -214,7 +216,10 @@ def _layer_communication(told: Communication, layer: LayerStep, system, strategy
     experts under another micro-batch's layer."""
     matmul = layer.forward.matmul.time + layer.backward.matmul.time
     attention = layer.forward.attention.time + layer.backward.attention.time
-    ring = strategy.overlap_context * strategy.context_parallel[0] + jnp.asarray([1.0, 0.0], strategy.tp.dtype) * strategy.context_parallel[1]
+    ring = (
+        strategy.overlap_context * strategy.context_parallel[0]
+        + jnp.asarray([1.0, 0.0], strategy.tp.dtype) * strategy.context_parallel[1]
+    )
     return _LayerTimes(
         _exposed(told.tensor.time, matmul, strategy.overlap_tensor, system, relax),
         _exposed(told.context.time, attention, ring, system, relax),

@@ -61,11 +61,17 @@ def _scaled(system: System, growth: Float[Array, " resources"]) -> System:
         level if index == 0 else eqx.tree_at(lambda m: m.bandwidth, level, level.bandwidth * factor[1 + index])
         for index, level in enumerate(accelerator.memory)
     )
-    # More power at the same energy per operation: for the energy that a faster unit needs see `Accelerator.matrix_energy`.
+    # Energies stay; leakage grows with the limit, so that what is left for arithmetic and data grows by the same factor.
     grown = eqx.tree_at(
-        lambda a: (a.matrix, a.vector, a.memory, a.power_limit),
+        lambda a: (a.matrix, a.vector, a.memory, a.power_limit, a.static_power),
         accelerator,
-        (matrix, accelerator.vector * factor[1], memory, accelerator.power_limit * factor[-1]),
+        (
+            matrix,
+            accelerator.vector * factor[1],
+            memory,
+            accelerator.power_limit * factor[-1],
+            accelerator.static_power * factor[-1],
+        ),
     )
     return eqx.tree_at(lambda s: s.accelerator, system, grown)
 
@@ -96,7 +102,8 @@ def _names(inputs: Inputs) -> list[str]:
             names += [f"{name}{kind}" for name in linear]
             names += [f"{name}, gradient of inputs{kind}" for name in linear]
             names += [f"{name}, gradient of weights{kind}" for name in linear]
-            names += [f"attention core{kind}", f"attention core, backward{kind}"]
+            core = "attention core" if group.recurrence is None else "recurrence"
+            names += [f"{core}{kind}", f"{core}, backward{kind}"]
             names += [f"{name}{kind}" for name in elementwise] + [f"{name}, backward{kind}" for name in elementwise]
     return [*names, "vocabulary projection", "vocabulary projection, gradients", "loss"]
 
@@ -112,15 +119,21 @@ def _times(inputs: Inputs, growth: Float[Array, " resources"]) -> tuple[Float[Ar
     for i, tables in enumerate(groups):
         linear = tables.linear
         gemms |= {(i, 0): linear, (i, 1): linear.input_gradient, (i, 2): linear.weight_gradient}
+        if tables.core is None:
+            streams |= {(i, "recurrence", part): tables.softmax[part] for part in (0, 1)}
         streams |= {(i, 3): tables.forward * as_fused(machine), (i, 4): tables.backward * as_fused(machine)}
     products, moved = together(gemm_work, machine, gemms), together(stream_work, machine, streams)
-    cores = together(context_passes, machine, {i: tables.core for i, tables in enumerate(groups)})
+    attending = {i: tables.core for i, tables in enumerate(groups) if tables.core is not None}
+    cores = together(context_passes, machine, attending) if attending else {}
 
     layers = stage_layers(model, strategy, relax)[1] * strategy.micro_batches
     times, counts = [], []
     for i, tables in enumerate(groups):
         linear = [products[i, part].time for part in range(3)]
-        passes = [work.time[:, None] for work in cores[i]]
+        if tables.core is None:
+            passes = [moved[i, "recurrence", part].total().time[:, None] for part in (0, 1)]
+        else:
+            passes = [work.time[:, None] for work in cores[i]]
         elementwise = [moved[i, part].time * machine.elementwise_kernels for part in (3, 4)]
         times.append(jnp.ravel(jnp.concatenate([*linear, *passes, *elementwise], axis=1)))
         counts.append(jnp.repeat(layers * tables.share, len(times[-1]) // len(tables.share)))

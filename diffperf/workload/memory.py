@@ -14,7 +14,7 @@ from diffperf.hardware.accelerator import width
 from diffperf.hardware.stack import Stack
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
-from diffperf.relax import Relaxation, choose, larger
+from diffperf.relax import Relaxation, choose, larger, largest
 from diffperf.workload.model import Layers, Model
 from diffperf.workload.operators import expert_load, inner_elements, routed_tokens, sequence_shards
 from diffperf.workload.schedule import copies, in_flight, stage_layers
@@ -146,8 +146,8 @@ def _layers_bytes(model: Model, strategy: Strategy, stack: Stack) -> tuple[Scala
         )
         again = choose(strategy.recompute, [lambda: jnp.zeros_like(full), lambda: scores, lambda: full])  # noqa: B023
         kept = kept + jnp.sum(own * group.count)
-        working.append(jnp.max(larger(strategy.recompute_share * again, strategy.offload_activations * full)))
-    return kept / model.depth, jnp.max(jnp.stack(working))
+        working.append(largest(larger(strategy.recompute_share * again, strategy.offload_activations * full)))
+    return kept / model.depth, largest(jnp.stack(working))
 
 
 def _logits_bytes(model: Model, strategy: Strategy) -> Scalar:
@@ -301,7 +301,7 @@ def inference_memory(model: Model, system: System, strategy: Strategy, relax: Re
         "weights": stage_parameters(model, strategy, relax).total * strategy.served_weight_width,
         "gradients": zero,
         "optimizer": zero,
-        "activations": strategy.activation_width * (2 * tokens * model.hidden + jnp.max(jnp.stack(widest))),
+        "activations": strategy.activation_width * (2 * tokens * model.hidden + largest(jnp.stack(widest))),
         "logits": zero,
         "gathered": zero,
         "buffers": zero,

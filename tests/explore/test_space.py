@@ -41,7 +41,7 @@ def values(space):
         ('path = "hbm.bandwidth"\nlog = {from = "1 TB/s", to = "4 TB/s", points = 3}', [1e12, 2e12, 4e12]),
         ('path = "strategy.tp"\nlinear = {from = 1, to = 4, points = 7}', [1, 2, 3, 4]),
         ('path = "system.n_devices"\nlog = {from = 8, to = 64, points = 4}', [8, 16, 32, 64]),
-        ('path = "strategy.zero"\nvalues = ["1", "0"]', [[0, 1], [1, 0]]),
+        ('path = "strategy.zero"\nvalues = ["1", "0"]', [[0, 1, 0, 0], [1, 0, 0, 0]]),
         ('path = "strategy.sequence_parallel"\nvalues = [true, false]', [[0, 1], [1, 0]]),
     ],
 )

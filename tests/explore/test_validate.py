@@ -312,7 +312,12 @@ def test_out_of_memory_of_a_table(tmp_path):
 
 
 def test_json_schema(tmp_path):
-    changes = [{}, {"group": "other", "hardware": "gb200", "grad_dtype_bytes": 1}, {"step_time_s": "1 s"}, {"group": "other", "id": "row-0"}]
+    changes = [
+        {},
+        {"group": "other", "hardware": "gb200", "grad_dtype_bytes": 1},
+        {"step_time_s": "1 s"},
+        {"group": "other", "id": "row-0"},
+    ]
     found = validate(changed(TRAINING, tmp_path / "runs.csv", *changes))
     document = found.as_dict()
     assert list(document) == ["table", "groups", "overall"]
