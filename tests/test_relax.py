@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffperf.relax import Exact, Smooth, choose, positive
+from diffperf.relax import Exact, Smooth, choose, inverse, larger, largest, least, positive, possible, smaller
 
 SHARPNESS = st.floats(1.0, 500.0)
 # Times, bytes, FLOPs and prices: anything from 1 fs to a zettabyte.
@@ -196,3 +196,34 @@ def test_positive_guards_division_and_logarithm():
     assert float(positive(jnp.asarray(2.5))) == 2.5
     for dangerous in (jnp.log, lambda x: 1 / x):
         assert all(np.isfinite(jax.value_and_grad(lambda x: dangerous(positive(x)))(0.0)))  # noqa: B023
+
+
+@given(st.lists(st.floats(-1e30, 1e30), min_size=1, max_size=6))
+def test_the_largest_and_the_least(values):
+    stacked = jnp.asarray(values)
+    assert (float(largest(stacked)), float(least(stacked))) == (max(values), min(values))
+    by_value = jax.grad(largest)(stacked), jax.grad(least)(stacked)
+    assert [float(slopes.sum()) for slopes in by_value] == [1, 1]  # of one of them, ties included
+    for slopes, extreme in zip(by_value, (max(values), min(values)), strict=True):
+        assert values[int(jnp.argmax(slopes))] == extreme
+
+
+def test_a_tie_has_the_slope_of_the_first():
+    for function in (larger, smaller):
+        assert [float(slope) for slope in jax.grad(function, argnums=(0, 1))(2.0, 2.0)] == [1, 0]
+    assert [float(larger(x, 2.0)) for x in (1.0, 3.0)] == [2, 3]
+    assert [float(smaller(x, 2.0)) for x in (1.0, 3.0)] == [1, 2]
+
+
+@given(st.floats(1e-12, 1e12))
+def test_an_inverse_has_the_derivatives_of_a_division(x):
+    expected = (1 / x, -1 / x**2, 2 / x**3)
+    found = (inverse(x), jax.grad(inverse)(x), jax.grad(jax.grad(inverse))(x))
+    assert [float(value) for value in found] == pytest.approx(expected, rel=1e-12)
+
+
+def test_what_may_have_weight():
+    assert [possible(jnp.asarray([0.0, 0.3, 0.7]), i) for i in range(3)] == [False, True, True]
+    found = []
+    jax.jit(lambda weights: found.append(possible(weights, 0)) or weights)(jnp.asarray([0.0, 1.0]))
+    assert found == [True]

@@ -98,7 +98,7 @@ def communication(
     gradient, weight = width(strategy.gradient_precision), strategy.kept_weight_width
     again = strategy.recompute[2] * strategy.recompute_share
     ends = relax.minimum(strategy.pp, 2.0)
-    between = strategy.tp * strategy.replicas * strategy.pp / ends
+    between = apart["pp"] * strategy.pp / ends
 
     mixtures = [kind for kind in model.layers if kind.mixture is not None]
     # Parts of a stage that the same ranks hold: parameters, ranks, how far apart.

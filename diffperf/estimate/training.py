@@ -14,7 +14,15 @@ from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
 from diffperf.relax import Exact, Relaxation, absent, choose, inverse, larger, smaller
 from diffperf.report.tables import Readable
-from diffperf.workload.memory import Memory, StageParameters, kept_share, stage_parameters, training_memory, zero_ranks
+from diffperf.workload.memory import (
+    Memory,
+    StageParameters,
+    kept_share,
+    stage_activation_bytes,
+    stage_parameters,
+    training_memory,
+    zero_ranks,
+)
 from diffperf.workload.model import Model
 from diffperf.workload.operators import Gemms, concatenate, head
 from diffperf.workload.schedule import StagePass, bubble, stage_layers
@@ -131,11 +139,11 @@ def _exposed(communication: Scalar, hides: Scalar, overlap: Array, system: Syste
     return choose(overlap, [lambda: communication, hidden])
 
 
-def _host_times(strategy: Strategy, system: System, memory: Memory, owned: Scalar) -> tuple[Scalar, Scalar]:
+def _host_times(model: Model, system: System, strategy: Strategy, owned: Scalar, relax: Relaxation) -> tuple[Scalar, Scalar]:
     """Seconds of a step to carry activations to host memory and back, and gradients there and weights back for its optimizer."""
     per_byte = inverse(system.host_bandwidth)
-    share = strategy.offload_activations
-    carried = memory.activations * inverse(1 - share + 1e-6) * share  # of all micro-batches in flight
+    kept = stage_activation_bytes(model, system, strategy, relax) * strategy.micro_batches
+    carried = strategy.offload_activations * kept
     states = owned * strategy.offload_optimizer * (width(strategy.gradient_precision) + strategy.kept_weight_width)
     return 2 * carried * per_byte, states * per_byte
 
@@ -171,7 +179,7 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
     stage, waits = _stage_pass(work.layer, exposed, fullest, system, strategy)
     transfers = told.boundary * (2 * chunks * micro_batches)  # every chunk boundary, once forward and once backward
     data_parallel = _data_parallel(told, work.layer, exposed, fullest, system, strategy, relax)
-    activations, states = _host_times(strategy, system, memory, owned)
+    activations, states = _host_times(model, system, strategy, owned, relax)
     compute = passes * work.layer.work.time
 
     layer = work.layer

@@ -2,14 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from diffperf.explore.inputs import Inputs
+from diffperf.explore.layout import reports_of
 from diffperf.hardware.accelerator import PRECISIONS
 from diffperf.hardware.calibration import Calibration, followers
 from diffperf.load import checked, declared_at
@@ -59,7 +58,8 @@ def interval(calibration: Calibration, inputs: Inputs, phase: str, relax: Relaxa
     phase were calibrated on, their spread is the model's. A value that has been overridden since counts as known.
     """
     paths = tuple(path for path in calibration.parameters if _in_place(calibration, inputs, path))
-    time, slopes, parts = jax.device_get(_time(inputs, phase, paths, relax))
+    report = next(reports_of([inputs], phase, relax))
+    time, slopes, parts = report.time, _slopes(inputs, phase, paths, relax), _parts(report, inputs)
     which = [calibration.parameters.index(path) for path in paths]
     variance = slopes @ calibration.covariance[np.ix_(which, which)] @ slopes if paths else 0.0
     return Interval(float(time), float(np.sqrt(max(variance, 0.0))), _model_error(_spreads(calibration, inputs), parts, phase))
@@ -88,25 +88,18 @@ def _model_error(spread: dict[str, float], parts: dict[str, float], phase: str) 
     return float(np.sqrt(sum((float(time) / whole * spread.get(kind, max(spread.values()))) ** 2 for kind, time in parts.items())))
 
 
-@partial(jax.jit, static_argnames=("phase", "paths"))
-def _time(inputs: Inputs, phase: str, paths: Sequence[str], relax: Relaxation | None):
-    """The time, its log's derivatives by the logs of the values at some paths of the system, and its parts by kind of table.
+def _slopes(inputs: Inputs, phase: str, paths: Sequence[str], relax: Relaxation | None) -> np.ndarray:
+    """Derivatives of log(time) by the logs of the values at some paths of the system: central differences, as exact as an interval
+    needs, by a program that is compiled already."""
 
-    Central differences: derivatives as exact as an interval needs, from a program that compiles in a third of the time.
-    """
-    own = jnp.stack([locate(inputs.system, path)[0] for path in paths]) if paths else jnp.zeros(0)
+    def grown(path: str, growth: float) -> Inputs:
+        value = locate(inputs.system, path)[0] * np.exp(growth)
+        values = {path: value} | dict.fromkeys(followers(path, paths), value)
+        return Inputs(inputs.model, replace(inputs.system, values), inputs.strategy)
 
-    def log_time(growth):
-        grown = {path: own[i] * jnp.exp(growth[i]) for i, path in enumerate(paths)}
-        grown |= {other: grown[path] for path in paths for other in followers(path, paths)}
-        system = replace(inputs.system, grown)
-        report = Inputs(inputs.model, system, inputs.strategy).estimate(phase, relax)
-        return jnp.log(report.time), _parts(report, inputs)
-
-    steps = _STEP * jnp.eye(len(paths))
-    times, parts = jax.vmap(log_time)(jnp.concatenate([jnp.zeros_like(own)[None], steps, -steps]))
-    above, below = times[1 : 1 + len(paths)], times[1 + len(paths) :]
-    return jnp.exp(times[0]), (above - below) / (2 * _STEP), jax.tree.map(lambda leaf: leaf[0], parts)
+    moved = (grown(path, sign * _STEP) for path in paths for sign in (1, -1))
+    times = np.log([report.time for report in reports_of(moved, phase, relax)]).reshape(-1, 2)
+    return (times[:, 0] - times[:, 1]) / (2 * _STEP)
 
 
 def _parts(report: eqx.Module, inputs: Inputs) -> dict[str, jax.Array]:

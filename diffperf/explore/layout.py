@@ -229,6 +229,15 @@ def _evaluate(inputs: Inputs, rows: Columns, phase: str, relax: Relaxation):
     return jax.vmap(one)(rows)
 
 
+def reports_of(inputs: Iterable[Inputs], phase: str, relax: Relaxation | None = None) -> Iterator[eqx.Module]:
+    """Reports of inputs alike but for their numbers, by the program that compares candidates: who has compared some waits for no
+    other to compile."""
+    for one in inputs:
+        rows = {name: _column(one.strategy, name, np.zeros(BLOCK), False) for name in FIELDS}
+        reports, _ = _evaluate(one, rows, phase, Exact() if relax is None else relax)
+        yield _take(jax.tree.map(np.asarray, reports), 0)
+
+
 class _Evaluated(NamedTuple):
     """Candidates, and what came of them; `keys` is what they are ordered by, the most important first."""
 

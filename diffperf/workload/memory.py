@@ -150,6 +150,12 @@ def _layers_bytes(model: Model, strategy: Strategy, stack: Stack) -> tuple[Scala
     return kept / model.depth, largest(jnp.stack(working))
 
 
+def stage_activation_bytes(model: Model, system: System, strategy: Strategy, relax: Relaxation) -> Scalar:
+    """Bytes that the fullest stage keeps of one micro-batch for its backward pass, wherever it keeps them."""
+    kept, _ = _layers_bytes(model, strategy, system.stack)
+    return kept * stage_layers(model, strategy, relax)[0]
+
+
 def _logits_bytes(model: Model, strategy: Strategy) -> Scalar:
     """The vocabulary projection's output and its copy in fp32, once for the model and once for each module that looks further."""
     logits = strategy.tokens * model.vocabulary / strategy.tp

@@ -105,7 +105,7 @@ def check_all_reduced(simulation) -> None:
     np.testing.assert_allclose(simulation.buffers, np.tile(simulation.before.sum(axis=0), (simulation.graph.size, 1)))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("topology", "size"), PLACES)
 def test_neighbours(topology, size, seed):
     """Reduce-scatter, all-gather and all-reduce that keep all links busy: exact on every topology."""
@@ -120,7 +120,7 @@ def test_neighbours(topology, size, seed):
     assert back == pytest.approx(2 * there, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("topology", "size"), POWERS)
 def test_halving_and_doubling(topology, size, seed):
     """Exact for powers of two through switches and on direct links, of which it uses one at a time."""
@@ -135,7 +135,7 @@ def test_halving_and_doubling(topology, size, seed):
     assert seconds(on, algorithms.alternative(on.fabric, IDEAL, weights, 2.0)) == pytest.approx(back, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("topology", "size"), PLACES)
 def test_direct(topology, size, seed):
     """To owners and back, in one step, and all-to-all, which loads links alike: exact for even sides, a bound for odd ones."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import diffperf as dp
 from diffperf.estimate.elementwise import stream_work
 from diffperf.estimate.gemm import TILES, gemm_work
-from diffperf.estimate.machine import Machine, Work, overlapped
+from diffperf.estimate.machine import Machine, Work, overlapped, waiting
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact, Smooth
 from diffperf.workload.operators import Gemms
@@ -154,6 +155,18 @@ def test_parts_of_a_kernel_overlap_all_but_near_the_ridge():
     assert float(overlapped(real(1e-3), real(1e-5))) == pytest.approx(1e-3, rel=1e-8)
     assert float(overlapped(real(2e-6), real(2e-6))) == pytest.approx(2e-6 * 2**0.25, rel=1e-12)
     assert np.isfinite(overlapped(np.float32(1e3), np.float32(1e-9)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_waiting_adds_keeps_its_digits(dtype):
+    """The 4-norm less its first part: for a much shorter second part y⁴ / (4·x³), far below the digits of the norm itself."""
+    with jax.enable_x64(dtype is np.float64):
+        for time, other in ((1.0, 1.0), (3e-3, 2e-3), (1e-3, 5.0)):
+            expected = (time**4 + other**4) ** 0.25 - time
+            assert float(waiting(dtype(time), dtype(other))) == pytest.approx(expected, rel=1e-5)
+        assert float(waiting(dtype(1e-2), dtype(1e-5))) == pytest.approx(1e-20 / (4 * 1e-6), rel=1e-5)
+        slopes = jax.grad(lambda pair: waiting(*pair))((dtype(1e-2), dtype(1e-9)))
+        assert np.isfinite(slopes).all()
 
 
 def test_rows_of_a_table_do_not_see_each_other(system):

@@ -77,13 +77,49 @@ def test_gradient_reduction_hides_under_the_backward_pass(llama, system):
     assert max(reduction - backward, 0) <= float(hidden.breakdown.data_parallel) < reduction
 
 
-def test_zero_one_moves_weights_and_saves_optimizer_time(llama, system):
-    """Reduce-scatter of fp32 gradients and all-gather of 2-byte weights: three quarters of the all-reduce's bytes."""
-    table = {"dp": 64, "global_batch": 64, "overlap_gradients": False}
-    plain, sharded = (training(llama, system, dp.load_strategy({**table, "zero": z}), Exact()) for z in ("0", "1"))
-    assert float(sharded.energy.network / plain.energy.network) == pytest.approx(0.75, rel=1e-9)
+@pytest.mark.parametrize(("stage", "bytes_"), [("1", 4 + 2), ("2", 4 + 2), ("3", 4 + 2 * 2)])
+def test_zero_moves_weights_and_saves_optimizer_time(llama, system, stage, bytes_):
+    """Reduce-scatter of fp32 gradients and all-gather of 2-byte weights, once or for either pass; else an all-reduce."""
+    table = {"dp": 64, "global_batch": 64, "overlap_gradients": False, "overlap_weights": False}
+    plain, sharded = (training(llama, system, dp.load_strategy({**table, "zero": z}), Exact()) for z in ("0", stage))
+    assert float(sharded.energy.network / plain.energy.network) == pytest.approx(bytes_ / 8, rel=1e-9)
     assert float(sharded.breakdown.optimizer) < float(plain.breakdown.optimizer) / 32
-    assert float(sharded.breakdown.data_parallel) < float(plain.breakdown.data_parallel)
+    if stage != "3":  # whose layers are gathered one by one
+        assert float(sharded.breakdown.data_parallel) < float(plain.breakdown.data_parallel)
+
+
+def test_gathering_hides_under_the_passes(llama, system):
+    """ZeRO-3: what nothing hides is what is longer than both passes; with little to hide under, all of it shows."""
+    table = {"dp": 64, "zero": "3"}
+    for length in (4096, 64):
+        hidden, open_ = (
+            training(llama, system, dp.load_strategy(table | more | {"sequence_length": length, "global_batch": 64}), Exact())
+            for more in ({}, {"overlap_gradients": False, "overlap_weights": False})
+        )
+        passes = sum(float(getattr(hidden.breakdown, part)) for part in ("matmul", "attention", "elementwise"))
+        left, all_ = float(hidden.breakdown.data_parallel), float(open_.breakdown.data_parallel)
+        assert max(all_ - 2 * passes, 0) <= left < all_
+
+
+def test_offloading_takes_the_hosts_bandwidth(gpt, system):
+    """Activations there and back hide under the passes; gradients there and weights back for the host's optimizer do not."""
+    table = {"tp": 8, "pp": 8, "global_batch": 64}
+    none, states = (training(gpt, system, dp.load_strategy(table | {"offload_optimizer": share}), Exact()) for share in (0, 0.5))
+    moved = float(states.memory.optimizer) / 12 * (4 + 2)  # half of the parameters, of which the other half is what is left
+    assert float(none.breakdown.offload) == 0
+    assert float(states.breakdown.offload) == pytest.approx(moved / float(system.host_bandwidth), rel=1e-9)
+    assert float(states.breakdown.optimizer) < 0.6 * float(none.breakdown.optimizer)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_offloaded_activations_travel_there_and_back(gpt, system, share):
+    """34·s·b·h bytes a layer, of all 64 micro-batches: what takes longer than the passes shows."""
+    strategy = dp.load_strategy({"tp": 8, "pp": 8, "global_batch": 64, "offload_activations": share})
+    carried = 2 * share * 64 * 96 / 8 * 34 * 2048 * 12288 / 8
+    for bandwidth in (1e12, 1e8):
+        report = training(gpt, replace(system, {"host_bandwidth": bandwidth}), strategy, Exact())
+        passes = sum(float(getattr(report.breakdown, part)) for part in ("matmul", "attention", "elementwise", "recompute"))
+        assert float(report.breakdown.offload) == pytest.approx(max(carried / bandwidth - passes, 0), rel=1e-9)
 
 
 def test_choices_interpolate(gpt, system):

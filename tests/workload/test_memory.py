@@ -119,16 +119,128 @@ def test_full_recomputation_works_on_one_layer_at_a_time(gpt, system):
     assert float(training_memory(gpt, system, strategy, Exact()).activations) == pytest.approx(kept + working, rel=1e-12)
 
 
+# 16Ψ, 4Ψ + 12Ψ/N, 2Ψ + 14Ψ/N, 16Ψ/N with 2-byte weights and gradients and 12-byte optimizer state (arXiv 1910.02054 §5).
+ZERO = {"0": lambda n: 16.0, "1": lambda n: 4 + 12 / n, "2": lambda n: 2 + 14 / n, "3": lambda n: 16 / n}
+STATES = ("weights", "gradients", "optimizer")
+
+
+def _states(model, system, strategy) -> float:
+    memory = training_memory(model, system, strategy, Exact())
+    return sum(float(getattr(memory, name)) for name in STATES)
+
+
+@pytest.mark.parametrize("stage", ZERO)
 @pytest.mark.parametrize("dp_degree", [1, 4, 64])
-def test_zero_shards_the_optimizer(gpt, system, dp_degree):
-    """16Ψ without ZeRO and 4Ψ + 12Ψ/N at stage 1, with 2-byte gradients (arXiv 1910.02054 §5)."""
-    table = {"tp": 8, "pp": 8, "dp": dp_degree, "global_batch": 64, "gradient_precision": "bf16"}
-    for stage, bytes_ in (("0", 16), ("1", 4 + 12 / dp_degree)):
-        strategy = dp.load_strategy({**table, "zero": stage})
-        memory = training_memory(gpt, system, strategy, Exact())
-        parameters = float(stage_parameters(gpt, strategy, Exact()).total)
-        states = float(memory.weights + memory.gradients + memory.optimizer)
-        assert states == pytest.approx(bytes_ * parameters, rel=1e-12)
+def test_zero_shards_model_states(gpt, system, dp_degree, stage):
+    table = {"tp": 8, "dp": dp_degree, "global_batch": 64, "gradient_precision": "bf16"}
+    strategy = dp.load_strategy({**table, "zero": stage})
+    parameters = float(stage_parameters(gpt, strategy, Exact()).total)
+    assert _states(gpt, system, strategy) == pytest.approx(ZERO[stage](dp_degree) * parameters, rel=1e-12)
+
+
+@pytest.mark.parametrize(("stage", "gigabytes"), [("0", 120), ("1", 31.4), ("2", 16.6), ("3", 1.88)])
+def test_the_example_of_zero(system, stage, gigabytes):
+    """Figure 1 of arXiv 1910.02054: 7.5 billion parameters on 64 devices."""
+    model = dp.load_model("gpt-7.5b")
+    assert float(model.parameters) == pytest.approx(7.5e9, rel=0.01)
+    strategy = dp.load_strategy({"dp": 64, "global_batch": 64, "gradient_precision": "bf16", "zero": stage})
+    parameters = float(stage_parameters(model, strategy, Exact()).total)
+    assert _states(model, system, strategy) * 7.5e9 / parameters / 1e9 == pytest.approx(gigabytes, rel=3e-3)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 0])
+def test_hybrid_sharding_shares_among_some_ranks(llama, system, ranks):
+    """FSDP's hybrid shard (arXiv 2304.11277 §3.2.2): 16Ψ over as many ranks as share; context-parallel ranks share as well."""
+    table = {"dp": 8, "cp": 2, "global_batch": 64, "gradient_precision": "bf16", "zero": "3", "zero_ranks": ranks}
+    strategy = dp.load_strategy(table)
+    parameters = float(stage_parameters(llama, strategy, Exact()).total)
+    assert _states(llama, system, strategy) == pytest.approx(16 / (ranks or 16) * parameters, rel=1e-12)
+
+
+def test_zero_three_gathers_layers(llama, system):
+    """The weights of two layers and the gradients of one, at 2 bytes; one layer's where the next is not fetched ahead."""
+    layer = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    table = {"dp": 8, "global_batch": 8, "zero": "3", "gradient_precision": "bf16"}
+    for ahead, layers in ((True, 3), (False, 2)):
+        strategy = dp.load_strategy(table | {"overlap_weights": ahead})
+        assert float(training_memory(llama, system, strategy, Exact()).gathered) == pytest.approx(layers * 2 * layer, rel=1e-12)
+    assert float(training_memory(llama, system, dp.load_strategy({}), Exact()).gathered) == 0
+
+
+def test_experts_are_shared_out_apart_from_all_else(system):
+    """Mixtral on 8 ranks of two experts' tensor parallelism and four of expert parallelism, ZeRO-1 over what holds the same."""
+    model = dp.load_model("mixtral-8x7b")
+    table = {"tp": 4, "dp": 8, "ep": 4, "expert_tp": 2, "global_batch": 64, "zero": "1", "gradient_precision": "bf16"}
+    strategy = dp.load_strategy(table)
+    experts = 32 * 8 * 3 * 4096 * 14336 / (2 * 4)
+    attention = 4096 * (32 + 2 * 8) * 128 + 4096 * 4096
+    dense = (32 * (attention + 4096 * 8 + 2 * 4096) + 2 * 32000 * 4096) / 4
+    parts = stage_parameters(model, strategy, Exact())
+    assert (float(parts.dense), float(parts.experts)) == pytest.approx((dense, experts), rel=1e-12)
+    # 8 data-parallel ranks hold the same of all but the experts, 4·8 / (2·4) the same experts.
+    expected = 4 * (dense + experts) + 12 * (dense / 8 + experts / 4)
+    assert _states(model, system, strategy) == pytest.approx(expected, rel=1e-12)
+
+
+# --- stages, offloading, recomputation in part
+
+T, P, S = 8, 8, 2048
+BASE = {"tp": T, "pp": P, "global_batch": 64}
+FLASH = S * H * 34 / T  # bytes a layer keeps without scores
+RESIDUAL = S * H * 2
+
+
+def _memory(gpt, system, **choices):
+    return training_memory(gpt, system, dp.load_strategy(BASE | choices), Exact())
+
+
+def test_stages_by_hand(gpt, system):
+    """First: embeddings, p micro-batches; middle: 1 + (p − 1)/2; last: the tied embedding again, one, and logits in 2 + 4 bytes."""
+    layers = LAYERS / P * (12 * H**2 + 13 * H) / T
+    tables = 51200 * H / T, 2048 * H
+    buffers = RESIDUAL + 2 * RESIDUAL / T  # the gathered input; received activations and gradients
+    parameters = [layers + sum(tables), layers, layers + tables[0]]
+    logits = [0, 0, S * 51200 / T * 6]
+    reserve = float(system.stack.memory_reserve)
+    for schedule, held in (("1f1b", (P, 1 + (P - 1) / 2, 1)), ("gpipe", (64, 64, 64)), ("zero_bubble", (P, P, P))):
+        found = _memory(gpt, system, schedule=schedule).stages
+        expected = [
+            18 * own + FLASH * LAYERS / P * many + buffers + last for own, many, last in zip(parameters, held, logits, strict=True)
+        ]
+        assert [float(getattr(found, name)) for name in ("first", "middle", "last")] == pytest.approx(expected, rel=1e-12)
+        assert float(_memory(gpt, system, schedule=schedule).peak) == pytest.approx(max(expected) + reserve, rel=1e-12)
+
+
+def test_dualpipe_holds_two_stages(gpt, system):
+    """Twice the weights and gradients, p + 1 micro-batches on every stage (arXiv 2412.19437, Table 2)."""
+    plain, twice = _memory(gpt, system), _memory(gpt, system, schedule="dualpipe")
+    for name, times in (("weights", 2), ("gradients", 2), ("optimizer", 1), ("activations", (P + 1) / P)):
+        assert float(getattr(twice, name)) == pytest.approx(times * float(getattr(plain, name)), rel=1e-12)
+    activations = FLASH * LAYERS / P
+    states = 24 * (LAYERS / P * (12 * H**2 + 13 * H) / T)  # 2·(2 + 4) and 12 bytes
+    buffers = RESIDUAL + 2 * RESIDUAL / T
+    assert float(twice.stages.middle) == pytest.approx(states + (P + 1) * activations + buffers, rel=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_offloading_keeps_one_layer_at_work(gpt, system, share):
+    """What is not on the host, and of one layer what comes back from there."""
+    memory = _memory(gpt, system, offload_activations=share)
+    assert float(memory.activations) == pytest.approx((1 - share) * FLASH * LAYERS + share * FLASH, rel=1e-12)
+    memory = _memory(gpt, system, offload_optimizer=share)
+    assert float(memory.optimizer) == pytest.approx((1 - share) * float(_memory(gpt, system).optimizer), rel=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_recomputation_of_some_layers(gpt, system, share):
+    """A share keeps its input alone (full) or all but scores (selective), the others everything; one layer is at work."""
+    scores = 5 * A * S**2 / T
+    memory = _memory(gpt, system, recompute="full", recompute_share=share)
+    kept = share * RESIDUAL / T + (1 - share) * FLASH
+    assert float(memory.activations) == pytest.approx(LAYERS * kept + share * FLASH, rel=1e-12)
+    memory = _memory(gpt, system, recompute="selective", recompute_share=share, attention="standard")
+    kept = FLASH + (1 - share) * scores
+    assert float(memory.activations) == pytest.approx(LAYERS * kept + share * scores, rel=1e-12)
 
 
 def test_parameters_of_a_stage(gpt):

@@ -84,6 +84,79 @@ def test_experts_compute_what_tokens_visit():
     assert routed[4:].tolist() == [0, 0, 2 * 64 * 8 * 4096]  # no shared experts; and the router
 
 
+@pytest.mark.parametrize(
+    ("tp", "ep", "expert_tp", "load"),
+    [(1, 1, 0, {}), (2, 8, 1, {}), (4, 4, 2, {"capacity_factor": 1.25}), (2, 2, 0, {"expert_imbalance": 3.0})],
+)
+def test_experts_by_counting_tokens(tp, ep, expert_tp, load):
+    """Mixtral's tokens sent to experts one by one, evenly: the rows of each expert's GEMM on each of a stage's devices."""
+    model, devices, tokens = dp.load_model("mixtral-8x7b"), 16, 64  # tokens of a tensor-parallel group
+    layers = model.layers[0]
+    strategy = dp.load_strategy({"tp": tp, "dp": devices / tp, "ep": ep, "expert_tp": expert_tp, "global_batch": devices} | load)
+    ways = expert_tp or tp
+    group = np.arange(devices) // (ways * ep)  # expert-parallel groups with their tensor-parallel ranks
+    rows = np.zeros((group[-1] + 1, 8))
+    visits = itertools.cycle(range(8))
+    for device in range(devices):
+        for _ in range(2 * tokens // tp):
+            rows[group[device], next(visits)] += 1
+    assert np.ptp(rows) == 0
+    rows *= load.get("capacity_factor", load.get("expert_imbalance", 1.0))
+
+    gemms = linear_layers(layers, model.hidden, strategy, real(tokens))
+    up, down = (tuple(float(getattr(gemms, name)[i]) for name in ("m", "n", "k", "batch")) for i in (2, 3))
+    assert up == (rows[0, 0], 2 * 14336 / ways, 4096, 8 / ep)
+    assert down == (rows[0, 0], 4096, 14336 / ways, 8 / ep)
+    # All devices together compute what all tokens visit, and what is padded or waits for the busiest.
+    total = devices * float(gemms.flops[2:4].sum())
+    assert total == pytest.approx(2 * rows.sum() * 3 * 4096 * 14336, rel=1e-12)
+
+
+def test_a_token_activates_what_is_published():
+    """37 of DeepSeek-V3's 671 billion parameters (arXiv 2412.19437 §1), 13 of Mixtral's 47 (arXiv 2401.04088 §1)."""
+    for name, billions in (("deepseek-v3", 37), ("mixtral-8x7b", 13)):
+        model = dp.load_model(name)
+        layers = sum(float(kind.count * kind.active_matrices(model.hidden)) for kind in model.layers)
+        embeddings = 2 * float(model.embedding_parameters)
+        assert (layers + embeddings) / 1e9 == pytest.approx(billions, rel=0.02)
+
+
+@pytest.mark.parametrize("tp", [1, 8])
+def test_latent_attention_by_hand(tp):
+    """DeepSeek-V3: 128 heads of 128 + 64, values of 128, latents of 1536 and 512 + 64; down projections whole on every rank."""
+    model, h, tokens = dp.load_model("deepseek-v3"), 7168, 100
+    dense, sparse = (linear_layers(kind, model.hidden, dp.load_strategy({"tp": tp}), real(tokens)) for kind in model.layers)
+    down = h * (1536 + 512 + 64)
+    up = 1536 * 128 * (128 + 64) + 512 * 128 * (128 + 128)
+    attention = down + (up + 128 * 128 * h) / tp
+    for gemms in (dense, sparse):
+        assert float(gemms.flops[:4].sum()) == pytest.approx(2 * tokens * attention, rel=1e-12)
+    assert float(dense.flops[4:].sum()) == pytest.approx(2 * tokens * 3 * h * 18432 / tp, rel=1e-12)
+    experts, shared, router = 8 * 3 * h * 2048 / tp, 3 * h * 2048 / tp, h * 256 / tp
+    assert float(sparse.flops[4:].sum()) == pytest.approx(2 * tokens * (experts + shared + router), rel=1e-12)
+
+
+def test_latent_attention_cores_by_hand():
+    """In training keys and values of every head, 192 and 128 wide; generating, one latent of 512 + 64 for all heads."""
+    layers, strategy = dp.load_model("deepseek-v3").layers[0], dp.load_strategy({"tp": 4})
+    prompt = attention_core(layers, strategy, real(1), real(100), real(100))
+    assert float(prompt.gemms.flops.sum()) == 2 * 32 * 100 * 100 * (192 + 128)
+    token = attention_core(layers, strategy, real(1), real(1), real(100), generating=True)
+    assert float(token.gemms.flops.sum()) == 2 * 32 * 100 * (576 + 512)
+    assert float(token.kv_elements) == 100 * 576
+
+
+@pytest.mark.parametrize("kind", ["ring", "all_to_all"])
+def test_context_parallel_ranks_share_the_work(gpt, kind):
+    """Of tokens and of scores every rank has its part."""
+    one, four = (dp.load_strategy({"tp": 8, "cp": cp, "context_parallel": kind}) for cp in (1, 4))
+    assert float(four.tokens) == 2048 / 4
+    cores = [attention_core(gpt.layers[0], strategy, real(1), real(2048), real(2048)) for strategy in (one, four)]
+    assert float(cores[0].visible_scores) == 4 * float(cores[1].visible_scores)
+    layers = [linear_layers(gpt.layers[0], gpt.hidden, strategy, strategy.tokens).flops.sum() for strategy in (one, four)]
+    assert float(layers[0]) == 4 * float(layers[1])
+
+
 def test_vocabulary_projection(gpt):
     assert float(head(gpt, real(8), real(2048)).flops[0]) * 8 == 2 * 2048 * 12288 * 51200
 

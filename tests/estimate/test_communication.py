@@ -1,0 +1,182 @@
+"""What devices send each other in a training step, byte by byte, and where their groups lie, by counting devices."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import diffperf as dp
+from diffperf.estimate.communication import communication, strides
+from diffperf.relax import Exact
+from diffperf.workload.memory import stage_parameters
+from diffperf.workload.strategy import ORDERS
+
+NODE = 8  # devices of the innermost tier
+
+
+def told(model, system, **table):
+    strategy = dp.load_strategy(table)
+    return communication(model, system, strategy, stage_parameters(model, strategy, Exact()), Exact())
+
+
+def sent(transfer) -> float:
+    """Bytes that a device sends on all tiers."""
+    return float(transfer.sent.sum())
+
+
+# --- where groups lie
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_strides_by_numbering_devices(order):
+    """Devices numbered with the innermost group first: how far apart the neighbours of every group are."""
+    degrees = {"tp": 2, "cp": 3, "dp": 5, "pp": 7}
+    names = order.split("-")
+    number = np.arange(2 * 3 * 5 * 7).reshape([degrees[name] for name in reversed(names)])  # the last axis is the innermost
+    found = strides(dp.load_strategy(degrees | {"order": order, "global_batch": 5}))
+    for axis, name in enumerate(reversed(names)):
+        assert set(np.diff(number, axis=axis).ravel()) == {float(found[name])}
+
+
+def _across(members: list[int]) -> list[int]:
+    """Of a group's hops from one member to the next: how many stay in a node, how many leave it."""
+    leave = sum(a // NODE != b // NODE for a, b in itertools.pairwise(members))
+    return [len(members) - 1 - leave, leave]
+
+
+@pytest.mark.parametrize("order", ["tp-cp-dp-pp", "tp-pp-cp-dp", "dp-tp-cp-pp"])
+@pytest.mark.parametrize("name", ["pp", "cp"])
+def test_neighbours_send_over_the_tier_that_connects_them(gpt, system, order, name):
+    """Shares of a message that stay in a node and leave it are those of the hops along the group."""
+    degrees = {"tp": 2, "cp": 4, "dp": 2, "pp": 4}
+    table = degrees | {"order": order, "global_batch": 2, "sequence_length": 2048}
+    stride = int(strides(dp.load_strategy(table))[name])
+    hops = _across([rank * stride for rank in range(degrees[name])])
+    found = told(gpt, system, **table)
+    transfer = found.boundary if name == "pp" else found.context
+    np.testing.assert_allclose(transfer.sent / transfer.sent.sum(), np.array(hops) / sum(hops), rtol=1e-9)
+
+
+def test_a_tied_embedding_lies_on_the_first_and_the_last_stage(gpt, system):
+    """Stages next to each other in a node share it there, stages in different nodes across them: one all-reduce in fp32."""
+    bytes_ = 51200 * 12288 / 2 * 4
+    inside = told(gpt, system, tp=2, pp=4, dp=8, order="tp-pp-cp-dp", global_batch=8).embedding
+    np.testing.assert_allclose(inside.sent, [bytes_, 0], rtol=1e-9)
+    outside = told(gpt, system, tp=2, pp=4, dp=8, global_batch=8).embedding
+    np.testing.assert_allclose(outside.sent, [0, bytes_], rtol=1e-9)
+
+
+# --- data parallelism
+
+
+@pytest.mark.parametrize(("stage", "volumes"), [("0", 2), ("1", 2), ("2", 2), ("3", 3)])
+def test_communication_of_zero(system, stage, volumes):
+    """2Ψ, 2Ψ, 2Ψ and 3Ψ of (N − 1)/N each (arXiv 1910.02054 §7), with gradients and weights of 2 bytes and one micro-batch."""
+    model, n = dp.load_model("gpt-7.5b"), 64
+    table = {"dp": n, "global_batch": n, "gradient_precision": "bf16", "zero": stage}
+    parameters = float(stage_parameters(model, dp.load_strategy(table), Exact()).total)
+    found = told(model, system, **table)
+    assert sent(found.gradients) + sent(found.weights) == pytest.approx(volumes * 2 * parameters * (n - 1) / n, rel=1e-9)
+
+
+@pytest.mark.parametrize(("stage", "gradients", "weights"), [("0", 2, 0), ("1", 1, 1), ("2", 4, 1), ("3", 4, 2 * 4)])
+def test_accumulation_repeats_what_is_sharded(llama, system, stage, gradients, weights):
+    """Of four micro-batches: ZeRO-2 scatters the gradients of each, ZeRO-3 gathers the weights for both passes of each."""
+    n = 64
+    table = {"dp": n, "global_batch": 4 * n, "zero": stage}
+    part = float(stage_parameters(llama, dp.load_strategy(table), Exact()).total) * (n - 1) / n
+    found = told(llama, system, **table)
+    assert sent(found.gradients) == pytest.approx(gradients * 4 * part, rel=1e-9)
+    assert sent(found.weights) == pytest.approx(weights * 2 * part, rel=1e-9)
+
+
+def test_hybrid_sharding_by_hand(llama, system):
+    """Nodes of 8 that share everything inside: weights twice and gradients once in the node, an 8th of the gradients between."""
+    table = {"dp": 64, "global_batch": 64, "zero": "3", "zero_ranks": 8}
+    parameters = float(stage_parameters(llama, dp.load_strategy(table), Exact()).total)
+    found = told(llama, system, **table)
+    np.testing.assert_allclose(found.weights.sent, [2 * 2 * parameters * 7 / 8, 0], rtol=1e-9)
+    np.testing.assert_allclose(found.gradients.sent, [4 * parameters * 7 / 8, 2 * 4 * parameters / 8 * 7 / 8], rtol=1e-9)
+    everywhere = told(llama, system, **table | {"zero_ranks": 0})
+    assert float(everywhere.weights.time) > float(found.weights.time)
+
+
+def test_context_parallel_ranks_reduce_gradients_as_well(llama, system):
+    """A ring of 2·(n − 1)/n over all ranks that hold the same weights."""
+    parameters = float(stage_parameters(llama, dp.load_strategy({}), Exact()).total)
+    for table in ({"dp": 16, "cp": 4}, {"dp": 4, "cp": 16}):
+        found = told(llama, system, global_batch=table["dp"], **table)
+        assert sent(found.gradients) == pytest.approx(2 * 63 / 64 * 4 * parameters, rel=1e-9)
+
+
+def test_experts_are_reduced_among_their_own_replicas(system):
+    """Mixtral, tp 2, dp 32, experts over 8: 8 ranks hold the same experts, 32 the same of all else."""
+    model = dp.load_model("mixtral-8x7b")
+    table = {"tp": 2, "dp": 32, "ep": 8, "expert_tp": 1, "global_batch": 32}
+    parts = stage_parameters(model, dp.load_strategy(table), Exact())
+    found = told(model, system, **table)
+    expected = 2 * 4 * (float(parts.dense) * 31 / 32 + float(parts.experts) * 7 / 8)
+    assert sent(found.gradients) == pytest.approx(expected, rel=1e-9)
+
+
+# --- tensor, context and expert parallelism, of one layer and micro-batch
+
+
+@pytest.mark.parametrize(("recompute", "passes"), [("none", 2), ("selective", 2), ("full", 3)])
+def test_tensor_parallelism_by_hand(gpt, system, recompute, passes):
+    """Two all-reduces a pass of s·b·h at 2 bytes; full recomputation runs the forward ones again (arXiv 2205.05198 §4.2.2)."""
+    found = told(gpt, system, tp=8, micro_batch=2, global_batch=2, recompute=recompute)
+    assert sent(found.tensor) == pytest.approx(passes * 2 * 2 * 7 / 8 * 2 * 2048 * 12288 * 2, rel=1e-9)
+
+
+def test_stages_send_their_share_of_the_residual_stream(gpt, system):
+    found = told(gpt, system, tp=8, pp=8, cp=2, micro_batch=2, global_batch=2)
+    assert sent(found.boundary) == pytest.approx(2 * 1024 * 12288 * 2 / 8, rel=1e-9)
+
+
+@pytest.mark.parametrize(("recompute", "passes"), [("none", 3), ("full", 4)])
+def test_the_ring_by_hand(system, recompute, passes):
+    """Llama-2 70B, 8 KV heads of 128 over tp 4: keys and values past cp − 1 others, back with their gradients."""
+    model, cp, s = dp.load_model("llama-2-70b"), 4, 8192
+    found = told(model, system, tp=4, cp=cp, sequence_length=s, micro_batch=2, global_batch=2, recompute=recompute)
+    keys_and_values = 2 * (s / cp) * 2 * (8 / 4) * 128 * 2  # of a micro-batch of two
+    assert sent(found.context) == pytest.approx(passes * (cp - 1) * keys_and_values, rel=1e-9)
+
+
+def test_all_to_all_context_parallelism_by_hand(system):
+    """Queries, keys, values before attention and outputs after it, to (cp − 1)/cp elsewhere, both passes (arXiv 2309.14509)."""
+    model, cp, s = dp.load_model("llama-2-70b"), 2, 8192
+    found = told(model, system, tp=4, cp=cp, sequence_length=s, context_parallel="all_to_all")
+    elements = (s / cp) * (64 + 8 + 8 + 64) / 4 * 128
+    assert sent(found.context) == pytest.approx(2 * elements * 2 * (cp - 1) / cp, rel=1e-9)
+
+
+def test_latent_attention_passes_keys_and_values_of_all_heads(system):
+    """DeepSeek-V3: 128 heads of 192 and 128 (arXiv 2405.04434 §2.1: the latent is projected before attention in training)."""
+    found = told(dp.load_model("deepseek-v3"), system, cp=4, sequence_length=4096)
+    assert sent(found.context) == pytest.approx(3 * 3 * 1024 * 128 * (192 + 128) * 2, rel=1e-9)
+
+
+@pytest.mark.parametrize(("tp", "ep", "expert_tp"), [(1, 64, 0), (4, 16, 1), (4, 8, 2), (8, 8, 0)])
+def test_tokens_to_experts_and_back_by_hand(system, tp, ep, expert_tp):
+    """DeepSeek-V3: 8 experts a token, there and back, both passes, in 58 of 61 layers; tensor-parallel ranks of experts gather."""
+    model, ways = dp.load_model("deepseek-v3"), expert_tp or tp
+    found = told(model, system, tp=tp, dp=64 / tp, ep=ep, expert_tp=expert_tp, sequence_length=4096, global_batch=64 / tp)
+    routed = 4096 / tp * 8 * 7168 * 2  # bytes
+    each = routed * (ep - 1) / ep + routed * ways * (ways - 1) / ways
+    assert sent(found.experts) == pytest.approx(58 / 61 * 4 * each, rel=1e-9)
+
+
+def test_experts_in_a_node_stay_in_it(system):
+    """Of 8 expert-parallel ranks next to each other none is elsewhere; of 16, half."""
+    near = told(dp.load_model("mixtral-8x7b"), system, dp=64, ep=8, global_batch=64).experts
+    assert float(near.sent[1]) == 0
+    wide = told(dp.load_model("deepseek-v3"), system, dp=64, ep=16, global_batch=64).experts
+    np.testing.assert_allclose(wide.sent / wide.sent.sum(), [7 / 15, 8 / 15], rtol=1e-9)
+
+
+def test_a_group_of_one_sends_nothing(gpt, system):
+    found = told(gpt, system)
+    for name in ("tensor", "context", "experts", "gradients", "weights", "embedding", "boundary"):
+        assert sent(getattr(found, name)) == 0
+        assert float(getattr(found, name).time) == 0
