@@ -1,6 +1,7 @@
 """Collectives over two tiers against a step-by-step simulation that moves real numbers, and placement against counting devices."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -236,6 +237,16 @@ def test_all_to_all_by_counting_messages(domains, members):
     transfer = _group(members, domains).all_to_all(real(volume))
     assert float(transfer.time) == pytest.approx(max(times), rel=1e-6)
     np.testing.assert_allclose(transfer.sent, [count * share for _, count in peers])
+
+
+@pytest.mark.parametrize("copies", [1, 2, 5])
+def test_pieces_sent_once_to_a_domain_by_enumeration(copies):
+    """Every way that the copies of a piece go to members: between domains it travels once to each that gets any, but its own."""
+    domains, members, volume = 3, 2, 960.0
+    ways = itertools.product(range(domains * members), repeat=copies)
+    leave = np.mean([len({member // members for member in way} - {0}) for way in ways])
+    transfer = _group(members, domains).all_to_all(real(volume), real(copies))
+    assert float(transfer.sent[1]) == pytest.approx(volume / copies * leave, rel=1e-9)
 
 
 _times = jax.jit(
