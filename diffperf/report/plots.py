@@ -90,8 +90,10 @@ def _waterfall(axes: Axes, parts: list[tuple[str, float, str]], title: str) -> N
         beside = {"textcoords": "offset points", "va": "center", "fontsize": 9}
         if end < 0.8 * total:
             axes.annotate(text, (end, row), xytext=(5, 0), ha="left", **beside)
-        else:
+        elif start > 0.25 * total:
             axes.annotate(text, (start, row), xytext=(-5, 0), ha="right", **beside)
+        else:  # nearly all of it: no room on either side
+            axes.annotate(text, (end, row), xytext=(-5, 0), ha="right", color="white", **beside)
         start = end
     axes.set_yticks(range(len(parts)), [label for label, _, _ in parts])
     axes.set_ylim(len(parts) - 0.4, -0.6)
@@ -107,6 +109,12 @@ def _brief(label: str) -> str:
     return re.split(r",| kept| that | \(", label)[0]
 
 
+def _apart(index: int) -> str:
+    """Colours whose neighbours differ: every other one of the palette, then those between."""
+    half = len(_PALETTE) // 2
+    return _PALETTE[(2 * index + index // half) % len(_PALETTE)]
+
+
 def _memory_bar(axes: Axes, memory: eqx.Module) -> None:
     """What fills a device's memory, against what it has."""
     capacity, peak, top = float(memory.capacity), float(memory.peak), 0.0
@@ -115,7 +123,7 @@ def _memory_bar(axes: Axes, memory: eqx.Module) -> None:
     named = {path: (declared.doc, float(value)) for path, (declared, value) in parts.items()}
     height = max(capacity, peak)
     for index, (label, value) in enumerate(pair for pair in named.values() if pair[1] > 0):
-        axes.bar(0, value, bottom=top, width=0.6, color=_PALETTE[(2 * index) % len(_PALETTE)], label=_brief(label))
+        axes.bar(0, value, bottom=top, width=0.6, color=_apart(index), label=_brief(label))
         if value > 0.045 * height:
             axes.text(0, top + value / 2, units.show(value, "byte", 3), ha="center", va="center", fontsize=9, color="white")
         top += value
