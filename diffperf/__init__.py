@@ -11,6 +11,7 @@ and every sensitivity of the step time, in the shape of the system itself:
     jax.grad(lambda system: dp.training_step(model, system, strategy).time)(system)
 """
 
+from diffperf.compiler import compile_quickly
 from diffperf.errors import ConfigError
 from diffperf.estimate.inference import decode, generate, prefill
 from diffperf.estimate.phases import PHASES
@@ -24,6 +25,7 @@ __all__ = [
     "Exact",
     "Smooth",
     "check",
+    "compile_quickly",
     "decode",
     "generate",
     "load_model",

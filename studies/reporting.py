@@ -13,24 +13,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import matplotlib
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table as Printed
 
+import diffperf as dp
 from diffperf.report import plots
 
-# The look of `diffperf.report.plots`.
-BLUE, ORANGE, RED, GREY = plots._BLUE, plots._ORANGE, plots._RED, plots._GREY
-INK, FAINT, PALETTE = plots._INK, plots._FAINT, plots._PALETTE
 WIDTH = 132  # characters of a line
 
 
-def options(description: str, study: str, quick: str) -> argparse.Namespace:
-    """The command line of a study: `--quick`, which does what `quick` says, and `--out`. Studies compute in float64."""
+def options(description: str, study: str, quick: str, **more: dict[str, Any]) -> argparse.Namespace:
+    """The command line of a study: `--quick`, which does what `quick` says, `--out`, and `more` of its own, each a name and the
+    arguments of `add_argument`. Studies compute in float64."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--out", type=Path, default=Path("out") / study, help="folder for tables, figure and finding")
+    for name, arguments in more.items():
+        parser.add_argument("--" + name.replace("_", "-"), **arguments)
+    dp.compile_quickly()
     jax.config.update("jax_enable_x64", True)
     return parser.parse_args()
 
@@ -104,13 +105,8 @@ def _minus(text: str) -> str:
 @contextlib.contextmanager
 def style() -> Iterator[None]:
     """Within it, figures are drawn in the look of `diffperf.report.plots`."""
-    with matplotlib.rc_context(plots._STYLE):
+    with matplotlib.rc_context(plots.STYLE):
         yield
-
-
-def bare(axes: Axes, *, keep: str = "left") -> None:
-    """Only the spine that carries the scale, and faint lines from its ticks."""
-    plots._bare(axes, keep=keep)
 
 
 def publish(out: Path, tables: Sequence[Table], figure: Figure, finding: str) -> None:

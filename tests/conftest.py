@@ -11,6 +11,7 @@ from diffperf.hardware.system import System
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
+dp.compile_quickly()
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_compilation_cache_dir", None)
 

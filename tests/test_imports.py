@@ -13,7 +13,7 @@ import diffperf
 PACKAGE = Path(diffperf.__file__).parent
 # Every module may import from the layers before its own, and from its own.
 LAYERS = (
-    ("errors", "units", "quantity", "relax"),
+    ("errors", "units", "quantity", "relax", "compiler"),
     ("report",),
     ("hardware",),
     ("workload",),
@@ -89,10 +89,11 @@ def test_importing_the_library_changes_nothing():
     """Neither a flag, nor the choice of a device: a caller may still set both."""
     program = (
         "import jax\n"
-        "before = dict(jax.config.values)\n"
+        "import os\n"
+        "before, environment = dict(jax.config.values), dict(os.environ)\n"
         "import diffperf\n"
         "from jax._src import xla_bridge\n"
-        "assert dict(jax.config.values) == before\n"
+        "assert dict(jax.config.values) == before and dict(os.environ) == environment\n"
         "assert not xla_bridge._backends, 'a device was chosen'\n"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

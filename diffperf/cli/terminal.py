@@ -14,6 +14,7 @@ import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from diffperf.compiler import compile_quickly
 from diffperf.errors import ConfigError
 
 WIDTH = 120  # columns where the output is not a terminal
@@ -63,6 +64,7 @@ def compile_cache() -> Path | None:
 
 def configure_jax() -> None:
     """Double precision, and programs compiled once per machine rather than once per command."""
+    compile_quickly()
     jax.config.update("jax_enable_x64", True)
     folder = compile_cache()
     if folder is not None:

@@ -7,11 +7,10 @@ errors and a figure for each. Errors are cross-validated by families of shapes. 
     python studies/calibration/run.py [--quick] [--hardware ID] [--out DIR] [--write-configs]
 """
 
-import argparse
+import sys
 import time
 from pathlib import Path
 
-import jax
 from rich.console import Console
 from rich.table import Table
 
@@ -22,6 +21,9 @@ from diffperf.explore.platforms import PLATFORMS
 from diffperf.explore.validate import Errors, validate
 from diffperf.load import config_root
 from diffperf.report import plots
+
+sys.path.append(str(Path(__file__).parents[1]))
+from reporting import options
 
 DATA = Path(__file__).parent / "data"
 FITTED = ("aic-gemm", "aic-attention", "aic-nccl", "vidur", "vtrain-allreduce", "simumax-gemm", "llmcompass")
@@ -83,17 +85,17 @@ def checked_table(results: dict[str, Calibrated], calibrations: dict[str, Path],
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"one small accelerator ({QUICK})")
-    parser.add_argument("--hardware", help="one accelerator, by its id in the data")
-    parser.add_argument("--out", type=Path, default=Path("calibration"), help="folder for configs, tables and figures")
-    parser.add_argument("--write-configs", action="store_true", help="also ship those fits that generalize")
-    options = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
-    options.out.mkdir(parents=True, exist_ok=True)
+    arguments = options(
+        __doc__,
+        "calibration",
+        f"one small accelerator ({QUICK})",
+        hardware={"help": "one accelerator, by its id in the data"},
+        write_configs={"action": "store_true", "help": "also ship those fits that generalize"},
+    )
+    arguments.out.mkdir(parents=True, exist_ok=True)
 
     present = {name: hardware_of(name) for name in {*FITTED, *CHECKS}}
-    chosen = options.hardware or (QUICK if options.quick else None)
+    chosen = arguments.hardware or (QUICK if arguments.quick else None)
     everything = [name for name in PLATFORMS if files_of(name, present)]
     results, written = {}, {}
     for hardware in [name for name in everything if chosen in (None, name)]:
@@ -102,13 +104,13 @@ def main():
         seconds = time.perf_counter() - start
         rows = sum(source.rows for source in found.sources)
         print(f"{hardware}: {len(found.parameters)} parameters, {rows:,} rows, {seconds:.1f} s")
-        results[hardware], written[hardware] = found, options.out / f"{hardware}.toml"
+        results[hardware], written[hardware] = found, arguments.out / f"{hardware}.toml"
         write_calibration(found, written[hardware])
-        if options.write_configs and generalizes(found):
+        if arguments.write_configs and generalizes(found):
             write_calibration(found, config_root() / "calibrations" / f"{hardware}.toml")
-        plots.save(plots.calibration(found, f"{hardware}: {rows:,} rows"), options.out / f"{hardware}.png")
+        plots.save(plots.calibration(found, f"{hardware}: {rows:,} rows"), arguments.out / f"{hardware}.png")
 
-    with (options.out / "errors.txt").open("w", encoding="utf-8") as file:
+    with (arguments.out / "errors.txt").open("w", encoding="utf-8") as file:
         for console in (Console(width=150), Console(file=file, width=150)):
             console.print(fitted_table(results), "", checked_table(results, written, present), sep="\n")
 

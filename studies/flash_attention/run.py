@@ -24,10 +24,11 @@ from diffperf.estimate.machine import Machine, Work
 from diffperf.estimate.training import TrainingReport
 from diffperf.quantity import replace
 from diffperf.relax import Exact
+from diffperf.report.plots import BLUE, FAINT, GREY, INK, ORANGE, bare
 from diffperf.workload.operators import AttentionCore
 
 sys.path.append(str(Path(__file__).parents[1]))
-from reporting import BLUE, FAINT, GREY, INK, ORANGE, Table, at, bare, each, options, publish, read_rows, stacked, style
+from reporting import Table, at, each, options, publish, read_rows, stacked, style
 
 HERE = Path(__file__).parent
 KERNELS = ("standard", "flash")

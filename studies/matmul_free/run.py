@@ -20,10 +20,11 @@ import diffperf as dp
 from diffperf.estimate.inference import GenerationReport
 from diffperf.estimate.training import TrainingReport
 from diffperf.quantity import replace
+from diffperf.report.plots import BLUE, FAINT, GREY, ORANGE, bare
 from diffperf.workload.model import Model
 
 sys.path.append(str(Path(__file__).parents[1]))
-from reporting import BLUE, FAINT, GREY, ORANGE, Table, at, bare, each, options, publish, read_rows, style
+from reporting import Table, at, each, options, publish, read_rows, style
 
 HERE = Path(__file__).parent
 SYSTEM, BATCH, LENGTH = "dgx-a100", 28, 1024

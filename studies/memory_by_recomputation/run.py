@@ -20,11 +20,12 @@ import diffperf as dp
 from diffperf.estimate.communication import Communication, communication
 from diffperf.quantity import replace
 from diffperf.relax import Exact
+from diffperf.report.plots import FAINT, INK, PALETTE, bare
 from diffperf.workload.memory import Memory, layer_activation_bytes, stage_parameters, training_memory
 from diffperf.workload.schedule import in_flight
 
 sys.path.append(str(Path(__file__).parents[1]))
-from reporting import FAINT, INK, PALETTE, Table, at, bare, each, options, publish, read_rows, stacked, style
+from reporting import Table, at, each, options, publish, read_rows, stacked, style
 
 HERE = Path(__file__).parent
 GIB, LENGTH, TP = 2**30, 2048, 8

@@ -24,11 +24,12 @@ import diffperf as dp
 from diffperf.hardware.accelerator import PRECISIONS
 from diffperf.hardware.network import TOPOLOGIES
 from diffperf.quantity import replace
+from diffperf.report.plots import BLUE, FAINT, GREY, ORANGE, RED
 from diffperf.workload.rules import feasible
 from diffperf.workload.strategy import SCHEDULES
 
 sys.path.append(str(Path(__file__).parents[1]))
-from reporting import BLUE, FAINT, GREY, ORANGE, RED, Table, options, publish, read_rows, style
+from reporting import Table, options, publish, read_rows, style
 
 SYSTEM, STACK = "dgx-h100", "megatron-core"
 NVLINK_H800 = 200e9  # byte/s, one direction: 400 GB/s in all, NVIDIA H800 datasheet

@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 
 import diffperf as dp
 from diffperf.estimate.training import StepTime
+from diffperf.report.plots import INK, PALETTE, bare
 from diffperf.workload.model import Model
 
 sys.path.append(str(Path(__file__).parents[1]))
-from reporting import INK, PALETTE, Table, at, bare, each, options, publish, read_rows, stacked, style
+from reporting import Table, at, each, options, publish, read_rows, stacked, style
 
 LENGTH = 2048  # tokens of a sequence, in all rows
 

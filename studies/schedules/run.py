@@ -17,11 +17,12 @@ from matplotlib.ticker import NullFormatter
 import diffperf as dp
 from diffperf.estimate.training import TrainingReport
 from diffperf.quantity import replace
+from diffperf.report.plots import BLUE, FAINT, GREY, INK, ORANGE, RED
 from diffperf.workload.rules import feasible
 from diffperf.workload.strategy import SCHEDULES
 
 sys.path.append(str(Path(__file__).parents[1]))
-from reporting import BLUE, FAINT, GREY, INK, ORANGE, RED, Table, at, each, options, publish, style
+from reporting import Table, at, each, options, publish, style
 
 # Schedule, chunks of a stage, colour.
 KINDS = {

@@ -7,12 +7,11 @@ times, memory, and which runs ran out of it.
     python studies/stacks/run.py [--quick] [--out DIR]
 """
 
-import argparse
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jax
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
@@ -24,6 +23,9 @@ from diffperf.explore.calibrate import Calibrated, calibrate
 from diffperf.explore.measurements import Measurements, Row, read_measurements
 from diffperf.explore.validate import Validation, validate
 from diffperf.report import plots
+
+sys.path.append(str(Path(__file__).parents[1]))
+from reporting import options
 
 DATA = Path(__file__).parent / "data"
 TABLES = ("korthikanti", "vtrain", "mosaic", "hf-ultrascale", "bloom-planning", "moe-folding", "nemo", "others")
@@ -119,7 +121,7 @@ def figure(found: dict[str, Validation]) -> Figure:
     """Predicted against measured step times, a colour a table."""
     figure = Figure(figsize=(8, 6), layout="constrained")
     axes = figure.subplots()
-    for colour, (name, validation) in zip(plots._PALETTE, found.items(), strict=False):
+    for colour, (name, validation) in zip(plots.PALETTE, found.items(), strict=False):
         points = [
             (row.measured["step_time_s"], row.predicted["step_time_s"])
             for row in validation.evaluations
@@ -137,20 +139,16 @@ def figure(found: dict[str, Validation]) -> Figure:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one stack and the tables of less than a hundred runs")
-    parser.add_argument("--out", type=Path, default=Path("out/stacks"), help="folder for tables and figure")
-    options = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
+    arguments = options(__doc__, "stacks", "one stack and the tables of less than a hundred runs")
     matplotlib.use("agg")
-    options.out.mkdir(parents=True, exist_ok=True)
+    arguments.out.mkdir(parents=True, exist_ok=True)
 
-    fits = FITS[:1] if options.quick else FITS
-    tables = ("korthikanti", "mosaic") if options.quick else TABLES
+    fits = FITS[:1] if arguments.quick else FITS
+    tables = ("korthikanti", "mosaic") if arguments.quick else TABLES
     results = {fit: fit.fitted() for fit in fits}
     found = {name: validate(DATA / f"{name}.csv") for name in tables}
-    figure(found).savefig(options.out / "step_times.png", dpi=150)
-    with (options.out / "errors.txt").open("w", encoding="utf-8") as file:
+    figure(found).savefig(arguments.out / "step_times.png", dpi=150)
+    with (arguments.out / "errors.txt").open("w", encoding="utf-8") as file:
         for console in (Console(width=170), Console(file=file, width=170)):
             console.print(fits_table(results), "", errors_table(found), sep="\n")
 
