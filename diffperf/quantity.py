@@ -10,7 +10,7 @@ bijections and the random designs of the tests all read that declaration.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -197,3 +197,17 @@ def numeric(module: eqx.Module, kind: str | None = None) -> dict[str, tuple[Quan
 def as_float64(tree: Any) -> Any:
     """The same tree with float64 leaves (needs jax's x64 mode)."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=jnp.float64), tree)
+
+
+def split(tree: Any, sizes: Iterable[int], axis: int = 0) -> list[Any]:
+    """A tree of arrays as trees of consecutive parts of an axis. One operation a leaf, whose transpose is one too: slices would
+    each leave a padding and an addition in a gradient."""
+    leaves, structure = jax.tree.flatten(tree)
+    ends = np.cumsum(list(sizes))[:-1]
+    return [structure.unflatten(parts) for parts in zip(*(jnp.split(leaf, ends, axis) for leaf in leaves), strict=True)]
+
+
+def unstack(tree: Any) -> list[Any]:
+    """A tree of arrays as trees of the entries of their leading axis."""
+    leaves, structure = jax.tree.flatten(tree)
+    return [structure.unflatten(entries) for entries in zip(*map(jnp.unstack, leaves), strict=True)]

@@ -7,6 +7,7 @@ nonnegative, which lets the smooth maximum be a p-norm: free of any scale, an up
 
 import abc
 import functools
+import operator
 from collections.abc import Callable, Sequence
 
 import equinox as eqx
@@ -184,5 +185,6 @@ def choose(weights: Float[Array, " alternatives"], alternatives: Sequence[Callab
             return present[0][1]()
         terms = [(w, alternative()) for w, alternative in present]
     else:
-        terms = [(weights[i], alternative()) for i, alternative in enumerate(alternatives)]
-    return jax.tree.map(lambda *leaves: sum(w * leaf for (w, _), leaf in zip(terms, leaves, strict=True)), *[t for _, t in terms])
+        terms = [(weight, alternative()) for weight, alternative in zip(jnp.unstack(weights), alternatives, strict=True)]
+    scaled = [jax.tree.map(lambda leaf, weight=weight: weight * leaf, value) for weight, value in terms]
+    return jax.tree.map(lambda *leaves: functools.reduce(operator.add, leaves), *scaled)

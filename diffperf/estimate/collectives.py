@@ -19,7 +19,7 @@ from diffperf.estimate.algorithms import Wire, wire_time
 from diffperf.estimate.topology import Fabric, offer
 from diffperf.hardware.network import CollectiveLibrary
 from diffperf.hardware.system import System
-from diffperf.quantity import Scalar
+from diffperf.quantity import Scalar, split, unstack
 from diffperf.relax import Relaxation, inverse, larger, smaller
 
 
@@ -186,12 +186,10 @@ def transfers(
     columns = zip(*(requests[name][1:] for name in by_kind), strict=True)
     degree, stride, volume, copies = (jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column))) for column in columns)
     groups = jax.vmap(lambda degree, stride: place(system, degree, stride, relax, network_efficiency))(degree, stride)
-    found = {}
-    for _, alike in itertools.groupby(enumerate(by_kind), key=lambda numbered: requests[numbered[1]].collective.__name__):
-        rows, names = zip(*alike, strict=True)
-        own, own_volume, own_copies = jax.tree.map(lambda leaf: leaf[rows[0] : rows[-1] + 1], (groups, volume, copies))  # noqa: B023
+    alike = [list(names) for _, names in itertools.groupby(by_kind, key=lambda name: requests[name].collective.__name__)]
+    results = []
+    for names, (own, own_volume, own_copies) in zip(alike, split((groups, volume, copies), map(len, alike)), strict=True):
         collective = requests[names[0]].collective
         arguments = (own_volume, own_copies) if collective is Group.all_to_all else (own_volume,)
-        result = jax.vmap(collective)(own, *arguments)
-        found |= {name: jax.tree.map(lambda leaf, i=i: leaf[i], result) for i, name in enumerate(names)}
-    return found
+        results += unstack(jax.vmap(collective)(own, *arguments))
+    return dict(zip(by_kind, results, strict=True))

@@ -13,7 +13,6 @@ from typing import TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from diffperf.hardware.accelerator import (
@@ -26,7 +25,7 @@ from diffperf.hardware.accelerator import (
     width,
 )
 from diffperf.hardware.attention import AttentionFormat
-from diffperf.quantity import Scalar
+from diffperf.quantity import Scalar, split
 from diffperf.relax import Relaxation, inverse, positive
 from diffperf.workload.strategy import Strategy
 
@@ -126,14 +125,10 @@ def together(work_of: Callable[[Table, Machine], Work], machine: Machine, tables
     """What `work_of` says of each of several tables of operators, of any shape: evaluated, compiled and differentiated once."""
     shapes = {name: jnp.shape(jax.tree.leaves(table)[0]) for name, table in tables.items()}
     work = work_of(jax.tree.map(lambda *columns: jnp.concatenate([jnp.ravel(c) for c in columns]), *tables.values()), machine)
-    ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
-
-    def part(leaf, end, shape):
-        return jnp.reshape(leaf[..., end - math.prod(shape) : end], leaf.shape[:-1] + shape)
-
+    parts = split(work, [math.prod(shape) for shape in shapes.values()], axis=-1)
     return {
-        name: jax.tree.map(lambda leaf, end=end, shape=shape: part(leaf, end, shape), work)
-        for (name, shape), end in zip(shapes.items(), ends, strict=True)
+        name: jax.tree.map(lambda leaf, shape=shape: jnp.reshape(leaf, leaf.shape[:-1] + shape), part)
+        for (name, shape), part in zip(shapes.items(), parts, strict=True)
     }
 
 

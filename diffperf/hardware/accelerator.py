@@ -20,6 +20,7 @@ PRECISION_BYTES = {
     "nvfp4": 0.5 + 1 / 16, "int4": 0.5, "ternary": 0.25,
 }  # fmt: skip
 PRECISIONS = tuple(PRECISION_BYTES)
+_BYTES = np.array(list(PRECISION_BYTES.values()))
 
 # Where silicon lacks a format, its operands are converted and computed in the next one it has.
 _FALLBACKS = {
@@ -86,7 +87,11 @@ class MatrixFormats(eqx.Module):
     def of(self, precision: Float[Array, " precisions"]) -> MatrixFormat:
         """The mixture of formats that weights over `PRECISIONS` describe."""
         formats = [getattr(self, name) for name in PRECISIONS]
-        return jax.tree.map(lambda *leaves: sum(precision[i] * leaf for i, leaf in enumerate(leaves)), *formats)
+        return jax.tree.map(lambda *leaves: jnp.sum(precision * jnp.stack(leaves)), *formats)
+
+    def rate_of(self, precision: Float[Array, " precisions"]) -> Scalar:
+        """Peak FLOP/s for weights over `PRECISIONS`."""
+        return jnp.sum(precision * jnp.stack([getattr(self, name).rate for name in PRECISIONS]))
 
 
 class MemoryLevel(eqx.Module):
@@ -132,28 +137,31 @@ class Accelerator(eqx.Module):
 
     def matrix_rate(self, precision: Float[Array, " precisions"]) -> Scalar:
         """Peak FLOP/s for weights over `PRECISIONS`."""
-        return self.matrix.of(precision).rate
+        return self.matrix.rate_of(precision)
 
     def matrix_energy(self, precision: Float[Array, " precisions"]) -> Scalar:
         """J/FLOP for weights over `PRECISIONS`: at a fixed power a format that runs twice as fast spends half (an estimate)."""
         return self.compute_energy * self.matrix.bf16.rate / self.matrix_rate(precision)
 
 
+def _weighted(precision: Float[Array, " precisions"], values: np.ndarray) -> Scalar:
+    """The mean of a number that every format has, for weights over `PRECISIONS`."""
+    return jnp.sum(precision * jnp.asarray(values, precision.dtype))
+
+
 def width(precision: Float[Array, " precisions"]) -> Scalar:
     """Bytes of one element for weights over `PRECISIONS`."""
-    return sum(precision[i] * size for i, size in enumerate(PRECISION_BYTES.values()))
+    return _weighted(precision, _BYTES)
 
 
 def output_width(precision: Float[Array, " precisions"]) -> Scalar:
     """Bytes of one element of a product whose operands have this precision: 16 bits for all narrower ones."""
-    half = PRECISION_BYTES["fp16"]
-    return sum(precision[i] * max(size, half) for i, size in enumerate(PRECISION_BYTES.values()))
+    return _weighted(precision, np.maximum(_BYTES, PRECISION_BYTES["fp16"]))
 
 
 def converted(precision: Float[Array, " precisions"]) -> Scalar:
     """The share of formats under 16 bits, to which activations are converted: 0 or 1 for a definite choice."""
-    half = PRECISION_BYTES["fp16"]
-    return sum(precision[i] for i, size in enumerate(PRECISION_BYTES.values()) if size < half)
+    return _weighted(precision, PRECISION_BYTES["fp16"] > _BYTES)
 
 
 def attention_format(
@@ -177,4 +185,4 @@ def attention_format(
 
 def fp8_share(precision: Float[Array, " precisions"]) -> Scalar:
     """The share of 8-bit floating-point formats: 0 or 1 for a definite choice."""
-    return precision[PRECISIONS.index("fp8")] + precision[PRECISIONS.index("mxfp8")]
+    return _weighted(precision, np.isin(PRECISIONS, ("fp8", "mxfp8")))

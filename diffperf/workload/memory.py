@@ -99,55 +99,51 @@ def _attention_elements(layers: Layers, strategy: Strategy) -> Scalar:
     return 2 * heads * (layers.head_dim + layers.value_dim) + latents
 
 
-def layer_activation_bytes(layers: Layers, model: Model, strategy: Strategy, stack: Stack | None = None) -> Scalar:
-    """Bytes one layer keeps of one micro-batch for its backward pass, by the strategy's recomputation.
+class LayerActivations(eqx.Module):
+    """Bytes of one layer's activations of one micro-batch."""
+
+    whole: Scalar  # all that its backward pass reads
+    kept: Scalar  # what of them stays from the forward pass, by the strategy's recomputation
+    again: Scalar  # what the backward pass computes again
+
+
+def layer_activations(layers: Layers, model: Model, strategy: Strategy, stack: Stack | None = None) -> LayerActivations:
+    """What one layer keeps of one micro-batch for its backward pass.
 
     A stack may keep more than Megatron-LM's fusions, and the inputs of its column-parallel layers whole.
     """
     element, tokens, shards = strategy.activation_width, strategy.tokens, sequence_shards(strategy)
     residual = tokens * model.hidden
-
-    def all_but_scores():
-        # Inputs of two norms, of QKV and of the MLP, and two dropout masks: split only by sequence parallelism.
-        outside = residual * (4 - layers.parallel[1]) * element + residual * 2 * layers.dropout[1]
-        # Input(s) and output of the activation; tokens as experts get them and as they give them back.
-        inner = inner_elements(layers, strategy, tokens) * (2 + layers.gated[1])
-        if layers.mixture is not None:
-            inner = inner + 2 * routed_tokens(layers, strategy, tokens) * expert_load(strategy) * model.hidden
-        kept = outside / shards + element * (tokens * _attention_elements(layers, strategy) + inner)
-        if stack is None:
-            return kept
-        whole = 2 * element * residual * (1 - 1 / shards)  # inputs of QKV and of the MLP
-        return stack.kept_activations * kept + stack.gathered_inputs * whole
-
-    def everything():
-        scores = choose(strategy.attention, [lambda: attention_score_bytes(layers, strategy), lambda: jnp.zeros_like(residual)])
-        return all_but_scores() + scores
-
-    def layer_input():
-        return residual * element / shards * (1.0 if stack is None else stack.kept_activations)
-
-    kept = choose(strategy.recompute, [everything, all_but_scores, layer_input])
-    share = strategy.recompute_share
-    return share * kept + (1 - share) * choose(strategy.recompute, [lambda: kept, everything, everything])
+    # Inputs of two norms, of QKV and of the MLP, and two dropout masks: split only by sequence parallelism.
+    outside = residual * ((4 - layers.parallel[1]) * element + 2 * layers.dropout[1])
+    # Input(s) and output of the activation; tokens as experts get them and as they give them back.
+    inner = inner_elements(layers, strategy, tokens) * (2 + layers.gated[1])
+    if layers.mixture is not None:
+        inner = inner + 2 * routed_tokens(layers, strategy, tokens) * expert_load(strategy) * model.hidden
+    others, own_input = (
+        outside / shards + element * (tokens * _attention_elements(layers, strategy) + inner),
+        residual * element / shards,
+    )
+    if stack is not None:
+        gathered = 2 * element * residual * (1 - 1 / shards)  # inputs of QKV and of the MLP
+        others = stack.kept_activations * others + stack.gathered_inputs * gathered
+        own_input = stack.kept_activations * own_input
+    nothing = jnp.zeros_like(others)
+    scores = choose(strategy.attention, [lambda: attention_score_bytes(layers, strategy), lambda: nothing])
+    whole, share = others + scores, strategy.recompute_share
+    kept = choose(strategy.recompute, [lambda: whole, lambda: others, lambda: own_input])
+    again = choose(strategy.recompute, [lambda: nothing, lambda: scores, lambda: whole])
+    return LayerActivations(whole, share * kept + (1 - share) * whole, share * again)
 
 
 def _layers_bytes(model: Model, strategy: Strategy, stack: Stack) -> tuple[Scalar, Scalar]:
     """Activations that an average layer keeps of a micro-batch; and those that the fullest one has while it runs backward beyond
     them: what it computes again, or fetches from where it was offloaded."""
-    whole = eqx.tree_at(lambda s: s.recompute, strategy, jnp.eye(3, dtype=strategy.tp.dtype)[0])
-    of_each = jax.vmap(layer_activation_bytes, in_axes=(0, None, None, None))
-    kept, working = jnp.zeros_like(strategy.tp), []
-    for group in model.kinds:
-        own, full = of_each(group, model, strategy, stack), of_each(group, model, whole, stack)
-        scores = choose(
-            strategy.attention,
-            [lambda: jax.vmap(attention_score_bytes, in_axes=(0, None))(group, strategy), lambda: jnp.zeros_like(full)],  # noqa: B023
-        )
-        again = choose(strategy.recompute, [lambda: jnp.zeros_like(full), lambda: scores, lambda: full])  # noqa: B023
-        kept = kept + jnp.sum(own * group.count)
-        working.append(largest(larger(strategy.recompute_share * again, strategy.offload_activations * full)))
-    return kept / model.depth, largest(jnp.stack(working))
+    of_each = jax.vmap(layer_activations, in_axes=(0, None, None, None))
+    groups = [(group.count, of_each(group, model, strategy, stack)) for group in model.kinds]
+    kept = sum(jnp.sum(count * layer.kept) for count, layer in groups) / model.depth
+    working = [largest(larger(layer.again, strategy.offload_activations * layer.whole)) for _, layer in groups]
+    return kept, largest(jnp.stack(working))
 
 
 def stage_activation_bytes(model: Model, system: System, strategy: Strategy, relax: Relaxation) -> Scalar:
@@ -218,8 +214,7 @@ def zero_ranks(strategy: Strategy, replicas: Scalar, relax: Relaxation) -> Scala
 
 def kept_share(strategy: Strategy, stage: int, ranks: Scalar) -> Scalar:
     """What a rank keeps of what ZeRO shards from a stage on: weights 3, gradients 2, optimizer state 1 (arXiv 1910.02054 §5)."""
-    sharded = sum(strategy.zero[i] for i in range(stage, 4))
-    return 1 - sharded * (1 - 1 / ranks)
+    return 1 - jnp.sum(strategy.zero[stage:]) * (1 - 1 / ranks)
 
 
 # --- training

@@ -21,7 +21,7 @@ from diffperf.estimate.communication import Communication, communication
 from diffperf.quantity import replace
 from diffperf.relax import Exact
 from diffperf.report.plots import FAINT, INK, PALETTE, bare
-from diffperf.workload.memory import Memory, layer_activation_bytes, stage_parameters, training_memory
+from diffperf.workload.memory import Memory, layer_activations, stage_parameters, training_memory
 from diffperf.workload.schedule import in_flight
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -62,7 +62,7 @@ def paper_layer_bytes(model, micro_batch: int, recompute: str, sequence_parallel
 
 def activations(model, system, strategy) -> dict:
     """Bytes of a layer and micro-batch, of all that the first stage keeps, and the memory of the fullest device."""
-    layer = layer_activation_bytes(model.layers[0], model, strategy)
+    layer = layer_activations(model.layers[0], model, strategy).kept
     kept = layer * model.depth / strategy.pp * in_flight(strategy, Exact())
     return {"layer": layer, "kept": kept, "memory": training_memory(model, system, strategy, Exact())}
 

@@ -9,7 +9,7 @@ from published_runs import cells, inference_inputs, runs, training_inputs
 import diffperf as dp
 from diffperf.quantity import replace
 from diffperf.relax import Exact
-from diffperf.workload.memory import layer_activation_bytes, training_memory
+from diffperf.workload.memory import layer_activations, training_memory
 from diffperf.workload.schedule import in_flight
 
 GIB = 2**30
@@ -96,7 +96,7 @@ def choose(strategy, *, sequence_parallel: bool, recompute: str):
 
 def layers_bytes(model, strategy) -> float:
     """Activations of one stage's layers and all micro-batches in flight on the first stage."""
-    stored = float(layer_activation_bytes(model.layers[0], model, strategy))
+    stored = float(layer_activations(model.layers[0], model, strategy).kept)
     return stored * float(model.depth / strategy.pp) * float(in_flight(strategy, Exact()))
 
 

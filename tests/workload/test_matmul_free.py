@@ -14,7 +14,7 @@ from diffperf.estimate.machine import Machine
 from diffperf.hardware.accelerator import PRECISIONS, width
 from diffperf.quantity import real
 from diffperf.relax import Exact, Smooth
-from diffperf.workload.memory import kv_cache_bytes, layer_activation_bytes
+from diffperf.workload.memory import kv_cache_bytes, layer_activations
 from diffperf.workload.operators import elementwise_forward, linear_layers, recurrence_kernels
 
 D, LAYERS, FFN = 2048, 24, 5632  # of the 1.3B model
@@ -67,7 +67,7 @@ def test_kept_activations_by_tensor(model, attention):
     b, s = 2, 512
     strategy = dp.load_strategy({"micro_batch": b, "sequence_length": s, "attention": attention})
     expected = 2 * b * s * (4 * D + 5 * D + 3 * FFN)
-    assert float(layer_activation_bytes(model.layers[0], model, strategy)) == pytest.approx(expected, rel=1e-12)
+    assert float(layer_activations(model.layers[0], model, strategy).kept) == pytest.approx(expected, rel=1e-12)
 
 
 def test_state_does_not_grow_with_the_context(model):

@@ -9,7 +9,7 @@ from diffperf.relax import Exact
 from diffperf.workload.memory import (
     inference_memory,
     kv_cache_bytes,
-    layer_activation_bytes,
+    layer_activations,
     stage_parameters,
     training_memory,
 )
@@ -33,7 +33,7 @@ SHAPES = [(1, 2048, 1), (4, 2048, 8), (2, 1024, 4)]  # micro-batch b, sequence s
 
 def _layer(gpt, b, s, t, **choices):
     strategy = dp.load_strategy({"tp": t, "micro_batch": b, "sequence_length": s, "attention": "standard", **choices})
-    return float(layer_activation_bytes(gpt.layers[0], gpt, strategy))
+    return float(layer_activations(gpt.layers[0], gpt, strategy).kept)
 
 
 @pytest.mark.parametrize(("b", "s", "t"), SHAPES)
@@ -73,7 +73,7 @@ def test_gated_mlp_and_grouped_queries_by_tensor(llama):
     strategy = dp.load_strategy({"micro_batch": 3, "sequence_length": 100, "sequence_parallel": False})
     h, kv, ffn = 4096, 8 * 128, 11008
     elements = 4 * h + (h + 2 * kv + h) + 3 * ffn
-    assert float(layer_activation_bytes(layers, llama, strategy)) == pytest.approx(300 * 2 * elements, rel=1e-12)
+    assert float(layer_activations(layers, llama, strategy).kept) == pytest.approx(300 * 2 * elements, rel=1e-12)
 
 
 @pytest.mark.parametrize(
