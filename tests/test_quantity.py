@@ -25,7 +25,9 @@ from diffperf.quantity import (
     real,
     replace,
     segment,
+    split,
     switch,
+    unstack,
     walk,
 )
 from diffperf.workload.model import Model
@@ -227,3 +229,13 @@ def test_shipped_inputs_lie_in_their_documented_ranges(gpt, llama, system, strat
             assert declared.bounds[0] <= float(value) <= declared.bounds[1], path
         count = sum(leaf.size for leaf in jax.tree.leaves(module))
         assert count == sum(np.size(value) for _, _, value in walk(module))  # walk misses nothing
+
+
+def test_split_and_unstack_give_back_the_parts():
+    tree = {"a": jnp.arange(12.0).reshape(6, 2), "b": jnp.arange(6.0)}
+    parts = split(tree, (1, 3, 2))
+    assert [part["a"].shape for part in parts] == [(1, 2), (3, 2), (2, 2)]
+    np.testing.assert_array_equal(jnp.concatenate([part["b"] for part in parts]), tree["b"])
+    np.testing.assert_array_equal(split(tree["a"], (1, 1), axis=-1)[1], tree["a"][:, 1:])
+    np.testing.assert_array_equal(unstack(tree)[4]["a"], [8, 9])
+    assert len(unstack(tree)) == 6

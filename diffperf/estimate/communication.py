@@ -27,6 +27,7 @@ class Communication(eqx.Module):
     weights: Transfer  # gathered from those who own them (ZeRO), per step
     embedding: Transfer  # between the stages that share a tied embedding, per step
     boundary: Transfer  # one way across a boundary between pipeline stages, for one micro-batch
+    leaves: Scalar  # 1 where a boundary between pipeline stages leaves the innermost tier of the network, 0 where none does
 
 
 def strides(strategy: Strategy) -> dict[str, Scalar]:
@@ -155,4 +156,5 @@ def communication(
         weights=weights,
         embedding=found["embedding"] * model.tied_embeddings[1],
         boundary=found["boundary"],
+        leaves=relax.minimum((strategy.pp - 1) * jnp.sum(found["boundary"].sent[1:]) * strategy.tp / residual, 1.0),
     )

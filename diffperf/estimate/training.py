@@ -171,12 +171,14 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
     memory = training_memory(model, system, strategy, relax)
 
     fullest, last = stage_layers(model, strategy, relax)
+    exposed = _layer_communication(told, work.layer, system, strategy, relax)
+    stalls = told.leaves * relax.minimum(strategy.tp - 1, 1.0) * strategy.tp * system.stack.rank_stall
+    stage, waits = _stage_pass(work.layer, exposed, fullest, system.stack.dispatch + stalls, model, system, strategy)
     # Where other stages take longer than the last, it waits for them as if it had more layers.
-    last = larger(last, relax.excess(fullest, work.head.time * strategy.balanced_head[1] * inverse(work.layer.work.time)))
+    of_layer = work.layer.work.time + exposed.total + waits
+    last = larger(last, relax.excess(fullest, work.head.time * strategy.balanced_head[1] * inverse(of_layer)))
     # Layers that the slowest stage runs in a step: modules that predict further tokens are on the last.
     passes = micro_batches * (last + model.mtp_layers)
-    exposed = _layer_communication(told, work.layer, system, strategy, relax)
-    stage, waits = _stage_pass(work.layer, exposed, fullest, system, strategy)
     transfers = told.boundary * (2 * chunks * micro_batches)  # every chunk boundary, once forward and once backward
     data_parallel = _data_parallel(told, work.layer, exposed, fullest, system, strategy, relax)
     activations, states = _host_times(model, system, strategy, owned, relax)
@@ -236,15 +238,18 @@ def _layer_communication(told: Communication, layer: LayerStep, system, strategy
 
 
 def _stage_pass(
-    layer: LayerStep, exposed: _LayerTimes, layers: Scalar, system: System, strategy: Strategy
+    layer: LayerStep, exposed: _LayerTimes, layers: Scalar, dispatch: Scalar, model: Model, system: System, strategy: Strategy
 ) -> tuple[StagePass, Scalar]:
     """A stage's passes of one micro-batch, half of the communication in either; and how long each of its layers waits for the host.
 
-    The host launches kernels ahead of the device, which waits where its queue runs empty: the longer of both, nearly.
+    The host takes `dispatch` to launch a layer's kernels ahead of the device, which waits where its queue runs empty: the longer of
+    both, nearly. Where
+    experts take as many tokens as are routed to them, the host must know how many before it launches their kernels.
     """
     half, again = exposed.total / 2, strategy.recompute[2] * strategy.recompute_share
     forward, backward = layer.forward.total.time + half, layer.backward.total.time + layer.again.time + half
-    waits = waiting(forward, system.stack.dispatch), waiting(backward, (1 + again) * system.stack.dispatch)
+    routing = jnp.where(strategy.capacity_factor > 0, 0.0, model.routed_share * system.stack.routing_wait)
+    waits = waiting(forward, dispatch) + routing, waiting(backward, (1 + again) * dispatch)
     stage = StagePass(layers * (forward + waits[0]), layers * (backward + waits[1]), layers * layer.weight_gradients.time)
     return stage, sum(waits)
 

@@ -149,6 +149,7 @@ def _training_stack(rows: Sequence[Row]) -> tuple[Model, System, Strategy]:
         zero=np.eye(4)[numbers(rows, "zero_stage").astype(int)],
         overlap_gradients=systems.stack.gradient_overlap,
         overlap_tensor=systems.stack.tensor_overlap,
+        overlap_experts=systems.stack.expert_overlap,
         balanced_head=systems.stack.balanced_head,
         precision=precision(rows, "precision"),
         gradient_precision=np.where(wide[:, None], full, half),

@@ -91,6 +91,7 @@ STACKS = {
     "megatron-lm": "megatron-lm",
     "megatron-core": "megatron-core",
     "megatron-bridge": "megatron-bridge",
+    **{f"megatron-bridge {release}": "megatron-bridge-26.04" for release in ("25.", "26.02", "26.04")},
     "nemo": "nemo",
     "megatron-deepspeed": "megatron-deepspeed",
     "gpt-neox": "megatron-deepspeed",
@@ -123,8 +124,8 @@ STACKS = {
 }  # fmt: skip
 
 
-# Stacks whose attention kernels do not use what Hopper brought, so that they reach a smaller share of it: configs of their own.
-_ON_HOPPER = {"llm-foundry-fsdp": "llm-foundry-fsdp-hopper"}
+# Stacks that differ on Hopper: attention kernels that do not use what it brought, runs that later releases did not shorten.
+_ON_HOPPER = {"llm-foundry-fsdp": "llm-foundry-fsdp-hopper", "megatron-bridge": "megatron-bridge-26.04"}
 
 
 def stack_of(framework: str | None, hardware: str = "") -> str | None:

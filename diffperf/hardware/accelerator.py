@@ -20,7 +20,6 @@ PRECISION_BYTES = {
     "nvfp4": 0.5 + 1 / 16, "int4": 0.5, "ternary": 0.25,
 }  # fmt: skip
 PRECISIONS = tuple(PRECISION_BYTES)
-_BYTES = np.array(list(PRECISION_BYTES.values()))
 
 # Where silicon lacks a format, its operands are converted and computed in the next one it has.
 _FALLBACKS = {
@@ -149,19 +148,23 @@ def _weighted(precision: Float[Array, " precisions"], values: np.ndarray) -> Sca
     return jnp.sum(precision * jnp.asarray(values, precision.dtype))
 
 
+def _widths() -> np.ndarray:
+    return np.array(list(PRECISION_BYTES.values()))
+
+
 def width(precision: Float[Array, " precisions"]) -> Scalar:
     """Bytes of one element for weights over `PRECISIONS`."""
-    return _weighted(precision, _BYTES)
+    return _weighted(precision, _widths())
 
 
 def output_width(precision: Float[Array, " precisions"]) -> Scalar:
     """Bytes of one element of a product whose operands have this precision: 16 bits for all narrower ones."""
-    return _weighted(precision, np.maximum(_BYTES, PRECISION_BYTES["fp16"]))
+    return _weighted(precision, np.maximum(_widths(), PRECISION_BYTES["fp16"]))
 
 
 def converted(precision: Float[Array, " precisions"]) -> Scalar:
     """The share of formats under 16 bits, to which activations are converted: 0 or 1 for a definite choice."""
-    return _weighted(precision, PRECISION_BYTES["fp16"] > _BYTES)
+    return _weighted(precision, _widths() < PRECISION_BYTES["fp16"])
 
 
 def attention_format(

@@ -22,6 +22,18 @@ class Stack(eqx.Module):
         bounds=(1e-9, 1e-1),
         default=1e-9,
     )
+    rank_stall: Scalar = quantity(
+        "s",
+        "what every rank of a tensor-parallel group adds to `dispatch` where the pipeline leaves the innermost tier of the network",
+        bounds=(1e-9, 1e-1),
+        default=1e-9,
+    )
+    routing_wait: Scalar = quantity(
+        "s",
+        "time a pass forward of a layer with experts waits for the host to read how many tokens each gets, and to size its kernels",
+        bounds=(1e-9, 1e-1),
+        default=1e-9,
+    )
     step_overhead: Scalar = quantity(
         "s",
         "time of a training step outside its passes and its optimizer: data, clipping, logging",
@@ -95,6 +107,9 @@ class Stack(eqx.Module):
     )
     tensor_overlap: Weights = switch(
         "measured runs that used it hid tensor-parallel communication under the products around it", default=False
+    )
+    expert_overlap: Weights = switch(
+        "measured runs that used it hid the dispatch of tokens to experts under other work", default=False
     )
     dispatch_once: Scalar = quantity(
         "",

@@ -176,6 +176,11 @@ class Model(eqx.Module):
         return sum(layers.count for layers in self.layers)
 
     @property
+    def routed_share(self) -> Scalar:
+        """The share of layers with experts that tokens are routed to."""
+        return sum(layers.count for layers in self.layers if layers.mixture is not None) / self.depth
+
+    @property
     def embedding_parameters(self) -> Scalar:
         """The token embedding matrix."""
         return self.vocabulary * self.hidden

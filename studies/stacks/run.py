@@ -31,12 +31,23 @@ DATA = Path(__file__).parent / "data"
 TABLES = ("korthikanti", "vtrain", "mosaic", "hf-ultrascale", "bloom-planning", "moe-folding", "nemo", "others")
 
 
-def _without_stalls(row: Row) -> bool:
-    """Runs of the Ultra-Scale Playbook's cluster above 2 % MFU that do not stall: with tensor parallelism, transfers of less than a
-    sequence's residual stream between stages take a hundred times what the network needs. Runs before a bug fix are left out."""
+def _in_nodes(row: Row) -> bool:
+    """Runs of the Ultra-Scale Playbook's cluster above 2 % MFU, with tensor parallelism inside a node, after a bug fix."""
     fixed = "before nanotron PP bug fix" not in (row["assumptions"] or "")
-    large = row["pp"] == 1 or row["tp"] == 1 or row["micro_batch"] > row["tp"]
-    return bool(row["mfu"] and row["mfu"] > 0.02 and fixed and row["tp"] <= 8 and large)
+    return bool(row["mfu"] and row["mfu"] > 0.02 and fixed and row["tp"] <= 8)
+
+
+def _dense(row: Row) -> bool:
+    return not row["experts"]
+
+
+def _in_format(precision: str) -> Callable[[Row], bool]:
+    return lambda row: _dense(row) and row["precision"] == precision
+
+
+def _experts(row: Row) -> bool:
+    """Those of gpt-oss take much longer than others' of their size, which is not explained."""
+    return bool(row["experts"]) and not row["model"].startswith("gpt-oss")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +65,7 @@ class Fit:
         return dataclasses.replace(table, rows=[row for row in table.rows if row["hardware"] == self.hardware and self.tell(row)])
 
     def fitted(self) -> Calibrated:
-        paths = [f"stack.{name}" for name in self.parameters]
+        paths = [name if "." in name else f"stack.{name}" for name in self.parameters]
         return calibrate([self.rows()], self.hardware, paths, stack=self.stack, prior_spread=0.5, calibration=None)
 
 
@@ -68,12 +79,17 @@ FITS = (
         "hf-ultrascale",
         "h100-sxm5-80gb",
         "nanotron",
-        ("elementwise_traffic", "matrix_efficiency", "dispatch", "step_overhead", "network_efficiency"),
-        _without_stalls,
+        ("elementwise_traffic", "matrix_efficiency", "dispatch", "step_overhead", "network_efficiency", "rank_stall"),
+        _in_nodes,
     ),
     Fit("nemo", "h100-sxm5-80gb", "nemo", ("matrix_efficiency", "attention_efficiency")),
-    Fit("nemo", "gb200", "megatron-bridge", ("matrix_efficiency",)),
-    Fit("nemo", "gb300", "megatron-bridge", ("matrix_efficiency",)),
+    Fit("nemo", "gb200", "megatron-bridge-26.04", ("matrix_efficiency", "attention_efficiency"), _dense),
+    Fit("nemo", "h100-sxm5-80gb", "megatron-bridge-26.04", ("routing_wait",), _experts),
+    Fit("nemo", "gb200", "megatron-bridge-26.04", ("routing_wait",), _experts),
+    *(
+        Fit("nemo", "gb300", "megatron-bridge-26.04", (f"accelerator.matrix.{name}.efficiency",), _in_format(name))
+        for name in ("fp8", "mxfp8", "nvfp4")
+    ),
     Fit("others", "tpu-v5e", "maxtext", ("matrix_efficiency",)),
     Fit("others", "tpu-v5p", "maxtext", ("matrix_efficiency",)),
     Fit("others", "tpu-v4", "maxtext", ("matrix_efficiency",)),

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import training
 
 import diffperf as dp
 from diffperf.estimate.elementwise import layer_stream_work, stream_work
@@ -81,3 +82,39 @@ def test_measured_runs_reduce_gradients_as_their_stack_does(tmp_path, framework,
     (read,) = read_measurements(tmp_path / "runs.csv").rows
     strategy = inputs_of("training", read)[2]
     assert np.asarray(strategy.overlap_gradients).tolist() == [1 - overlaps, overlaps]
+
+
+def stalled(gpt, system, devices: int, seconds: float, **table):
+    """The step of GPT-3 in two stages of two tensor-parallel ranks, where each rank stalls a layer for so long."""
+    strategy = dp.load_strategy({"tp": 2, "pp": 2, "global_batch": 4 * devices, **table}, n_devices=devices)
+    return strategy, training(gpt, replace(system, {"stack.rank_stall": seconds, "n_devices": devices}), strategy)
+
+
+def test_ranks_stall_layers_where_the_pipeline_leaves_the_node(gpt, system):
+    """A stall longer than all else is all that a layer takes, once a pass and rank: 16 micro-batches through 48 layers, and a
+    bubble of one more. In a node of eight devices there is none."""
+    strategy, beyond = stalled(gpt, system, 16, 1e2)
+    assert float(strategy.micro_batches) == 16
+    assert float(beyond.time) == pytest.approx((16 + 1) * 48 * 2 * 2 * 1e2, rel=1e-3)
+    _, inside = stalled(gpt, system, 8, 1e2)
+    assert float(inside.breakdown.host) < 1e-3
+
+
+def test_a_lighter_last_stage_does_not_shorten_a_pipeline_of_stalls(gpt, system):
+    """The last stage gives a layer to the first, for its vocabulary projection of a third of one: 49 layers stall where 48 did."""
+    even, balanced = (float(stalled(gpt, system, 16, 1e2, balanced_head=balanced)[1].time) for balanced in (False, True))
+    assert balanced == pytest.approx(even * 49 / 48, rel=1e-3)
+
+
+def test_layers_with_experts_wait_for_the_routing(system):
+    """Once a forward pass of every one of Mixtral's 32 layers and of each micro-batch, unless experts have a capacity."""
+    model = dp.load_model("mixtral-8x7b")
+
+    def time(model, **table) -> float:
+        strategy = dp.load_strategy({"tp": 8, "global_batch": 16, **table}, n_devices=8)
+        found = [training(model, replace(system, {"stack.routing_wait": wait}), strategy).time for wait in (1e-9, 1e-2)]
+        return float(found[1] - found[0])
+
+    assert time(model) == pytest.approx(16 * 32 * (1e-2 - 1e-9), rel=1e-6)
+    assert time(model, capacity_factor=1.25) == 0
+    assert time(dp.load_model("llama-2-7b")) == 0

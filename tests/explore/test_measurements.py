@@ -164,8 +164,9 @@ FRAMEWORKS = {
     "Megatron-LM (FT guide baseline)": "megatron-lm",
     "Megatron-Core FSDP+EP": "megatron-core",
     "Megatron-Core MCore w/ Folding": "megatron-core",
-    "Megatron-Bridge 25.11": "megatron-bridge",
-    "Megatron-Bridge 26.04.01": "megatron-bridge",
+    "Megatron-Bridge 25.11": "megatron-bridge-26.04",
+    "Megatron-Bridge 26.04.01": "megatron-bridge-26.04",
+    "Megatron-Bridge 26.06": "megatron-bridge",
     "NeMo Framework Launcher 24.x": "nemo",
     "NeMo24.03.01.framework": "nemo",
     "Megatron-DeepSpeed": "megatron-deepspeed",
@@ -211,6 +212,11 @@ def test_kernels_of_ampere_on_hopper_are_a_stack_of_their_own():
     ampere, hopper = (system_of(name, "llm-foundry/Composer FSDP").stack for name in ("a100-sxm4-80gb", "h100-sxm5-80gb"))
     assert (str(ampere.name), str(hopper.name)) == ("llm-foundry-fsdp", "llm-foundry-fsdp-hopper")
     assert float(hopper.attention_efficiency) < float(ampere.attention_efficiency)
+
+
+def test_a_release_that_did_not_shorten_runs_on_hopper_keeps_the_older_stack_there():
+    hopper, blackwell = (system_of(name, "Megatron-Bridge 26.06").stack for name in ("h100-sxm5-80gb", "gb200"))
+    assert (str(hopper.name), str(blackwell.name)) == ("megatron-bridge-26.04", "megatron-bridge")
 
 
 @pytest.mark.parametrize("framework", [None, "", "my own", "mymegatron-lm"])
