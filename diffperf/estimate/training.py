@@ -129,14 +129,9 @@ def _weighted(work: Work, times: Float[Array, " operators"]) -> Work:
     return Work(work.time * times, work.flops * times, work.traffic * times).total()
 
 
-def _exposed(communication: Scalar, hides: Scalar, overlap: Array, system: System, relax: Relaxation) -> Scalar:
-    """What is left of communication that runs under `hides` seconds of computation where it may, and what that slows it by."""
-
-    def hidden():
-        left = relax.excess(communication, hides)
-        return left + system.stack.overlap_contention * (communication - left)
-
-    return choose(overlap, [lambda: communication, hidden])
+def _exposed(communication: Scalar, hides: Scalar, overlap: Array, relax: Relaxation) -> Scalar:
+    """What is left of communication that runs under `hides` seconds of computation where it may."""
+    return choose(overlap, [lambda: communication, lambda: relax.excess(communication, hides)])
 
 
 def _host_times(model: Model, system: System, strategy: Strategy, owned: Scalar, relax: Relaxation) -> tuple[Scalar, Scalar]:
@@ -171,7 +166,7 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
     memory = training_memory(model, system, strategy, relax)
 
     fullest, last = stage_layers(model, strategy, relax)
-    exposed = _layer_communication(told, work.layer, system, strategy, relax)
+    exposed = _layer_communication(told, work.layer, strategy, relax)
     stalls = told.leaves * relax.minimum(strategy.tp - 1, 1.0) * strategy.tp * system.stack.rank_stall
     stage, waits = _stage_pass(work.layer, exposed, fullest, system.stack.dispatch + stalls, model, system, strategy)
     # Where other stages take longer than the last, it waits for them as if it had more layers.
@@ -196,7 +191,7 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
         context_parallel=passes * exposed.context,
         expert_parallel=passes * exposed.experts,
         pipeline_bubble=bubble(stage, strategy, relax),
-        pipeline_transfers=_exposed(transfers.time, compute, strategy.overlap_transfers, system, relax),
+        pipeline_transfers=_exposed(transfers.time, compute, strategy.overlap_transfers, relax),
         data_parallel=data_parallel,
         offload=relax.excess(activations, compute) + states,
         optimizer=work.optimizer.time,
@@ -221,7 +216,7 @@ class _LayerTimes(eqx.Module):
         return self.tensor + self.context + self.experts
 
 
-def _layer_communication(told: Communication, layer: LayerStep, system, strategy: Strategy, relax: Relaxation) -> _LayerTimes:
+def _layer_communication(told: Communication, layer: LayerStep, strategy: Strategy, relax: Relaxation) -> _LayerTimes:
     """Tensor-parallel communication hides under matrix products, the ring of keys and values under attention, the dispatch to
     experts under another micro-batch's layer."""
     matmul = layer.forward.matmul.time + layer.backward.matmul.time
@@ -231,9 +226,9 @@ def _layer_communication(told: Communication, layer: LayerStep, system, strategy
         + jnp.asarray([1.0, 0.0], strategy.tp.dtype) * strategy.context_parallel[1]
     )
     return _LayerTimes(
-        _exposed(told.tensor.time, matmul, strategy.overlap_tensor, system, relax),
-        _exposed(told.context.time, attention, ring, system, relax),
-        _exposed(told.experts.time, layer.work.time, strategy.overlap_experts, system, relax),
+        _exposed(told.tensor.time, matmul, strategy.overlap_tensor, relax),
+        _exposed(told.context.time, attention, ring, relax),
+        _exposed(told.experts.time, layer.work.time, strategy.overlap_experts, relax),
     )
 
 
@@ -257,7 +252,7 @@ def _stage_pass(
 def _data_parallel(
     told: Communication, layer: LayerStep, exposed: _LayerTimes, layers: Scalar, system, strategy: Strategy, relax: Relaxation
 ) -> Scalar:
-    """Seconds of a step that gradient reduction and weight gathering take and nothing hides.
+    """Seconds of a step that gradient reduction and weight gathering take and nothing hides, and by which they slow what does.
 
     Gradients are reduced under the backward pass of the last micro-batch, or of every one where ZeRO shards them. Weights are
     gathered under the forward pass of the first, or under both passes of every one where ZeRO shards them too.
@@ -268,9 +263,10 @@ def _data_parallel(
     forward = layers * (layer.forward.total.time + exposed.total / 2)
     under_backward = (1 + each * (strategy.micro_batches - 1)) * backward
     under_forward = whole * (forward + strategy.zero[3] * backward)
-    reduction = _exposed(told.gradients.time, under_backward, strategy.overlap_gradients, system, relax)
-    gathering = _exposed(told.weights.time, under_forward, strategy.overlap_weights, system, relax)
-    return reduction + gathering + told.embedding.time
+    reduction = _exposed(told.gradients.time, under_backward, strategy.overlap_gradients, relax)
+    gathering = _exposed(told.weights.time, under_forward, strategy.overlap_weights, relax)
+    hidden = told.gradients.time + told.weights.time - reduction - gathering
+    return reduction + gathering + system.stack.overlap_contention * hidden + told.embedding.time
 
 
 def _report(

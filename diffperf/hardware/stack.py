@@ -73,7 +73,7 @@ class Stack(eqx.Module):
     )
     overlap_contention: Scalar = quantity(
         "",
-        "share of hidden communication's time by which the computation over it slows: kernels share units and bandwidth",
+        "share of hidden data-parallel communication's time by which the computation over it slows: they share the device",
         bounds=(1e-6, 1),
         default=1e-6,
     )

@@ -69,7 +69,7 @@ class Fit:
         return calibrate([self.rows()], self.hardware, paths, stack=self.stack, prior_spread=0.5, calibration=None)
 
 
-_KERNELS = ("elementwise_traffic", "matrix_efficiency", "attention_efficiency")
+_KERNELS = ("elementwise_traffic", "matrix_efficiency", "attention_efficiency", "overlap_contention")
 FITS = (
     Fit("mosaic", "h100-sxm5-80gb", "llm-foundry-fsdp-hopper", _KERNELS),
     Fit("mosaic", "a100-sxm4-80gb", "llm-foundry-fsdp", _KERNELS),
@@ -83,6 +83,7 @@ FITS = (
         _in_nodes,
     ),
     Fit("nemo", "h100-sxm5-80gb", "nemo", ("matrix_efficiency", "attention_efficiency")),
+    Fit("moe-folding", "h100-sxm5-80gb", "megatron-core", ("matrix_efficiency", "overlap_contention")),
     Fit("nemo", "gb200", "megatron-bridge-26.04", ("matrix_efficiency", "attention_efficiency"), _dense),
     Fit("nemo", "h100-sxm5-80gb", "megatron-bridge-26.04", ("routing_wait",), _experts),
     Fit("nemo", "gb200", "megatron-bridge-26.04", ("routing_wait",), _experts),

@@ -118,3 +118,17 @@ def test_layers_with_experts_wait_for_the_routing(system):
     assert time(model) == pytest.approx(16 * 32 * (1e-2 - 1e-9), rel=1e-6)
     assert time(model, capacity_factor=1.25) == 0
     assert time(dp.load_model("llama-2-7b")) == 0
+
+
+def test_hidden_communication_slows_what_hides_it(llama, system):
+    """By a share of the time that overlapping saves: the step lies that far on the way from overlapped to not."""
+
+    def step(contention: float, overlap: bool) -> float:
+        table = {"zero": "3", "global_batch": 256, "overlap_gradients": overlap, "overlap_weights": overlap}
+        strategy = dp.load_strategy(table, n_devices=64)
+        return float(training(llama, replace(system, {"stack.overlap_contention": contention}), strategy).time)
+
+    hidden, apart = step(0.0, True), step(0.0, False)
+    assert apart > 1.01 * hidden
+    assert step(0.3, True) == pytest.approx(hidden + 0.3 * (apart - hidden), rel=1e-9)
+    assert step(0.3, False) == pytest.approx(apart, rel=1e-12)
