@@ -99,17 +99,19 @@ def speeds(count: int) -> list[tuple[str, float, float, float]]:
     ]
 
 
-def single_compile() -> float:
-    """Seconds to trace and compile the training step with its gradient, all cores, one configuration."""
+def single_compile(model: str, system: str, devices: int, strategy: dict, *, quickly: bool = True) -> float:
+    """Seconds to trace and compile the training step, every input traced, with the gradient for all of them; all cores."""
     code = (
         "import time, jax, diffperf as dp\n"
-        "m, s = dp.load_model('gpt3-175b'), dp.load_system('dgx-a100', n_devices=64)\n"
-        f"t = dp.load_strategy({STRATEGY!r}, n_devices=64)\n"
+        f"{'dp.compile_quickly()' if quickly else ''}\n"
+        f"m, s = dp.load_model({model!r}), dp.load_system({system!r}, n_devices={devices})\n"
+        f"t = dp.load_strategy({strategy!r}, n_devices={devices})\n"
         "b = time.perf_counter()\n"
-        "jax.jit(jax.value_and_grad(lambda s, t: dp.training_step(m, s, t).time, argnums=(0, 1))).lower(s, t).compile()\n"
+        "step = jax.value_and_grad(lambda m, s, t: dp.training_step(m, s, t).time, argnums=(0, 1, 2))\n"
+        "jax.jit(step).lower(m, s, t).compile()\n"
         "print(time.perf_counter() - b)\n"
     )
-    return float(_on_all_cores([sys.executable, "-c", code]).stdout)
+    return float(_on_all_cores([sys.executable, "-c", code], XLA_FLAGS="").stdout)
 
 
 def command_line() -> tuple[float, float]:
@@ -144,15 +146,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/benchmarks"))
     arguments = parser.parse_args()
 
+    dp.compile_quickly()
     lines = [f"{'float32, one core':58} {'per second':>12} {'/ floor':>8} {'/ Calculon':>10} {'compile':>9}"]
     for name, per_second, seconds, floor in speeds(1 << (14 if arguments.quick else 17)):
         lines.append(f"{name:58} {per_second:12,.0f} {per_second / floor:7.1f}× {per_second / CALCULON:9.0f}× {seconds:7.1f} s")
-    compile_seconds = single_compile()
+    gpt = ("gpt3-175b", "dgx-a100", 64, STRATEGY)
+    deepseek = ("deepseek-v3", "gb200-nvl72", 256, {"pp": 4, "dp": 64, "ep": 64, "global_batch": 1024, "precision": "fp8"})
     cold, warm = command_line()
     lines.append("")
     lines.append(f"{'all cores':58} {'seconds':>12} {'/ limit':>8}")
     for name, seconds, limit in (
-        ("compile of the training step with its gradient", compile_seconds, 10.0),
+        ("compile of GPT-3's training step with its gradient", single_compile(*gpt), 15.0),
+        ("the same as XLA compiles it by default", single_compile(*gpt, quickly=False), 15.0),
+        ("compile of DeepSeek-V3's training step with its gradient", single_compile(*deepseek), 15.0),
         ("diffperf estimate, compile cache empty", cold, 5.0),
         ("diffperf estimate, compile cache filled", warm, 2.5),
     ):
