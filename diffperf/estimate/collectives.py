@@ -119,16 +119,17 @@ class Group(eqx.Module):
         volumes = volume * jnp.ones_like(self.members)
         return self._finish(jnp.sum(self._on_tiers(algorithms.broadcast, volumes)), self.fabric.part * volumes)
 
-    def all_to_all(self, volume: Scalar, copies: Scalar | float = 1.0) -> Transfer:
+    def all_to_all(self, volume: Scalar, copies: Scalar | float = 1.0, once: Scalar | float = 0.0) -> Transfer:
         """All-to-all of a `volume`-byte send buffer: to the members that a tier connects, over that tier; all tiers at once.
 
-        Where pieces of the buffer are copies that go to several members at random, `copies` of each, a domain gets a piece once
-        and hands it on inside: of D domains, D·(1 − (1 − 1/D)^copies) get it (DeepSeek-V3, arXiv 2412.19437 §3.2.2).
+        Where pieces of the buffer are copies that go to several members at random, `copies` of each, the share `once` of them goes
+        to a domain once, to the member that stands there where the sender stands in its own, which hands it on inside: of D
+        domains, D·(1 − (1 − 1/D)^copies) get a piece (DeepSeek-V3, arXiv 2412.19437 §3.2.2).
         """
-        shares = volume * self._across * inverse(self._across[-1])
+        direct = self._across * inverse(self._across[-1])
         domains = self._across[-1] * inverse(self._within)  # of the tier inside, that the group lies in
-        once = domains * -jnp.expm1(copies * jnp.log1p(-inverse(larger(domains, 1.0 + 1e-3)))) * inverse(copies)
-        shares = shares * smaller(once, 1.0)
+        reached = domains * -jnp.expm1(copies * jnp.log1p(-inverse(larger(domains, 1.0 + 1e-3)))) * inverse(copies)
+        shares = volume * (direct + once * (smaller(reached, 1.0) - direct))
         time = self.relax.reduce_maximum(self._on_tiers(algorithms.all_to_all, shares))
         return self._finish(time, self.fabric.part * shares)
 
@@ -173,6 +174,7 @@ class Request(NamedTuple):
     stride: Scalar
     volume: Scalar
     copies: Scalar | float = 1.0  # of an all-to-all's pieces
+    once: Scalar | float = 0.0  # share of them that a domain gets once
 
 
 def transfers(
@@ -184,12 +186,12 @@ def transfers(
     """
     by_kind = sorted(requests, key=lambda name: requests[name].collective.__name__)
     columns = zip(*(requests[name][1:] for name in by_kind), strict=True)
-    degree, stride, volume, copies = (jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column))) for column in columns)
+    degree, stride, volume, copies, once = (jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column))) for column in columns)
     groups = jax.vmap(lambda degree, stride: place(system, degree, stride, relax, network_efficiency))(degree, stride)
     alike = [list(names) for _, names in itertools.groupby(by_kind, key=lambda name: requests[name].collective.__name__)]
     results = []
-    for names, (own, own_volume, own_copies) in zip(alike, split((groups, volume, copies), map(len, alike)), strict=True):
+    for names, (own, *arguments) in zip(alike, split((groups, volume, copies, once), map(len, alike)), strict=True):
         collective = requests[names[0]].collective
-        arguments = (own_volume, own_copies) if collective is Group.all_to_all else (own_volume,)
-        results += unstack(jax.vmap(collective)(own, *arguments))
+        own_arguments = arguments if collective is Group.all_to_all else arguments[:1]
+        results += unstack(jax.vmap(collective)(own, *own_arguments))
     return dict(zip(by_kind, results, strict=True))

@@ -13,7 +13,8 @@ from diffperf.quantity import Scalar
 from diffperf.relax import Relaxation, choose, larger, possible
 from diffperf.workload.memory import StageParameters, zero_ranks
 from diffperf.workload.model import Layers, Model
-from diffperf.workload.operators import routed_tokens
+from diffperf.workload.operators import expert_load, routed_tokens
+from diffperf.workload.schedule import copies
 from diffperf.workload.strategy import ORDERS, Strategy
 
 
@@ -87,7 +88,8 @@ def communication(
       sequence parallelism (arXiv 2205.05198 §4.2.2); full recomputation repeats the forward ones.
     - Context parallelism passes keys and values around a ring, with their gradients on the way back (arXiv 2310.01889), or
       exchanges heads for tokens before and after attention (arXiv 2309.14509).
-    - Experts get tokens by all-to-all and give them back by another (arXiv 2006.16668); their tensor-parallel ranks gather them.
+    - Experts get tokens by all-to-all and give them back by another (arXiv 2006.16668), padded to their capacity, or as many as the
+      busiest device gets; their tensor-parallel ranks gather them.
     - Gradients are all-reduced, or reduce-scattered to their owners and weights gathered from them (ZeRO, arXiv 1910.02054 §7): a
       step's at once, from stage 2 on gradients, and at stage 3 weights too, layer by layer for every micro-batch, and the weights
       for either pass. Ranks that share in groups (hybrid: arXiv 2304.11277 §3.2.2) all-reduce their parts between the groups.
@@ -102,8 +104,9 @@ def communication(
     between = apart["pp"] * strategy.pp / ends
 
     mixtures = [kind for kind in model.layers if kind.mixture is not None]
-    # Parts of a stage that the same ranks hold: parameters, ranks, how far apart.
-    held = {"dense": (parameters.dense, strategy.replicas, _replica_stride(strategy, apart))}
+    # Parts of a stage that the same ranks hold: parameters, of both stages with DualPipe, ranks, how far apart.
+    twice = copies(strategy)
+    held = {"dense": (twice * parameters.dense, strategy.replicas, _replica_stride(strategy, apart))}
     kv = _average(model, lambda kind: _kv_elements(kind, strategy))
     requests = {
         "tensor": Request(Group.all_reduce, strategy.tp, apart["tp"], residual),
@@ -115,12 +118,12 @@ def communication(
         each = (kv + _average(model, lambda kind: _query_elements(kind, strategy))) / 2  # before attention, and after
         requests["heads"] = Request(Group.all_to_all, strategy.cp, apart["cp"], strategy.tokens * element * each)
     if mixtures:
-        held["experts"] = (parameters.experts, strategy.expert_replicas, apart["tp"] * strategy.experts_tp * strategy.ep)
+        held["experts"] = (twice * parameters.experts, strategy.expert_replicas, apart["tp"] * strategy.experts_tp * strategy.ep)
         routed = sum(kind.count * routed_tokens(kind, strategy, strategy.tokens) for kind in mixtures) / model.depth
-        volume = routed * model.hidden * element
+        volume = routed * expert_load(strategy) * model.hidden * element
         visited = sum(kind.count * kind.mixture.experts_per_token for kind in mixtures) / sum(kind.count for kind in mixtures)
-        copies = 1 + system.stack.dispatch_once * (visited - 1)
-        requests["dispatch"] = Request(Group.all_to_all, strategy.ep, apart["tp"] * strategy.experts_tp, volume, copies)
+        apart_experts, once = apart["tp"] * strategy.experts_tp, system.stack.dispatch_once
+        requests["dispatch"] = Request(Group.all_to_all, strategy.ep, apart_experts, volume, visited, once)
         requests["gather"] = Request(Group.all_gather, strategy.experts_tp, apart["tp"], volume * strategy.experts_tp)
 
     units = 1 + strategy.zero[3] * (model.depth / strategy.pp - 1)  # collectives in which ZeRO moves a stage's parameters

@@ -167,6 +167,22 @@ def test_tokens_to_experts_and_back_by_hand(system, tp, ep, expert_tp):
     assert sent(found.experts) == pytest.approx(58 / 61 * 4 * each, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("table", "load"), [({"capacity_factor": 1.25}, 1.25), ({"capacity_factor": 0.5}, 0.5), ({"expert_imbalance": 2}, 2)]
+)
+def test_buffers_to_experts_are_as_large_as_their_capacity_or_as_the_busiest_device_needs(system, table, load):
+    model, layout = dp.load_model("mixtral-8x7b"), {"dp": 64, "ep": 8, "global_batch": 64}
+    assert sent(told(model, system, **layout, **table).experts) == pytest.approx(
+        load * sent(told(model, system, **layout).experts), rel=1e-9
+    )
+
+
+def test_dualpipe_reduces_the_gradients_of_both_stages_that_a_device_holds(llama, system):
+    layout = {"dp": 8, "pp": 4, "global_batch": 64}
+    both, one = (sent(told(llama, system, **layout, schedule=name).gradients) for name in ("dualpipe", "1f1b"))
+    assert both == pytest.approx(2 * one, rel=1e-9)
+
+
 def test_experts_in_a_node_stay_in_it(system):
     """Of 8 expert-parallel ranks next to each other none is elsewhere; of 16, half."""
     near = told(dp.load_model("mixtral-8x7b"), system, dp=64, ep=8, global_batch=64).experts
