@@ -47,7 +47,7 @@ def _tokens(ctx, parameter, text: str | None) -> float | None:
 @click.argument("system")
 @click.option("--operators", "each", is_flag=True, help="list every operator of a training step, and which resource bounds it")
 @click.option("--tokens", metavar="N", callback=_tokens, help="time, energy and cost of training on so many tokens, such as 15e12")
-@options(phase_option, system_options, strategy_options, smooth_option, json_option, plot_option)
+@options(phase_option, system_options, strategy_options(), smooth_option, json_option, plot_option)
 def estimate(model, system, phase, each, tokens, devices, stack, calibration, settings, relax, json_file, plot, **strategy):
     """Estimate MODEL on SYSTEM: time, memory, energy and cost, and where they go.
 

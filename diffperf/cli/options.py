@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
 
-def strategy_option(field: dataclasses.Field) -> Callable:
+def strategy_option(field: dataclasses.Field, searched: Iterable[str], how: str) -> Callable:
+    """An option for a field of the strategy; the help says `how` one that is `searched` is chosen, and the default of others."""
     declared, flag = declaration(field), field.name.replace("_", "-")
-    default = "best layout" if field.name in DEGREES else field.default
+    default = how if field.name in searched else field.default
     if field.name == "global_batch":
         default = f"{default}; in training one micro-batch per device"
     if not isinstance(declared, Choice):
@@ -102,7 +103,11 @@ smooth_option = click.option(
 )
 json_option = click.option("--json", "json_file", metavar="FILE", help="write the answer as JSON in SI units (- for stdout)")
 plot_option = click.option("--plot", metavar="FILE", callback=_figure_file, help="draw the answer (.png, .svg or .pdf)")
-strategy_options = options(*map(strategy_option, dataclasses.fields(Strategy)))
+
+
+def strategy_options(searched: Iterable[str] = DEGREES, how: str = "best layout") -> Callable:
+    """An option for every field of the strategy."""
+    return options(*(strategy_option(field, searched, how) for field in dataclasses.fields(Strategy)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from diffperf.cli.options import (
     system_options,
 )
 from diffperf.cli.terminal import console, progress, write_json
+from diffperf.explore.layout import FIELDS
 from diffperf.explore.megatron_flags import megatron_flags
 from diffperf.explore.plan import OBJECTIVES, Candidate, Plan, Search, largest_part, smallest_system
 from diffperf.explore.plan import plan as run
@@ -59,7 +60,7 @@ def _names(ctx, parameter, value: str) -> tuple[str, ...]:
     "--schedules", default="1f1b", show_default=True, metavar="NAME,…", callback=_names, help="pipeline schedules to choose from"
 )
 @click.option("--flags", metavar="FILE", help="write the best strategy as flags of Megatron-LM (- for stdout)")
-@options(system_options, strategy_options, json_option, plot_option)
+@options(system_options, strategy_options(FIELDS, "searched"), json_option, plot_option)
 def plan(model, system, by, top, schedules, flags, devices, stack, calibration, settings, json_file, plot, **strategy):
     """Find the best strategy to train MODEL on SYSTEM: all of them, ranked, and why those behind the best lose.
 

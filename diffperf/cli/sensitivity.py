@@ -38,7 +38,7 @@ from diffperf.report.tables import as_dict
     help="whose inputs (repeatable)",
 )
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="rows to print")
-@options(phase_option, system_options, strategy_options, smooth_option, json_option, plot_option)
+@options(phase_option, system_options, strategy_options(), smooth_option, json_option, plot_option)
 def sensitivity(
     model, system, output, groups, top, phase, devices, stack, calibration, settings, relax, json_file, plot, **strategy
 ):
