@@ -346,6 +346,14 @@ def test_calibrate_and_what_comes_of_it(run, tmp_path):
     assert calibration_facts(load_calibration("mine.toml")).startswith("2 values of dgx-h100 (h100-sxm5-80gb), ± ")
 
 
+def test_a_table_given_twice(run, tmp_path):
+    file = calibration_table(tmp_path)
+    result = run(f"calibrate {file} ./{file} --parameters hbm.efficiency --out mine.toml")
+    assert result.exit_code == 1
+    assert result.stderr == f'Error: command line: FILE: found "./{file}" again; expected every table once; leave one out\n'
+    assert not (tmp_path / "mine.toml").exists()
+
+
 def test_a_calibration_of_hardware_that_a_table_does_not_have(run, tmp_path):
     file = calibration_table(tmp_path)
     assert run(f"calibrate {file} --parameters hbm.efficiency --folds 2 --out mine.toml").exit_code == 0

@@ -36,8 +36,18 @@ def _toml(ctx, parameter, value: str) -> Path:
     return path
 
 
+def _once(ctx, parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Every table once: its rows would count as often as it is given."""
+    seen = set()
+    for value in values:
+        if Path(value).resolve() in seen:
+            raise ConfigError("command line", "FILE", f'"{value}" again', "every table once", "leave one out")
+        seen.add(Path(value).resolve())
+    return values
+
+
 @click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", callback=_once)
 @click.option("--hardware", metavar="ID", help="whose rows to use, where the tables have several")
 @click.option(
     "--parameters", "paths", metavar="PATH,PATH", multiple=True, callback=_paths,
