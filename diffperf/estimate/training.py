@@ -167,8 +167,7 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
 
     fullest, last = stage_layers(model, strategy, relax)
     exposed = _layer_communication(told, work.layer, strategy, relax)
-    stalls = told.leaves * relax.minimum(strategy.tp - 1, 1.0) * strategy.tp * system.stack.rank_stall
-    stage, waits = _stage_pass(work.layer, exposed, fullest, system.stack.dispatch + stalls, model, system, strategy)
+    stage, waits = _stage_pass(work.layer, exposed, fullest, *_launches(told, model, system, strategy, relax), strategy)
     # Where other stages take longer than the last, it waits for them as if it had more layers.
     of_layer = work.layer.work.time + exposed.total + waits
     last = larger(last, relax.excess(fullest, work.head.time * strategy.balanced_head[1] * inverse(of_layer)))
@@ -232,19 +231,24 @@ def _layer_communication(told: Communication, layer: LayerStep, strategy: Strate
     )
 
 
+def _launches(told: Communication, model: Model, system: System, strategy: Strategy, relax: Relaxation) -> tuple[Scalar, Scalar]:
+    """Seconds that the host takes to launch the kernels of one pass of a layer, and that a forward pass waits for it to read how
+    many tokens are routed to each expert; experts of a set capacity do not ask."""
+    stack = system.stack
+    stalls = told.leaves * relax.minimum(strategy.tp - 1, 1.0) * strategy.tp * stack.rank_stall
+    return stack.dispatch + stalls, jnp.where(strategy.capacity_factor > 0, 0.0, model.routed_share * stack.routing_wait)
+
+
 def _stage_pass(
-    layer: LayerStep, exposed: _LayerTimes, layers: Scalar, dispatch: Scalar, model: Model, system: System, strategy: Strategy
+    layer: LayerStep, exposed: _LayerTimes, layers: Scalar, launch: Scalar, routing: Scalar, strategy: Strategy
 ) -> tuple[StagePass, Scalar]:
     """A stage's passes of one micro-batch, half of the communication in either; and how long each of its layers waits for the host.
 
-    The host takes `dispatch` to launch a layer's kernels ahead of the device, which waits where its queue runs empty: the longer of
-    both, nearly. Where
-    experts take as many tokens as are routed to them, the host must know how many before it launches their kernels.
+    The host launches kernels ahead of the device, which waits where its queue runs empty: the longer of both, nearly.
     """
     half, again = exposed.total / 2, strategy.recompute[2] * strategy.recompute_share
     forward, backward = layer.forward.total.time + half, layer.backward.total.time + layer.again.time + half
-    routing = jnp.where(strategy.capacity_factor > 0, 0.0, model.routed_share * system.stack.routing_wait)
-    waits = waiting(forward, dispatch) + routing, waiting(backward, (1 + again) * dispatch)
+    waits = waiting(forward, launch) + routing, waiting(backward, (1 + again) * launch)
     stage = StagePass(layers * (forward + waits[0]), layers * (backward + waits[1]), layers * layer.weight_gradients.time)
     return stage, sum(waits)
 

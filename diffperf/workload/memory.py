@@ -120,10 +120,8 @@ def layer_activations(layers: Layers, model: Model, strategy: Strategy, stack: S
     inner = inner_elements(layers, strategy, tokens) * (2 + layers.gated[1])
     if layers.mixture is not None:
         inner = inner + 2 * routed_tokens(layers, strategy, tokens) * expert_load(strategy) * model.hidden
-    others, own_input = (
-        outside / shards + element * (tokens * _attention_elements(layers, strategy) + inner),
-        residual * element / shards,
-    )
+    others = outside / shards + element * (tokens * _attention_elements(layers, strategy) + inner)
+    own_input = residual * element / shards
     if stack is not None:
         gathered = 2 * element * residual * (1 - 1 / shards)  # inputs of QKV and of the MLP
         others = stack.kept_activations * others + stack.gathered_inputs * gathered
