@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from diffperf.hardware.system import System
 from diffperf.relax import larger
-from diffperf.workload.model import Mixture, Model
+from diffperf.workload.model import Layers, Mixture, Model
 from diffperf.workload.strategy import SCHEDULES, Strategy
 
 
@@ -70,6 +70,11 @@ def _multiples(found: Array, unit: Array) -> str:
 ALWAYS = ("training", "prefill", "decode", "generate")
 TRAINING = ("training",)
 _DEGREES = ("tp", "pp", "dp", "cp", "ep", "virtual_stages", "micro_batch")
+
+
+def _latents(model: Model) -> list[Layers]:
+    """Layers with latent attention."""
+    return [layers for layers in model.layers if layers.latent is not None]
 
 
 def _mixtures(model: Model) -> list[Mixture]:
@@ -213,6 +218,16 @@ RULES = (
             f"{_n(max(float(mixture.experts_per_token) for mixture in _mixtures(m)))} of {_n(_experts(m))} experts",
             "no more experts per token than there are",
             f"use at most {_n(_experts(m))}",
+        ),
+    ),
+    Rule(
+        ALWAYS,
+        lambda m, n, s: _every([layers.latent.rotary_dim <= layers.head_dim for layers in _latents(m)]),
+        lambda m, n, s: (
+            "model.layers.latent.rotary_dim",
+            ", ".join(f"{_n(layers.latent.rotary_dim)} of heads of {_n(layers.head_dim)}" for layers in _latents(m)),
+            "no more dimensions that carry positions than a head has",
+            f"use at most {_n(min(float(layers.head_dim) for layers in _latents(m)))}",
         ),
     ),
     Rule(
