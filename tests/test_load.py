@@ -1008,7 +1008,7 @@ def test_impossible_layers_are_refused(path, value, words):
 
 def test_positions_of_more_dimensions_than_a_head_has_are_refused():
     model = replace(dp.load_model("deepseek-v3"), {"layers.1.latent.rotary_dim": 256.0})
-    with pytest.raises(ConfigError, match=r"rotary_dim: found 64 of heads of 192, 256 of heads of 192.*use at most 192"):
+    with pytest.raises(ConfigError, match=r"rotary_dim: found 256 of a head's dimensions.*use at most 192"):
         dp.check(model, dp.load_system("dgx-a100"), dp.load_strategy({"tp": 8, "global_batch": 8}, n_devices=8))
 
 

@@ -88,10 +88,6 @@ class MatrixFormats(eqx.Module):
         formats = [getattr(self, name) for name in PRECISIONS]
         return jax.tree.map(lambda *leaves: jnp.sum(precision * jnp.stack(leaves)), *formats)
 
-    def rate_of(self, precision: Float[Array, " precisions"]) -> Scalar:
-        """Peak FLOP/s for weights over `PRECISIONS`."""
-        return jnp.sum(precision * jnp.stack([getattr(self, name).rate for name in PRECISIONS]))
-
 
 class MemoryLevel(eqx.Module):
     """One level of the memory hierarchy: on-chip SRAM, a cache, HBM."""
@@ -136,7 +132,7 @@ class Accelerator(eqx.Module):
 
     def matrix_rate(self, precision: Float[Array, " precisions"]) -> Scalar:
         """Peak FLOP/s for weights over `PRECISIONS`."""
-        return self.matrix.rate_of(precision)
+        return jnp.sum(precision * jnp.stack([getattr(self.matrix, name).rate for name in PRECISIONS]))
 
     def matrix_energy(self, precision: Float[Array, " precisions"]) -> Scalar:
         """J/FLOP for weights over `PRECISIONS`: at a fixed power a format that runs twice as fast spends half (an estimate)."""

@@ -225,7 +225,7 @@ RULES = (
         lambda m, n, s: _every([layers.latent.rotary_dim <= layers.head_dim for layers in _latents(m)]),
         lambda m, n, s: (
             "model.layers.latent.rotary_dim",
-            ", ".join(f"{_n(layers.latent.rotary_dim)} of heads of {_n(layers.head_dim)}" for layers in _latents(m)),
+            f"{_n(max(float(layers.latent.rotary_dim) for layers in _latents(m)))} of a head's dimensions",
             "no more dimensions that carry positions than a head has",
             f"use at most {_n(min(float(layers.head_dim) for layers in _latents(m)))}",
         ),
