@@ -91,7 +91,9 @@ def quantity(
     prior_spread: float = PRIOR_SPREAD,
 ) -> Any:
     """Declares a numeric field in internal units (SI, with byte, FLOP, mm² and USD)."""
-    declared = Quantity(unit, doc, bounds, bounds[0] > 0 if log is None else log, integer, kind, calibratable, prior_spread)
+    declared = Quantity(
+        unit, doc, bounds, bounds[0] > 0 if log is None else log, integer, kind, calibratable, prior_spread
+    )
     return eqx.field(default=default, converter=real, metadata={"quantity": declared})
 
 
@@ -182,7 +184,9 @@ def replace(module: eqx.Module, values: dict[str, Any]) -> eqx.Module:
     paths = list(values)
     for path in paths:
         locate(module, path)
-    return eqx.tree_at(lambda tree: [locate(tree, path)[0] for path in paths], module, [real(values[p]) for p in paths])
+    return eqx.tree_at(
+        lambda tree: [locate(tree, path)[0] for path in paths], module, [real(values[p]) for p in paths]
+    )
 
 
 def numeric(module: eqx.Module, kind: str | None = None) -> dict[str, tuple[Quantity, Any]]:
@@ -204,7 +208,10 @@ def split(tree: Any, sizes: Iterable[int], axis: int = 0) -> list[Any]:
     each leave a padding and an addition in a gradient."""
     leaves, structure = jax.tree.flatten(tree)
     ends = np.cumsum(list(sizes))[:-1]
-    return [structure.unflatten(parts) for parts in zip(*(jnp.split(leaf, ends, axis) for leaf in leaves), strict=True)]
+    return [
+        structure.unflatten(parts)
+        for parts in zip(*(jnp.split(leaf, ends, axis) for leaf in leaves), strict=True)
+    ]
 
 
 def unstack(tree: Any) -> list[Any]:

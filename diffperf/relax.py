@@ -18,7 +18,9 @@ from jaxtyping import Array, Float
 
 from diffperf.quantity import real
 
-_TINY = 1e-30  # below every time, byte count and price of the documented ranges, above float32's smallest normal
+_TINY = (
+    1e-30  # below every time, byte count and price of the documented ranges, above float32's smallest normal
+)
 
 
 def positive(x: Array) -> Array:
@@ -180,11 +182,16 @@ def choose(weights: Float[Array, " alternatives"], alternatives: Sequence[Callab
     """
     if not isinstance(weights, jax.core.Tracer):
         concrete = np.asarray(weights)
-        present = [(float(w), alternative) for w, alternative in zip(concrete, alternatives, strict=True) if w != 0]
+        present = [
+            (float(w), alternative) for w, alternative in zip(concrete, alternatives, strict=True) if w != 0
+        ]
         if len(present) == 1 and present[0][0] == 1.0:
             return present[0][1]()
         terms = [(w, alternative()) for w, alternative in present]
     else:
-        terms = [(weight, alternative()) for weight, alternative in zip(jnp.unstack(weights), alternatives, strict=True)]
+        terms = [
+            (weight, alternative())
+            for weight, alternative in zip(jnp.unstack(weights), alternatives, strict=True)
+        ]
     scaled = [jax.tree.map(lambda leaf, weight=weight: weight * leaf, value) for weight, value in terms]
     return jax.tree.map(lambda *leaves: functools.reduce(operator.add, leaves), *scaled)

@@ -177,7 +177,9 @@ def show(value: float, unit: str, digits: int = 4) -> str:
     if unit == "USD/s":
         return f"{value * 3600:.{digits}g} USD/hour"
     if unit == "s" and abs(value) >= 7200:
-        return f"{value / 86400:,.{digits}g} days" if abs(value) >= 2 * 86400 else f"{value / 3600:.{digits}g} h"
+        return (
+            f"{value / 86400:,.{digits}g} days" if abs(value) >= 2 * 86400 else f"{value / 3600:.{digits}g} h"
+        )
     if unit not in _PREFIXED or value == 0:
         text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
         return f"{text} {_SHORT.get(unit, unit)}".rstrip()

@@ -26,9 +26,13 @@ WIDTH = 132  # characters of a line
 def options(description: str, study: str, quick: str, **more: dict[str, Any]) -> argparse.Namespace:
     """The command line of a study: `--quick`, which does what `quick` says, `--out`, and `more` of its own, each a name and the
     arguments of `add_argument`. Studies compute in float64."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help=quick)
-    parser.add_argument("--out", type=Path, default=Path("out") / study, help="folder for tables, figure and finding")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out") / study, help="folder for tables, figure and finding"
+    )
     for name, arguments in more.items():
         parser.add_argument("--" + name.replace("_", "-"), **arguments)
     dp.compile_quickly()
@@ -69,7 +73,10 @@ class Table:
 
     @property
     def texts(self) -> list[list[str]]:
-        return [[_text(cell, form) for cell, form in zip(row, self.columns.values(), strict=True)] for row in self.rows]
+        return [
+            [_text(cell, form) for cell, form in zip(row, self.columns.values(), strict=True)]
+            for row in self.rows
+        ]
 
     def printed(self) -> Printed:
         table = Printed(title=self.title, box=None, title_justify="left", title_style="bold")
@@ -119,5 +126,9 @@ def publish(out: Path, tables: Sequence[Table], figure: Figure, finding: str) ->
     finding = _minus(finding)
     print(textwrap.fill(finding, WIDTH))
     plots.save(figure, out / "figure.png")
-    parts = [finding, "![figure](figure.png)", *(f"**{table.title}**\n\n{table.markdown()}" for table in tables)]
+    parts = [
+        finding,
+        "![figure](figure.png)",
+        *(f"**{table.title}**\n\n{table.markdown()}" for table in tables),
+    ]
     (out / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")

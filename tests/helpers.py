@@ -66,4 +66,7 @@ def exponents(unit: str) -> dict[str, int]:
 def in_other_units(module: eqx.Module, base: str, factor: float) -> eqx.Module:
     """The module as it reads where one `base` unit of before is `factor` units: every number scaled by its declared power."""
     inputs = numeric(module)
-    return replace(module, {path: value * factor ** exponents(d.unit).get(base, 0) for path, (d, value) in inputs.items()})
+    return replace(
+        module,
+        {path: value * factor ** exponents(d.unit).get(base, 0) for path, (d, value) in inputs.items()},
+    )

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 import diffperf as dp
 from diffperf.cli import cli
-from diffperf.cli.configs import calibration_facts
-from diffperf.explore import fitting
-from diffperf.explore import sweep as sweep_module
-from diffperf.explore.columns import measured_columns
-from diffperf.explore.layout import default_global_batch
+from diffperf.cli.configs_command import calibration_facts
+from diffperf.explore.calibrate import fitting
+from diffperf.explore.measured.columns import measured_columns
+from diffperf.explore.plan.candidates import default_global_batch
+from diffperf.explore.sweep import sweep as sweep_module
 from diffperf.load import FOLDERS, available, load_calibration
 from diffperf.quantity import declaration
 from diffperf.workload.strategy import Strategy
@@ -73,7 +73,9 @@ def test_estimate_json_is_the_library_s_answer(run):
     assert found["report"]["time"] == pytest.approx(float(report.time), rel=1e-12)
     assert found["report"]["energy"]["total"] == pytest.approx(float(report.energy.total), rel=1e-12)
     assert found["inputs"]["strategy"]["recompute"] == "none"
-    assert found["inputs"]["system"]["accelerator"]["memory"]["hbm"]["capacity"] == float(system.accelerator.device_memory.capacity)
+    assert found["inputs"]["system"]["accelerator"]["memory"]["hbm"]["capacity"] == float(
+        system.accelerator.device_memory.capacity
+    )
     assert found["chosen"] == {"dp": 2, "global_batch": float(default_global_batch(system, strategy))}
     assert found["fits"] is bool(report.memory.excess <= 0)
 
@@ -95,7 +97,10 @@ def test_estimate_of_inference(run, phase):
 def test_overrides_and_stack(run):
     base = "estimate gpt3-22b dgx-a100 --tp 8 --json - "
     found = answer(
-        run(base + "--stack tensorrt-llm --set hbm.capacity=40GB --set model.hidden=4096 --set strategy.zero=1 --recompute full")
+        run(
+            base
+            + "--stack tensorrt-llm --set hbm.capacity=40GB --set model.hidden=4096 --set strategy.zero=1 --recompute full"
+        )
     )
     assert found["inputs"]["system"]["stack"]["name"] == "tensorrt-llm"
     assert found["inputs"]["system"]["accelerator"]["memory"]["hbm"]["capacity"] == 40e9
@@ -107,7 +112,8 @@ def test_overrides_and_stack(run):
 
 def test_smooth_is_above_exact_and_close(run):
     exact, smooth = (
-        answer(run("estimate gpt3-22b dgx-a100 --tp 8 --json - " + more))["report"]["time"] for more in ("", "--smooth 200")
+        answer(run("estimate gpt3-22b dgx-a100 --tp 8 --json - " + more))["report"]["time"]
+        for more in ("", "--smooth 200")
     )
     assert exact != smooth
     assert smooth == pytest.approx(exact, rel=0.05)
@@ -117,7 +123,9 @@ def test_every_field_of_the_strategy_is_an_option():
     names = {parameter.name for parameter in cli.commands["estimate"].params}
     for field in Strategy.__dataclass_fields__.values():
         assert field.name in names
-        option = next(parameter for parameter in cli.commands["estimate"].params if parameter.name == field.name)
+        option = next(
+            parameter for parameter in cli.commands["estimate"].params if parameter.name == field.name
+        )
         assert option.help.startswith(declaration(field).doc)
 
 
@@ -140,7 +148,9 @@ def test_sensitivity(run, tmp_path):
 
 
 def test_plan_ranks_says_why_and_writes_flags(run, tmp_path):
-    result = run("plan gpt3-22b dgx-a100 --global-batch 32 --top 3 --json plan.json --flags flags.txt --plot best.png")
+    result = run(
+        "plan gpt3-22b dgx-a100 --global-batch 32 --top 3 --json plan.json --flags flags.txt --plot best.png"
+    )
     assert result.exit_code == 0, result.stderr
     found = json.loads((tmp_path / "plan.json").read_text())
     assert found["fits"]
@@ -170,14 +180,20 @@ def test_plan_of_flags_or_json_alone(run):
     line = "plan gpt3-22b dgx-a100 --global-batch 32 --top 1"
     assert run(f"{line} --flags -").stdout.startswith("# gpt3-22b training on 8 × a100-sxm4-80gb")
     found = answer(run(f"{line} --by cost --json -"))["best"][0]
-    assert found["report"]["cost"]["run"] <= answer(run(f"{line} --json -"))["best"][0]["report"]["cost"]["run"]
+    assert (
+        found["report"]["cost"]["run"] <= answer(run(f"{line} --json -"))["best"][0]["report"]["cost"]["run"]
+    )
 
 
 def test_plan_where_nothing_fits(run, tmp_path):
     result = run("plan gpt3-22b dgx-a100 --devices 1 --json plan.json")
     assert result.exit_code == 3
     assert result.stderr.count("\n") == 1
-    for words in ("no strategy fits memory", "most of it optimizer state", "the smallest that fits, by doubling, is"):
+    for words in (
+        "no strategy fits memory",
+        "most of it optimizer state",
+        "the smallest that fits, by doubling, is",
+    ):
         assert words in result.stderr
     found = json.loads((tmp_path / "plan.json").read_text())
     assert not found["fits"]
@@ -230,27 +246,48 @@ def test_cost(run, tmp_path):
     assert result.exit_code == 0, result.stderr
     found = json.loads((tmp_path / "cost.json").read_text())
     assert "purchase price" in result.stdout
-    assert found["per_hour"]["total"] == pytest.approx(found["per_hour"]["depreciation"] + found["per_hour"]["electricity"])
+    assert found["per_hour"]["total"] == pytest.approx(
+        found["per_hour"]["depreciation"] + found["per_hour"]["electricity"]
+    )
     assert found["cost"]["accelerator"]["total"] == pytest.approx(found["cost"]["manufacturing"])
     prices, network = found["system"]["prices"], found["system"]["network"]
-    each = 2 * found["cost"]["manufacturing"] + prices["host"] + sum(tier["price"] for tier in network.values())
+    each = (
+        2 * found["cost"]["manufacturing"] + prices["host"] + sum(tier["price"] for tier in network.values())
+    )
     assert found["cost"]["capital"] == pytest.approx(16 * each)
 
 
 def gemm_table(folder, *rows: str) -> str:
-    good = ["a,one,h100-sxm5-80gb,bf16,4096,4096,4096,1,2.5e-4", "b,two,a100-sxm4-80gb,bf16,8192,4096,4096,1,1e-3"]
-    (folder / "gemm.csv").write_text("\n".join(["id,group,hardware,dtype,m,n,k,batch,latency_s", *good, *rows]) + "\n")
+    good = [
+        "a,one,h100-sxm5-80gb,bf16,4096,4096,4096,1,2.5e-4",
+        "b,two,a100-sxm4-80gb,bf16,8192,4096,4096,1,1e-3",
+    ]
+    (folder / "gemm.csv").write_text(
+        "\n".join(["id,group,hardware,dtype,m,n,k,batch,latency_s", *good, *rows]) + "\n"
+    )
     return "gemm.csv"
 
 
 def test_validate(run, tmp_path):
     file = gemm_table(
-        tmp_path, "c,two,gb200,q4_0,8,8,8,1,1e-6", "d,two,h100-sxm5-80gb,bf16,8,8,8,1,5 us", "a,one,h100,bf16,8,8,8,1,1"
+        tmp_path,
+        "c,two,gb200,q4_0,8,8,8,1,1e-6",
+        "d,two,h100-sxm5-80gb,bf16,8,8,8,1,5 us",
+        "a,one,h100,bf16,8,8,8,1,1",
     )
     result = run(f"validate {file} --plot errors.png --json errors.json")
     assert result.exit_code == 0, result.stderr
-    assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["gemm.csv line 5 (d)", "gemm.csv line 6 (a)"]
-    for words in ("2 of 5 rows evaluated", "overall", "a100-sxm4-80gb", "precision q4_0", "latency_s: a unit in the cell"):
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == [
+        "gemm.csv line 5 (d)",
+        "gemm.csv line 6 (a)",
+    ]
+    for words in (
+        "2 of 5 rows evaluated",
+        "overall",
+        "a100-sxm4-80gb",
+        "precision q4_0",
+        "latency_s: a unit in the cell",
+    ):
         assert words in result.stdout
     found = json.loads((tmp_path / "errors.json").read_text())
     assert (found["table"], list(found["groups"]), found["overall"]["rows"]) == ("gemm", ["one", "two"], 5)
@@ -321,7 +358,12 @@ def test_calibrate_and_what_comes_of_it(run, tmp_path):
     result = run(line + " --json found.json --plot found.png")
     assert result.exit_code == 0, result.stderr
     assert result.stderr.splitlines()[0].startswith("gemm.csv line 20 (bad): latency_s: found")
-    for words in ("2 parameters fitted to 18 rows", "accelerator.memory.hbm.efficiency", "left out", "Written to mine.toml"):
+    for words in (
+        "2 parameters fitted to 18 rows",
+        "accelerator.memory.hbm.efficiency",
+        "left out",
+        "Written to mine.toml",
+    ):
         assert words in result.stdout
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["parameters"]["accelerator.matrix.bf16.efficiency"]["after"] == pytest.approx(0.5, rel=0.2)
@@ -343,21 +385,28 @@ def test_calibrate_and_what_comes_of_it(run, tmp_path):
     sure = answer(run(f"{estimate} --calibration mine.toml --json -"))
     assert sure["time_interval"]["low"] < sure["report"]["time"] < sure["time_interval"]["high"]
     assert sure["inputs"]["system"]["calibration"] == "mine"
-    assert calibration_facts(load_calibration("mine.toml")).startswith("2 values of dgx-h100 (h100-sxm5-80gb), ± ")
+    assert calibration_facts(load_calibration("mine.toml")).startswith(
+        "2 values of dgx-h100 (h100-sxm5-80gb), ± "
+    )
 
 
 def test_a_table_given_twice(run, tmp_path):
     file = calibration_table(tmp_path)
     result = run(f"calibrate {file} ./{file} --parameters hbm.efficiency --out mine.toml")
     assert result.exit_code == 1
-    assert result.stderr == f'Error: command line: FILE: found "./{file}" again; expected every table once; leave one out\n'
+    assert (
+        result.stderr
+        == f'Error: command line: FILE: found "./{file}" again; expected every table once; leave one out\n'
+    )
     assert not (tmp_path / "mine.toml").exists()
 
 
 def test_a_calibration_of_hardware_that_a_table_does_not_have(run, tmp_path):
     file = calibration_table(tmp_path)
     assert run(f"calibrate {file} --parameters hbm.efficiency --folds 2 --out mine.toml").exit_code == 0
-    (tmp_path / "other.csv").write_text((tmp_path / file).read_text().replace("h100-sxm5-80gb", "a100-sxm4-80gb"))
+    (tmp_path / "other.csv").write_text(
+        (tmp_path / file).read_text().replace("h100-sxm5-80gb", "a100-sxm4-80gb")
+    )
     for line in ("validate other.csv", "estimate gpt3-22b dgx-a100", "cost dgx-a100"):
         result = run(f"{line} --calibration mine.toml")
         assert result.exit_code == 1
@@ -382,16 +431,29 @@ def test_calibrate_names_every_bad_row_whatever_comes_of_the_others(run, tmp_pat
     for name, rows in (("bad", bad), ("both", (*bad, *good))):
         (tmp_path / f"{name}.csv").write_text("\n".join(["id,hardware,dtype,m,n,k,latency_s", *rows]) + "\n")
     for arguments, words in (
-        ("bad.csv", "bad.csv: found no row left to fit (1 × hardware: unknown hardware, 1 × latency_s: a unit in the cell, "),
+        (
+            "bad.csv",
+            "bad.csv: found no row left to fit (1 × hardware: unknown hardware, 1 × latency_s: a unit in the cell, ",
+        ),
         ("bad.csv --hardware h100-sxm5-80gb", "Error: bad.csv: found no row left to fit"),
-        ("both.csv", "found rows of 2 accelerators; expected one accelerator; choose one: a100-sxm4-80gb, h100-sxm5-80gb"),
-        ("both.csv --hardware a100-sxm4-80gb", "Error: both.csv: found 1 usable row; expected at least one for each of"),
+        (
+            "both.csv",
+            "found rows of 2 accelerators; expected one accelerator; choose one: a100-sxm4-80gb, h100-sxm5-80gb",
+        ),
+        (
+            "both.csv --hardware a100-sxm4-80gb",
+            "Error: both.csv: found 1 usable row; expected at least one for each of",
+        ),
         ("bad.csv nowhere.csv", "Error: nowhere.csv: No such file"),
     ):
         result = run(f"calibrate {arguments} --out mine.toml")
         assert result.exit_code == 1
         *named, error = result.stderr.splitlines()
-        assert [line.split(": ")[0].split(".csv ")[1] for line in named] == ["line 2 (a)", "line 3 (b)", "line 4 (c)"]
+        assert [line.split(": ")[0].split(".csv ")[1] for line in named] == [
+            "line 2 (a)",
+            "line 3 (b)",
+            "line 4 (c)",
+        ]
         assert words in error
     assert not (tmp_path / "mine.toml").exists()
 
@@ -400,7 +462,9 @@ def test_a_fit_that_does_not_converge_writes_nothing(run, tmp_path, monkeypatch)
     monkeypatch.setattr(fitting, "MAX_STEPS", 1)
     result = run(f"calibrate {calibration_table(tmp_path)} --out mine.toml")
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: gemm.csv: fit: found no convergence in 1 steps; expected a fit that converges")
+    assert result.stderr.startswith(
+        "Error: gemm.csv: fit: found no convergence in 1 steps; expected a fit that converges"
+    )
     assert result.stderr.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["gemm.csv"]
 
@@ -409,7 +473,10 @@ def test_an_output_that_is_a_folder_is_told_before_the_fit(run, tmp_path):
     (tmp_path / "mine.toml").mkdir()
     result = run("calibrate nowhere.csv --out mine.toml")
     assert result.exit_code == 1
-    assert result.stderr == 'Error: command line: --out: found "mine.toml", a folder; expected a file; name a file in it\n'
+    assert (
+        result.stderr
+        == 'Error: command line: --out: found "mine.toml", a folder; expected a file; name a file in it\n'
+    )
 
 
 @pytest.mark.parametrize(
@@ -511,7 +578,13 @@ def test_bad_input_is_one_line(run, line, code, words):
 def test_the_installed_command_uses_its_compile_cache(tmp_path):
     program = "from diffperf.cli import main; main()"
     arguments = [sys.executable, "-c", program, "cost", "dgx-a100"]
-    result = subprocess.run(arguments, capture_output=True, text=True, check=False, env={"DIFFPERF_CACHE": str(tmp_path / "cache")})
+    result = subprocess.run(
+        arguments,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"DIFFPERF_CACHE": str(tmp_path / "cache")},
+    )
     assert (result.returncode, result.stderr) == (0, "")
     assert any((tmp_path / "cache").iterdir())
 

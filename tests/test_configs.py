@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import diffperf as dp
-from diffperf.cost.package import package_cost
+from diffperf.cost.package_cost import package_cost
 from diffperf.hardware.accelerator import PRECISIONS, Accelerator
 from diffperf.load import FOLDERS, available, config_root, load
 from diffperf.relax import Exact
@@ -80,7 +80,9 @@ def _table(file: str) -> list[dict[str, str]]:
         return list(csv.DictReader(table))
 
 
-PUBLISHED = {row["name"]: float(row["published_params_billion"]) * 1e9 for row in _table("published_models.csv")}
+PUBLISHED = {
+    row["name"]: float(row["published_params_billion"]) * 1e9 for row in _table("published_models.csv")
+}
 
 
 @pytest.mark.parametrize("name", available("models"))
@@ -107,7 +109,11 @@ ACTIVE = {
 
 
 def test_every_mixture_has_a_published_number_of_active_parameters():
-    mixtures = [name for name in available("models") if any(kind.mixture is not None for kind in dp.load_model(name).layers)]
+    mixtures = [
+        name
+        for name in available("models")
+        if any(kind.mixture is not None for kind in dp.load_model(name).layers)
+    ]
     assert sorted(ACTIVE) == mixtures
 
 
@@ -116,7 +122,10 @@ def test_active_parameters(name):
     """Within 2 %: half of the last of two digits."""
     published, embeddings = ACTIVE[name]
     model = dp.load_model(name)
-    active = sum(kind.count * kind.active_matrices(model.hidden) for kind in model.layers) + embeddings * model.embedding_parameters
+    active = (
+        sum(kind.count * kind.active_matrices(model.hidden) for kind in model.layers)
+        + embeddings * model.embedding_parameters
+    )
     assert float(active) / 1e9 == pytest.approx(published, rel=0.02)
 
 
@@ -230,14 +239,21 @@ def test_power_at_full_load(name):
     assert 0.7 <= full_load(accelerator) / float(accelerator.power_limit) <= 1.15
 
 
-LITTLE_INT8 = {"v100-sxm2-32gb", "b300-sxm", "gb300"}  # none in the tensor cores of Volta, next to none in Blackwell Ultra's
+LITTLE_INT8 = {
+    "v100-sxm2-32gb",
+    "b300-sxm",
+    "gb300",
+}  # none in the tensor cores of Volta, next to none in Blackwell Ultra's
 
 
 @pytest.mark.parametrize("name", available("accelerators"))
 def test_levels_and_rates_are_ordered(name):
     """Outwards levels slow down and cost energy, and device memory is the largest; a narrower format is never slower."""
     accelerator = load(Accelerator, name)
-    assert max(float(level.capacity) for level in accelerator.memory[:-1]) < accelerator.device_memory.capacity / 10
+    assert (
+        max(float(level.capacity) for level in accelerator.memory[:-1])
+        < accelerator.device_memory.capacity / 10
+    )
     for inner, outer in zip(accelerator.memory, accelerator.memory[1:], strict=False):
         assert inner.bandwidth > outer.bandwidth
         assert inner.latency < outer.latency

@@ -15,6 +15,7 @@ PACKAGE = Path(diffperf.__file__).parent
 LAYERS = (
     ("errors", "units", "quantity", "relax", "compiler"),
     ("report",),
+    ("software",),
     ("hardware",),
     ("workload",),
     ("cost",),
@@ -25,7 +26,9 @@ LAYERS = (
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 MODULES = sorted(
-    path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.name not in ("__init__.py", "__main__.py")
+    path
+    for path in PACKAGE.rglob("*.py")
+    if path.parent != PACKAGE or path.name not in ("__init__.py", "__main__.py")
 )
 
 
@@ -50,7 +53,11 @@ def _imported_rooms(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _upward(source: str, room: str) -> list[str]:
-    return [f"line {line}: {room} imports {other}" for line, other in _imported_rooms(source) if RANK.get(other, 99) > RANK[room]]
+    return [
+        f"line {line}: {room} imports {other}"
+        for line, other in _imported_rooms(source)
+        if RANK.get(other, 99) > RANK[room]
+    ]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -62,7 +69,9 @@ def test_imports_point_down(path):
 def test_an_upward_import_is_found():
     assert _upward("from diffperf.load import load", "cost") == ["line 1: cost imports load"]
     assert _upward("import diffperf.cli", "explore") == ["line 1: explore imports cli"]
-    assert _upward("def f():\n    from diffperf import estimate", "workload") == ["line 2: workload imports estimate"]
+    assert _upward("def f():\n    from diffperf import estimate", "workload") == [
+        "line 2: workload imports estimate"
+    ]
     assert _upward("from diffperf import nowhere", "cli") == ["line 1: cli imports nowhere"]
     assert _upward("from diffperf.relax import Exact\nimport jax", "workload") == []
 
@@ -76,7 +85,9 @@ def _touches_jax_config(source: str) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if _room(p) != "cli"], ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path", [p for p in MODULES if _room(p) != "cli"], ids=lambda path: str(path.relative_to(PACKAGE))
+)
 def test_no_module_sets_global_jax_flags(path):
     assert _touches_jax_config(path.read_text(encoding="utf-8")) == []
 

@@ -195,7 +195,9 @@ def test_labels_do_not_tell_programs_apart(cart):
 
 
 def test_modules_are_differentiated_directly(cart):
-    gradient = jax.grad(lambda cart: cart.axle.radius**2 + cart.weight * cart.wheels[0].price + cart.color[1])(cart)
+    gradient = jax.grad(
+        lambda cart: cart.axle.radius**2 + cart.weight * cart.wheels[0].price + cart.color[1]
+    )(cart)
     assert isinstance(gradient, Cart)
     assert float(gradient.axle.radius) == 6
     assert float(gradient.wheels[0].price) == 20
@@ -204,7 +206,9 @@ def test_modules_are_differentiated_directly(cart):
 
 
 def test_stacked_modules_are_mapped_over(cart):
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), cart, replace(cart, {"axle.radius": 10, "weight": 4}))
+    stacked = jax.tree.map(
+        lambda *leaves: jnp.stack(leaves), cart, replace(cart, {"axle.radius": 10, "weight": 4})
+    )
     result = jax.vmap(lambda cart: cart.axle.radius * cart.weight)(stacked)
     np.testing.assert_array_equal(result, [60, 40])
 

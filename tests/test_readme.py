@@ -24,7 +24,9 @@ COMMANDS = [line for line in LINES if line.startswith("diffperf ")]
 
 
 def test_python_runs_as_printed():
-    done = subprocess.run([sys.executable, "-c", blocks("python")[0]], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", blocks("python")[0]], capture_output=True, text=True, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     assert "step time" in done.stdout
     # The last line prints a derivative: more bandwidth, less time.
@@ -49,4 +51,6 @@ def test_an_unknown_option_would_be_noticed():
 def test_ci_runs_the_test_command_of_the_readme():
     test_command = next(line for block in blocks("sh") for line in block.splitlines() if "pytest" in line)
     tail = test_command[test_command.index("-m pytest") :]
-    assert any(line.strip().endswith(tail) for line in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines())
+    assert any(
+        line.strip().endswith(tail) for line in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
+    )

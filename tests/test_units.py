@@ -132,7 +132,10 @@ def test_any_text_parses_or_is_a_unit_error(text, unit):
     assert _parses_or_is_refused_in_one_line(text, unit)
 
 
-@given(st.text(alphabet="0123456789.,+-eE$%/*^ sBGbitTWJUSDmn²µ", max_size=12), st.sampled_from(sorted(units._EXAMPLES)))
+@given(
+    st.text(alphabet="0123456789.,+-eE$%/*^ sBGbitTWJUSDmn²µ", max_size=12),
+    st.sampled_from(sorted(units._EXAMPLES)),
+)
 def test_texts_of_the_right_letters_parse_or_are_unit_errors(text, unit):
     assert _parses_or_is_refused_in_one_line(text, unit)
 
@@ -152,8 +155,12 @@ def test_examples_parse(unit):
 @given(st.sampled_from(sorted(units._EXAMPLES)), st.floats(1e-24, 1e24))
 def test_what_is_shown_parses_to_what_it_was(unit, value):
     # Whole dollars are shown, and whole units of what has no prefix.
-    whole = value >= 999.5 and (unit == "USD" or (unit not in units._PREFIXED and not unit.startswith("USD/")))
-    assert parse(show(value, unit, digits=12), unit) == pytest.approx(value, rel=1e-10, abs=0.5 if whole else 0)
+    whole = value >= 999.5 and (
+        unit == "USD" or (unit not in units._PREFIXED and not unit.startswith("USD/"))
+    )
+    assert parse(show(value, unit, digits=12), unit) == pytest.approx(
+        value, rel=1e-10, abs=0.5 if whole else 0
+    )
 
 
 @pytest.mark.parametrize(

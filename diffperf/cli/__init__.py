@@ -5,16 +5,16 @@ A command is a module of this package: its click command, and how its answer rea
 
 import click
 
-from diffperf.cli.calibrate import calibrate
-from diffperf.cli.codesign import codesign
-from diffperf.cli.configs import list_configs
-from diffperf.cli.cost import cost
-from diffperf.cli.estimate import estimate
-from diffperf.cli.plan import plan
-from diffperf.cli.sensitivity import sensitivity
-from diffperf.cli.sweep import sweep
+from diffperf.cli.calibrate_command import calibrate
+from diffperf.cli.codesign_command import codesign
+from diffperf.cli.configs_command import list_configs
+from diffperf.cli.cost_command import cost
+from diffperf.cli.estimate_command import estimate
+from diffperf.cli.plan_command import plan
+from diffperf.cli.sensitivity_command import sensitivity
+from diffperf.cli.sweep_command import sweep
 from diffperf.cli.terminal import Commands, configure_jax
-from diffperf.cli.validate import validate
+from diffperf.cli.validate_command import validate
 
 COMMANDS = (estimate, plan, codesign, sensitivity, sweep, validate, calibrate, cost, list_configs)
 

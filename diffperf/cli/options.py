@@ -12,10 +12,10 @@ import numpy as np
 from diffperf.cli.terminal import progress
 from diffperf.estimate.phases import PHASES
 from diffperf.explore.inputs import Inputs, check_phase, full_path
-from diffperf.explore.layout import DEGREES, Layout, best_layout
-from diffperf.hardware.calibration import Calibration
+from diffperf.explore.plan.candidates import DEGREES, Layout, best_layout
 from diffperf.hardware.system import System
 from diffperf.load import literal, load_calibrated, load_model, override
+from diffperf.load.calibration import Calibration
 from diffperf.quantity import Choice, declaration, walk
 from diffperf.relax import Exact, Relaxation, Smooth
 from diffperf.report.tables import show
@@ -30,12 +30,19 @@ def strategy_option(field: dataclasses.Field, searched: Iterable[str], how: str)
     if field.name == "global_batch":
         default = f"{default}; in training one micro-batch per device"
     if not isinstance(declared, Choice):
-        return click.option(f"--{flag}", field.name, metavar=declared.unit or "N", help=f"{declared.doc} [{default}]")
+        return click.option(
+            f"--{flag}", field.name, metavar=declared.unit or "N", help=f"{declared.doc} [{default}]"
+        )
     if declared.alternatives == ("off", "on"):
         return click.option(
-            f"--{flag}/--no-{flag}", field.name, default=None, help=f"{declared.doc} [{'on' if default else 'off'}]"
+            f"--{flag}/--no-{flag}",
+            field.name,
+            default=None,
+            help=f"{declared.doc} [{'on' if default else 'off'}]",
         )
-    return click.option(f"--{flag}", field.name, metavar="|".join(declared.alternatives), help=f"{declared.doc} [{default}]")
+    return click.option(
+        f"--{flag}", field.name, metavar="|".join(declared.alternatives), help=f"{declared.doc} [{default}]"
+    )
 
 
 def options(*decorators: Callable) -> Callable:
@@ -62,7 +69,9 @@ def _relaxation(ctx, parameter, value: float | None) -> Relaxation:
 def _assignments(ctx, parameter, values: tuple[str, ...]) -> dict[str, str]:
     for value in values:
         if "=" not in value:
-            raise click.BadParameter(f'"{value}" has no "=": write path=value, such as hbm.bandwidth="4 TB/s"')
+            raise click.BadParameter(
+                f'"{value}" has no "=": write path=value, such as hbm.bandwidth="4 TB/s"'
+            )
     return {path.strip(): text.strip() for path, text in (value.split("=", 1) for value in values)}
 
 
@@ -75,11 +84,15 @@ def _figure_file(ctx, parameter, value: str | None) -> Path | None:
 
 
 calibration_option = click.option(
-    "--calibration", metavar="NAME|FILE|none", help="fitted values in place of the system's own (see diffperf list calibrations)"
+    "--calibration",
+    metavar="NAME|FILE|none",
+    help="fitted values in place of the system's own (see diffperf list calibrations)",
 )
 system_options = options(
     click.option("--devices", metavar="N", help="devices in the system [as configured]"),
-    click.option("--stack", metavar="NAME", help="software stack in place of the system's (see diffperf list stacks)"),
+    click.option(
+        "--stack", metavar="NAME", help="software stack in place of the system's (see diffperf list stacks)"
+    ),
     calibration_option,
     click.option(
         "--set",
@@ -91,7 +104,12 @@ system_options = options(
     ),
 )
 phase_option = click.option(
-    "--phase", default="training", show_default=True, metavar="|".join(PHASES), callback=_phase, help="what to estimate"
+    "--phase",
+    default="training",
+    show_default=True,
+    metavar="|".join(PHASES),
+    callback=_phase,
+    help="what to estimate",
 )
 smooth_option = click.option(
     "--smooth",
@@ -101,8 +119,12 @@ smooth_option = click.option(
     callback=_relaxation,
     help="smooth estimate of this sharpness, not the exact one",
 )
-json_option = click.option("--json", "json_file", metavar="FILE", help="write the answer as JSON in SI units (- for stdout)")
-plot_option = click.option("--plot", metavar="FILE", callback=_figure_file, help="draw the answer (.png, .svg or .pdf)")
+json_option = click.option(
+    "--json", "json_file", metavar="FILE", help="write the answer as JSON in SI units (- for stdout)"
+)
+plot_option = click.option(
+    "--plot", metavar="FILE", callback=_figure_file, help="draw the answer (.png, .svg or .pdf)"
+)
 
 
 def strategy_options(searched: Iterable[str] = DEGREES, how: str = "best layout") -> Callable:
@@ -162,7 +184,14 @@ def describe_system(system: System) -> str:
 
 def describe_strategy(strategy: Strategy, phase: str) -> str:
     """The strategy in one line: sizes always, everything else where it is not the default."""
-    sizes = ["tp", "pp", "dp", *(["micro_batch"] if phase == "training" else []), "global_batch", "sequence_length"]
+    sizes = [
+        "tp",
+        "pp",
+        "dp",
+        *(["micro_batch"] if phase == "training" else []),
+        "global_batch",
+        "sequence_length",
+    ]
     sizes += ["output_length"] if phase in ("decode", "generate") else []
     shown = [f"{name.replace('_', ' ')} {float(getattr(strategy, name)):g}" for name in sizes]
     default = {path: np.asarray(value) for path, _, value in walk(Strategy())}

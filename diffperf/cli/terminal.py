@@ -94,7 +94,14 @@ def progress(text: str, total: int | None = None) -> Iterator[Callable[[int], No
     """A bar on the terminal for what takes longer than two seconds. Yields the function that advances it."""
     terminal = Console(stderr=True)
     counters = [MofNCompleteColumn(), TimeRemainingColumn()] if total else []
-    bar = Progress(TextColumn(text), BarColumn(), *counters, console=terminal, transient=True, disable=not terminal.is_terminal)
+    bar = Progress(
+        TextColumn(text),
+        BarColumn(),
+        *counters,
+        console=terminal,
+        transient=True,
+        disable=not terminal.is_terminal,
+    )
     task = bar.add_task(text, total=total)
     timer = threading.Timer(2.0, bar.start)
     timer.start()

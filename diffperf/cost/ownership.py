@@ -2,7 +2,7 @@
 
 import equinox as eqx
 
-from diffperf.cost.package import PackageCost, package_cost
+from diffperf.cost.package_cost import PackageCost, package_cost
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
 from diffperf.relax import Relaxation
@@ -51,4 +51,12 @@ def run_cost(system: System, time: Scalar, energy: Scalar, relax: Relaxation) ->
     depreciation = price / (prices.lifetime * prices.utilization)
     power = energy / time + system.n_devices * prices.host_power
     electricity = power * prices.pue * prices.electricity
-    return Cost(accelerator, bought, accelerator.total, price, depreciation, electricity, (depreciation + electricity) * time)
+    return Cost(
+        accelerator,
+        bought,
+        accelerator.total,
+        price,
+        depreciation,
+        electricity,
+        (depreciation + electricity) * time,
+    )

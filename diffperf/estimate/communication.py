@@ -6,7 +6,7 @@ import operator
 import equinox as eqx
 import jax.numpy as jnp
 
-from diffperf.estimate.collectives import Group, Request, Transfer, transfers
+from diffperf.estimate.network.collectives import Group, Request, Transfer, transfers
 from diffperf.hardware.accelerator import width
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
@@ -39,7 +39,9 @@ def strides(strategy: Strategy) -> dict[str, Scalar]:
         for order in (text.split("-") for text in ORDERS):
             inside = order[: order.index(name)]
             of_orders.append(
-                functools.reduce(operator.mul, [getattr(strategy, other) for other in inside], jnp.ones_like(strategy.tp))
+                functools.reduce(
+                    operator.mul, [getattr(strategy, other) for other in inside], jnp.ones_like(strategy.tp)
+                )
             )
         found[name] = jnp.sum(strategy.order * jnp.stack(of_orders))
     return found
@@ -110,23 +112,42 @@ def communication(
     kv = _average(model, lambda kind: _kv_elements(kind, strategy))
     requests = {
         "tensor": Request(Group.all_reduce, strategy.tp, apart["tp"], residual),
-        "embedding": Request(Group.all_reduce, ends, between, model.embedding_parameters / strategy.tp * gradient),
+        "embedding": Request(
+            Group.all_reduce, ends, between, model.embedding_parameters / strategy.tp * gradient
+        ),
         "boundary": Request(Group.send, strategy.pp, apart["pp"], residual / strategy.tp),
         "ring": Request(Group.send, strategy.cp, apart["cp"], strategy.tokens * element * kv),
     }
     if possible(strategy.context_parallel, 1):
-        each = (kv + _average(model, lambda kind: _query_elements(kind, strategy))) / 2  # before attention, and after
-        requests["heads"] = Request(Group.all_to_all, strategy.cp, apart["cp"], strategy.tokens * element * each)
+        each = (
+            kv + _average(model, lambda kind: _query_elements(kind, strategy))
+        ) / 2  # before attention, and after
+        requests["heads"] = Request(
+            Group.all_to_all, strategy.cp, apart["cp"], strategy.tokens * element * each
+        )
     if mixtures:
-        held["experts"] = (twice * parameters.experts, strategy.expert_replicas, apart["tp"] * strategy.experts_tp * strategy.ep)
-        routed = sum(kind.count * routed_tokens(kind, strategy, strategy.tokens) for kind in mixtures) / model.depth
+        held["experts"] = (
+            twice * parameters.experts,
+            strategy.expert_replicas,
+            apart["tp"] * strategy.experts_tp * strategy.ep,
+        )
+        routed = (
+            sum(kind.count * routed_tokens(kind, strategy, strategy.tokens) for kind in mixtures)
+            / model.depth
+        )
         volume = routed * expert_load(strategy) * model.hidden * element
-        visited = sum(kind.count * kind.mixture.experts_per_token for kind in mixtures) / sum(kind.count for kind in mixtures)
+        visited = sum(kind.count * kind.mixture.experts_per_token for kind in mixtures) / sum(
+            kind.count for kind in mixtures
+        )
         apart_experts, once = apart["tp"] * strategy.experts_tp, system.stack.dispatch_once
         requests["dispatch"] = Request(Group.all_to_all, strategy.ep, apart_experts, volume, visited, once)
-        requests["gather"] = Request(Group.all_gather, strategy.experts_tp, apart["tp"], volume * strategy.experts_tp)
+        requests["gather"] = Request(
+            Group.all_gather, strategy.experts_tp, apart["tp"], volume * strategy.experts_tp
+        )
 
-    units = 1 + strategy.zero[3] * (model.depth / strategy.pp - 1)  # collectives in which ZeRO moves a stage's parameters
+    units = 1 + strategy.zero[3] * (
+        model.depth / strategy.pp - 1
+    )  # collectives in which ZeRO moves a stage's parameters
     for name, (size, ranks, stride) in held.items():
         if possible(strategy.zero, 0):
             requests[f"all {name}"] = Request(Group.all_reduce, ranks, stride, size * gradient)
@@ -134,7 +155,9 @@ def communication(
             some = zero_ranks(strategy, ranks, relax)
             requests[f"own {name}"] = Request(Group.reduce_scatter, some, stride, size * gradient / units)
             requests[f"others' {name}"] = Request(Group.reduce_scatter, some, stride, size * weight / units)
-            requests[f"across {name}"] = Request(Group.all_reduce, ranks / some, stride * some, size * gradient / some)
+            requests[f"across {name}"] = Request(
+                Group.all_reduce, ranks / some, stride * some, size * gradient / some
+            )
     found = transfers(system, relax, requests, system.stack.network_efficiency)
 
     def total(which: str) -> Transfer:
@@ -149,7 +172,10 @@ def communication(
         return total("own") * (units * every) + total("across"), total("others'") * (units * both)
 
     gradients, weights = choose(strategy.zero, [at_once, in_shares, in_shares, in_shares])
-    context = [lambda: found["ring"] * ((strategy.cp - 1) * (3 + again)), lambda: found["heads"] * (2 * (2 + again))]
+    context = [
+        lambda: found["ring"] * ((strategy.cp - 1) * (3 + again)),
+        lambda: found["heads"] * (2 * (2 + again)),
+    ]
     there_and_back = found["dispatch"] + found["gather"] if mixtures else Transfer.nothing(system)
     return Communication(
         tensor=found["tensor"] * ((2 + again) * _average(model, _reductions)),
@@ -159,5 +185,7 @@ def communication(
         weights=weights,
         embedding=found["embedding"] * model.tied_embeddings[1],
         boundary=found["boundary"],
-        leaves=relax.minimum((strategy.pp - 1) * jnp.sum(found["boundary"].sent[1:]) * strategy.tp / residual, 1.0),
+        leaves=relax.minimum(
+            (strategy.pp - 1) * jnp.sum(found["boundary"].sent[1:]) * strategy.tp / residual, 1.0
+        ),
     )

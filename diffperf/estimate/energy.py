@@ -4,8 +4,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from diffperf.estimate.collectives import Transfer
-from diffperf.estimate.machine import Work
+from diffperf.estimate.kernels.roofline import Work
+from diffperf.estimate.network.collectives import Transfer
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
 
@@ -23,7 +23,9 @@ class Energy(eqx.Module):
         return self.compute + self.memory + self.network + self.static
 
 
-def energy(system: System, precision: Float[Array, " precisions"], work: Work, transfer: Transfer, time: Scalar) -> Energy:
+def energy(
+    system: System, precision: Float[Array, " precisions"], work: Work, transfer: Transfer, time: Scalar
+) -> Energy:
     """Energy of `work` and `transfer` on every device (averages) within `time` seconds."""
     accelerator, devices = system.accelerator, system.n_devices
     per_byte = jnp.stack([level.energy for level in accelerator.memory[1:]])

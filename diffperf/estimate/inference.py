@@ -4,11 +4,11 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.cost.ownership import Cost, run_cost
-from diffperf.estimate.collectives import Group, Request, Transfer, transfers
 from diffperf.estimate.communication import strides
 from diffperf.estimate.energy import Energy, energy
+from diffperf.estimate.kernels.roofline import Machine, Work
 from diffperf.estimate.layer import LayerWork, Pass, inference_layers
-from diffperf.estimate.machine import Machine, Work
+from diffperf.estimate.network.collectives import Group, Request, Transfer, transfers
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
 from diffperf.relax import Exact, Relaxation
@@ -31,7 +31,14 @@ class PassTime(eqx.Module):
 
     @property
     def total(self) -> Scalar:
-        return self.matmul + self.attention + self.elementwise + self.head + self.tensor_parallel + self.pipeline_transfers
+        return (
+            self.matmul
+            + self.attention
+            + self.elementwise
+            + self.head
+            + self.tensor_parallel
+            + self.pipeline_transfers
+        )
 
 
 class PassReport(Readable):
@@ -71,7 +78,9 @@ def _passes(
     logits = head(model, strategy.tp, strategy.global_batch / strategy.dp)  # of one token of every sequence
     layers, gemms = inference_layers(model, strategy, machine, passes, {"head": logits})
     apart = strides(strategy)
-    residuals = {name: one.sequences * one.queries * model.hidden * machine.activation for name, one in passes.items()}
+    residuals = {
+        name: one.sequences * one.queries * model.hidden * machine.activation for name, one in passes.items()
+    }
     # Two all-reduces a layer, one after attention and one after the MLP (arXiv 1909.08053 §3).
     requests = {}
     for name, bytes_ in residuals.items():
@@ -81,13 +90,21 @@ def _passes(
 
     def one(name: str) -> tuple[PassTime, Energy]:
         tensor = found[f"tensor {name}"] * (2 * model.depth)
-        return _pass(model, system, strategy, layers[name] * model.depth, logits, tensor, found[f"boundary {name}"])
+        return _pass(
+            model, system, strategy, layers[name] * model.depth, logits, tensor, found[f"boundary {name}"]
+        )
 
     return {name: one(name) for name in passes}
 
 
 def _pass(
-    model: Model, system: System, strategy: Strategy, layers: LayerWork, logits: Work, tensor_parallel: Transfer, send: Transfer
+    model: Model,
+    system: System,
+    strategy: Strategy,
+    layers: LayerWork,
+    logits: Work,
+    tensor_parallel: Transfer,
+    send: Transfer,
 ) -> tuple[PassTime, Energy]:
     """One pass from the work of all layers and the communication between them."""
     transfers = send * (strategy.pp - 1)
@@ -106,7 +123,12 @@ def _pass(
 
 def _prompt(strategy: Strategy) -> Pass:
     """The prompts of all sequences of a replica."""
-    return Pass(strategy.global_batch / strategy.dp, strategy.sequence_length, strategy.sequence_length, generating=False)
+    return Pass(
+        strategy.global_batch / strategy.dp,
+        strategy.sequence_length,
+        strategy.sequence_length,
+        generating=False,
+    )
 
 
 def _token(strategy: Strategy) -> Pass:
@@ -146,7 +168,9 @@ def decode(model: Model, system: System, strategy: Strategy, relax: Relaxation |
     return _report(breakdown, spent, strategy.global_batch, model, system, strategy, relax)
 
 
-def generate(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> GenerationReport:
+def generate(
+    model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None
+) -> GenerationReport:
     """Prefill, then `output_length` − 1 decode passes over a growing context.
 
     Decode time is affine in the context as long as no operator changes what bounds it, so the sum over the passes is their
@@ -158,7 +182,10 @@ def generate(model: Model, system: System, strategy: Strategy, relax: Relaxation
     passes = strategy.output_length - 1
     time = first.total + passes * each.total
     spent = Energy(
-        *(getattr(first_energy, part) + passes * getattr(each_energy, part) for part in ("compute", "memory", "network", "static"))
+        *(
+            getattr(first_energy, part) + passes * getattr(each_energy, part)
+            for part in ("compute", "memory", "network", "static")
+        )
     )
     tokens = strategy.global_batch * strategy.output_length
     cost = run_cost(system, time, spent.total, relax)

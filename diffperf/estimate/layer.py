@@ -9,10 +9,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from diffperf.estimate.attention import context_passes, context_work, generation_work, softmax_elements
-from diffperf.estimate.elementwise import as_fused, stream_work
-from diffperf.estimate.gemm import gemm_work
-from diffperf.estimate.machine import Machine, Work, together
+from diffperf.estimate.kernels.attention import (
+    context_passes,
+    context_work,
+    generation_work,
+    softmax_elements,
+)
+from diffperf.estimate.kernels.elementwise import as_fused, stream_work
+from diffperf.estimate.kernels.gemm import gemm_work
+from diffperf.estimate.kernels.roofline import Machine, Work, together
 from diffperf.quantity import Scalar
 from diffperf.relax import choose, possible
 from diffperf.workload.model import Layers, Model
@@ -66,7 +71,9 @@ class LayerTables(eqx.Module):
     linear: Gemms
     core: AttentionCore | None  # none where a recurrence takes its place
     scores: Gemms | None  # of standard attention
-    softmax: tuple[Float[Array, "kinds 2"], Float[Array, "kinds 2"]]  # of standard attention or a recurrence, each pass
+    softmax: tuple[
+        Float[Array, "kinds 2"], Float[Array, "kinds 2"]
+    ]  # of standard attention or a recurrence, each pass
     forward: Float[Array, "kinds kernels"]
     backward: Float[Array, "kinds kernels"]
 
@@ -76,7 +83,13 @@ class LayerTables(eqx.Module):
 
 
 def layer_tables(
-    model: Model, strategy: Strategy, sequences: Scalar, queries: Scalar, context: Scalar, *, generating: bool = False
+    model: Model,
+    strategy: Strategy,
+    sequences: Scalar,
+    queries: Scalar,
+    context: Scalar,
+    *,
+    generating: bool = False,
 ) -> list[LayerTables]:
     """`queries` new tokens of each of `sequences` sequences in layers of every structure."""
     tokens = sequences * queries / strategy.cp
@@ -85,9 +98,15 @@ def layer_tables(
         if layers.recurrence is None:
             core = attention_core(layers, strategy, sequences, queries, context, generating=generating)
             scores = core.gemms
-            softmax = tuple(softmax_elements(core, layers.dropout[1], backward=backward) for backward in (False, True))
+            softmax = tuple(
+                softmax_elements(core, layers.dropout[1], backward=backward) for backward in (False, True)
+            )
         else:
-            core, scores, softmax = None, None, tuple(recurrence_kernels(layers, strategy, sequences, queries))
+            core, scores, softmax = (
+                None,
+                None,
+                tuple(recurrence_kernels(layers, strategy, sequences, queries)),
+            )
         return LayerTables(
             layers.count / model.depth,
             linear_layers(layers, model.hidden, strategy, tokens),
@@ -129,14 +148,19 @@ def training_layers(
             f"inputs {i}": layers.linear.input_gradient,
             f"weights {i}": layers.linear.weight_gradient,
         }
-        streams = streams | {f"forward {i}": layers.forward * fused_bytes, f"backward {i}": layers.backward * fused_bytes}
+        streams = streams | {
+            f"forward {i}": layers.forward * fused_bytes,
+            f"backward {i}": layers.backward * fused_bytes,
+        }
         if standard and layers.scores is not None:
             gemms |= {f"scores {i}": layers.scores, f"gradients of scores {i}": layers.scores.backward}
         if standard or layers.core is None:
             streams |= {f"softmax {i}": layers.softmax[0], f"gradients of softmax {i}": layers.softmax[1]}
     products, moved = together(gemm_work, machine, gemms), together(stream_work, machine, streams)
     attending = {i: layers.core for i, layers in groups if layers.core is not None}
-    cores = together(context_passes, machine, attending) if attending and possible(strategy.attention, 1) else {}
+    cores = (
+        together(context_passes, machine, attending) if attending and possible(strategy.attention, 1) else {}
+    )
 
     def attention(i: int, layers: LayerTables, backward: bool) -> Work:
         which = "gradients of " if backward else ""
@@ -145,21 +169,32 @@ def training_layers(
 
         def fused():
             work = jax.tree.map(lambda leaf: jnp.sum(leaf * layers.share, axis=-1), cores[i][int(backward)])
-            return Work(work.time + (1 + backward) * _ring(strategy, machine) * jnp.sum(layers.share), work.flops, work.traffic)
+            return Work(
+                work.time + (1 + backward) * _ring(strategy, machine) * jnp.sum(layers.share),
+                work.flops,
+                work.traffic,
+            )
 
         return _attention(
             strategy,
-            lambda: layers.average(products[f"{which}scores {i}"]) + layers.average(moved[f"{which}softmax {i}"]),
+            lambda: (
+                layers.average(products[f"{which}scores {i}"]) + layers.average(moved[f"{which}softmax {i}"])
+            ),
             fused,
         )
 
     def layer_pass(i: int, layers: LayerTables, backward: bool) -> LayerWork:
         parts = ("inputs", "weights") if backward else ("forward",)
         matmul = _sum([layers.average(products[f"{part} {i}"]) for part in parts])
-        elementwise = layers.average(moved[f"{'backward' if backward else 'forward'} {i}"]) * machine.elementwise_kernels
+        elementwise = (
+            layers.average(moved[f"{'backward' if backward else 'forward'} {i}"])
+            * machine.elementwise_kernels
+        )
         return LayerWork(matmul, attention(i, layers, backward), elementwise)
 
-    forward, backward = (_sum([layer_pass(i, layers, which) for i, layers in groups]) for which in (False, True))
+    forward, backward = (
+        _sum([layer_pass(i, layers, which) for i, layers in groups]) for which in (False, True)
+    )
     weights = _sum([layers.average(products[f"weights {i}"]) for i, layers in groups])
     return LayerStep(forward, backward, weights, recomputed(forward, strategy)), products, moved
 
@@ -175,7 +210,10 @@ def recomputed(forward: LayerWork, strategy: Strategy) -> Work:
     def selective():
         return choose(strategy.attention, [lambda: forward.attention, lambda: nothing])
 
-    return choose(strategy.recompute, [lambda: nothing, selective, lambda: forward.total]) * strategy.recompute_share
+    return (
+        choose(strategy.recompute, [lambda: nothing, selective, lambda: forward.total])
+        * strategy.recompute_share
+    )
 
 
 class Pass(eqx.Module):
@@ -206,7 +244,11 @@ def inference_layers(
     streams = {}
     for key, layers in tables.items():
         attends = layers.core is not None
-        gemms = gemms | {("linear", key): layers.linear} | ({("scores", key): layers.scores} if standard and attends else {})
+        gemms = (
+            gemms
+            | {("linear", key): layers.linear}
+            | ({("scores", key): layers.scores} if standard and attends else {})
+        )
         streams[key] = layers.forward * as_fused(machine)
         streams |= {("softmax", key): layers.softmax[0]} if standard or not attends else {}
     products, moved = together(gemm_work, machine, gemms), together(stream_work, machine, streams)
@@ -225,5 +267,8 @@ def inference_layers(
         elementwise = layers.average(moved[key]) * machine.elementwise_kernels
         return LayerWork(layers.average(products["linear", key]), attention, elementwise)
 
-    works = {name: _sum([layer(key, layers) for key, layers in tables.items() if key[0] == name]) for name in passes}
+    works = {
+        name: _sum([layer(key, layers) for key, layers in tables.items() if key[0] == name])
+        for name in passes
+    }
     return works, products

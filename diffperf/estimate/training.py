@@ -7,8 +7,8 @@ from jaxtyping import Array, Float
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.communication import Communication, communication
 from diffperf.estimate.energy import Energy, energy
+from diffperf.estimate.kernels.roofline import Machine, Work, waiting
 from diffperf.estimate.layer import LayerStep, training_layers
-from diffperf.estimate.machine import Machine, Work, waiting
 from diffperf.hardware.accelerator import width
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
@@ -50,7 +50,13 @@ class StepTime(eqx.Module):
     @property
     def total(self) -> Scalar:
         compute = self.matmul + self.attention + self.elementwise + self.recompute + self.host + self.head
-        network = self.tensor_parallel + self.context_parallel + self.expert_parallel + self.pipeline_transfers + self.data_parallel
+        network = (
+            self.tensor_parallel
+            + self.context_parallel
+            + self.expert_parallel
+            + self.pipeline_transfers
+            + self.data_parallel
+        )
         return compute + network + self.pipeline_bubble + self.offload + self.optimizer
 
 
@@ -79,10 +85,14 @@ def model_flops(model: Model, tokens: Scalar, context: Scalar) -> Scalar:
         if kind.recurrence is not None:  # as many elements as tokens, and no scores
             return 2 * kind.active_matrices(model.hidden)
         seen = smaller(context * jnp.ones_like(kind.window), kind.window)
-        return 2 * kind.active_matrices(model.hidden) + 2 * seen * kind.heads * (kind.head_dim + kind.value_dim)
+        return 2 * kind.active_matrices(model.hidden) + 2 * seen * kind.heads * (
+            kind.head_dim + kind.value_dim
+        )
 
     layers = sum(kind.count * forward(kind) for kind in model.layers)
-    ahead = model.mtp_layers * (forward(model.layers[-1]) + 4 * model.hidden**2 + 2 * model.embedding_parameters)
+    ahead = model.mtp_layers * (
+        forward(model.layers[-1]) + 4 * model.hidden**2 + 2 * model.embedding_parameters
+    )
     return 3 * tokens * (layers + 2 * model.embedding_parameters + ahead)
 
 
@@ -134,22 +144,30 @@ def _exposed(communication: Scalar, hides: Scalar, overlap: Array, relax: Relaxa
     return choose(overlap, [lambda: communication, lambda: relax.excess(communication, hides)])
 
 
-def _host_times(model: Model, system: System, strategy: Strategy, owned: Scalar, relax: Relaxation) -> tuple[Scalar, Scalar]:
+def _host_times(
+    model: Model, system: System, strategy: Strategy, owned: Scalar, relax: Relaxation
+) -> tuple[Scalar, Scalar]:
     """Seconds of a step to carry activations to host memory and back, and gradients there and weights back for its optimizer."""
     per_byte = inverse(system.host_bandwidth)
     kept = stage_activation_bytes(model, system, strategy, relax) * strategy.micro_batches
     carried = strategy.offload_activations * kept
-    states = owned * strategy.offload_optimizer * (width(strategy.gradient_precision) + strategy.kept_weight_width)
+    states = (
+        owned * strategy.offload_optimizer * (width(strategy.gradient_precision) + strategy.kept_weight_width)
+    )
     return 2 * carried * per_byte, states * per_byte
 
 
 def _owned(strategy: Strategy, parameters: StageParameters, relax: Relaxation) -> Scalar:
     """Parameters that a device updates."""
-    ranks = (zero_ranks(strategy, replicas, relax) for replicas in (strategy.replicas, strategy.expert_replicas))
+    ranks = (
+        zero_ranks(strategy, replicas, relax) for replicas in (strategy.replicas, strategy.expert_replicas)
+    )
     return parameters.times(*(kept_share(strategy, 1, of) for of in ranks))
 
 
-def training_step(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> TrainingReport:
+def training_step(
+    model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None
+) -> TrainingReport:
     """One optimizer step over `strategy.global_batch` sequences.
 
     The slowest stage works through all micro-batches; filling and draining the pipeline leaves it idle for the schedule's bubble.
@@ -167,13 +185,17 @@ def training_step(model: Model, system: System, strategy: Strategy, relax: Relax
 
     fullest, last = stage_layers(model, strategy, relax)
     exposed = _layer_communication(told, work.layer, strategy, relax)
-    stage, waits = _stage_pass(work.layer, exposed, fullest, *_launches(told, model, system, strategy, relax), strategy)
+    stage, waits = _stage_pass(
+        work.layer, exposed, fullest, *_launches(told, model, system, strategy, relax), strategy
+    )
     # Where other stages take longer than the last, it waits for them as if it had more layers.
     of_layer = work.layer.work.time + exposed.total + waits
     last = larger(last, relax.excess(fullest, work.head.time * strategy.balanced_head[1] * inverse(of_layer)))
     # Layers that the slowest stage runs in a step: modules that predict further tokens are on the last.
     passes = micro_batches * (last + model.mtp_layers)
-    transfers = told.boundary * (2 * chunks * micro_batches)  # every chunk boundary, once forward and once backward
+    transfers = told.boundary * (
+        2 * chunks * micro_batches
+    )  # every chunk boundary, once forward and once backward
     data_parallel = _data_parallel(told, work.layer, exposed, fullest, system, strategy, relax)
     activations, states = _host_times(model, system, strategy, owned, relax)
     compute = passes * work.layer.work.time
@@ -215,7 +237,9 @@ class _LayerTimes(eqx.Module):
         return self.tensor + self.context + self.experts
 
 
-def _layer_communication(told: Communication, layer: LayerStep, strategy: Strategy, relax: Relaxation) -> _LayerTimes:
+def _layer_communication(
+    told: Communication, layer: LayerStep, strategy: Strategy, relax: Relaxation
+) -> _LayerTimes:
     """Tensor-parallel communication hides under matrix products, the ring of keys and values under attention, the dispatch to
     experts under another micro-batch's layer."""
     matmul = layer.forward.matmul.time + layer.backward.matmul.time
@@ -231,16 +255,25 @@ def _layer_communication(told: Communication, layer: LayerStep, strategy: Strate
     )
 
 
-def _launches(told: Communication, model: Model, system: System, strategy: Strategy, relax: Relaxation) -> tuple[Scalar, Scalar]:
+def _launches(
+    told: Communication, model: Model, system: System, strategy: Strategy, relax: Relaxation
+) -> tuple[Scalar, Scalar]:
     """Seconds that the host takes to launch the kernels of one pass of a layer, and that a forward pass waits for it to read how
     many tokens are routed to each expert; experts of a set capacity do not ask."""
     stack = system.stack
     stalls = told.leaves * relax.minimum(strategy.tp - 1, 1.0) * strategy.tp * stack.rank_stall
-    return stack.dispatch + stalls, jnp.where(strategy.capacity_factor > 0, 0.0, model.routed_share * stack.routing_wait)
+    return stack.dispatch + stalls, jnp.where(
+        strategy.capacity_factor > 0, 0.0, model.routed_share * stack.routing_wait
+    )
 
 
 def _stage_pass(
-    layer: LayerStep, exposed: _LayerTimes, layers: Scalar, launch: Scalar, routing: Scalar, strategy: Strategy
+    layer: LayerStep,
+    exposed: _LayerTimes,
+    layers: Scalar,
+    launch: Scalar,
+    routing: Scalar,
+    strategy: Strategy,
 ) -> tuple[StagePass, Scalar]:
     """A stage's passes of one micro-batch, half of the communication in either; and how long each of its layers waits for the host.
 
@@ -249,12 +282,20 @@ def _stage_pass(
     half, again = exposed.total / 2, strategy.recompute[2] * strategy.recompute_share
     forward, backward = layer.forward.total.time + half, layer.backward.total.time + layer.again.time + half
     waits = waiting(forward, launch) + routing, waiting(backward, (1 + again) * launch)
-    stage = StagePass(layers * (forward + waits[0]), layers * (backward + waits[1]), layers * layer.weight_gradients.time)
+    stage = StagePass(
+        layers * (forward + waits[0]), layers * (backward + waits[1]), layers * layer.weight_gradients.time
+    )
     return stage, sum(waits)
 
 
 def _data_parallel(
-    told: Communication, layer: LayerStep, exposed: _LayerTimes, layers: Scalar, system, strategy: Strategy, relax: Relaxation
+    told: Communication,
+    layer: LayerStep,
+    exposed: _LayerTimes,
+    layers: Scalar,
+    system,
+    strategy: Strategy,
+    relax: Relaxation,
 ) -> Scalar:
     """Seconds of a step that gradient reduction and weight gathering take and nothing hides, and by which they slow what does.
 
@@ -274,7 +315,14 @@ def _data_parallel(
 
 
 def _report(
-    model: Model, system: System, strategy: Strategy, machine: Machine, breakdown: StepTime, memory: Memory, work: Work, sent
+    model: Model,
+    system: System,
+    strategy: Strategy,
+    machine: Machine,
+    breakdown: StepTime,
+    memory: Memory,
+    work: Work,
+    sent,
 ) -> TrainingReport:
     """The report of a step: `work` and `sent` are those of an average device."""
     time, length = breakdown.total, strategy.sequence_length

@@ -53,7 +53,13 @@ def full_path(inputs: eqx.Module, path: str, file: str = "command line", key: st
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise ConfigError(file, key, f'"{path}", which ends {len(matches)} paths', "one input", f"write one of: {_few(matches)}")
+        raise ConfigError(
+            file,
+            key,
+            f'"{path}", which ends {len(matches)} paths',
+            "one input",
+            f"write one of: {_few(matches)}",
+        )
     hint = _nearest(inputs, path) or "start the path with model., system. or strategy."
     raise ConfigError(file, key, f'unknown name "{path}"', "a path into the inputs", hint)
 
@@ -78,4 +84,10 @@ def check_phase(phase: Any, file: str, key: str) -> str:
     if phase in PHASES:
         return phase
     near = difflib.get_close_matches(str(phase), PHASES, n=1)
-    raise ConfigError(file, key, f'"{phase}"', "one of " + ", ".join(PHASES), f'did you mean "{near[0]}"?' if near else "name one")
+    raise ConfigError(
+        file,
+        key,
+        f'"{phase}"',
+        "one of " + ", ".join(PHASES),
+        f'did you mean "{near[0]}"?' if near else "name one",
+    )

@@ -49,5 +49,7 @@ class TableReader:
             raise self.error(key, found, f"at least one {key}", f"write [[{key}]] before its keys")
         for index, table in enumerate(tables):
             if not isinstance(table, dict):
-                raise self.error(f"{key}[{index}]", repr(table), "a table", f"write [[{key}]] before its keys")
+                raise self.error(
+                    f"{key}[{index}]", repr(table), "a table", f"write [[{key}]] before its keys"
+                )
         return tables

@@ -64,13 +64,21 @@ def sensitivities(
     relax, inputs = Exact() if relax is None else relax, Inputs(model, system, strategy)
     known = report_outputs(inputs, phase)
     if output not in known:
-        raise ConfigError("command line", "output", f'"{output}"', f"an output of {phase}", did_you_mean(output, list(known)))
+        raise ConfigError(
+            "command line",
+            "output",
+            f'"{output}"',
+            f"an output of {phase}",
+            did_you_mean(output, list(known)),
+        )
     parts = {group: getattr(inputs, group) for group in GROUPS}
     varied = {group: part for group, part in parts.items() if group in groups}
     fixed = {group: part for group, part in parts.items() if group not in groups}
     at, slopes = jax.device_get(_elasticities(varied, fixed, phase, output, relax))
     if at == 0:
-        raise ConfigError("command line", "output", f"{output} = 0", "an output that is not zero", "ask for another one")
+        raise ConfigError(
+            "command line", "output", f"{output} = 0", "an output that is not zero", "ask for another one"
+        )
     found = [
         Sensitivity(f"{group}.{path}", declared, float(value), float(numeric(slopes[group])[path][1] / at))
         for group, part in varied.items()

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from diffperf.hardware.attention import AttentionKernels
+from diffperf.hardware.attention_kernels import AttentionKernels
 from diffperf.hardware.package import Package
 from diffperf.quantity import Label, Scalar, label, quantity
 
@@ -32,7 +32,9 @@ class MatrixFormat(eqx.Module):
     """How fast the whole device multiplies matrices with operands of one format, and what the kernels for it cost."""
 
     rate: Scalar = quantity("FLOP/s", "peak dense matrix rate", bounds=(1e9, 1e18))
-    efficiency: Scalar = quantity("", "reachable fraction of the rate in large GEMMs", bounds=(0.05, 1.0), calibratable=True)
+    efficiency: Scalar = quantity(
+        "", "reachable fraction of the rate in large GEMMs", bounds=(0.05, 1.0), calibratable=True
+    )
     k_latency: Scalar = quantity(
         "s",
         "least time a tile takes per element of the K dimension, however small the tile: the pipeline of its main loop",
@@ -40,7 +42,9 @@ class MatrixFormat(eqx.Module):
         default=7e-10,
         calibratable=True,
     )
-    split_k: Scalar = quantity("", "parts that the kernels may split the K dimension in", bounds=(1, 64), default=4, integer=True)
+    split_k: Scalar = quantity(
+        "", "parts that the kernels may split the K dimension in", bounds=(1, 64), default=4, integer=True
+    )
     conversion_latency: Scalar = quantity(
         "s",
         "time the kernels that convert 16-bit activations to this format take whatever their size (formats under 16 bits)",
@@ -94,30 +98,45 @@ class MemoryLevel(eqx.Module):
 
     name: Label = label("what paths call the level: smem, l2, hbm …")
     capacity: Scalar = quantity("byte", "capacity over the whole device", bounds=(1e4, 1e14))
-    bandwidth: Scalar = quantity("byte/s", "peak sequential bandwidth over the whole device", bounds=(1e9, 1e16))
+    bandwidth: Scalar = quantity(
+        "byte/s", "peak sequential bandwidth over the whole device", bounds=(1e9, 1e16)
+    )
     latency: Scalar = quantity("s", "time to the first byte", bounds=(1e-9, 1e-4))
     energy: Scalar = quantity("J/byte", "energy to move one byte to the level inside", bounds=(1e-14, 1e-9))
-    efficiency: Scalar = quantity("", "reachable fraction of the bandwidth", bounds=(0.05, 1.0), default=0.85, calibratable=True)
+    efficiency: Scalar = quantity(
+        "", "reachable fraction of the bandwidth", bounds=(0.05, 1.0), default=0.85, calibratable=True
+    )
 
 
 class Accelerator(eqx.Module):
     """One device. `memory` runs from the innermost level to device memory; capacities and bandwidths are whole-device totals."""
 
     name: Label = label("identifier, such as a100-sxm4-80gb")
-    compute_units: Scalar = quantity("", "compute units (SM, CU, core) that share the peak rate", bounds=(1, 1e4), integer=True)
+    compute_units: Scalar = quantity(
+        "", "compute units (SM, CU, core) that share the peak rate", bounds=(1, 1e4), integer=True
+    )
     matrix: MatrixFormats
     vector: Scalar = quantity("FLOP/s", "peak rate outside the matrix units, fp32", bounds=(1e9, 1e17))
     memory: tuple[MemoryLevel, ...]
-    compute_energy: Scalar = quantity("J/FLOP", "energy of one FLOP with 16-bit operands", bounds=(1e-14, 1e-10))
+    compute_energy: Scalar = quantity(
+        "J/FLOP", "energy of one FLOP with 16-bit operands", bounds=(1e-14, 1e-10)
+    )
     static_power: Scalar = quantity("W", "power drawn whatever the device does", bounds=(0.1, 1e4))
     power_limit: Scalar = quantity("W", "thermal design power", bounds=(1, 1e5))
     kernel_latency: Scalar = quantity(
-        "s", "time of the shortest kernel among others: ramp, drain, dependency", bounds=(1e-8, 1e-3), calibratable=True
+        "s",
+        "time of the shortest kernel among others: ramp, drain, dependency",
+        bounds=(1e-8, 1e-3),
+        calibratable=True,
     )
     attention: AttentionKernels
     package: Package
     cluster: Scalar = quantity(
-        "", "compute units that fetch operands they share once (multicast in a cluster)", bounds=(1, 64), default=1, integer=True
+        "",
+        "compute units that fetch operands they share once (multicast in a cluster)",
+        bounds=(1, 64),
+        default=1,
+        integer=True,
     )
 
     @property

@@ -4,8 +4,8 @@ import equinox as eqx
 
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.network import NetworkTier
-from diffperf.hardware.stack import Stack
 from diffperf.quantity import Label, Scalar, label, quantity
+from diffperf.software.stack import Stack
 
 
 class Prices(eqx.Module):
@@ -20,7 +20,9 @@ class Prices(eqx.Module):
     pue: Scalar = quantity("", "facility power over device power", bounds=(1, 5), kind="price")
     host_power: Scalar = quantity("W", "host, network and fans, per device", bounds=(0.1, 1e5), kind="price")
     lifetime: Scalar = quantity("s", "straight-line depreciation time", bounds=(1e6, 1e9), kind="price")
-    utilization: Scalar = quantity("", "fraction of the lifetime in which the system earns", bounds=(0.05, 1), kind="price")
+    utilization: Scalar = quantity(
+        "", "fraction of the lifetime in which the system earns", bounds=(0.05, 1), kind="price"
+    )
 
 
 class System(eqx.Module):

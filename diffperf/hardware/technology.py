@@ -50,15 +50,25 @@ class Technology(eqx.Module):
         "FLOP/s/mm^2", "bf16 matrix rate per area of compute units at nominal voltage", bounds=(1e9, 1e14)
     )
     speed: Scalar = quantity("", "clock at nominal voltage over the template's", bounds=(0.1, 10))
-    sram_density: Scalar = quantity("byte/mm^2", "cache per area, tags and routing included", bounds=(1e4, 1e8))
-    uncore_fraction: Scalar = quantity("", "die area that is neither compute, cache nor PHY", bounds=(0.01, 0.8))
-    die_to_die_fraction: Scalar = quantity("", "die area added by die-to-die links when there are several dies", bounds=(1e-3, 0.5))
+    sram_density: Scalar = quantity(
+        "byte/mm^2", "cache per area, tags and routing included", bounds=(1e4, 1e8)
+    )
+    uncore_fraction: Scalar = quantity(
+        "", "die area that is neither compute, cache nor PHY", bounds=(0.01, 0.8)
+    )
+    die_to_die_fraction: Scalar = quantity(
+        "", "die area added by die-to-die links when there are several dies", bounds=(1e-3, 0.5)
+    )
     nominal_voltage: Scalar = quantity("V", "supply voltage", bounds=(0.3, 1.5))
     threshold_voltage: Scalar = quantity("V", "threshold voltage", bounds=(0.05, 0.29))
     alpha: Scalar = quantity("", "velocity-saturation exponent", bounds=(1, 2))
-    compute_energy: Scalar = quantity("J/FLOP", "energy of one bf16 FLOP at nominal voltage", bounds=(1e-15, 1e-10))
+    compute_energy: Scalar = quantity(
+        "J/FLOP", "energy of one bf16 FLOP at nominal voltage", bounds=(1e-15, 1e-10)
+    )
     sram_energy: Scalar = quantity("J/byte", "energy of one byte from the cache", bounds=(1e-14, 1e-9))
-    static_density: Scalar = quantity("W/mm^2", "static power per die area at nominal voltage", bounds=(1e-4, 5))
+    static_density: Scalar = quantity(
+        "W/mm^2", "static power per die area at nominal voltage", bounds=(1e-4, 5)
+    )
     memory: MemoryTechnology
     link: LinkTechnology
 
@@ -121,7 +131,8 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
     die = used / (1 - technology.uncore_fraction) * (1 + several * technology.die_to_die_fraction)
 
     edge = (
-        design.memory_stacks * technology.memory.phy_edge + design.network_bandwidth / technology.link.edge_density
+        design.memory_stacks * technology.memory.phy_edge
+        + design.network_bandwidth / technology.link.edge_density
     ) / design.dies
     rate = design.compute_units * unit_rate * speed
     power = (
@@ -200,13 +211,17 @@ def _sped_up(formats: MatrixFormats, scale: Scalar) -> MatrixFormats:
 
 
 def _scaled(level: MemoryLevel, *, capacity: Scalar, bandwidth: Scalar) -> MemoryLevel:
-    return eqx.tree_at(lambda m: (m.capacity, m.bandwidth), level, (level.capacity * capacity, level.bandwidth * bandwidth))
+    return eqx.tree_at(
+        lambda m: (m.capacity, m.bandwidth), level, (level.capacity * capacity, level.bandwidth * bandwidth)
+    )
 
 
 def system_of(design: ChipDesign, technology: Technology, template: System) -> System:
     """The template system with its accelerators replaced by the design, and its innermost tier run at the design's bandwidth."""
     inner, *outer = template.network
-    tier = eqx.tree_at(lambda t: (t.bandwidth, t.energy), inner, (design.network_bandwidth, technology.link.energy))
+    tier = eqx.tree_at(
+        lambda t: (t.bandwidth, t.energy), inner, (design.network_bandwidth, technology.link.energy)
+    )
     accelerator = accelerator_of(design, technology, template.accelerator)
     return eqx.tree_at(lambda s: (s.accelerator, s.network), template, (accelerator, (tier, *outer)))
 
@@ -225,14 +240,21 @@ def design_of(system: System, technology: Technology) -> ChipDesign:
 
 
 def split_die(
-    die_area: Scalar, fractions: Float[Array, "4"], dies: Scalar, voltage: Scalar, technology: Technology, template: Accelerator
+    die_area: Scalar,
+    fractions: Float[Array, "4"],
+    dies: Scalar,
+    voltage: Scalar,
+    technology: Technology,
+    template: Accelerator,
 ) -> ChipDesign:
     """The design whose dies of `die_area` mm² are split by `fractions` (compute, cache, memory PHY, network PHY; on the simplex).
 
     The inverse view of `chip`: what is not uncore or die-to-die links is divided, and each share buys what its density gives.
     """
     several = jnp.clip(dies - 1, 0.0, 1.0)
-    usable = dies * die_area * (1 - technology.uncore_fraction) / (1 + several * technology.die_to_die_fraction)
+    usable = (
+        dies * die_area * (1 - technology.uncore_fraction) / (1 + several * technology.die_to_die_fraction)
+    )
     unit_rate = template.matrix.bf16.rate / template.compute_units
     return ChipDesign(
         compute_units=usable * fractions[0] * technology.compute_density / (unit_rate * technology.speed),

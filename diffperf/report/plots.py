@@ -23,7 +23,18 @@ FORMATS = (".png", ".svg", ".pdf")
 
 INK, FAINT = "#1f2933", "#d5dbe1"
 BLUE, ORANGE, RED, GREY = "#2f6db5", "#e08a2e", "#c8443a", "#9aa5b1"
-PALETTE = ("#2f6db5", "#5b9bd5", "#8cc0e8", "#3d9a8b", "#7fc6a4", "#b5d99c", "#e9c46a", "#e08a2e", "#c8443a", "#8e6bb0")
+PALETTE = (
+    "#2f6db5",
+    "#5b9bd5",
+    "#8cc0e8",
+    "#3d9a8b",
+    "#7fc6a4",
+    "#b5d99c",
+    "#e9c46a",
+    "#e08a2e",
+    "#c8443a",
+    "#8e6bb0",
+)
 STYLE = {
     "font.size": 10,
     "axes.titlesize": 11,
@@ -45,7 +56,9 @@ def check_format(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         hint = did_you_mean(path.suffix.lower(), FORMATS)
-        raise ConfigError("command line", "--plot", f'"{path}"', "a file name ending in " + ", ".join(FORMATS), hint)
+        raise ConfigError(
+            "command line", "--plot", f'"{path}"', "a file name ending in " + ", ".join(FORMATS), hint
+        )
     return path
 
 
@@ -73,7 +86,11 @@ def bare(axes: Axes, *, keep: str = "bottom") -> None:
 
 def _parts(module: eqx.Module) -> list[tuple[str, float, str]]:
     """(label, value, unit) of the parts of a whole that are more than a millionth of it."""
-    named = [(declared.doc, float(value), declared.unit) for path, (declared, value) in outputs(module).items() if "." not in path]
+    named = [
+        (declared.doc, float(value), declared.unit)
+        for path, (declared, value) in outputs(module).items()
+        if "." not in path
+    ]
     whole = sum(value for label, value, _ in named if label != "total")
     return [(label, value, unit) for label, value, unit in named if label != "total" and value > 1e-6 * whole]
 
@@ -125,7 +142,15 @@ def _memory_bar(axes: Axes, memory: eqx.Module) -> None:
     for index, (label, value) in enumerate(pair for pair in named.values() if pair[1] > 0):
         axes.bar(0, value, bottom=top, width=0.6, color=_apart(index), label=_brief(label))
         if value > 0.045 * height:
-            axes.text(0, top + value / 2, units.show(value, "byte", 3), ha="center", va="center", fontsize=9, color="white")
+            axes.text(
+                0,
+                top + value / 2,
+                units.show(value, "byte", 3),
+                ha="center",
+                va="center",
+                fontsize=9,
+                color="white",
+            )
         top += value
     over = peak > capacity
     colour = RED if over else INK
@@ -141,7 +166,9 @@ def _memory_bar(axes: Axes, memory: eqx.Module) -> None:
     axes.yaxis.set_major_formatter(_axis_of("byte"))
     bare(axes, keep="left")
     handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.legend(
+        handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5)
+    )
 
 
 # Parts of a report that break its time down, and what they are called above a figure.
@@ -153,7 +180,9 @@ def breakdown(report: eqx.Module, title: str = "") -> Figure:
     names = [name for name in _BREAKDOWNS if hasattr(report, name) and has_total(getattr(report, name))]
     parts = [_parts(getattr(report, name)) for name in names]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, max(4.2, 0.42 * sum(map(len, parts)) + 1.2 * len(parts))), layout="constrained")
+        figure = Figure(
+            figsize=(11, max(4.2, 0.42 * sum(map(len, parts)) + 1.2 * len(parts))), layout="constrained"
+        )
         ratios = [len(rows) for rows in parts]
         grid = figure.add_gridspec(len(names), 2, width_ratios=(3.2, 1), height_ratios=ratios)
         for row, (name, rows) in enumerate(zip(names, parts, strict=True)):
@@ -170,7 +199,9 @@ def _percent(value: float) -> str:
 
 def input_name(path: str) -> str:
     """A path as a short name: what it is of, and what it is."""
-    return " ".join(path.replace("_", " ").split(".")[-2:]).removeprefix("system ").removeprefix("accelerator ")
+    return (
+        " ".join(path.replace("_", " ").split(".")[-2:]).removeprefix("system ").removeprefix("accelerator ")
+    )
 
 
 def tornado(found: Sequence, title: str = "", limit: int = 12) -> Figure:
@@ -186,8 +217,18 @@ def tornado(found: Sequence, title: str = "", limit: int = 12) -> Figure:
         reach = largest or 1.0
         for row, one in enumerate(shown):
             axes.barh(row, one.elasticity, color=ORANGE if one.elasticity > 0 else BLUE, height=0.68)
-            beside = {"xytext": (4 if one.elasticity > 0 else -4, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
-            axes.annotate(_percent(one.elasticity), (one.elasticity, row), ha="left" if one.elasticity > 0 else "right", **beside)
+            beside = {
+                "xytext": (4 if one.elasticity > 0 else -4, 0),
+                "textcoords": "offset points",
+                "va": "center",
+                "fontsize": 9,
+            }
+            axes.annotate(
+                _percent(one.elasticity),
+                (one.elasticity, row),
+                ha="left" if one.elasticity > 0 else "right",
+                **beside,
+            )
         labels = [f"{input_name(one.path)}  ({units.show(one.value, one.declared.unit, 3)})" for one in shown]
         axes.set_yticks(range(len(shown)), labels)
         axes.set_ylim(len(shown) - 0.4, -0.6)
@@ -201,7 +242,9 @@ def tornado(found: Sequence, title: str = "", limit: int = 12) -> Figure:
     return figure
 
 
-def package_cost(cost: eqx.Module, areas: np.ndarray, totals: np.ndarray, die_area: float, title: str = "") -> Figure:
+def package_cost(
+    cost: eqx.Module, areas: np.ndarray, totals: np.ndarray, die_area: float, title: str = ""
+) -> Figure:
     """What a package costs, piece by piece, and how that grows with the die: `totals` in USD at `areas` in mm²."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11, 4.2), layout="constrained")
@@ -209,7 +252,13 @@ def package_cost(cost: eqx.Module, areas: np.ndarray, totals: np.ndarray, die_ar
         _waterfall(left, _parts(cost), f"One package: {units.show(cost.total, 'USD')}")
         right.plot(areas, totals, color=BLUE, linewidth=2)
         right.plot([die_area], [float(cost.total)], "o", color=ORANGE, markersize=8)
-        right.annotate(f"{die_area:.0f} mm²", (die_area, float(cost.total)), xytext=(-8, 8), textcoords="offset points", ha="right")
+        right.annotate(
+            f"{die_area:.0f} mm²",
+            (die_area, float(cost.total)),
+            xytext=(-8, 8),
+            textcoords="offset points",
+            ha="right",
+        )
         right.set_title("Package cost by die area")
         right.set_xlabel("area of one compute die (mm²)")
         right.set_ylim(0, 1.15 * float(np.max(totals)))
@@ -234,11 +283,38 @@ def scatter(
         size = float(np.clip(4e4 / max(len(fits), 1), 1.5, 18))
         for chosen, colour, label in ((~fits, FAINT, "out of memory"), (fits, BLUE, "fits memory")):
             if chosen.any():
-                axes.scatter(x[0][chosen], y[0][chosen], s=size, color=colour, label=label, linewidths=0, rasterized=True)
+                axes.scatter(
+                    x[0][chosen],
+                    y[0][chosen],
+                    s=size,
+                    color=colour,
+                    label=label,
+                    linewidths=0,
+                    rasterized=True,
+                )
         if best is not None:
-            axes.plot(*best, "o", markersize=11, markerfacecolor="none", markeredgecolor=ORANGE, markeredgewidth=2.2, zorder=3)
-            axes.annotate("best", best, xytext=(0, -16), textcoords="offset points", ha="center", color=ORANGE, weight="bold")
-        for axis, (values, declared, _), scale in ((axes.xaxis, x, axes.set_xscale), (axes.yaxis, y, axes.set_yscale)):
+            axes.plot(
+                *best,
+                "o",
+                markersize=11,
+                markerfacecolor="none",
+                markeredgecolor=ORANGE,
+                markeredgewidth=2.2,
+                zorder=3,
+            )
+            axes.annotate(
+                "best",
+                best,
+                xytext=(0, -16),
+                textcoords="offset points",
+                ha="center",
+                color=ORANGE,
+                weight="bold",
+            )
+        for axis, (values, declared, _), scale in (
+            (axes.xaxis, x, axes.set_xscale),
+            (axes.yaxis, y, axes.set_yscale),
+        ):
             if values.size and values.min() > 0 and values.max() > 5 * values.min():
                 scale("log")
                 axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -253,7 +329,9 @@ def scatter(
     return figure
 
 
-def predicted_against_measured(groups: dict[str, tuple[np.ndarray, np.ndarray]], label: str, title: str = "") -> Figure:
+def predicted_against_measured(
+    groups: dict[str, tuple[np.ndarray, np.ndarray]], label: str, title: str = ""
+) -> Figure:
     """Predictions over measurements, (predicted, measured) by group, on logarithmic scales with the band of ±10 %."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.5, 6), layout="constrained")
@@ -265,8 +343,20 @@ def predicted_against_measured(groups: dict[str, tuple[np.ndarray, np.ndarray]],
         size = float(np.clip(4e4 / both.size, 4, 30))
         for index, (name, (predicted, measured)) in enumerate(groups.items()):
             colour = matplotlib.colormaps["tab20"](index % 20)
-            axes.scatter(measured, predicted, s=size, color=colour, alpha=0.7, label=name, linewidths=0, rasterized=True)
-        for axis, scale, limits in ((axes.xaxis, axes.set_xscale, axes.set_xlim), (axes.yaxis, axes.set_yscale, axes.set_ylim)):
+            axes.scatter(
+                measured,
+                predicted,
+                s=size,
+                color=colour,
+                alpha=0.7,
+                label=name,
+                linewidths=0,
+                rasterized=True,
+            )
+        for axis, scale, limits in (
+            (axes.xaxis, axes.set_xscale, axes.set_xlim),
+            (axes.yaxis, axes.set_yscale, axes.set_ylim),
+        ):
             scale("log")
             limits(*ends)
             axis.set_minor_formatter(NullFormatter())
@@ -275,7 +365,13 @@ def predicted_against_measured(groups: dict[str, tuple[np.ndarray, np.ndarray]],
         axes.set_ylabel(f"{label} predicted")
         axes.grid(color=FAINT, linewidth=0.6)
         axes.set_axisbelow(True)
-        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, markerscale=float(np.sqrt(40 / size)))
+        axes.legend(
+            frameon=False,
+            loc="center left",
+            bbox_to_anchor=(1.0, 0.5),
+            fontsize=9,
+            markerscale=float(np.sqrt(40 / size)),
+        )
         axes.set_title(title)
     return figure
 
@@ -283,13 +379,21 @@ def predicted_against_measured(groups: dict[str, tuple[np.ndarray, np.ndarray]],
 def calibration(found, title: str = "") -> Figure:
     """What a calibration did to the errors: row by row over the measured time, and how many rows lie within an error.
 
-    `found` is a `diffperf.explore.calibrate.Calibrated`.
+    `found` is a `diffperf.explore.calibrate.calibrate.Calibrated`.
     """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(13, 4.8), layout="constrained")
         rows, shares = figure.subplots(1, 2, width_ratios=(1.5, 1))
         size = float(np.clip(4e4 / len(found.times), 4, 30))
-        rows.scatter(found.times, np.exp(found.before), s=size, color=FAINT, linewidths=0, label="as configured", rasterized=True)
+        rows.scatter(
+            found.times,
+            np.exp(found.before),
+            s=size,
+            color=FAINT,
+            linewidths=0,
+            label="as configured",
+            rasterized=True,
+        )
         for index, kind in enumerate(sorted(set(found.kinds))):
             chosen = found.kinds == kind
             points = found.times[chosen], np.exp(found.held_out[chosen])
@@ -297,14 +401,23 @@ def calibration(found, title: str = "") -> Figure:
             colour = PALETTE[(7 * index) % len(PALETTE)]
             rows.scatter(*points, s=size, color=colour, linewidths=0, alpha=0.7, label=name, rasterized=True)
             for side in (-1, 1):
-                rows.axhline(np.exp(side * np.median(found.half_width[chosen])), color=colour, linewidth=1, linestyle=(0, (4, 2)))
+                rows.axhline(
+                    np.exp(side * np.median(found.half_width[chosen])),
+                    color=colour,
+                    linewidth=1,
+                    linestyle=(0, (4, 2)),
+                )
         rows.axhline(1, color=INK, linewidth=0.8)
         rows.set_xscale("log")
         rows.set_yscale("log")
-        reach = float(np.clip(np.quantile(np.abs(np.concatenate([found.before, found.held_out])), 0.995), 0.2, 3.0))
+        reach = float(
+            np.clip(np.quantile(np.abs(np.concatenate([found.before, found.held_out])), 0.995), 0.2, 3.0)
+        )
         rows.set_ylim(np.exp(-1.1 * reach), np.exp(1.1 * reach))
         rows.xaxis.set_major_formatter(_axis_of("s"))
-        rows.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if reach > 1 else (1, 1.2, 1.5, 2, 3, 4, 6, 8)))
+        rows.yaxis.set_major_locator(
+            LogLocator(subs=(1, 2, 5) if reach > 1 else (1, 1.2, 1.5, 2, 3, 4, 6, 8))
+        )
         rows.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         for axis in (rows.xaxis, rows.yaxis):
             axis.set_minor_formatter(NullFormatter())
@@ -317,7 +430,9 @@ def calibration(found, title: str = "") -> Figure:
             (found.held_out, ORANGE, "cross-validated"),
         ):
             errors = np.sort(np.abs(np.expm1(residuals)))
-            shares.plot(errors, np.arange(1, len(errors) + 1) / len(errors), color=colour, linewidth=1.8, label=name)
+            shares.plot(
+                errors, np.arange(1, len(errors) + 1) / len(errors), color=colour, linewidth=1.8, label=name
+            )
         for share in (0.5, 0.9):
             shares.axhline(share, color=FAINT, linewidth=1, zorder=0)
         shares.set_xlim(0, 1.2 * float(np.quantile(np.abs(np.expm1(found.before)), 0.9)) + 0.02)
@@ -334,7 +449,7 @@ def calibration(found, title: str = "") -> Figure:
 def codesign(found, title: str = "") -> Figure:
     """How a co-design search went, where the design's time goes beside the baseline's, and how full its constraints are.
 
-    `found` is a `diffperf.explore.codesign.Codesign`.
+    `found` is a `diffperf.explore.codesign.search.Codesign`.
     """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(15, 4.8), layout="constrained")
@@ -356,7 +471,14 @@ def _convergence(axes: Axes, found) -> None:
     axes.axhline(1.0, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
     best = (found.objective / found.baseline_objective) ** found.study.sense
     axes.axhline(best, color=ORANGE, linewidth=1.4)
-    axes.annotate(f"{best:.3f}", (iterations[-1], best), xytext=(0, -12), textcoords="offset points", ha="right", color=ORANGE)
+    axes.annotate(
+        f"{best:.3f}",
+        (iterations[-1], best),
+        xytext=(0, -12),
+        textcoords="offset points",
+        ha="right",
+        color=ORANGE,
+    )
     axes.annotate("baseline", (0, 1.0), xytext=(0, 4), textcoords="offset points", color=GREY, fontsize=9)
     changes = [i for i in range(1, len(found.trace)) if _stage(found, i) != _stage(found, i - 1)]
     for begin in [0, *changes]:
@@ -382,18 +504,26 @@ def _compared(axes: Axes, found) -> None:
     rows = [[float(value) for _, (_, value) in outputs(getattr(report, name)).items()] for report in reports]
     labels = [declared.doc for declared, _ in outputs(getattr(reports[0], name)).values()]
     whole = sum(value for label, value in zip(labels, rows[0], strict=True) if label != "total")
-    shown = [(label, pair) for label, *pair in zip(labels, *rows, strict=True) if label != "total" and max(pair) > 0.004 * whole]
+    shown = [
+        (label, pair)
+        for label, *pair in zip(labels, *rows, strict=True)
+        if label != "total" and max(pair) > 0.004 * whole
+    ]
     for index, (label, pair) in enumerate(shown):
         axes.bar((0, 1), pair, bottom=tops, width=0.62, color=PALETTE[index % len(PALETTE)], label=label)
         tops += pair
     for x, top in enumerate(tops):
-        axes.annotate(units.show(top, "s", 3), (x, top), xytext=(0, 3), textcoords="offset points", ha="center")
+        axes.annotate(
+            units.show(top, "s", 3), (x, top), xytext=(0, 3), textcoords="offset points", ha="center"
+        )
     axes.set_xticks((0, 1), ("baseline", "design"))
     axes.set_title(_BREAKDOWNS[name])
     axes.set_ylim(0, 1.1 * tops.max())
     axes.yaxis.set_major_formatter(_axis_of("s"))
     handles, names = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], names[::-1], frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.legend(
+        handles[::-1], names[::-1], frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5)
+    )
     bare(axes, keep="left")
 
 

@@ -30,7 +30,9 @@ def show(value: Any, declared: Quantity | Choice) -> str:
     if isinstance(declared, Choice):
         if array.max() == 1.0 and array.sum() == 1.0:
             return declared.alternatives[int(array.argmax())]
-        return " + ".join(f"{w:.3g} {name}" for name, w in zip(declared.alternatives, array, strict=True) if w)
+        return " + ".join(
+            f"{w:.3g} {name}" for name, w in zip(declared.alternatives, array, strict=True) if w
+        )
     if array.ndim:
         low, high = units.show(array.min(), declared.unit), units.show(array.max(), declared.unit)
         return f"[{' '.join(map(str, array.shape))} values, {low} to {high}]"
@@ -41,7 +43,14 @@ def table(module: eqx.Module, title: str = ""):
     """A rich table of a module: one row a quantity, nested modules as sections; parts of a whole get their share and a bar."""
     from rich.table import Table
 
-    result = Table(title=title or None, show_header=False, box=None, pad_edge=False, title_justify="left", title_style="bold")
+    result = Table(
+        title=title or None,
+        show_header=False,
+        box=None,
+        pad_edge=False,
+        title_justify="left",
+        title_style="bold",
+    )
     for _ in range(3):
         result.add_column()
     _add_rows(result, module, "")
@@ -102,7 +111,11 @@ def as_dict(module: eqx.Module) -> dict[str, Any]:
         if isinstance(value, eqx.Module):
             result[field.name] = as_dict(value)
         elif isinstance(value, tuple):
-            members = [(segment(member, index), member) for index, member in enumerate(value) if isinstance(member, eqx.Module)]
+            members = [
+                (segment(member, index), member)
+                for index, member in enumerate(value)
+                if isinstance(member, eqx.Module)
+            ]
             result[field.name] = {name: as_dict(member) for name, member in members}
         elif isinstance(value, Label):
             result[field.name] = str(value)

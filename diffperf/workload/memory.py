@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.hardware.accelerator import width
-from diffperf.hardware.stack import Stack
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
 from diffperf.relax import Relaxation, choose, larger, largest
+from diffperf.software.stack import Stack
 from diffperf.workload.model import Layers, Model
 from diffperf.workload.operators import expert_load, inner_elements, routed_tokens, sequence_shards
 from diffperf.workload.schedule import copies, in_flight, stage_layers
@@ -95,7 +95,10 @@ def _attention_elements(layers: Layers, strategy: Strategy) -> Scalar:
         return 5 * heads * layers.head_dim
     if layers.latent is None:
         return 2 * (heads + layers.kv_heads_on_rank(strategy.tp)) * layers.head_dim
-    latents = 2 * (layers.latent.query_rank + layers.latent.kv_rank) / sequence_shards(strategy) + layers.latent.rotary_dim
+    latents = (
+        2 * (layers.latent.query_rank + layers.latent.kv_rank) / sequence_shards(strategy)
+        + layers.latent.rotary_dim
+    )
     return 2 * heads * (layers.head_dim + layers.value_dim) + latents
 
 
@@ -107,7 +110,9 @@ class LayerActivations(eqx.Module):
     again: Scalar  # what the backward pass computes again
 
 
-def layer_activations(layers: Layers, model: Model, strategy: Strategy, stack: Stack | None = None) -> LayerActivations:
+def layer_activations(
+    layers: Layers, model: Model, strategy: Strategy, stack: Stack | None = None
+) -> LayerActivations:
     """What one layer keeps of one micro-batch for its backward pass.
 
     A stack may keep more than Megatron-LM's fusions, and the inputs of its column-parallel layers whole.
@@ -140,7 +145,9 @@ def _layers_bytes(model: Model, strategy: Strategy, stack: Stack) -> tuple[Scala
     of_each = jax.vmap(layer_activations, in_axes=(0, None, None, None))
     groups = [(group.count, of_each(group, model, strategy, stack)) for group in model.kinds]
     kept = sum(jnp.sum(count * layer.kept) for count, layer in groups) / model.depth
-    working = [largest(larger(layer.again, strategy.offload_activations * layer.whole)) for _, layer in groups]
+    working = [
+        largest(larger(layer.again, strategy.offload_activations * layer.whole)) for _, layer in groups
+    ]
     return kept, largest(jnp.stack(working))
 
 
@@ -178,7 +185,9 @@ def _one_stage(strategy: Strategy, relax: Relaxation) -> Scalar:
     return 1 - relax.minimum(strategy.pp - 1, 1.0)
 
 
-def _parameters(model: Model, strategy: Strategy, layers: Scalar, embeddings: Scalar, heads: Scalar) -> StageParameters:
+def _parameters(
+    model: Model, strategy: Strategy, layers: Scalar, embeddings: Scalar, heads: Scalar
+) -> StageParameters:
     """Those of a stage's layers, average ones, and of some input embeddings and vocabulary projections.
 
     Modules that predict further tokens lie beside the vocabulary projection.
@@ -190,7 +199,8 @@ def _parameters(model: Model, strategy: Strategy, layers: Scalar, embeddings: Sc
     ahead = 2 * model.hidden**2 + last.dense_parameters(model.hidden)
     tables = (embeddings + heads) * model.embedding_parameters
     return StageParameters(
-        (dense + tables + further * ahead) / strategy.tp + embeddings * model.learned_positions * model.hidden,
+        (dense + tables + further * ahead) / strategy.tp
+        + embeddings * model.learned_positions * model.hidden,
         (routed + further * last.routed_parameters(model.hidden)) / (strategy.experts_tp * strategy.ep),
     )
 
@@ -201,7 +211,9 @@ def stage_parameters(model: Model, strategy: Strategy, relax: Relaxation) -> Sta
     With one stage a tied embedding is stored once; with more, the first and the last stage hold one each.
     """
     alone = _one_stage(strategy, relax)
-    return _parameters(model, strategy, model.depth / strategy.pp, jnp.ones_like(alone), alone * model.tied_embeddings[0])
+    return _parameters(
+        model, strategy, model.depth / strategy.pp, jnp.ones_like(alone), alone * model.tied_embeddings[0]
+    )
 
 
 def zero_ranks(strategy: Strategy, replicas: Scalar, relax: Relaxation) -> Scalar:
@@ -226,7 +238,9 @@ def training_memory(model: Model, system: System, strategy: Strategy, relax: Rel
     kept, working = _layers_bytes(model, strategy, system.stack)
     fullest, last_layers = stage_layers(model, strategy, relax)
     alone = _one_stage(strategy, relax)
-    ranks = [zero_ranks(strategy, replicas, relax) for replicas in (strategy.replicas, strategy.expert_replicas)]
+    ranks = [
+        zero_ranks(strategy, replicas, relax) for replicas in (strategy.replicas, strategy.expert_replicas)
+    ]
     tied = model.tied_embeddings
 
     def stage(position: Scalar, first: Scalar, last: Scalar) -> dict[str, Scalar]:
@@ -239,8 +253,12 @@ def training_memory(model: Model, system: System, strategy: Strategy, relax: Rel
         in_use = kept * layers * in_flight(strategy, relax, position) * (1 - strategy.offload_activations)
         return {
             "weights": twice * weights * strategy.kept_weight_width,
-            "gradients": twice * gradients * (width(strategy.gradient_precision) + system.stack.gradient_buffers),
-            "optimizer": optimizer * (strategy.optimizer_bytes + system.stack.optimizer_buffers) * (1 - strategy.offload_optimizer),
+            "gradients": twice
+            * gradients
+            * (width(strategy.gradient_precision) + system.stack.gradient_buffers),
+            "optimizer": optimizer
+            * (strategy.optimizer_bytes + system.stack.optimizer_buffers)
+            * (1 - strategy.offload_optimizer),
             "activations": in_use + working,
             "logits": heads * _logits_bytes(model, strategy),
             "gathered": _gathered_bytes(model, strategy),
@@ -254,7 +272,11 @@ def training_memory(model: Model, system: System, strategy: Strategy, relax: Rel
 
 def _gathered_bytes(model: Model, strategy: Strategy) -> Scalar:
     """What ZeRO-3 holds whole: the weights of the layer in use and of the next one, fetched ahead, and the gradients of one."""
-    dense = sum(kind.count * kind.dense_parameters(model.hidden) for kind in model.layers) / model.depth / strategy.tp
+    dense = (
+        sum(kind.count * kind.dense_parameters(model.hidden) for kind in model.layers)
+        / model.depth
+        / strategy.tp
+    )
     routed = sum(kind.count * kind.routed_parameters(model.hidden) for kind in model.layers) / model.depth
     layer = dense + routed / (strategy.experts_tp * strategy.ep)
     ahead = 1 + strategy.overlap_weights[1]

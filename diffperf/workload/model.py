@@ -16,7 +16,11 @@ class Mixture(eqx.Module):
     experts: Scalar = quantity("", "experts per layer", bounds=(1, 4096), integer=True)
     experts_per_token: Scalar = quantity("", "experts each token visits", bounds=(1, 64), integer=True)
     shared_ffn: Scalar = quantity(
-        "", "inner dimension of all experts together that every token visits, 0 for none", bounds=(0, 1e6), default=0, integer=True
+        "",
+        "inner dimension of all experts together that every token visits, 0 for none",
+        bounds=(0, 1e6),
+        default=0,
+        integer=True,
     )
 
 
@@ -26,15 +30,23 @@ class Latent(eqx.Module):
     A head's queries and keys have `head_dim` dimensions, of which `rotary_dim` carry positions and are shared by all keys.
     """
 
-    query_rank: Scalar = quantity("", "dimension of the queries' latent, 0 for none", bounds=(0, 1e5), integer=True)
-    kv_rank: Scalar = quantity("", "dimension of the latent of keys and values", bounds=(16, 1e5), integer=True)
-    rotary_dim: Scalar = quantity("", "dimensions of a query and a key that carry positions", bounds=(0, 1024), integer=True)
+    query_rank: Scalar = quantity(
+        "", "dimension of the queries' latent, 0 for none", bounds=(0, 1e5), integer=True
+    )
+    kv_rank: Scalar = quantity(
+        "", "dimension of the latent of keys and values", bounds=(16, 1e5), integer=True
+    )
+    rotary_dim: Scalar = quantity(
+        "", "dimensions of a query and a key that carry positions", bounds=(0, 1024), integer=True
+    )
     value_dim: Scalar = quantity("", "dimension of a head's values", bounds=(16, 1024), integer=True)
 
     def parameters(self, hidden: Scalar, heads: Scalar, head_dim: Scalar) -> Scalar:
         """Weights of the projections of queries, keys and values, without the output's."""
         through = larger(self.query_rank, 1e-30)
-        queries = jnp.where(self.query_rank > 0, (hidden + heads * head_dim) * through, hidden * heads * head_dim)
+        queries = jnp.where(
+            self.query_rank > 0, (hidden + heads * head_dim) * through, hidden * heads * head_dim
+        )
         keys_and_values = hidden * (self.kv_rank + self.rotary_dim)
         return queries + keys_and_values + self.kv_rank * heads * self.projected_dim(head_dim)
 
@@ -50,7 +62,9 @@ class Recurrence(eqx.Module):
     projections of the input, as wide as the query, key and value heads; the state h takes the place of the KV cache.
     """
 
-    state: Scalar = quantity("", "elements of the state per channel", bounds=(1, 1024), default=1, integer=True)
+    state: Scalar = quantity(
+        "", "elements of the state per channel", bounds=(1, 1024), default=1, integer=True
+    )
 
 
 class Layers(eqx.Module):
@@ -59,17 +73,30 @@ class Layers(eqx.Module):
     count: Scalar = quantity("", "layers of this kind", bounds=(1, 2000), integer=True)
     heads: Scalar = quantity("", "query heads", bounds=(1, 1024), integer=True)
     kv_heads: Scalar = quantity(
-        "", "key and value heads (grouped-query attention when fewer than heads)", bounds=(1, 1024), integer=True
+        "",
+        "key and value heads (grouped-query attention when fewer than heads)",
+        bounds=(1, 1024),
+        integer=True,
     )
     head_dim: Scalar = quantity("", "dimension of one head", bounds=(16, 1024), integer=True)
     ffn: Scalar = quantity("", "inner dimension of the MLP (of one expert)", bounds=(32, 1e6), integer=True)
     gated: Weights = switch("gated MLP with three matrices (SwiGLU) instead of two")
-    biases: Weights = switch("biases in linear layers and norms (LayerNorm instead of RMSNorm)", default=False)
+    biases: Weights = switch(
+        "biases in linear layers and norms (LayerNorm instead of RMSNorm)", default=False
+    )
     dropout: Weights = switch("dropout after attention and MLP, and on attention scores", default=False)
-    qkv_biases: Weights = switch("biases of the query, key and value projections where others have none", default=False)
-    parallel: Weights = switch("attention and MLP side by side, behind one norm (GPT-NeoX, PaLM)", default=False)
+    qkv_biases: Weights = switch(
+        "biases of the query, key and value projections where others have none", default=False
+    )
+    parallel: Weights = switch(
+        "attention and MLP side by side, behind one norm (GPT-NeoX, PaLM)", default=False
+    )
     window: Scalar = quantity(
-        "", "latest tokens that a query sees (sliding window)", bounds=(1, NO_WINDOW), default=NO_WINDOW, integer=True
+        "",
+        "latest tokens that a query sees (sliding window)",
+        bounds=(1, NO_WINDOW),
+        default=NO_WINDOW,
+        integer=True,
     )
     mixture: Mixture | None = None
     latent: Latent | None = None
@@ -114,7 +141,9 @@ class Layers(eqx.Module):
 
     def expert_parameters(self, hidden: Scalar) -> Scalar:
         """One expert, or the MLP."""
-        return self.mlp_matrices(hidden, self.ffn) + self.biases[1] * ((1 + self.gated[1]) * self.ffn + hidden)
+        return self.mlp_matrices(hidden, self.ffn) + self.biases[1] * (
+            (1 + self.gated[1]) * self.ffn + hidden
+        )
 
     def router_matrix(self, hidden: Scalar) -> Scalar:
         """Weights of the matrix that scores the experts for a token; none in a dense layer."""
@@ -122,7 +151,11 @@ class Layers(eqx.Module):
 
     def routed_parameters(self, hidden: Scalar) -> Scalar:
         """All experts that tokens are routed to; none in a dense layer."""
-        return jnp.zeros_like(hidden) if self.mixture is None else self.mixture.experts * self.expert_parameters(hidden)
+        return (
+            jnp.zeros_like(hidden)
+            if self.mixture is None
+            else self.mixture.experts * self.expert_parameters(hidden)
+        )
 
     def dense_parameters(self, hidden: Scalar) -> Scalar:
         """All of one layer but the experts that tokens are routed to: what expert parallelism does not split."""
@@ -140,7 +173,9 @@ class Layers(eqx.Module):
     def active_matrices(self, hidden: Scalar) -> Scalar:
         """Weights of the matrices that a token is multiplied with."""
         visited = self.experts_per_token * self.ffn + self.shared_ffn
-        return self.attention_matrices(hidden) + self.router_matrix(hidden) + self.mlp_matrices(hidden, visited)
+        return (
+            self.attention_matrices(hidden) + self.router_matrix(hidden) + self.mlp_matrices(hidden, visited)
+        )
 
 
 class Model(eqx.Module):
@@ -193,10 +228,14 @@ class Model(eqx.Module):
     def mtp_parameters(self) -> Scalar:
         """Modules that predict further tokens: projection, layer and norms (DeepSeek-V3, arXiv 2412.19437 §2.2); they share the
         embeddings."""
-        return self.mtp_layers * (2 * self.hidden**2 + self.layers[-1].parameters(self.hidden) + 3 * self.hidden)
+        return self.mtp_layers * (
+            2 * self.hidden**2 + self.layers[-1].parameters(self.hidden) + 3 * self.hidden
+        )
 
     @property
     def parameters(self) -> Scalar:
         """The parameters of the model itself: embeddings (once if tied), positions, layers and the final norm."""
-        embeddings = self.embedding_parameters * (1 + self.tied_embeddings[0]) + self.learned_positions * self.hidden
+        embeddings = (
+            self.embedding_parameters * (1 + self.tied_embeddings[0]) + self.learned_positions * self.hidden
+        )
         return embeddings + self.layer_parameters + self.hidden * (1 + self.layers[-1].biases[1])

@@ -27,7 +27,12 @@ class Gemms(eqx.Module):
     @classmethod
     def table(cls, *rows: tuple[Array, Array, Array, Array]) -> "Gemms":
         """From one (m, n, k, batch) an operator."""
-        return cls(*(jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column))) for column in zip(*rows, strict=True)))
+        return cls(
+            *(
+                jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column)))
+                for column in zip(*rows, strict=True)
+            )
+        )
 
     @property
     def flops(self) -> Float[Array, "..."]:
@@ -97,7 +102,9 @@ class AttentionCore(eqx.Module):
     @functools.cached_property
     def visible(self) -> Scalar:
         """Tokens that a query sees on average: with the causal mask query i of q sees context − q + i, or the window."""
-        beyond = larger(self.seen - (self.context - self.queries + 1), 0.0)  # of the last query's that the first cannot see
+        beyond = larger(
+            self.seen - (self.context - self.queries + 1), 0.0
+        )  # of the last query's that the first cannot see
         return self.seen - self.causal * beyond * (beyond + 1) * inverse(2 * self.queries)
 
     @functools.cached_property
@@ -127,7 +134,9 @@ class AttentionCore(eqx.Module):
     @functools.cached_property
     def kv_elements(self) -> Scalar:
         """Elements of K and V together that any query sees."""
-        return self.sequences * self.kv_heads * self.span * (self.head_dim + (1 - self.latent) * self.values_dim)
+        return (
+            self.sequences * self.kv_heads * self.span * (self.head_dim + (1 - self.latent) * self.values_dim)
+        )
 
     @functools.cached_property
     def gemms(self) -> Gemms:
@@ -200,7 +209,13 @@ def head(model: Model, tp: Scalar, tokens: Scalar) -> Gemms:
 
 
 def attention_core(
-    layers: Layers, strategy: Strategy, sequences: Scalar, queries: Scalar, context: Scalar, *, generating: bool = False
+    layers: Layers,
+    strategy: Strategy,
+    sequences: Scalar,
+    queries: Scalar,
+    context: Scalar,
+    *,
+    generating: bool = False,
 ) -> AttentionCore:
     """The attention core of one layer, its heads split over the tensor-parallel group, and its work over the context-parallel one.
 
@@ -211,7 +226,9 @@ def attention_core(
     ways = strategy.tp * strategy.cp
     heads, kv_heads = layers.heads / ways, layers.kv_heads_on_rank(strategy.tp) / strategy.cp
     if layers.latent is None:
-        return AttentionCore(sequences, queries, context, heads, kv_heads, layers.head_dim, window=layers.window)
+        return AttentionCore(
+            sequences, queries, context, heads, kv_heads, layers.head_dim, window=layers.window
+        )
     if generating:
         kept = layers.latent.kv_rank
         one = jnp.ones_like(heads)
@@ -220,7 +237,14 @@ def attention_core(
             window=layers.window, value_dim=kept, latent=one,
         )  # fmt: skip
     return AttentionCore(
-        sequences, queries, context, heads, heads, layers.head_dim, window=layers.window, value_dim=layers.value_dim
+        sequences,
+        queries,
+        context,
+        heads,
+        heads,
+        layers.head_dim,
+        window=layers.window,
+        value_dim=layers.value_dim,
     )
 
 
@@ -242,7 +266,9 @@ def inner_elements(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar
     return routed + tokens * layers.mixture.shared_ffn / strategy.tp
 
 
-def _activation_sizes(layers: Layers, model: Model, strategy: Strategy, tokens: Scalar) -> tuple[Scalar, Scalar, Scalar]:
+def _activation_sizes(
+    layers: Layers, model: Model, strategy: Strategy, tokens: Scalar
+) -> tuple[Scalar, Scalar, Scalar]:
     """Elements on one device of the residual stream, of the MLP's inner activation, and of what rotary embeddings rotate."""
     residual = tokens * model.hidden / sequence_shards(strategy)
     if layers.latent is None:
@@ -255,7 +281,9 @@ def _activation_sizes(layers: Layers, model: Model, strategy: Strategy, tokens: 
     return residual, inner_elements(layers, strategy, tokens), _rotary(model) * tokens * rotated
 
 
-def elementwise_forward(layers: Layers, model: Model, strategy: Strategy, tokens: Scalar) -> Float[Array, " kernels"]:
+def elementwise_forward(
+    layers: Layers, model: Model, strategy: Strategy, tokens: Scalar
+) -> Float[Array, " kernels"]:
     """Elements that each fused element-wise kernel of one layer's forward pass moves to or from device memory.
 
     Two norms (read, write), two residual additions with bias and dropout (read two, write one, and a one-byte mask), the MLP's
@@ -264,25 +292,43 @@ def elementwise_forward(layers: Layers, model: Model, strategy: Strategy, tokens
     """
     residual, inner, rotated = _activation_sizes(layers, model, strategy, tokens)
     add, second = (3 + 0.5 * layers.dropout[1]) * residual, 1 - layers.parallel[1]
-    kernels = [2 * residual, second * 2 * residual, add, second * add, (2 + layers.gated[1]) * inner, 2 * rotated]
+    kernels = [
+        2 * residual,
+        second * 2 * residual,
+        add,
+        second * add,
+        (2 + layers.gated[1]) * inner,
+        2 * rotated,
+    ]
     if layers.mixture is not None:
         copied = 2 * routed_tokens(layers, strategy, tokens) * model.hidden
         kernels += [copied, copied]
     return jnp.stack(kernels)
 
 
-def elementwise_backward(layers: Layers, model: Model, strategy: Strategy, tokens: Scalar) -> Float[Array, " kernels"]:
+def elementwise_backward(
+    layers: Layers, model: Model, strategy: Strategy, tokens: Scalar
+) -> Float[Array, " kernels"]:
     """As `elementwise_forward`, for the backward pass: each kernel reads its incoming gradient and saved input as well."""
     residual, inner, rotated = _activation_sizes(layers, model, strategy, tokens)
     add, second = (2 + 0.5 * layers.dropout[1]) * residual, 1 - layers.parallel[1]
-    kernels = [3 * residual, second * 3 * residual, add, second * add, (3 + 2 * layers.gated[1]) * inner, 2 * rotated]
+    kernels = [
+        3 * residual,
+        second * 3 * residual,
+        add,
+        second * add,
+        (3 + 2 * layers.gated[1]) * inner,
+        2 * rotated,
+    ]
     if layers.mixture is not None:
         copied = 2 * routed_tokens(layers, strategy, tokens) * model.hidden
         kernels += [copied, copied]
     return jnp.stack(kernels)
 
 
-def recurrence_kernels(layers: Layers, strategy: Strategy, sequences: Scalar, queries: Scalar) -> Float[Array, "2 kernels"]:
+def recurrence_kernels(
+    layers: Layers, strategy: Strategy, sequences: Scalar, queries: Scalar
+) -> Float[Array, "2 kernels"]:
     """Elements that the two kernels of an element-wise recurrence move, in the forward pass and in the backward pass.
 
     The scan over tokens reads f and c and writes h, its state on chip but at both ends of a pass; the output gate, with the norm
@@ -293,4 +339,6 @@ def recurrence_kernels(layers: Layers, strategy: Strategy, sequences: Scalar, qu
     channels = layers.heads * layers.head_dim / strategy.tp
     streamed = sequences * queries / strategy.cp * channels
     ends = 2 * layers.recurrence.state * sequences * channels
-    return jnp.stack([jnp.stack([3 * streamed + ends, 3 * streamed]), jnp.stack([6 * streamed + ends, 5 * streamed])])
+    return jnp.stack(
+        [jnp.stack([3 * streamed + ends, 3 * streamed]), jnp.stack([6 * streamed + ends, 5 * streamed])]
+    )

@@ -64,7 +64,9 @@ def _use(name: str, found: Array, possible: Iterable[float], otherwise: str) -> 
 def _multiples(found: Array, unit: Array) -> str:
     """The multiples of a unit on either side of a number, the nearer first."""
     times = max(1, math.floor(float(found) / float(unit)))
-    return _nearest(found, [times * float(unit), (times + 1) * float(unit)] if found > unit else [float(unit)])
+    return _nearest(
+        found, [times * float(unit), (times + 1) * float(unit)] if found > unit else [float(unit)]
+    )
 
 
 ALWAYS = ("training", "prefill", "decode", "generate")
@@ -116,7 +118,12 @@ def _not_whole(model: Model, system: System, strategy: Strategy) -> tuple[str, s
         left = float(system.n_devices) / (math.prod(given.values()) // degree)
         if left == round(left):
             found = f"{degree}, which leaves dp = {_n(strategy.dp)} of {_n(system.n_devices)} devices"
-            return f"strategy.{name}", found, expected, f"use {name} {_nearest(degree, filter(fits[name], _divisors(left)))}"
+            return (
+                f"strategy.{name}",
+                found,
+                expected,
+                f"use {name} {_nearest(degree, filter(fits[name], _divisors(left)))}",
+            )
     found = ", ".join(f"{name} {_n(getattr(strategy, name))}" for name in broken)
     return "strategy." + ", ".join(broken), found, expected, "change a degree"
 
@@ -139,7 +146,11 @@ def _head_shares(model: Model, strategy: Strategy) -> list[int]:
 def _expert_shares(model: Model, strategy: Strategy) -> list[int]:
     """Expert-parallel degrees that share out experts and the devices of a stage."""
     devices = round(float(strategy.tp * strategy.replicas))
-    return [ep for ep in _divisors(_common_experts(model)) if devices % (round(float(strategy.experts_tp)) * ep) == 0]
+    return [
+        ep
+        for ep in _divisors(_common_experts(model))
+        if devices % (round(float(strategy.experts_tp)) * ep) == 0
+    ]
 
 
 def _even_stages(model: Model, strategy: Strategy) -> list[int]:
@@ -150,8 +161,12 @@ def _even_stages(model: Model, strategy: Strategy) -> list[int]:
 
 def _fewer_chunks(model: Model, strategy: Strategy) -> str:
     """The most stages, and the most chunks of each, that have a layer."""
-    stages, chunks = (math.floor(float(model.depth / degree)) for degree in (strategy.virtual_stages, strategy.pp))
-    return f"pp {max(stages, 1)}" + (f" or virtual_stages {chunks}" if chunks and float(strategy.virtual_stages) > 1 else "")
+    stages, chunks = (
+        math.floor(float(model.depth / degree)) for degree in (strategy.virtual_stages, strategy.pp)
+    )
+    return f"pp {max(stages, 1)}" + (
+        f" or virtual_stages {chunks}" if chunks and float(strategy.virtual_stages) > 1 else ""
+    )
 
 
 RULES = (
@@ -182,7 +197,10 @@ RULES = (
     ),
     Rule(
         ALWAYS,
-        lambda m, n, s: (s.context_parallel[1] < 0.5) | _every([_divides(s.tp * s.cp, layers.heads) for layers in m.layers]),
+        lambda m, n, s: (
+            (s.context_parallel[1] < 0.5)
+            | _every([_divides(s.tp * s.cp, layers.heads) for layers in m.layers])
+        ),
         lambda m, n, s: (
             "strategy.cp",
             f"{_n(s.tp)}·{_n(s.cp)} tensor- and context-parallel ranks for {_n(_heads_that_need(m, s.tp * s.cp))} attention heads",
@@ -235,7 +253,9 @@ RULES = (
         lambda m, n, s: _every([_divides(s.ep, mixture.experts) for mixture in _mixtures(m)] or [s.ep <= 1]),
         lambda m, n, s: (
             "strategy.ep",
-            f"{_n(s.ep)} for {_n(_experts(m))} experts" if _mixtures(m) else f"{_n(s.ep)} for a model without experts",
+            f"{_n(s.ep)} for {_n(_experts(m))} experts"
+            if _mixtures(m)
+            else f"{_n(s.ep)} for a model without experts",
             "a divisor of the experts",
             _one_of(s.ep, _divisors(_common_experts(m))),
         ),
@@ -272,7 +292,10 @@ RULES = (
     ),
     Rule(
         TRAINING,
-        lambda m, n, s: (s.schedule[3] < 0.5) | (_divides(jnp.asarray(2.0), s.pp) & (s.micro_batches >= 2 * s.pp * (1 - 1e-6))),
+        lambda m, n, s: (
+            (s.schedule[3] < 0.5)
+            | (_divides(jnp.asarray(2.0), s.pp) & (s.micro_batches >= 2 * s.pp * (1 - 1e-6)))
+        ),
         lambda m, n, s: (
             "strategy.schedule",
             f"dualpipe with {_n(s.pp)} stages and {_n(s.micro_batches)} micro-batches",
@@ -347,7 +370,9 @@ def broken(model: Model, system: System, strategy: Strategy, phase: str = "train
     return sum(jnp.where(rule.holds(model, system, strategy), 0, 1) for rule in RULES if phase in rule.phases)
 
 
-def first_violation(model: Model, system: System, strategy: Strategy, phase: str = "training") -> tuple[str, str, str, str] | None:
+def first_violation(
+    model: Model, system: System, strategy: Strategy, phase: str = "training"
+) -> tuple[str, str, str, str] | None:
     """(key, found, expected, remedy) of the first broken rule, or None."""
     for rule in RULES:
         if phase in rule.phases and not bool(rule.holds(model, system, strategy)):

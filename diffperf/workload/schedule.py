@@ -65,7 +65,9 @@ def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 
     """
     after = (strategy.pp - 1) * (1 - position)
     chunks = relax.minimum(strategy.virtual_stages - 1, 1.0)
-    filling = (strategy.virtual_stages - 1) * strategy.pp + 1 + 2 * after  # chunks of an interleaved stage's warm-up and its own
+    filling = (
+        (strategy.virtual_stages - 1) * strategy.pp + 1 + 2 * after
+    )  # chunks of an interleaved stage's warm-up and its own
     held = 1 + after + chunks * (filling / strategy.virtual_stages - 1 - after)
     whole = jnp.ones_like(held)
     return choose(

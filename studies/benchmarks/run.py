@@ -27,7 +27,9 @@ import numpy as np
 import diffperf as dp
 from diffperf.quantity import Quantity, walk
 
-CALCULON = 2495  # configurations per core-second: strategy search of GPT-3 175B over 4,096 A100, logging silenced
+CALCULON = (
+    2495  # configurations per core-second: strategy search of GPT-3 175B over 4,096 A100, logging silenced
+)
 BLOCK = 512
 
 STRATEGY = {
@@ -39,7 +41,9 @@ STRATEGY = {
 def spread(module, count: int, seed: int):
     """`count` copies of a module, every number within its bounds and a factor 1.3 of the original."""
     random = np.random.default_rng(seed)
-    bounds = [declared.bounds if isinstance(declared, Quantity) else (0, 1) for _, declared, _ in walk(module)]
+    bounds = [
+        declared.bounds if isinstance(declared, Quantity) else (0, 1) for _, declared, _ in walk(module)
+    ]
     leaves, structure = jax.tree.flatten(module)
 
     def vary(leaf, limits):
@@ -48,7 +52,9 @@ def spread(module, count: int, seed: int):
         factors = random.uniform(1 / 1.3, 1.3, shape) if leaf.ndim == 0 else np.ones(shape)  # choices stay
         return jnp.asarray(np.clip(leaf * factors, *limits), dtype=jnp.float32)
 
-    return jax.tree.unflatten(structure, [vary(leaf, limits) for leaf, limits in zip(leaves, bounds, strict=True)])
+    return jax.tree.unflatten(
+        structure, [vary(leaf, limits) for leaf, limits in zip(leaves, bounds, strict=True)]
+    )
 
 
 def rate(function, batches, count: int) -> tuple[float, float]:
@@ -57,7 +63,9 @@ def rate(function, batches, count: int) -> tuple[float, float]:
     def blocks(leaf):
         return leaf.reshape((count // BLOCK, BLOCK, *leaf.shape[1:]))
 
-    mapped = jax.jit(lambda *trees: jax.lax.map(lambda block: jax.vmap(function)(*block), jax.tree.map(blocks, trees)))
+    mapped = jax.jit(
+        lambda *trees: jax.lax.map(lambda block: jax.vmap(function)(*block), jax.tree.map(blocks, trees))
+    )
     began = time.perf_counter()
     compiled = mapped.lower(*batches).compile()
     compile_seconds = time.perf_counter() - began
@@ -89,13 +97,27 @@ def speeds(count: int) -> list[tuple[str, float, float, float]]:
         return jax.value_and_grad(lambda s: dp.training_step(model, s, strategy).cost.run)(system)
 
     def gradient_smooth(system):
-        return jax.value_and_grad(lambda s: dp.training_step(model, s, strategy, dp.Smooth(50.0)).cost.run)(system)
+        return jax.value_and_grad(lambda s: dp.training_step(model, s, strategy, dp.Smooth(50.0)).cost.run)(
+            system
+        )
 
     return [
         ("exact estimates", *rate(forward, (systems,), count), 300_000),
-        ("exact estimates, strategies and choices varied too", *rate(forward_mixed, (systems, strategies), count), 300_000),
-        ("exact estimates with the gradient of every system input", *rate(gradient, (systems,), count), 50_000),
-        ("smooth estimates with the gradient of every system input", *rate(gradient_smooth, (systems,), count), 50_000),
+        (
+            "exact estimates, strategies and choices varied too",
+            *rate(forward_mixed, (systems, strategies), count),
+            300_000,
+        ),
+        (
+            "exact estimates with the gradient of every system input",
+            *rate(gradient, (systems,), count),
+            50_000,
+        ),
+        (
+            "smooth estimates with the gradient of every system input",
+            *rate(gradient_smooth, (systems,), count),
+            50_000,
+        ),
     ]
 
 
@@ -149,9 +171,16 @@ def main() -> None:
     dp.compile_quickly()
     lines = [f"{'float32, one core':58} {'per second':>12} {'/ floor':>8} {'/ Calculon':>10} {'compile':>9}"]
     for name, per_second, seconds, floor in speeds(1 << (14 if arguments.quick else 17)):
-        lines.append(f"{name:58} {per_second:12,.0f} {per_second / floor:7.1f}× {per_second / CALCULON:9.0f}× {seconds:7.1f} s")
+        lines.append(
+            f"{name:58} {per_second:12,.0f} {per_second / floor:7.1f}× {per_second / CALCULON:9.0f}× {seconds:7.1f} s"
+        )
     gpt = ("gpt3-175b", "dgx-a100", 64, STRATEGY)
-    deepseek = ("deepseek-v3", "gb200-nvl72", 256, {"pp": 4, "dp": 64, "ep": 64, "global_batch": 1024, "precision": "fp8"})
+    deepseek = (
+        "deepseek-v3",
+        "gb200-nvl72",
+        256,
+        {"pp": 4, "dp": 64, "ep": 64, "global_batch": 1024, "precision": "fp8"},
+    )
     cold, warm = command_line()
     lines.append("")
     lines.append(f"{'all cores':58} {'seconds':>12} {'/ limit':>8}")

@@ -14,11 +14,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from diffperf.explore.calibrate import Calibrated, calibrate
-from diffperf.explore.calibration_file import write_calibration
-from diffperf.explore.measurements import read_measurements
-from diffperf.explore.platforms import PLATFORMS
-from diffperf.explore.validate import Errors, validate
+from diffperf.explore.calibrate.calibrate import Calibrated, calibrate
+from diffperf.explore.calibrate.calibration_file import write_calibration
+from diffperf.explore.measured.platforms import PLATFORMS
+from diffperf.explore.measured.table import read_measurements
+from diffperf.explore.measured.validate import Errors, validate
 from diffperf.load import config_root
 from diffperf.report import plots
 
@@ -57,7 +57,9 @@ def percent(errors: Errors) -> str:
 
 def fitted_table(results: dict[str, Calibrated]) -> Table:
     rows = Table(title="median / 90th percentile of |predicted ÷ measured − 1|", box=None)
-    for index, name in enumerate(("hardware", "rows of", "n", "as configured", "fitted", "cross-validated", "in 90 % interval")):
+    for index, name in enumerate(
+        ("hardware", "rows of", "n", "as configured", "fitted", "cross-validated", "in 90 % interval")
+    ):
         rows.add_column(name, justify="right" if index > 1 else "left")
     for hardware, found in results.items():
         for name, errors in found.groups.items():
@@ -67,20 +69,30 @@ def fitted_table(results: dict[str, Calibrated]) -> Table:
     return rows
 
 
-def checked_table(results: dict[str, Calibrated], calibrations: dict[str, Path], present: dict[str, set[str]]) -> Table:
+def checked_table(
+    results: dict[str, Calibrated], calibrations: dict[str, Path], present: dict[str, set[str]]
+) -> Table:
     """Errors on the rows of sources that were not fitted."""
     rows = Table(title="sources that were not fitted: median / 90th percentile, bias", box=None)
     for index, name in enumerate(("hardware", "source", "n", "as configured", "calibrated", "bias")):
         rows.add_column(name, justify="right" if index > 1 else "left")
     for hardware in results:
-        unseen = [name for name in CHECKS if hardware in present[name] and DATA / f"{name}.csv" not in files_of(hardware, present)]
+        unseen = [
+            name
+            for name in CHECKS
+            if hardware in present[name] and DATA / f"{name}.csv" not in files_of(hardware, present)
+        ]
         for name in unseen:
             before, after = (
-                validate(DATA / f"{name}.csv", choice).summaries("hardware")[hardware].metrics.get("latency_s")
+                validate(DATA / f"{name}.csv", choice)
+                .summaries("hardware")[hardware]
+                .metrics.get("latency_s")
                 for choice in ("none", calibrations[hardware])
             )
             if after is not None:
-                rows.add_row(hardware, name, f"{after.n:,}", percent(before), percent(after), f"{after.bias:+.1%}")
+                rows.add_row(
+                    hardware, name, f"{after.n:,}", percent(before), percent(after), f"{after.bias:+.1%}"
+                )
     return rows
 
 

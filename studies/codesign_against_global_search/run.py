@@ -19,8 +19,8 @@ import numpy as np
 from scipy.optimize import Bounds as Box
 from scipy.optimize import NonlinearConstraint, differential_evolution
 
-from diffperf.explore.codesign import Codesign, Search, codesign
-from diffperf.explore.study import Study, load_study
+from diffperf.explore.codesign.problem import Study, load_study
+from diffperf.explore.codesign.search import Codesign, Search, codesign
 from diffperf.relax import Exact
 
 
@@ -45,8 +45,12 @@ def global_search(study: Study, evaluations: int, seed: int) -> tuple[float, np.
         key = u.tobytes()
         if key not in cache:
             x = np.where(scale[:, None], np.exp(u), u).T
-            padded = np.resize(x, (-(-len(x) // population) * population, len(low)))  # one shape: one compilation
-            parts = [tuple(map(np.asarray, scores(block))) for block in np.split(padded, len(padded) // population)]
+            padded = np.resize(
+                x, (-(-len(x) // population) * population, len(low))
+            )  # one shape: one compilation
+            parts = [
+                tuple(map(np.asarray, scores(block))) for block in np.split(padded, len(padded) // population)
+            ]
             objective, excess = (np.concatenate(part) for part in zip(*parts, strict=True))
             cache.clear()
             cache[key] = objective[: len(x)], excess[: len(x)]
@@ -78,7 +82,9 @@ def global_search(study: Study, evaluations: int, seed: int) -> tuple[float, np.
     return float(np.exp(result.fun)) if feasible else np.inf, x, spent
 
 
-def shadow_price_check(study: Study, found: Codesign, index: int, change: float = 5e-4) -> tuple[float, float]:
+def shadow_price_check(
+    study: Study, found: Codesign, index: int, change: float = 5e-4
+) -> tuple[float, float]:
     """(shadow price, finite difference of the optimum) of one limit, whole numbers held."""
     with jax.enable_x64(True):
         optima = []
@@ -97,7 +103,9 @@ def shadow_price_check(study: Study, found: Codesign, index: int, change: float 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--study", default="gpt3-175b-under-a100-budget")
-    parser.add_argument("--evaluations", type=float, default=50, help="of the global search, over those of codesign")
+    parser.add_argument(
+        "--evaluations", type=float, default=50, help="of the global search, over those of codesign"
+    )
     parser.add_argument("--quick", action="store_true", help="a global search of one hundredth the size")
     parser.add_argument("--out", type=Path, default=Path("out/codesign_against_global_search"))
     arguments = parser.parse_args()
@@ -107,17 +115,25 @@ def main() -> None:
     found = codesign(study)
     seconds = time.perf_counter() - began
     rows = [("codesign", found.objective / found.baseline_objective, found.evaluations, seconds, found.x)]
-    budget, seed, total = int(found.evaluations * arguments.evaluations / (100 if arguments.quick else 1)), 0, 0
+    budget, seed, total = (
+        int(found.evaluations * arguments.evaluations / (100 if arguments.quick else 1)),
+        0,
+        0,
+    )
     while total < budget:  # a population that has converged starts again from another seed
         began = time.perf_counter()
         with jax.enable_x64(True):
             objective, x, spent = global_search(study, budget - total, seed)
-        rows.append((f"differential evolution, seed {seed}", objective, spent, time.perf_counter() - began, x))
+        rows.append(
+            (f"differential evolution, seed {seed}", objective, spent, time.perf_counter() - began, x)
+        )
         seed, total = seed + 1, total + spent
 
     lines = [f"{'search':32} {'objective / baseline':>21} {'evaluations':>13} {'seconds':>8}  design"]
     for name, objective, spent, took, x in rows:
-        lines.append(f"{name:32} {objective:21.5f} {spent:13,} {took:8.1f}  {np.array2string(np.asarray(x), precision=4)}")
+        lines.append(
+            f"{name:32} {objective:21.5f} {spent:13,} {took:8.1f}  {np.array2string(np.asarray(x), precision=4)}"
+        )
     gap = rows[0][1] / min(row[1] for row in rows[1:]) - 1
     lines.append(
         f"gap to the best of {seed} global searches with {total / found.evaluations:.1f} times the evaluations: {gap:+.3%}"

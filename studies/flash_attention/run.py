@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 import diffperf as dp
-from diffperf.estimate.attention import attention_backward, attention_forward
-from diffperf.estimate.machine import Machine, Work
+from diffperf.estimate.kernels.attention import attention_backward, attention_forward
+from diffperf.estimate.kernels.roofline import Machine, Work
 from diffperf.estimate.training import TrainingReport
 from diffperf.quantity import replace
 from diffperf.relax import Exact
@@ -38,7 +38,11 @@ SECONDS_A_DAY = 86400.0
 
 
 # Training: attention kernel, and recomputation.
-METHODS = {"standard": ("standard", "none"), "standard, recomputed": ("standard", "selective"), "flash": ("flash", "none")}
+METHODS = {
+    "standard": ("standard", "none"),
+    "standard, recomputed": ("standard", "selective"),
+    "flash": ("flash", "none"),
+}
 COLOURS = {"standard": BLUE, "standard, recomputed": "#8cc0e8", "flash": ORANGE}
 
 
@@ -49,14 +53,18 @@ def one_hot(kernel: str) -> np.ndarray:
 def kernel_work(row: dict[str, str]) -> tuple:
     """Inputs of `passes` for a row. Where dropout is not stated it is taken to be on, as GPT-2 trains with it."""
     sizes = {name: float(row[name]) for name in ("batch", "heads", "head_dim", "length")}
-    return {name: jnp.asarray(value) for name, value in sizes.items()}, jnp.asarray(row["dropout"] != "false", float)
+    return {name: jnp.asarray(value) for name, value in sizes.items()}, jnp.asarray(
+        row["dropout"] != "false", float
+    )
 
 
 def passes(sizes: dict, dropout, kernel, machine: Machine) -> tuple[Work, Work]:
     """Forward and backward pass of the attention core, not causal, as measured."""
     heads, length = sizes["heads"], sizes["length"]
     core = AttentionCore(sizes["batch"], length, length, heads, heads, sizes["head_dim"], causal=0.0)
-    return attention_forward(core, dropout, machine, kernel), attention_backward(core, dropout, machine, kernel)
+    return attention_forward(core, dropout, machine, kernel), attention_backward(
+        core, dropout, machine, kernel
+    )
 
 
 def kernels(rows: list[dict[str, str]]) -> list[tuple[Work, Work]]:
@@ -65,7 +73,9 @@ def kernels(rows: list[dict[str, str]]) -> list[tuple[Work, Work]]:
     machine = Machine.of(system, dp.load_strategy({"precision": "fp16"}), Exact())
     sizes, dropout = stacked([kernel_work(row) for row in rows])
     choices = jnp.stack([one_hot(row["kernel"]) for row in rows])
-    found = each(lambda sizes, dropout, kernel: passes(sizes, dropout, kernel, machine), sizes, dropout, choices)
+    found = each(
+        lambda sizes, dropout, kernel: passes(sizes, dropout, kernel, machine), sizes, dropout, choices
+    )
     return [at(found, i) for i in range(len(rows))]
 
 
@@ -82,7 +92,10 @@ def figure_table(rows: list[dict[str, str]], works: list[tuple[Work, Work]]) -> 
     for row, work in zip(rows, works, strict=True):
         if row["gflops"]:
             both, version = work[0] + work[1], row["source"].split(" Figure")[0].removesuffix(" version,")
-            bytes_, measured = both.traffic[::-1] / 1e9, (float(row[name]) for name in ("gflops", "hbm_gb", "both_ms"))
+            bytes_, measured = (
+                both.traffic[::-1] / 1e9,
+                (float(row[name]) for name in ("gflops", "hbm_gb", "both_ms")),
+            )
             flops, gigabytes, milliseconds = measured
             time = 1e3 * both.time
             cells.append(
@@ -123,14 +136,20 @@ def layouts(lengths: list[int]) -> list[tuple[str, int, int]]:
     """(method, length, micro-batch): all powers of two that a device's share of the batch holds."""
     shares = {length: TOKENS // length // DEVICES for length in lengths}
     sizes = {length: [2**i for i in range(share.bit_length())] for length, share in shares.items()}
-    return [(method, length, size) for method, length in itertools.product(METHODS, lengths) for size in sizes[length]]
+    return [
+        (method, length, size)
+        for method, length in itertools.product(METHODS, lengths)
+        for size in sizes[length]
+    ]
 
 
 def train(cases: list[tuple[str, int, int]]) -> list[TrainingReport]:
     """Steps of GPT-2 medium, Megatron-LM with FlashAttention's first version."""
     model = dp.load_model("gpt2-medium")
     first = dp.load_system(SYSTEM, DEVICES, stack="flash-attention-1").stack.attention_efficiency
-    system = replace(dp.load_system(SYSTEM, DEVICES, stack="megatron-lm"), {"stack.attention_efficiency": first})
+    system = replace(
+        dp.load_system(SYSTEM, DEVICES, stack="megatron-lm"), {"stack.attention_efficiency": first}
+    )
     base = dp.load_strategy({"dp": DEVICES, "precision": "fp16", "overlap_gradients": False})
 
     def step(kernel, recompute, length, size) -> TrainingReport:
@@ -141,7 +160,11 @@ def train(cases: list[tuple[str, int, int]]) -> list[TrainingReport]:
     methods, lengths, sizes = zip(*cases, strict=True)
     recompute = [np.eye(3)[("none", "selective", "full").index(METHODS[name][1])] for name in methods]
     kernels_of = [one_hot(METHODS[name][0]) for name in methods]
-    reports = each(step, *map(np.array, (kernels_of, recompute)), *(np.array(column, float) for column in (lengths, sizes)))
+    reports = each(
+        step,
+        *map(np.array, (kernels_of, recompute)),
+        *(np.array(column, float) for column in (lengths, sizes)),
+    )
     return [at(reports, i) for i in range(len(cases))]
 
 
@@ -168,12 +191,16 @@ def training_table(best: Steps, published: dict[str, float]) -> Table:
         error = report.time / measured - 1 if measured else None
         attention = report.breakdown.attention / report.time
         peak, verdict = report.memory.peak / 1e9, "yes" if fits(report) else "no"
-        cells.append((length, method, size, report.time, measured, error, attention, report.mfu, peak, verdict))
+        cells.append(
+            (length, method, size, report.time, measured, error, attention, report.mfu, peak, verdict)
+        )
     columns = {
         "tokens": ",.0f", "attention": "", "micro-batch": ".0f", "step s": ".3f", "published s": ".3f", "error": "+.0%",
         "in attention": ".0%", "MFU": ".0%", "peak GB": ".1f", "fits": "",
     }  # fmt: skip
-    return Table("training", f"A step of GPT-2 medium, {TOKENS:,} tokens on {DEVICES} A100 40 GB", columns, cells)
+    return Table(
+        "training", f"A step of GPT-2 medium, {TOKENS:,} tokens on {DEVICES} A100 40 GB", columns, cells
+    )
 
 
 # --- figure
@@ -192,31 +219,63 @@ def over_lengths(axes: Axes, lengths: list[int], title: str) -> None:
 def draw_times(axes: Axes, rows: list[dict[str, str]], works: list[tuple[Work, Work]], units: float) -> None:
     """Both passes over the length: the paper's Table 20 as points, ours as lines."""
     small = [i for i, row in enumerate(rows) if row["batch"] == "16"]
-    for name, mark, colour in (("PyTorch", "o", BLUE), ("Megatron-LM", "x", BLUE), ("FlashAttention", "D", ORANGE)):
-        points = [(int(rows[i]["length"]), float(rows[i]["both_ms"])) for i in small if rows[i]["implementation"] == name]
+    for name, mark, colour in (
+        ("PyTorch", "o", BLUE),
+        ("Megatron-LM", "x", BLUE),
+        ("FlashAttention", "D", ORANGE),
+    ):
+        points = [
+            (int(rows[i]["length"]), float(rows[i]["both_ms"]))
+            for i in small
+            if rows[i]["implementation"] == name
+        ]
         axes.plot(*zip(*points, strict=True), mark, color=colour, label=f"{name}, published")
     for kernel, colour in (("standard", BLUE), ("flash", ORANGE)):
-        chosen = [i for i in small if rows[i]["kernel"] == kernel and rows[i]["implementation"] != "Megatron-LM"]
+        chosen = [
+            i for i in small if rows[i]["kernel"] == kernel and rows[i]["implementation"] != "Megatron-LM"
+        ]
         lengths = [int(rows[i]["length"]) for i in chosen]
         ours = np.array([1e3 * (works[i][0].time + works[i][1].time) for i in chosen])
         axes.plot(lengths, ours, color=colour, linewidth=1.8, label=f"{kernel}, ours")
         if kernel == "flash":
             slower = [by_head(rows[i], units) for i in chosen]
-            axes.plot(lengths, ours * slower, "--", color=colour, linewidth=1.4, label="flash, ours, a head to a unit")
+            axes.plot(
+                lengths,
+                ours * slower,
+                "--",
+                color=colour,
+                linewidth=1.4,
+                label="flash, ours, a head to a unit",
+            )
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} ms"))
-    over_lengths(axes, [128, 256, 512, 1024, 2048, 4096, 8192], "Attention core, both passes, 16 sequences of 8 heads")
+    over_lengths(
+        axes, [128, 256, 512, 1024, 2048, 4096, 8192], "Attention core, both passes, 16 sequences of 8 heads"
+    )
     axes.legend(frameon=False, fontsize=9)
 
 
 def draw_bytes(axes: Axes, table: Table) -> None:
     """Bytes of the paper's Figure 2 beside ours."""
     for x, (_, _, _, _, published, hbm, inner, *_) in enumerate(table.rows):
-        bars = ((-0.27, published, GREY, "HBM, published"), (0.0, hbm, BLUE, "HBM, ours"), (0.27, inner, "#8cc0e8", "L2, ours"))
+        bars = (
+            (-0.27, published, GREY, "HBM, published"),
+            (0.0, hbm, BLUE, "HBM, ours"),
+            (0.27, inner, "#8cc0e8", "L2, ours"),
+        )
         for shift, value, colour, label in bars:
             axes.bar(x + shift, value, width=0.25, color=colour, label=label if x == 0 else None)
-            axes.annotate(f"{value:.1f}", (x + shift, value), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=8)
-    axes.set_xticks(range(len(table.rows)), [f"{row[0]}\n{row[1].split(':')[0]}" for row in table.rows], fontsize=8.5)
+            axes.annotate(
+                f"{value:.1f}",
+                (x + shift, value),
+                xytext=(0, 2),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+            )
+    axes.set_xticks(
+        range(len(table.rows)), [f"{row[0]}\n{row[1].split(':')[0]}" for row in table.rows], fontsize=8.5
+    )
     axes.set_title("Bytes served in both passes (GB), 64 sequences of 16 heads")
     axes.legend(frameon=False, fontsize=9)
     bare(axes)
@@ -230,7 +289,15 @@ def draw_speed(axes: Axes, best: Steps, published: dict[str, float]) -> None:
         axes.plot(fitting, speeds, "o-", color=colour, linewidth=2, markersize=4, label=f"{method}, ours")
         if method in published:
             speed = TOKENS / published[method] / 1e3
-            axes.plot([LENGTH], [speed], "D", color=colour, markeredgecolor=INK, markersize=7, label=f"{method}, published")
+            axes.plot(
+                [LENGTH],
+                [speed],
+                "D",
+                color=colour,
+                markeredgecolor=INK,
+                markersize=7,
+                label=f"{method}, published",
+            )
     axes.set_ylim(bottom=0)
     over_lengths(axes, lengths, "Training of GPT-2 medium, thousand tokens a second, where it fits")
     axes.legend(frameon=False, fontsize=9)
@@ -240,12 +307,24 @@ def draw_memory(axes: Axes, cases: list[tuple[str, int, int]], reports: list[Tra
     """Peak memory of a single sequence at a time."""
     lengths = sorted({length for _, length, _ in cases})
     for method, colour in COLOURS.items():
-        of = {length: one for (name, length, size), one in zip(cases, reports, strict=True) if (name, size) == (method, 1)}
+        of = {
+            length: one
+            for (name, length, size), one in zip(cases, reports, strict=True)
+            if (name, size) == (method, 1)
+        }
         width = 5 if method == "standard, recomputed" else 2  # it may lie under the line of FlashAttention
-        axes.plot(lengths, [of[length].memory.peak / 1e9 for length in lengths], color=colour, linewidth=width, label=method)
+        axes.plot(
+            lengths,
+            [of[length].memory.peak / 1e9 for length in lengths],
+            color=colour,
+            linewidth=width,
+            label=method,
+        )
     capacity = reports[0].memory.capacity / 1e9
     axes.axhline(capacity, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
-    axes.annotate(f"{capacity:.1f} GB", (lengths[0], capacity), xytext=(0, 4), textcoords="offset points", fontsize=9)
+    axes.annotate(
+        f"{capacity:.1f} GB", (lengths[0], capacity), xytext=(0, 4), textcoords="offset points", fontsize=9
+    )
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} GB"))
     over_lengths(axes, lengths, "Peak memory, one sequence at a time")
@@ -255,7 +334,9 @@ def draw_memory(axes: Axes, cases: list[tuple[str, int, int]], reports: list[Tra
 def kernels_finding(figure_2: Table, times: Table) -> str:
     standard, flash, without_dropout, masked = figure_2.rows
     long = [row for row in times.rows if row[2] >= LENGTH and row[1] == "16 × 8"]
-    fused, unfused = ([row for row in long if (row[0] == "FlashAttention") == which] for which in (True, False))
+    fused, unfused = (
+        [row for row in long if (row[0] == "FlashAttention") == which] for which in (True, False)
+    )
     spread, by_heads = (np.mean([row[column] for row in fused]) for column in (9, 10))
     missing = (without_dropout[4] - without_dropout[5]) / (64 * 16 * LENGTH**2 * 2 / 1e9)
     ours_rate, their_rate = (without_dropout[i] / without_dropout[j] for i, j in ((5, 9), (4, 8)))
@@ -276,9 +357,14 @@ def kernels_finding(figure_2: Table, times: Table) -> str:
 
 
 def training_finding(best: Steps, published: dict[str, float]) -> str:
-    ours, theirs = best["standard", LENGTH][1].time / best["flash", LENGTH][1].time, published["standard"] / published["flash"]
+    ours, theirs = (
+        best["standard", LENGTH][1].time / best["flash", LENGTH][1].time,
+        published["standard"] / published["flash"],
+    )
     errors = {method: best[method, LENGTH][1].time / seconds - 1 for method, seconds in published.items()}
-    longest = {method: max(n for name, n in best if name == method and fits(best[name, n][1])) for method in METHODS}
+    longest = {
+        method: max(n for name, n in best if name == method and fits(best[name, n][1])) for method in METHODS
+    }
     last = best["flash", longest["flash"]][1]
     return (
         f" Training GPT-2 medium gets {ours:.2f} times faster, published {theirs:.2f} times. Both steps come out too fast"

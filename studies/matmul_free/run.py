@@ -33,7 +33,12 @@ RECOMPUTE = ("none", "full")
 SERVED, OUTPUT = 16, 128  # sequences served at once; tokens that each generates
 
 # Mixed precision as PyTorch's autocast has it: weights, gradients and both moments in fp32, 16 bytes a parameter.
-TRAINING = {"sequence_length": LENGTH, "weight_precision": "fp32", "gradient_precision": "fp32", "optimizer_bytes": "8 B"}
+TRAINING = {
+    "sequence_length": LENGTH,
+    "weight_precision": "fp32",
+    "gradient_precision": "fp32",
+    "optimizer_bytes": "8 B",
+}
 
 # Served models: whether a transformer, the format of the weights, colour and dashes of a line.
 MODELS = {
@@ -46,7 +51,9 @@ MODELS = {
 
 def transformer(model: Model) -> Model:
     """The same dimensions with attention, as many query as KV heads: the paper's Transformer++."""
-    return dataclasses.replace(model, layers=tuple(dataclasses.replace(kind, recurrence=None) for kind in model.layers))
+    return dataclasses.replace(
+        model, layers=tuple(dataclasses.replace(kind, recurrence=None) for kind in model.layers)
+    )
 
 
 # --- training
@@ -71,12 +78,18 @@ def train(batches: list[int]) -> dict[tuple[str, str, int], TrainingReport]:
     return found
 
 
-def training_table(steps: dict[tuple[str, str, int], TrainingReport], published: dict[str, dict[str, float]]) -> Table:
+def training_table(
+    steps: dict[tuple[str, str, int], TrainingReport], published: dict[str, dict[str, float]]
+) -> Table:
     cells = []
     for recompute in RECOMPUTE:
         for stack in STACKS:
             report = steps[stack, recompute, BATCH]
-            time, memory, peak = published["time"][stack], published["memory"][stack], report.memory.peak / 1e9
+            time, memory, peak = (
+                published["time"][stack],
+                published["memory"][stack],
+                report.memory.peak / 1e9,
+            )
             states = (report.memory.weights + report.memory.gradients + report.memory.optimizer) / 1e9
             cells.append(
                 (stack, recompute, report.time, time, report.time / time - 1, report.breakdown.elementwise / report.time,
@@ -86,7 +99,9 @@ def training_table(steps: dict[tuple[str, str, int], TrainingReport], published:
         "BitLinear": "", "recomputed": "", "step s": ".2f", "published s": ".2f", "error": "+.0%", "element-wise": ".0%",
         "states GB": ".1f", "activations GB": ".1f", "peak GB": ".1f", "published GB": ".0f", "error ": "+.0%",
     }  # fmt: skip
-    title = f"A training step of MatMul-free LM 1.3B: {BATCH} sequences of {LENGTH:,} tokens on one A100 80 GB"
+    title = (
+        f"A training step of MatMul-free LM 1.3B: {BATCH} sequences of {LENGTH:,} tokens on one A100 80 GB"
+    )
     return Table("training", title, columns, cells)
 
 
@@ -99,7 +114,9 @@ def served(model: Model, batch: float, contexts: list[int]) -> dict[tuple[str, i
     found = {}
     for name, (attends, precision, *_) in MODELS.items():
         chosen = transformer(model) if attends else model
-        base = dp.load_strategy({"global_batch": batch, "output_length": OUTPUT, "weight_precision": precision})
+        base = dp.load_strategy(
+            {"global_batch": batch, "output_length": OUTPUT, "weight_precision": precision}
+        )
 
         def run(context, chosen=chosen, base=base) -> GenerationReport:
             return dp.generate(chosen, system, replace(base, {"sequence_length": context}))
@@ -150,10 +167,18 @@ def large_table(row: dict[str, str]) -> Table:
 def draw_training(axes: Axes, table: Table, ours: int, published: int, form: str, title: str) -> None:
     """Bars of what the steps without recomputation take beside the published."""
     for x, row in enumerate(table.rows[: len(STACKS)]):
-        for shift, value, colour, label in ((-0.2, row[published], GREY, "published"), (0.2, row[ours], BLUE, "ours")):
+        for shift, value, colour, label in (
+            (-0.2, row[published], GREY, "published"),
+            (0.2, row[ours], BLUE, "ours"),
+        ):
             axes.bar(x + shift, value, width=0.38, color=colour, label=label if x == 0 else None)
             axes.annotate(
-                format(value, form), (x + shift, value), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=9
+                format(value, form),
+                (x + shift, value),
+                xytext=(0, 2),
+                textcoords="offset points",
+                ha="center",
+                fontsize=9,
             )
     axes.set_xticks(range(len(STACKS)), STACKS)
     axes.set_title(title)
@@ -215,11 +240,15 @@ def training_finding(table: Table) -> str:
 
 def serving_finding(reports: dict[tuple[str, int], GenerationReport], large: Table) -> str:
     attending, free = (
-        {c: r for (n, c), r in reports.items() if n == f"{name}, ternary"} for name in ("transformer", "MatMul-free")
+        {c: r for (n, c), r in reports.items() if n == f"{name}, ternary"}
+        for name in ("transformer", "MatMul-free")
     )
     shortest, longest = min(attending), max(attending)
     fitting = max(context for context, report in attending.items() if report.memory.excess <= 0)
-    slow, quick = ([1e3 * of[context].time_per_output_token for context in (shortest, fitting)] for of in (attending, free))
+    slow, quick = (
+        [1e3 * of[context].time_per_output_token for context in (shortest, fitting)]
+        for of in (attending, free)
+    )
     small, dense = large.rows
     return (
         f" In serving 2.7B to {SERVED} sequences the KV cache of a transformer of the same size grows to"
@@ -235,7 +264,10 @@ def serving_finding(reports: dict[tuple[str, int], GenerationReport], large: Tab
 
 def main() -> None:
     arguments = options(__doc__, "matmul_free", "batches from 4 and contexts to 8,192 tokens")
-    published = {row["quantity"]: {stack: float(row[stack]) for stack in STACKS} for row in read_rows(HERE / "published.csv")}
+    published = {
+        row["quantity"]: {stack: float(row[stack]) for stack in STACKS}
+        for row in read_rows(HERE / "published.csv")
+    }
     steps = train([4, 8, 16, BATCH] if arguments.quick else [1, 2, 4, 8, 16, BATCH])
     training = training_table(steps, published)
     contexts = [2**i for i in range(10, 14 if arguments.quick else 16)]
@@ -250,7 +282,10 @@ def main() -> None:
         draw_batches(axes[1, 0], steps)
         draw_serving(axes[1, 1], reports)
     publish(
-        arguments.out, [training, serving_table(reports), big], figure, training_finding(training) + serving_finding(reports, big)
+        arguments.out,
+        [training, serving_table(reports), big],
+        figure,
+        training_finding(training) + serving_finding(reports, big),
     )
 
 

@@ -85,7 +85,10 @@ def published_activations() -> tuple[dict[tuple[str, str], float], dict[tuple[st
     """GiB of a device (Figure 1) and percentages of the tensor-parallel baseline (Figure 7), by size and name of Figure 7."""
     rows = read_rows(HERE / "published_activations.csv")
     percent = {tuple(row["case"].split(" ", 1)): float(row["percent"]) for row in rows if row["percent"]}
-    names = {"activations, no recompute, TP only": "none", "activations, present work (SP + selective)": "SP+selective"}
+    names = {
+        "activations, no recompute, TP only": "none",
+        "activations, present work (SP + selective)": "SP+selective",
+    }
     absolute = {}
     for row in rows:
         size, kind = row["case"].split(" ", 1)
@@ -133,7 +136,9 @@ def shardings(system) -> list[tuple[str, int, Memory, Communication, float]]:
         return training_memory(model, system, strategy, Exact()), told, parameters.total
 
     names = list(itertools.product(SHARDINGS, MICRO_BATCHES))
-    stages, ranks, counts = zip(*((np.eye(4)[SHARDINGS[name][0]], float(SHARDINGS[name][1]), m) for name, m in names), strict=True)
+    stages, ranks, counts = zip(
+        *((np.eye(4)[SHARDINGS[name][0]], float(SHARDINGS[name][1]), m) for name, m in names), strict=True
+    )
     found = each(evaluate, np.stack(stages), np.array(ranks), np.array(counts, float))
     return [(*name, *at(found, i)) for i, name in enumerate(names)]
 
@@ -170,7 +175,15 @@ def draw_activations(axes: Axes, table: Table, capacity: float) -> None:
         axes.bar(x, [row[4] for row in rows], width=0.92 * width, color=PALETTE[column], label=method)
         if figure_7 := METHODS[method][2]:
             marks = [percent[row[0], figure_7] / 100 * absolute[row[0], "none"] for row in rows]
-            axes.plot(x, marks, "_", color=INK, markersize=11, markeredgewidth=1.6, label="published" if column == 0 else None)
+            axes.plot(
+                x,
+                marks,
+                "_",
+                color=INK,
+                markersize=11,
+                markeredgewidth=1.6,
+                label="published" if column == 0 else None,
+            )
     axes.axhline(capacity, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
     axes.annotate("A100 80 GB", (-0.45, capacity), xytext=(0, 4), textcoords="offset points", fontsize=9)
     axes.set_xticks(range(len(LAYOUTS)), list(LAYOUTS))
@@ -182,13 +195,17 @@ def draw_activations(axes: Axes, table: Table, capacity: float) -> None:
 def draw_states(axes: Axes, table: Table) -> None:
     rows = [row for row in table.rows if row[1] == 1]
     bottom = np.zeros(len(rows))
-    for column, (part, colour) in enumerate(zip(("weights", "gradients", "optimizer state"), PALETTE[::3], strict=False)):
+    for column, (part, colour) in enumerate(
+        zip(("weights", "gradients", "optimizer state"), PALETTE[::3], strict=False)
+    ):
         values = np.array([row[2 + column] for row in rows])
         axes.bar(range(len(rows)), values, bottom=bottom, width=0.62, color=colour, label=part)
         bottom += values
     for x, row in enumerate(rows):
         text = f"{row[5]:.1f}" if row[6] is None else f"{row[5]:.4g}\n({row[6]:g})"
-        axes.annotate(text, (x, bottom[x]), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=9)
+        axes.annotate(
+            text, (x, bottom[x]), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=9
+        )
     axes.set_ylim(0, 1.18 * bottom.max())
     axes.set_xticks(range(len(rows)), [row[0].replace(" ", "\n", 1) for row in rows], fontsize=9)
     axes.set_title("Model states of 7.5B, 64 ranks: GB (published)")
@@ -200,14 +217,26 @@ def draw_volume(axes: Axes, table: Table) -> None:
     names = list(SHARDINGS)
     for shift, micro_batches in zip((-0.2, 0.2), MICRO_BATCHES, strict=True):
         rows = [row for row in table.rows if row[1] == micro_batches]
-        x, inside, outside = np.arange(len(names)) + shift, *(np.array([row[i] for row in rows]) for i in (10, 11))
+        x, inside, outside = (
+            np.arange(len(names)) + shift,
+            *(np.array([row[i] for row in rows]) for i in (10, 11)),
+        )
         faded = 1.0 if micro_batches == 1 else 0.55
         of = "1 micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
         axes.bar(x, inside, width=0.37, color=PALETTE[0], alpha=faded, label=f"NVLink, {of}")
-        axes.bar(x, outside, bottom=inside, width=0.37, color=PALETTE[7], alpha=faded, label=f"InfiniBand, {of}")
+        axes.bar(
+            x, outside, bottom=inside, width=0.37, color=PALETTE[7], alpha=faded, label=f"InfiniBand, {of}"
+        )
         marks = [(position, row[9]) for position, row in zip(x, rows, strict=True) if row[9] is not None]
         if marks:
-            axes.plot(*zip(*marks, strict=True), "_", color=INK, markersize=20, markeredgewidth=1.6, label="published")
+            axes.plot(
+                *zip(*marks, strict=True),
+                "_",
+                color=INK,
+                markersize=20,
+                markeredgewidth=1.6,
+                label="published",
+            )
     axes.set_xticks(range(len(names)), [name.replace(" ", "\n", 1) for name in names], fontsize=9)
     axes.set_title("Sent by a rank in a step (parameters / Ψ)")
     axes.grid(axis="y", color=FAINT)
@@ -221,7 +250,10 @@ def finding(activation: Table, zero: Table) -> str:
     devices = [abs(row[4] / row[5] - 1) for row in activation.rows if row[5] is not None]
     percents = [abs(row[6] - row[7]) for row in activation.rows if row[7] is not None]
     shares = {method: [row[6] for row in activation.rows if row[1] == method] for method in METHODS}
-    fitting = {method: [row[0] for row in activation.rows if row[1] == method and row[9] == "yes"] for method in METHODS}
+    fitting = {
+        method: [row[0] for row in activation.rows if row[1] == method and row[9] == "yes"]
+        for method in METHODS
+    }
     alone = [method for method, models in fitting.items() if len(models) == len(LAYOUTS)]
     states = {row[0]: row for row in zero.rows if row[1] == 1}
     parameters = states["none"][5] / 16
@@ -253,7 +285,9 @@ def main() -> None:
     with style():
         figure = Figure(figsize=(15, 4.8), layout="constrained")
         axes = figure.subplots(1, 3, width_ratios=(1.5, 1, 1))
-        draw_activations(axes[0], activation, float(jnp.asarray(system.accelerator.device_memory.capacity)) / GIB)
+        draw_activations(
+            axes[0], activation, float(jnp.asarray(system.accelerator.device_memory.capacity)) / GIB
+        )
         draw_states(axes[1], zero)
         draw_volume(axes[2], zero)
     publish(arguments.out, [activation, zero], figure, finding(activation, zero))

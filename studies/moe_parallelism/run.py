@@ -70,11 +70,18 @@ RECOMPUTE = ("none", "full")  # FlashAttention leaves nothing to selective recom
 def layouts(work: Workload) -> np.ndarray:
     """All layouts whose degrees multiply up, with and without recomputation and overlap: `COLUMNS`, recomputed, hidden."""
     found = []
-    degrees = itertools.product((1, 2, 4, 8), (1, 2, 4, 8, 16, 32), work.contexts, [2**i for i in range(9)], (0, 1), (1, 2, 4))
+    degrees = itertools.product(
+        (1, 2, 4, 8), (1, 2, 4, 8, 16, 32), work.contexts, [2**i for i in range(9)], (0, 1), (1, 2, 4)
+    )
     for tp, pp, cp, ep, expert_tp, micro_batch in degrees:
         dp_, left = divmod(work.devices, tp * pp * cp)
         whole = dp_ and not left and work.global_batch % (dp_ * micro_batch) == 0
-        if whole and ep <= work.experts and (tp > 1 or not expert_tp) and tp * cp * dp_ % ((expert_tp or tp) * ep) == 0:
+        if (
+            whole
+            and ep <= work.experts
+            and (tp > 1 or not expert_tp)
+            and tp * cp * dp_ % ((expert_tp or tp) * ep) == 0
+        ):
             found += [
                 (tp, pp, cp, ep, dp_, expert_tp, micro_batch, recomputed, hidden)
                 for recomputed, hidden in itertools.product((0, 1), (0, 1))
@@ -89,7 +96,9 @@ def one_hot(name: str, names: tuple[str, ...]) -> np.ndarray:
 def program(work: Workload):
     """Compiled estimates: (networks, layouts, ways) -> numbers by name, [networks, layouts]."""
     model, system = dp.load_model(work.model), dp.load_system(SYSTEM, work.devices, stack=STACK)
-    base = dp.load_strategy({"global_batch": work.global_batch, "sequence_length": work.sequence_length, "zero": "1"})
+    base = dp.load_strategy(
+        {"global_batch": work.global_batch, "sequence_length": work.sequence_length, "zero": "1"}
+    )
 
     def one(network: dict, way: dict, layout) -> dict:
         *degrees, recomputed, hidden = layout
@@ -107,7 +116,9 @@ def program(work: Workload):
 
     @jax.jit
     def everything(networks: dict, way: dict, layouts) -> dict:
-        return jax.lax.map(lambda network: jax.vmap(lambda layout: one(network, way, layout))(layouts), networks)
+        return jax.lax.map(
+            lambda network: jax.vmap(lambda layout: one(network, way, layout))(layouts), networks
+        )
 
     return everything
 
@@ -200,12 +211,21 @@ def best_table(found: list[Found]) -> Table:
 def degree_table(found: list[Found]) -> Table:
     """The best step and its exposed communication with experts, by network and degree of expert parallelism."""
     degrees, cells = sorted({ep for one in found for ep in one.degrees}), []
-    measures = {"step s": lambda best: best.numbers["time"], "exposed s": lambda best: best.numbers["experts"]}
+    measures = {
+        "step s": lambda best: best.numbers["time"],
+        "exposed s": lambda best: best.numbers["experts"],
+    }
     for one in found:
-        for (hidden, number), (measure, value), network in itertools.product(HIDDEN.items(), measures.items(), NETWORKS):
+        for (hidden, number), (measure, value), network in itertools.product(
+            HIDDEN.items(), measures.items(), NETWORKS
+        ):
             bests = [one.best(network, number, ep) for ep in degrees]
-            cells.append((one.work.model, hidden, measure, network, *(value(best) if best else None for best in bests)))
-    columns = {"model": "", "all-to-all": "", "of": "", "network": ""} | {f"ep {ep:.0f}": ".2f" for ep in degrees}
+            cells.append(
+                (one.work.model, hidden, measure, network, *(value(best) if best else None for best in bests))
+            )
+    columns = {"model": "", "all-to-all": "", "of": "", "network": ""} | {
+        f"ep {ep:.0f}": ".2f" for ep in degrees
+    }
     return Table("degrees", "The fastest layouts that fit, by degree of expert parallelism", columns, cells)
 
 
@@ -214,7 +234,9 @@ def as_trained(found: Found) -> Table:
     row = read_rows(Path(__file__).parent / "published.csv")[0]
     tokens = float(row["global_batch"]) * float(row["sequence_length"])
     published = float(row["device_hours_per_trillion_tokens"]) * 3600 / float(row["devices"]) * tokens / 1e12
-    layout = np.array([[float(row.get(name) or 0) for name in COLUMNS] + [recomputed, 1] for recomputed in (0, 1)])
+    layout = np.array(
+        [[float(row.get(name) or 0) for name in COLUMNS] + [recomputed, 1] for recomputed in (0, 1)]
+    )
     numbers = jax.device_get(found.run(networks(NVLINK_H800), way(row["schedule"], row["precision"]), layout))
     rail, cells = list(NETWORKS).index("rail"), []
     for i, recomputed in enumerate(RECOMPUTE):
@@ -222,19 +244,38 @@ def as_trained(found: Found) -> Table:
         parts = [one[name] for name in ("experts", "head", "bubble")]
         error, without = one["time"] / published - 1, one["time"] - one["experts"]
         cells.append(
-            (recomputed, published, one["time"], error, *parts, without, one["peak"] / 2**30, "yes" if one["fits"] else "no")
+            (
+                recomputed,
+                published,
+                one["time"],
+                error,
+                *parts,
+                without,
+                one["peak"] / 2**30,
+                "yes" if one["fits"] else "no",
+            )
         )
     columns = {
         "recompute": "", "published s": ".2f", "ours s": ".2f", "error": "+.0%", "exposed all-to-all s": ".2f", "head s": ".2f",
         "bubble s": ".2f", "ours without all-to-all s": ".2f", "peak GiB": ".0f", "fits": "",
     }  # fmt: skip
-    return Table("as_trained", "DeepSeek-V3 as trained: 2,048 H800, fp8, pp 16, ep 64, DualPipe", columns, cells)
+    return Table(
+        "as_trained", "DeepSeek-V3 as trained: 2,048 H800, fp8, pp 16, ep 64, DualPipe", columns, cells
+    )
 
 
 def panel(axes: Axes, found: Found, hidden: int, measure, title: str) -> None:
     for network, (_, _, _, colour, line) in NETWORKS.items():
         points = [(ep, measure(best)) for ep in found.degrees if (best := found.best(network, hidden, ep))]
-        axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, linewidth=2, marker="o", markersize=3.5, label=network)
+        axes.plot(
+            *zip(*points, strict=True),
+            color=colour,
+            linestyle=line,
+            linewidth=2,
+            marker="o",
+            markersize=3.5,
+            label=network,
+        )
     axes.set_xscale("log", base=2)
     axes.set_xticks(found.degrees, [f"{ep:g}" for ep in found.degrees])
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -253,8 +294,20 @@ def draw(found: list[Found]) -> Figure:
             part.suptitle(f"{one.work.title}: fastest layout that fits", x=0.01, ha="left", fontsize=12)
             axes = part.subplots(1, 3)
             panel(axes[0], one, 0, lambda best: best.numbers["time"], "Step with all-to-all in the open (s)")
-            panel(axes[1], one, 0, lambda best: 100 * best.exposed, "Exposed communication of experts (% of the step)")
-            panel(axes[2], one, 1, lambda best: best.numbers["time"], "Step with all-to-all under other micro-batches (s)")
+            panel(
+                axes[1],
+                one,
+                0,
+                lambda best: 100 * best.exposed,
+                "Exposed communication of experts (% of the step)",
+            )
+            panel(
+                axes[2],
+                one,
+                1,
+                lambda best: best.numbers["time"],
+                "Step with all-to-all under other micro-batches (s)",
+            )
             axes[1].legend(frameon=False, fontsize=9)
     return figure
 
@@ -269,8 +322,12 @@ def most_and_others(degrees: dict[str, float]) -> str:
 
 def workload_finding(found: Found) -> str:
     """How the best degree and the exposed communication change with the network."""
-    in_open, hidden = ({network: found.best(network, number) for network in NETWORKS} for number in HIDDEN.values())
-    best_degrees, hidden_degrees = (most_and_others({n: one.layout[_EP] for n, one in of.items()}) for of in (in_open, hidden))
+    in_open, hidden = (
+        {network: found.best(network, number) for network in NETWORKS} for number in HIDDEN.values()
+    )
+    best_degrees, hidden_degrees = (
+        most_and_others({n: one.layout[_EP] for n, one in of.items()}) for of in (in_open, hidden)
+    )
     shares = [one.exposed for one in in_open.values()]
     best = in_open["rail"].numbers["time"]
     largest = max(ep for ep in found.degrees if all(found.best(network, 0, ep) for network in NETWORKS))

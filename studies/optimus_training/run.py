@@ -77,7 +77,14 @@ def errors_table(errors: dict[str, np.ndarray], early: np.ndarray) -> Table:
     columns = {"rows": "", "n": ".0f", "by": "", "mean |error|": ".1%", "worst": "+.1%", "bias": "+.1%"}
     groups = {"Megatron-LM 2022": ~early, "Megatron-LM 2021": early, "all": np.ones_like(early)}
     rows = [
-        (name, chosen.sum(), by, np.abs(of[chosen]).mean(), of[chosen][np.abs(of[chosen]).argmax()], of[chosen].mean())
+        (
+            name,
+            chosen.sum(),
+            by,
+            np.abs(of[chosen]).mean(),
+            of[chosen][np.abs(of[chosen]).argmax()],
+            of[chosen].mean(),
+        )
         for name, chosen in groups.items()
         for by, of in errors.items()
     ]
@@ -91,14 +98,21 @@ def draw(labels: list[str], breakdowns: list[StepTime], published: np.ndarray, o
         axes, rows = figure.subplots(), np.arange(len(labels))
         left = np.zeros(len(labels))
         for colour, (name, fields) in zip(PALETTE, PARTS.items(), strict=False):
-            width = np.array([sum(float(getattr(one, field)) for field in fields) for one in breakdowns]) / published
+            width = (
+                np.array([sum(float(getattr(one, field)) for field in fields) for one in breakdowns])
+                / published
+            )
             axes.barh(rows, width, left=left, height=0.7, color=colour, label=name)
             left += width
-        axes.plot(optimus / published, rows, "D", color="white", markeredgecolor=INK, markersize=6, label="Optimus")
+        axes.plot(
+            optimus / published, rows, "D", color="white", markeredgecolor=INK, markersize=6, label="Optimus"
+        )
         axes.axvline(1, color=INK, linewidth=1.2)
         for row, (ours, theirs) in enumerate(zip(left - 1, optimus / published - 1, strict=True)):
             text = f"{ours:+.1%}, Optimus {theirs:+.1%}".replace("-", "−")
-            axes.annotate(text, (1.03, row), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9)
+            axes.annotate(
+                text, (1.03, row), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9
+            )
         axes.set_yticks(rows, labels)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(0, 1.36)
@@ -109,11 +123,15 @@ def draw(labels: list[str], breakdowns: list[StepTime], published: np.ndarray, o
     return figure
 
 
-def finding(rows: list[dict[str, str]], errors: dict[str, np.ndarray], reduction: np.ndarray, published: np.ndarray) -> str:
+def finding(
+    rows: list[dict[str, str]], errors: dict[str, np.ndarray], reduction: np.ndarray, published: np.ndarray
+) -> str:
     mean, worst = ({by: reduce(np.abs(of)) for by, of in errors.items()} for reduce in (np.mean, np.max))
     ours, early = errors["ours"], early_rows(rows)
     # 530B with full recomputation: by one pipeline in 2022, by nine in 2021.
-    alone, replicated = (i for i, row in enumerate(rows) if (row["model"], row["recompute"]) == ("gpt3-530b", "full"))
+    alone, replicated = (
+        i for i, row in enumerate(rows) if (row["model"], row["recompute"]) == ("gpt3-530b", "full")
+    )
     slower = published[replicated] / published[alone] - 1
     return (
         f"Over the {len(early)} steps that Optimus was validated on, our mean error is {mean['ours']:.1%} and our worst"
@@ -144,7 +162,9 @@ def main() -> None:
         "step": "", "published s": ".2f", "ours s": ".2f", "Optimus s": ".1f", "our error": "+.1%", "Optimus's error": "+.1%",
         "MFU": ".1%", "bubble": ".1%", "gradients": ".1%",
     }  # fmt: skip
-    shares = [getattr(reports.breakdown, name) / reports.time for name in ("pipeline_bubble", "data_parallel")]
+    shares = [
+        getattr(reports.breakdown, name) / reports.time for name in ("pipeline_bubble", "data_parallel")
+    ]
     cells = zip(labels, published, reports.time, optimus, *errors.values(), reports.mfu, *shares, strict=True)
     tables = [Table("steps", "Step times", columns, list(cells)), errors_table(errors, early)]
     figure = draw(labels, [at(reports.breakdown, i) for i in range(len(rows))], published, optimus)

@@ -33,7 +33,10 @@ KINDS = {
     "zero-bubble H1": ("zero_bubble", 1, ORANGE),
     "DualPipe": ("dualpipe", 1, RED),
 }
-STAGES, MICRO_BATCHES = 8, 96  # where the other is varied: 96 is a multiple of all stages, and twice as many as the most
+STAGES, MICRO_BATCHES = (
+    8,
+    96,
+)  # where the other is varied: 96 is a multiple of all stages, and twice as many as the most
 TP, GIB = 8, 2**30
 
 Case = tuple[str, int, int]  # kind, stages, micro-batches
@@ -48,7 +51,9 @@ def cases() -> list[Case]:
 def evaluate(of: list[Case]) -> tuple[list[TrainingReport], np.ndarray]:
     """Reports, and which of the cases a schedule allows."""
     model, system = dp.load_model("gpt3-175b"), dp.load_system("dgx-a100", TP)
-    base = dp.load_strategy({"tp": TP, "recompute": "selective", "attention": "standard", "precision": "fp16"})
+    base = dp.load_strategy(
+        {"tp": TP, "recompute": "selective", "attention": "standard", "precision": "fp16"}
+    )
 
     def step(schedule, chunks, stages, micro_batches):
         values = {"schedule": schedule, "virtual_stages": chunks, "pp": stages, "global_batch": micro_batches}
@@ -57,7 +62,9 @@ def evaluate(of: list[Case]) -> tuple[list[TrainingReport], np.ndarray]:
 
     schedules = np.stack([np.eye(len(SCHEDULES))[SCHEDULES.index(KINDS[kind][0])] for kind, _, _ in of])
     chunks = np.array([KINDS[kind][1] for kind, _, _ in of], float)
-    reports, allowed = each(step, schedules, chunks, *(np.array(column, float) for column in list(zip(*of, strict=True))[1:]))
+    reports, allowed = each(
+        step, schedules, chunks, *(np.array(column, float) for column in list(zip(*of, strict=True))[1:])
+    )
     return [at(reports, i) for i in range(len(of))], allowed
 
 
@@ -86,7 +93,12 @@ def table(of: list[Case], reports: list[TrainingReport]) -> Table:
         "stages": ".0f", "micro-batches": ".0f", "schedule": "", "step s": ".2f", "bubble": ".1%", "bubble / work": ".4f",
         "formula": ".4f", "MFU": ".1%", "transfers": ".1%", "activations": ".1f", "peak GiB": ".1f", "fits": "",
     }  # fmt: skip
-    return Table("schedules", "GPT-3 175B on A100 80 GB, tensor-parallel by eight, selective recomputation", columns, cells)
+    return Table(
+        "schedules",
+        "GPT-3 175B on A100 80 GB, tensor-parallel by eight, selective recomputation",
+        columns,
+        cells,
+    )
 
 
 def panel(axes: Axes, along: str, lines: dict[str, list[tuple[float, float]]], title: str) -> None:
@@ -94,7 +106,13 @@ def panel(axes: Axes, along: str, lines: dict[str, list[tuple[float, float]]], t
         # GPipe has 1F1B's bubble and zero-bubble H1 its memory: lines of two widths show both.
         width, dash = (5, "-") if kind == "GPipe" else (1.8, "--" if kind == "zero-bubble H1" else "-")
         axes.plot(
-            *zip(*points, strict=True), color=KINDS[kind][2], linewidth=width, linestyle=dash, marker="o", markersize=4, label=kind
+            *zip(*points, strict=True),
+            color=KINDS[kind][2],
+            linewidth=width,
+            linestyle=dash,
+            marker="o",
+            markersize=4,
+            label=kind,
         )
     ticks = sorted({x for points in lines.values() for x, _ in points})
     axes.set_xscale("log", base=2)
@@ -117,14 +135,19 @@ def draw(of: list[Case], reports: list[TrainingReport]) -> Figure:
     with style():
         figure = Figure(figsize=(14, 8), layout="constrained")
         rows = figure.subplots(2, 3)
-        by_batches = [i for i, (_, stages, count) in enumerate(of) if stages == STAGES and count != MICRO_BATCHES]
+        by_batches = [
+            i for i, (_, stages, count) in enumerate(of) if stages == STAGES and count != MICRO_BATCHES
+        ]
         by_stages = [i for i, (_, _, count) in enumerate(of) if count == MICRO_BATCHES]
         for axes_of, chosen, x, along in (
             (rows[0], by_batches, 2, f"micro-batches, in {STAGES} stages"),
             (rows[1], by_stages, 1, f"stages, with {MICRO_BATCHES} micro-batches"),
         ):
             for axes, (title, measure) in zip(axes_of, MEASURES.items(), strict=True):
-                lines = {kind: [(of[i][x], measure(reports[i])) for i in chosen if of[i][0] == kind] for kind in KINDS}
+                lines = {
+                    kind: [(of[i][x], measure(reports[i])) for i in chosen if of[i][0] == kind]
+                    for kind in KINDS
+                }
                 panel(axes, along, lines, title)
                 axes.set_ylim(bottom=0 if "Bubble" in title else None)
             peaks, capacity = axes_of[-1], reports[0].memory.capacity / GIB
@@ -132,7 +155,12 @@ def draw(of: list[Case], reports: list[TrainingReport]) -> Figure:
             peaks.set_ylim(24, 512)
             peaks.set_yticks([32, 64, 128, 256, 512], ["32", "64", "128", "256", "512"])
             peaks.axhline(capacity, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
-            beside = {"xycoords": ("axes fraction", "data"), "xytext": (-4, 4), "textcoords": "offset points", "fontsize": 9}
+            beside = {
+                "xycoords": ("axes fraction", "data"),
+                "xytext": (-4, 4),
+                "textcoords": "offset points",
+                "fontsize": 9,
+            }
             peaks.annotate(f"{capacity:.0f} GiB", (1, capacity), ha="right", **beside)
         rows[0, 0].legend(frameon=False, fontsize=9)
     return figure
@@ -146,23 +174,38 @@ def finding(of: list[Case], reports: list[TrainingReport]) -> str:
 
     def enough(kind: str) -> int:
         """Micro-batches that keep the bubble below 5 % in the stages of the first row."""
-        return min(count for name, stages, count in of if name == kind and stages == STAGES and share((kind, stages, count)) < 0.05)
+        return min(
+            count
+            for name, stages, count in of
+            if name == kind and stages == STAGES and share((kind, stages, count)) < 0.05
+        )
 
     off = max(
         abs(one.breakdown.pipeline_bubble / work(one) / formula - 1)
         for case, one in found.items()
         if (formula := idle(*case)) is not None
     )
-    plain, zero, dual = (found[kind, STAGES, MICRO_BATCHES] for kind in ("1F1B", "zero-bubble H1", "DualPipe"))
+    plain, zero, dual = (
+        found[kind, STAGES, MICRO_BATCHES] for kind in ("1F1B", "zero-bubble H1", "DualPipe")
+    )
     fewer = zero.breakdown.pipeline_bubble / plain.breakdown.pipeline_bubble
     dual_share = dual.breakdown.pipeline_bubble / plain.breakdown.pipeline_bubble
     chunks, most = "interleaved, 4 chunks", max(stages for _, stages, _ in of)
     interleaved = found[chunks, STAGES, MICRO_BATCHES]
-    moved = found[chunks, most, MICRO_BATCHES].breakdown.pipeline_transfers / found[chunks, most, MICRO_BATCHES].time
-    gpipe = max(
-        count for name, stages, count in of if (name, stages) == ("GPipe", STAGES) and found[name, stages, count].memory.excess <= 0
+    moved = (
+        found[chunks, most, MICRO_BATCHES].breakdown.pipeline_transfers
+        / found[chunks, most, MICRO_BATCHES].time
     )
-    fitting = {kind: found[kind, STAGES, MICRO_BATCHES] for kind in KINDS if found[kind, STAGES, MICRO_BATCHES].memory.excess <= 0}
+    gpipe = max(
+        count
+        for name, stages, count in of
+        if (name, stages) == ("GPipe", STAGES) and found[name, stages, count].memory.excess <= 0
+    )
+    fitting = {
+        kind: found[kind, STAGES, MICRO_BATCHES]
+        for kind in KINDS
+        if found[kind, STAGES, MICRO_BATCHES].memory.excess <= 0
+    }
     best = min(fitting, key=lambda kind: fitting[kind].time)
     needed = ", ".join(f"{kind} {enough(kind)}" for kind in KINDS)
     return (

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diffperf.cost.package import interposer_area, package_cost
+from diffperf.cost.package_cost import interposer_area, package_cost
 from diffperf.cost.silicon import die_yield, dies_per_wafer, raw_die_price
 from diffperf.hardware.package import Package, Packaging, Process
 from diffperf.quantity import real
@@ -41,7 +41,9 @@ def _package(case) -> Package:
 
 
 def _name(case):
-    return "-".join(str(case[key]) for key in ("node", "packaging", "n_chips", "total_module_area_mm2") if key in case)
+    return "-".join(
+        str(case[key]) for key in ("node", "packaging", "n_chips", "total_module_area_mm2") if key in case
+    )
 
 
 @pytest.mark.parametrize("case", DIES, ids=lambda case: f"{case['node']}-{case['area_mm2']}")
@@ -74,8 +76,14 @@ def test_packages(case, system):
     found = [cost.dies, cost.defective_dies, cost.package, cost.defective_packages, cost.wasted_pieces]
     np.testing.assert_allclose(np.array(found), _published(case, package), rtol=TOLERANCE)
     assert float(cost.total) == pytest.approx(sum(_published(case, package)), rel=TOLERANCE)
-    carried = float(interposer_area(package)) if case["packaging"] == "SI" else case["n_chips"] * float(package.die_area)
-    assert GOLDEN["packaging"]["package_area_factor"] * carried == pytest.approx(case["package_area"], rel=TOLERANCE)
+    carried = (
+        float(interposer_area(package))
+        if case["packaging"] == "SI"
+        else case["n_chips"] * float(package.die_area)
+    )
+    assert GOLDEN["packaging"]["package_area_factor"] * carried == pytest.approx(
+        case["package_area"], rel=TOLERANCE
+    )
 
 
 def test_every_kind_of_case_is_there():

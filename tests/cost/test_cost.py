@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import diffperf as dp
 from diffperf.cost import silicon
 from diffperf.cost.ownership import purchase, run_cost
-from diffperf.cost.package import carried_area, interposer_area, package_cost
+from diffperf.cost.package_cost import carried_area, interposer_area, package_cost
 from diffperf.cost.silicon import die_yield, dies_per_wafer, raw_die_price
 from diffperf.hardware.package import Process
 from diffperf.quantity import real, replace
@@ -60,19 +60,26 @@ def test_memory_stacks_are_pieces_that_can_be_lost(system):
     assert float(cost.wasted_pieces) == pytest.approx(stake * (1 / survive - 1), rel=1e-12)
     assert float(cost.assembly) == float(package.assembly_price)
     assert float(carried_area(package)) == float(package.die_area * package.dies + 5 * package.stack_area)
-    assert float(interposer_area(package)) == pytest.approx(float(carried_area(package) * rules.interposer_area_factor))
+    assert float(interposer_area(package)) == pytest.approx(
+        float(carried_area(package) * rules.interposer_area_factor)
+    )
 
 
 @pytest.mark.parametrize("technology", ["organic", "interposer"])
 def test_total_is_the_sum_of_its_parts(system, technology):
     accelerator = dp.override(system, {"accelerator.package.technology": technology}).accelerator
     cost = package_cost(accelerator, Exact())
-    assert float(cost.total) == pytest.approx(sum(float(value) for value in outputs(cost).values()), rel=1e-12)
+    assert float(cost.total) == pytest.approx(
+        sum(float(value) for value in outputs(cost).values()), rel=1e-12
+    )
 
 
 def test_splitting_a_large_die_pays(system):
     """Four quarters yield better than one reticle-sized die where assembly loses little (Feng and Ma, DAC 2022, §4)."""
-    base = {"accelerator.package.technology": "organic", "accelerator.package.process.defect_density": "0.3 1/cm^2"}
+    base = {
+        "accelerator.package.technology": "organic",
+        "accelerator.package.process.defect_density": "0.3 1/cm^2",
+    }
     good_silicon = []
     for dies, area in ((1, 800), (4, 200)):
         changes = {**base, "accelerator.package.dies": dies, "accelerator.package.die_area": f"{area} mm^2"}
@@ -114,9 +121,13 @@ def test_owning_and_running_by_hand(system):
     prices = system.prices
     time, joules = 3600.0, 64 * 300.0 * 3600
     cost = run_cost(system, real(time), real(joules), Exact())
-    device = float(cost.manufacturing * prices.accelerator_markup + prices.host) + sum(float(tier.price) for tier in system.network)
+    device = float(cost.manufacturing * prices.accelerator_markup + prices.host) + sum(
+        float(tier.price) for tier in system.network
+    )
     assert float(cost.capital) == pytest.approx(64 * device, rel=1e-12)
-    assert float(cost.depreciation) == pytest.approx(64 * device / float(prices.lifetime * prices.utilization), rel=1e-12)
+    assert float(cost.depreciation) == pytest.approx(
+        64 * device / float(prices.lifetime * prices.utilization), rel=1e-12
+    )
     watts = 64 * (300 + float(prices.host_power)) * float(prices.pue)
     assert float(cost.electricity) == pytest.approx(watts * float(prices.electricity), rel=1e-12)
     assert float(cost.run) == pytest.approx(time * float(cost.depreciation + cost.electricity), rel=1e-12)

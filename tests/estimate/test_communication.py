@@ -32,7 +32,9 @@ def test_strides_by_numbering_devices(order):
     """Devices numbered with the innermost group first: how far apart the neighbours of every group are."""
     degrees = {"tp": 2, "cp": 3, "dp": 5, "pp": 7}
     names = order.split("-")
-    number = np.arange(2 * 3 * 5 * 7).reshape([degrees[name] for name in reversed(names)])  # the last axis is the innermost
+    number = np.arange(2 * 3 * 5 * 7).reshape(
+        [degrees[name] for name in reversed(names)]
+    )  # the last axis is the innermost
     found = strides(dp.load_strategy(degrees | {"order": order, "global_batch": 5}))
     for axis, name in enumerate(reversed(names)):
         assert set(np.diff(number, axis=axis).ravel()) == {float(found[name])}
@@ -76,10 +78,14 @@ def test_communication_of_zero(system, stage, volumes):
     table = {"dp": n, "global_batch": n, "gradient_precision": "bf16", "zero": stage}
     parameters = float(stage_parameters(model, dp.load_strategy(table), Exact()).total)
     found = told(model, system, **table)
-    assert sent(found.gradients) + sent(found.weights) == pytest.approx(volumes * 2 * parameters * (n - 1) / n, rel=1e-9)
+    assert sent(found.gradients) + sent(found.weights) == pytest.approx(
+        volumes * 2 * parameters * (n - 1) / n, rel=1e-9
+    )
 
 
-@pytest.mark.parametrize(("stage", "gradients", "weights"), [("0", 2, 0), ("1", 1, 1), ("2", 4, 1), ("3", 4, 2 * 4)])
+@pytest.mark.parametrize(
+    ("stage", "gradients", "weights"), [("0", 2, 0), ("1", 1, 1), ("2", 4, 1), ("3", 4, 2 * 4)]
+)
 def test_accumulation_repeats_what_is_sharded(llama, system, stage, gradients, weights):
     """Of four micro-batches: ZeRO-2 scatters the gradients of each, ZeRO-3 gathers the weights for both passes of each."""
     n = 64
@@ -96,7 +102,9 @@ def test_hybrid_sharding_by_hand(llama, system):
     parameters = float(stage_parameters(llama, dp.load_strategy(table), Exact()).total)
     found = told(llama, system, **table)
     np.testing.assert_allclose(found.weights.sent, [2 * 2 * parameters * 7 / 8, 0], rtol=1e-9)
-    np.testing.assert_allclose(found.gradients.sent, [4 * parameters * 7 / 8, 2 * 4 * parameters / 8 * 7 / 8], rtol=1e-9)
+    np.testing.assert_allclose(
+        found.gradients.sent, [4 * parameters * 7 / 8, 2 * 4 * parameters / 8 * 7 / 8], rtol=1e-9
+    )
     everywhere = told(llama, system, **table | {"zero_ranks": 0})
     assert float(everywhere.weights.time) > float(found.weights.time)
 
@@ -138,7 +146,9 @@ def test_stages_send_their_share_of_the_residual_stream(gpt, system):
 def test_the_ring_by_hand(system, recompute, passes):
     """Llama-2 70B, 8 KV heads of 128 over tp 4: keys and values past cp − 1 others, back with their gradients."""
     model, cp, s = dp.load_model("llama-2-70b"), 4, 8192
-    found = told(model, system, tp=4, cp=cp, sequence_length=s, micro_batch=2, global_batch=2, recompute=recompute)
+    found = told(
+        model, system, tp=4, cp=cp, sequence_length=s, micro_batch=2, global_batch=2, recompute=recompute
+    )
     keys_and_values = 2 * (s / cp) * 2 * (8 / 4) * 128 * 2  # of a micro-batch of two
     assert sent(found.context) == pytest.approx(passes * (cp - 1) * keys_and_values, rel=1e-9)
 
@@ -161,16 +171,28 @@ def test_latent_attention_passes_keys_and_values_of_all_heads(system):
 def test_tokens_to_experts_and_back_by_hand(system, tp, ep, expert_tp):
     """DeepSeek-V3: 8 experts a token, there and back, both passes, in 58 of 61 layers; tensor-parallel ranks of experts gather."""
     model, ways = dp.load_model("deepseek-v3"), expert_tp or tp
-    found = told(model, system, tp=tp, dp=64 / tp, ep=ep, expert_tp=expert_tp, sequence_length=4096, global_batch=64 / tp)
+    found = told(
+        model,
+        system,
+        tp=tp,
+        dp=64 / tp,
+        ep=ep,
+        expert_tp=expert_tp,
+        sequence_length=4096,
+        global_batch=64 / tp,
+    )
     routed = 4096 / tp * 8 * 7168 * 2  # bytes
     each = routed * (ep - 1) / ep + routed * ways * (ways - 1) / ways
     assert sent(found.experts) == pytest.approx(58 / 61 * 4 * each, rel=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("table", "load"), [({"capacity_factor": 1.25}, 1.25), ({"capacity_factor": 0.5}, 0.5), ({"expert_imbalance": 2}, 2)]
+    ("table", "load"),
+    [({"capacity_factor": 1.25}, 1.25), ({"capacity_factor": 0.5}, 0.5), ({"expert_imbalance": 2}, 2)],
 )
-def test_buffers_to_experts_are_as_large_as_their_capacity_or_as_the_busiest_device_needs(system, table, load):
+def test_buffers_to_experts_are_as_large_as_their_capacity_or_as_the_busiest_device_needs(
+    system, table, load
+):
     model, layout = dp.load_model("mixtral-8x7b"), {"dp": 64, "ep": 8, "global_batch": 64}
     assert sent(told(model, system, **layout, **table).experts) == pytest.approx(
         load * sent(told(model, system, **layout).experts), rel=1e-9
@@ -179,7 +201,9 @@ def test_buffers_to_experts_are_as_large_as_their_capacity_or_as_the_busiest_dev
 
 def test_dualpipe_reduces_the_gradients_of_both_stages_that_a_device_holds(llama, system):
     layout = {"dp": 8, "pp": 4, "global_batch": 64}
-    both, one = (sent(told(llama, system, **layout, schedule=name).gradients) for name in ("dualpipe", "1f1b"))
+    both, one = (
+        sent(told(llama, system, **layout, schedule=name).gradients) for name in ("dualpipe", "1f1b")
+    )
     assert both == pytest.approx(2 * one, rel=1e-9)
 
 

@@ -85,7 +85,11 @@ def test_flops(llama, system, strategy):
 
     With everything but arithmetic free, times and energies of arithmetic scale as FLOP / (FLOP/s) and FLOP · J/FLOP.
     """
-    free = {"stack.kernel_overhead": 1e-30, "accelerator.kernel_latency": 1e-30, "accelerator.power_limit": 1e30}
+    free = {
+        "stack.kernel_overhead": 1e-30,
+        "accelerator.kernel_latency": 1e-30,
+        "accelerator.power_limit": 1e30,
+    }
     free |= {f"accelerator.matrix.{name}.k_latency": 1e-30 for name in ("bf16", "fp16")}
     free |= {f"accelerator.attention.{name}": 1e-30 for name in ("latency", "bf16.tile_latency")}
     for level in ("smem", "l2", "hbm"):
@@ -97,6 +101,11 @@ def test_flops(llama, system, strategy):
         assert float(outputs(after)[path]) == pytest.approx(float(outputs(before)[path]) / FACTOR, rel=1e-6)
     before = training(llama, system, strategy, Exact())
     after = training(llama, in_other_units(system, "FLOP", FACTOR), strategy, Exact())
-    unmoved = ["breakdown.elementwise", "breakdown.tensor_parallel", "breakdown.pipeline_transfers", "breakdown.optimizer"]
+    unmoved = [
+        "breakdown.elementwise",
+        "breakdown.tensor_parallel",
+        "breakdown.pipeline_transfers",
+        "breakdown.optimizer",
+    ]
     unmoved += ["energy.memory", "energy.network", "memory.peak", "cost.capital"]
     assert [path for path in unmoved if float(outputs(after)[path]) != float(outputs(before)[path])] == []

@@ -30,7 +30,9 @@ def _designs(module, rng, count, choices):
             columns[path] = np.select([where < ENDS, where > 1 - ENDS], [low, high], columns[path])
             columns[path][:2] = low, high
         elif choices and isinstance(declared, Choice):
-            columns[path] = np.eye(len(declared.alternatives))[rng.integers(len(declared.alternatives), size=count)]
+            columns[path] = np.eye(len(declared.alternatives))[
+                rng.integers(len(declared.alternatives), size=count)
+            ]
             columns[path][:2] = np.asarray(value)
     return columns
 
@@ -68,7 +70,11 @@ def test_random_designs_are_finite(system, strategy, phase, name, relaxation, co
 
     @jax.jit
     def not_finite(designs):
-        found = jax.lax.map(lambda d: jax.tree.map(lambda leaf: jnp.all(jnp.isfinite(leaf)), finite(d)), designs, batch_size=BLOCK)
+        found = jax.lax.map(
+            lambda d: jax.tree.map(lambda leaf: jnp.all(jnp.isfinite(leaf)), finite(d)),
+            designs,
+            batch_size=BLOCK,
+        )
         return jax.tree.map(lambda leaf: jnp.sum(~leaf), found)
 
     found = not_finite(cast(designs, jnp.float32))

@@ -22,10 +22,32 @@ OUTPUTS = ("time", "memory.peak", "energy.total", "cost.run")
 
 def everything() -> Strategy:
     """A strategy in which all features of training count, of choices several."""
-    table = {"tp": 8, "pp": 4, "dp": 8, "cp": 2, "ep": 8, "expert_tp": 2, "global_batch": 512, "micro_batch": 2, "zero_ranks": 4}
-    table |= {"capacity_factor": 1.3, "recompute_share": 0.6, "offload_activations": 0.4, "offload_optimizer": 0.3}
-    table |= {"zero": {"1": 0.2, "2": 0.2, "3": 0.6}, "schedule": {"zero_bubble": 0.5, "dualpipe": 0.5}, "overlap_experts": True}
-    table |= {"context_parallel": {"ring": 0.5, "all_to_all": 0.5}, "recompute": {"selective": 0.5, "full": 0.5}}
+    table = {
+        "tp": 8,
+        "pp": 4,
+        "dp": 8,
+        "cp": 2,
+        "ep": 8,
+        "expert_tp": 2,
+        "global_batch": 512,
+        "micro_batch": 2,
+        "zero_ranks": 4,
+    }
+    table |= {
+        "capacity_factor": 1.3,
+        "recompute_share": 0.6,
+        "offload_activations": 0.4,
+        "offload_optimizer": 0.3,
+    }
+    table |= {
+        "zero": {"1": 0.2, "2": 0.2, "3": 0.6},
+        "schedule": {"zero_bubble": 0.5, "dualpipe": 0.5},
+        "overlap_experts": True,
+    }
+    table |= {
+        "context_parallel": {"ring": 0.5, "all_to_all": 0.5},
+        "recompute": {"selective": 0.5, "full": 0.5},
+    }
     table |= {"order": {"tp-cp-dp-pp": 0.5, "dp-tp-cp-pp": 0.5}, "attention": {"standard": 0.5, "flash": 0.5}}
     return dp.load_strategy(table | {"overlap_tensor": True, "balanced_head": True})
 
@@ -79,7 +101,10 @@ def _disagreements(derivatives, differences, values, paths):
     error = np.abs(differences - derivatives.T) - ROUNDING * np.abs(values)
     wrong = np.min(error, axis=0) > TOLERANCE * np.abs(derivatives.T)
     ours, theirs = derivatives / values[:, None], differences / values
-    return [f"d log {OUTPUTS[o]} / d log {paths[i]} = {ours[o, i]}, not {theirs[:, i, o]}" for i, o in np.argwhere(wrong)]
+    return [
+        f"d log {OUTPUTS[o]} / d log {paths[i]} = {ours[o, i]}, not {theirs[:, i, o]}"
+        for i, o in np.argwhere(wrong)
+    ]
 
 
 def test_gradients_agree_with_differences(problem):
@@ -88,12 +113,20 @@ def test_gradients_agree_with_differences(problem):
     chosen = [leaves(inputs)[0].index(path) for path in paths]
     if "strategy.tp" in paths:
         # Whole degrees lie on the bends of staircases, which have no second derivative; far from here, steps are many stairs long.
-        points = [*draw(inputs, rng, 2, shrink=0.95)[:, chosen], *draw(inputs, rng, 2, shrink=0.85)[:, chosen]]
+        points = [
+            *draw(inputs, rng, 2, shrink=0.95)[:, chosen],
+            *draw(inputs, rng, 2, shrink=0.85)[:, chosen],
+        ]
     else:
         points = [shipped, *draw(inputs, rng, 3, shrink=0.7)[:, chosen], *draw(inputs, rng, 3)[:, chosen]]
     value, jacobian, differences = jax.jit(outputs), jax.jit(jax.jacrev(outputs)), _differences(outputs)
     for x in map(jnp.asarray, points):
-        assert _disagreements(np.asarray(jacobian(x) * x), np.asarray(differences(x)), np.asarray(value(x)), paths) == []
+        assert (
+            _disagreements(
+                np.asarray(jacobian(x) * x), np.asarray(differences(x)), np.asarray(value(x)), paths
+            )
+            == []
+        )
 
 
 def test_a_wrong_gradient_is_found():

@@ -12,7 +12,9 @@ from diffperf.relax import Exact
 prefill, decode = jax.jit(dp.prefill), jax.jit(dp.decode)
 
 
-@pytest.mark.parametrize(("prompt", "output", "batch"), [(200, 200, 1), (2000, 500, 16), (128, 2048, 64), (50, 2, 1), (50, 1, 1)])
+@pytest.mark.parametrize(
+    ("prompt", "output", "batch"), [(200, 200, 1), (2000, 500, 16), (128, 2048, 64), (50, 2, 1), (50, 1, 1)]
+)
 def test_generation_is_the_sum_of_its_passes(llama, system, prompt, output, batch):
     """The prefill gives the first token; each other token attends to the prompt and every output before it, itself included."""
     strategy = dp.load_strategy({"sequence_length": prompt, "output_length": output, "global_batch": batch})
@@ -41,8 +43,12 @@ def test_decode_at_batch_one_streams_the_weights(llama, system):
     weights = 2 * float(llama.parameters - llama.embedding_parameters)
     floor = weights / float(memory.bandwidth * memory.efficiency)
     time = float(decode(llama, replace(system, {"n_devices": 1}), strategy, Exact()).time)
-    overheads = 32 * 12 * float(system.accelerator.kernel_latency + system.stack.kernel_overhead + memory.latency)
-    assert floor < time < 1.1 * floor + overheads  # near the ridge of a roofline, parts do not hide each other whole
+    overheads = (
+        32 * 12 * float(system.accelerator.kernel_latency + system.stack.kernel_overhead + memory.latency)
+    )
+    assert (
+        floor < time < 1.1 * floor + overheads
+    )  # near the ridge of a roofline, parts do not hide each other whole
 
 
 def test_prefill_is_bound_by_compute_when_long(llama, system):
@@ -58,17 +64,27 @@ def test_prefill_is_bound_by_compute_when_long(llama, system):
 def test_reports_are_consistent(llama, system, strategy):
     report = generate(llama, system, strategy, Exact())
     sequences, length = float(strategy.global_batch), float(strategy.output_length)
-    first, each, time = (float(x) for x in (report.time_to_first_token, report.time_per_output_token, report.time))
+    first, each, time = (
+        float(x) for x in (report.time_to_first_token, report.time_per_output_token, report.time)
+    )
     assert time == pytest.approx(first + (length - 1) * each, rel=1e-12)
     assert first == pytest.approx(float(report.prefill.total), rel=1e-12)
     assert each == pytest.approx(float(report.decode.total), rel=1e-12)
     assert float(report.tokens_per_second) == pytest.approx(sequences * length / time, rel=1e-12)
-    assert float(report.tokens_per_joule) == pytest.approx(sequences * length / float(report.energy.total), rel=1e-12)
-    assert float(report.power) == pytest.approx(float(report.energy.total) / time / float(system.n_devices), rel=1e-12)
-    assert float(report.cost_per_million_tokens) == pytest.approx(float(report.cost.run) / sequences / length * 1e6, rel=1e-12)
+    assert float(report.tokens_per_joule) == pytest.approx(
+        sequences * length / float(report.energy.total), rel=1e-12
+    )
+    assert float(report.power) == pytest.approx(
+        float(report.energy.total) / time / float(system.n_devices), rel=1e-12
+    )
+    assert float(report.cost_per_million_tokens) == pytest.approx(
+        float(report.cost.run) / sequences / length * 1e6, rel=1e-12
+    )
     both = (prefill(llama, system, strategy, Exact()), decode(llama, system, strategy, Exact()))
     assert [float(one.time) for one in both] == pytest.approx([first, each], rel=1e-12)
-    assert float(both[0].tokens_per_second) == pytest.approx(sequences * float(strategy.sequence_length) / first, rel=1e-12)
+    assert float(both[0].tokens_per_second) == pytest.approx(
+        sequences * float(strategy.sequence_length) / first, rel=1e-12
+    )
     assert float(both[1].tokens_per_second) == pytest.approx(sequences / each, rel=1e-12)
 
 
@@ -78,7 +94,9 @@ def test_longer_costs_more(llama, system):
     for name in base:
         after = generate(llama, system, dp.load_strategy({**base, name: 2 * base[name]}), Exact())
         for path in ("time", "energy.total", "memory.kv_cache"):
-            value = lambda report: float(report.energy.total if path == "energy.total" else outputs(report)[path])  # noqa: B023, E731
+            value = lambda report: float(
+                report.energy.total if path == "energy.total" else outputs(report)[path]
+            )  # noqa: B023, E731
             assert value(after) > value(before)
 
 

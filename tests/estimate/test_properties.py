@@ -51,7 +51,9 @@ DEARER = (
 def anywhere(system):
     """A random system of the documented ranges by number."""
     paths, _ = leaves(system)
-    return lambda seed: with_leaves(system, paths, draw(system, np.random.default_rng(seed), 1, shrink=0.5)[0])
+    return lambda seed: with_leaves(
+        system, paths, draw(system, np.random.default_rng(seed), 1, shrink=0.5)[0]
+    )
 
 
 @given(st.integers(0, 10**6), st.sampled_from(sorted(BETTER)), st.floats(1.001, 100.0))
@@ -59,10 +61,17 @@ def test_better_hardware_is_never_slower(gpt, anywhere, strategy, seed, path, fa
     before = anywhere(seed)
     after = replace(before, {path: locate(before, path)[0] * factor ** BETTER[path]})
     for phase in (training, generate):
-        assert float(phase(gpt, after, strategy, Exact()).time) <= float(phase(gpt, before, strategy, Exact()).time) * (1 + 1e-12)
+        assert float(phase(gpt, after, strategy, Exact()).time) <= float(
+            phase(gpt, before, strategy, Exact()).time
+        ) * (1 + 1e-12)
 
 
-@given(st.integers(0, 10**6), st.sampled_from(DEARER), st.floats(1.001, 10.0), st.sampled_from(["organic", "interposer"]))
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(DEARER),
+    st.floats(1.001, 10.0),
+    st.sampled_from(["organic", "interposer"]),
+)
 def test_more_is_never_cheaper(gpt, anywhere, strategy, seed, path, factor, technology):
     before = dp.override(anywhere(seed), {"accelerator.package.technology": technology})
     after = replace(before, {path: locate(before, path)[0] * factor})
@@ -73,7 +82,9 @@ def test_more_is_never_cheaper(gpt, anywhere, strategy, seed, path, factor, tech
 @given(st.integers(0, 10**6), st.floats(1.001, 100.0))
 def test_faster_memory_shows_in_its_own_rows(gpt, anywhere, strategy, seed, factor):
     before = anywhere(seed)
-    after = replace(before, {"accelerator.memory.hbm.bandwidth": before.accelerator.device_memory.bandwidth * factor})
+    after = replace(
+        before, {"accelerator.memory.hbm.bandwidth": before.accelerator.device_memory.bandwidth * factor}
+    )
     one, other = (outputs(training(gpt, system, strategy, Exact())) for system in (before, after))
     assert float(other["breakdown.optimizer"]) < float(one["breakdown.optimizer"])
     for path in ("breakdown.tensor_parallel", "breakdown.pipeline_transfers", "memory.peak", "cost.capital"):
@@ -87,7 +98,12 @@ def test_smooth_becomes_exact(gpt, anywhere, strategy, phase):
         gaps = []
         for sharpness in (10.0, 100.0, 1e4, 1e6):
             smooth = phase(gpt, anywhere(seed), strategy, Smooth(sharpness))
-            gaps.append([abs(float(getattr(smooth, n)) / float(getattr(exact, n)) - 1) for n in ("time", "tokens_per_second")])
+            gaps.append(
+                [
+                    abs(float(getattr(smooth, n)) / float(getattr(exact, n)) - 1)
+                    for n in ("time", "tokens_per_second")
+                ]
+            )
         assert max(gaps[2]) <= max(max(gaps[0]), 1e-3)
         assert max(gaps[3]) < 1e-3
 

@@ -118,7 +118,9 @@ def dualpipe(stage: int, stages: int, micro_batches: int) -> list[Unit]:
     return order
 
 
-def _next_to(stage: int, stages: int, chunk: int, chunks: int, both_ways: bool, step: int) -> tuple[int, int] | None:
+def _next_to(
+    stage: int, stages: int, chunk: int, chunks: int, both_ways: bool, step: int
+) -> tuple[int, int] | None:
     """Device and chunk before (step −1) or after (step 1) a device's chunk on a micro-batch's way."""
     if both_ways:
         other = stage + (step if chunk == 0 else -step)
@@ -144,7 +146,11 @@ class Run:
                 return [(stage, "I", micro_batch, chunk)]
             own = [] if kind == "F" else [(stage, "F", micro_batch, chunk)]
             other = _next_to(stage, stages, chunk, chunks, both_ways, -1 if kind == "F" else 1)
-            return own if other is None else [*own, (other[0], "F" if kind == "F" else "input", micro_batch, other[1])]
+            return (
+                own
+                if other is None
+                else [*own, (other[0], "F" if kind == "F" else "input", micro_batch, other[1])]
+            )
 
         while any(waiting):
             moved = False
@@ -176,17 +182,23 @@ FEW = [(2, 1), (4, 1), (4, 3), (8, 2), (8, 5)]  # stages, and fewer micro-batche
 MANY = [(1, 4), (2, 2), (3, 4), (4, 4), (4, 16), (6, 9), (8, 32)]
 CASES = [(name, p, m, 1) for name in ("gpipe", "1f1b", "zero_bubble") for p, m in FEW + MANY]
 CASES += [("1f1b", p, m, v) for p, m, v in [(2, 4, 2), (4, 8, 2), (4, 16, 3), (4, 16, 6), (8, 16, 3)]]
-CASES += [("dualpipe", p, m, 1) for p, m in [(2, 4), (2, 10), (4, 8), (4, 14), (6, 12), (8, 16), (8, 20), (12, 40)]]
+CASES += [
+    ("dualpipe", p, m, 1) for p, m in [(2, 4), (2, 10), (4, 8), (4, 14), (6, 12), (8, 16), (8, 20), (12, 40)]
+]
 
 
 def _strategy(schedule, stages, micro_batches, chunks):
-    return dp.load_strategy({"schedule": schedule, "pp": stages, "virtual_stages": chunks, "global_batch": micro_batches})
+    return dp.load_strategy(
+        {"schedule": schedule, "pp": stages, "virtual_stages": chunks, "global_batch": micro_batches}
+    )
 
 
 def _passes(count: int) -> np.ndarray:
     """Forward passes, input gradients and weight gradients, in every order of length: (passes, 3)."""
     drawn = np.sort(np.random.default_rng(0).uniform(0.1, 3, (count, 6, 3)))
-    return np.concatenate([drawn[:, i, list(order)] for i, order in enumerate(itertools.permutations(range(3)))])
+    return np.concatenate(
+        [drawn[:, i, list(order)] for i, order in enumerate(itertools.permutations(range(3)))]
+    )
 
 
 @pytest.mark.parametrize(("schedule", "stages", "micro_batches", "chunks"), CASES)
@@ -248,10 +260,23 @@ def _step(gpt, table):
 
 @pytest.mark.parametrize(
     ("schedule", "stages", "micro_batches", "chunks"),
-    [("1f1b", 1, 4, 1), ("1f1b", 2, 2, 1), ("1f1b", 8, 32, 1), ("1f1b", 4, 16, 3), ("1f1b", 8, 16, 3), ("gpipe", 4, 16, 1)],
+    [
+        ("1f1b", 1, 4, 1),
+        ("1f1b", 2, 2, 1),
+        ("1f1b", 8, 32, 1),
+        ("1f1b", 4, 16, 3),
+        ("1f1b", 8, 16, 3),
+        ("gpipe", 4, 16, 1),
+    ],
 )
 def test_bubble_of_a_step(gpt, schedule, stages, micro_batches, chunks):
-    table = {"tp": 8, "pp": stages, "virtual_stages": chunks, "global_batch": micro_batches, "recompute": "selective"}
+    table = {
+        "tp": 8,
+        "pp": stages,
+        "virtual_stages": chunks,
+        "global_batch": micro_batches,
+        "recompute": "selective",
+    }
     busy, idle, _ = _step(gpt, table | {"schedule": schedule})
     one = busy / micro_batches  # forward and backward of one micro-batch through all layers of one stage
     simulated = Run(ORDERS[schedule], stages, micro_batches, one / 3, one / 3, one / 3, chunks).time

@@ -9,11 +9,11 @@ import pytest
 from helpers import training
 
 import diffperf as dp
-from diffperf.estimate.elementwise import layer_stream_work, stream_work
-from diffperf.estimate.gemm import gemm_work
-from diffperf.estimate.machine import Machine
-from diffperf.explore.measurements import read_measurements
-from diffperf.explore.predictions import inputs_of
+from diffperf.estimate.kernels.elementwise import layer_stream_work, stream_work
+from diffperf.estimate.kernels.gemm import gemm_work
+from diffperf.estimate.kernels.roofline import Machine
+from diffperf.explore.measured.predictions import inputs_of
+from diffperf.explore.measured.table import read_measurements
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact
 from diffperf.workload.operators import Gemms
@@ -54,23 +54,32 @@ def test_unfused_layers_slow_a_pass_down(llama, system):
     each = float(memory.latency + system.accelerator.kernel_latency + system.stack.kernel_overhead)
     kernels = 6 * float(llama.depth)
     once = elementwise(elementwise_traffic=1.0, elementwise_kernels=1.0)
-    assert elementwise(elementwise_traffic=1.0, elementwise_kernels=2.0) - once == pytest.approx(kernels * each, rel=1e-9)
-    assert elementwise(elementwise_traffic=2.0, elementwise_kernels=1.0) - once == pytest.approx(once - kernels * each, rel=1e-9)
+    assert elementwise(elementwise_traffic=1.0, elementwise_kernels=2.0) - once == pytest.approx(
+        kernels * each, rel=1e-9
+    )
+    assert elementwise(elementwise_traffic=2.0, elementwise_kernels=1.0) - once == pytest.approx(
+        once - kernels * each, rel=1e-9
+    )
 
 
 def test_conversions_fused_into_other_kernels_take_no_time_of_their_own(system):
     gemms = Gemms.table(tuple(map(real, (2048, 1024, 4096, 1))))
-    apart, half, fused = (gemm_work(gemms, machine(system, "fp8", separate_conversion=share)) for share in (1.0, 0.5, 0.0))
+    apart, half, fused = (
+        gemm_work(gemms, machine(system, "fp8", separate_conversion=share)) for share in (1.0, 0.5, 0.0)
+    )
     assert float(apart.time[0] - fused.time[0]) > 0
     assert float(half.time[0]) == pytest.approx(float(apart.time[0] + fused.time[0]) / 2, rel=1e-12)
-    moved = float(system.accelerator.matrix.fp8.conversion_passes) * 2048 * 4096 * (2 + 1)  # read at 16 bits, written at 8
+    moved = (
+        float(system.accelerator.matrix.fp8.conversion_passes) * 2048 * 4096 * (2 + 1)
+    )  # read at 16 bits, written at 8
     assert float(apart.traffic[-1, 0] - fused.traffic[-1, 0]) == pytest.approx(moved, rel=1e-12)
     wide = [gemm_work(gemms, machine(system, separate_conversion=share)).time[0] for share in (1.0, 0.0)]
     assert float(wide[0]) == float(wide[1])
 
 
 @pytest.mark.parametrize(
-    ("framework", "overlaps"), [("Megatron-LM", 0), ("Megatron-DeepSpeed", 0), ("NeMo 24", 1), ("nanotron", 1)]
+    ("framework", "overlaps"),
+    [("Megatron-LM", 0), ("Megatron-DeepSpeed", 0), ("NeMo 24", 1), ("nanotron", 1)],
 )
 def test_measured_runs_reduce_gradients_as_their_stack_does(tmp_path, framework, overlaps):
     with (DATA / "korthikanti_training.csv").open(encoding="utf-8", newline="") as file:
@@ -87,7 +96,9 @@ def test_measured_runs_reduce_gradients_as_their_stack_does(tmp_path, framework,
 def stalled(gpt, system, devices: int, seconds: float, **table):
     """The step of GPT-3 in two stages of two tensor-parallel ranks, where each rank stalls a layer for so long."""
     strategy = dp.load_strategy({"tp": 2, "pp": 2, "global_batch": 4 * devices, **table}, n_devices=devices)
-    return strategy, training(gpt, replace(system, {"stack.rank_stall": seconds, "n_devices": devices}), strategy)
+    return strategy, training(
+        gpt, replace(system, {"stack.rank_stall": seconds, "n_devices": devices}), strategy
+    )
 
 
 def test_ranks_stall_layers_where_the_pipeline_leaves_the_node(gpt, system):
@@ -102,7 +113,9 @@ def test_ranks_stall_layers_where_the_pipeline_leaves_the_node(gpt, system):
 
 def test_a_lighter_last_stage_does_not_shorten_a_pipeline_of_stalls(gpt, system):
     """The last stage gives a layer to the first, for its vocabulary projection of a third of one: 49 layers stall where 48 did."""
-    even, balanced = (float(stalled(gpt, system, 16, 1e2, balanced_head=balanced)[1].time) for balanced in (False, True))
+    even, balanced = (
+        float(stalled(gpt, system, 16, 1e2, balanced_head=balanced)[1].time) for balanced in (False, True)
+    )
     assert balanced == pytest.approx(even * 49 / 48, rel=1e-3)
 
 
@@ -112,7 +125,10 @@ def test_layers_with_experts_wait_for_the_routing(system):
 
     def time(model, **table) -> float:
         strategy = dp.load_strategy({"tp": 8, "global_batch": 16, **table}, n_devices=8)
-        found = [training(model, replace(system, {"stack.routing_wait": wait}), strategy).time for wait in (1e-9, 1e-2)]
+        found = [
+            training(model, replace(system, {"stack.routing_wait": wait}), strategy).time
+            for wait in (1e-9, 1e-2)
+        ]
         return float(found[1] - found[0])
 
     assert time(model) == pytest.approx(16 * 32 * (1e-2 - 1e-9), rel=1e-6)
@@ -126,7 +142,9 @@ def test_hidden_communication_slows_what_hides_it(llama, system):
     def step(contention: float, overlap: bool) -> float:
         table = {"zero": "3", "global_batch": 256, "overlap_gradients": overlap, "overlap_weights": overlap}
         strategy = dp.load_strategy(table, n_devices=64)
-        return float(training(llama, replace(system, {"stack.overlap_contention": contention}), strategy).time)
+        return float(
+            training(llama, replace(system, {"stack.overlap_contention": contention}), strategy).time
+        )
 
     hidden, apart = step(0.0, True), step(0.0, False)
     assert apart > 1.01 * hidden

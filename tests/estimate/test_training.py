@@ -39,7 +39,9 @@ def test_rates_follow_from_the_time(gpt, system, strategy, report):
 
 def test_recomputation_shows_in_hfu_not_in_mfu(gpt, system, strategy):
     base = {"tp": 8, "pp": 4, "global_batch": 64, "dp": 2, "attention": "standard"}
-    none, full = (training(gpt, system, dp.load_strategy({**base, "recompute": r}), Exact()) for r in ("none", "full"))
+    none, full = (
+        training(gpt, system, dp.load_strategy({**base, "recompute": r}), Exact()) for r in ("none", "full")
+    )
     assert float(full.time) > float(none.time)
     assert float(full.mfu) < float(none.mfu)
     # Forward once more: 4 thirds of the layers' FLOPs. Without recomputation and masking both count the same.
@@ -50,9 +52,13 @@ def test_recomputation_shows_in_hfu_not_in_mfu(gpt, system, strategy):
 
 def test_energy_by_hand(gpt, system, strategy, report):
     accelerator = system.accelerator
-    assert float(report.energy.static) == pytest.approx(64 * float(accelerator.static_power * report.time), rel=1e-12)
+    assert float(report.energy.static) == pytest.approx(
+        64 * float(accelerator.static_power * report.time), rel=1e-12
+    )
     executed = float(report.hfu) * 64 * 312e12 * float(report.time)
-    assert float(report.energy.compute) == pytest.approx(executed * float(accelerator.compute_energy), rel=1e-9)
+    assert float(report.energy.compute) == pytest.approx(
+        executed * float(accelerator.compute_energy), rel=1e-9
+    )
     # Each of 32 micro-batches reads a device's weights, 2 bytes of a 32nd of the layers, at least forward and backward.
     weights = 2 * 32 * 2 * float(gpt.layer_parameters) / 32
     assert float(report.energy.memory) > 64 * weights * float(accelerator.device_memory.energy)
@@ -70,7 +76,10 @@ def test_network_energy_of_pure_data_parallelism(llama, system):
 
 def test_gradient_reduction_hides_under_the_backward_pass(llama, system):
     table = {"dp": 64, "global_batch": 64}
-    hidden, open_ = (training(llama, system, dp.load_strategy({**table, "overlap_gradients": o}), Exact()) for o in (True, False))
+    hidden, open_ = (
+        training(llama, system, dp.load_strategy({**table, "overlap_gradients": o}), Exact())
+        for o in (True, False)
+    )
     reduction = float(open_.breakdown.data_parallel)
     backward = sum(float(getattr(hidden.breakdown, part)) for part in ("matmul", "attention", "elementwise"))
     assert reduction > 0
@@ -81,7 +90,9 @@ def test_gradient_reduction_hides_under_the_backward_pass(llama, system):
 def test_zero_moves_weights_and_saves_optimizer_time(llama, system, stage, bytes_):
     """Reduce-scatter of fp32 gradients and all-gather of 2-byte weights, once or for either pass; else an all-reduce."""
     table = {"dp": 64, "global_batch": 64, "overlap_gradients": False, "overlap_weights": False}
-    plain, sharded = (training(llama, system, dp.load_strategy({**table, "zero": z}), Exact()) for z in ("0", stage))
+    plain, sharded = (
+        training(llama, system, dp.load_strategy({**table, "zero": z}), Exact()) for z in ("0", stage)
+    )
     assert float(sharded.energy.network / plain.energy.network) == pytest.approx(bytes_ / 8, rel=1e-9)
     assert float(sharded.breakdown.optimizer) < float(plain.breakdown.optimizer) / 32
     if stage != "3":  # whose layers are gathered one by one
@@ -93,10 +104,17 @@ def test_gathering_hides_under_the_passes(llama, system):
     table = {"dp": 64, "zero": "3"}
     for length in (4096, 64):
         hidden, open_ = (
-            training(llama, system, dp.load_strategy(table | more | {"sequence_length": length, "global_batch": 64}), Exact())
+            training(
+                llama,
+                system,
+                dp.load_strategy(table | more | {"sequence_length": length, "global_batch": 64}),
+                Exact(),
+            )
             for more in ({}, {"overlap_gradients": False, "overlap_weights": False})
         )
-        passes = sum(float(getattr(hidden.breakdown, part)) for part in ("matmul", "attention", "elementwise"))
+        passes = sum(
+            float(getattr(hidden.breakdown, part)) for part in ("matmul", "attention", "elementwise")
+        )
         left, all_ = float(hidden.breakdown.data_parallel), float(open_.breakdown.data_parallel)
         assert max(all_ - 2 * passes, 0) <= left < all_
 
@@ -104,8 +122,13 @@ def test_gathering_hides_under_the_passes(llama, system):
 def test_offloading_takes_the_hosts_bandwidth(gpt, system):
     """Activations there and back hide under the passes; gradients there and weights back for the host's optimizer do not."""
     table = {"tp": 8, "pp": 8, "global_batch": 64}
-    none, states = (training(gpt, system, dp.load_strategy(table | {"offload_optimizer": share}), Exact()) for share in (0, 0.5))
-    moved = float(states.memory.optimizer) / 12 * (4 + 2)  # half of the parameters, of which the other half is what is left
+    none, states = (
+        training(gpt, system, dp.load_strategy(table | {"offload_optimizer": share}), Exact())
+        for share in (0, 0.5)
+    )
+    moved = (
+        float(states.memory.optimizer) / 12 * (4 + 2)
+    )  # half of the parameters, of which the other half is what is left
     assert float(none.breakdown.offload) == 0
     assert float(states.breakdown.offload) == pytest.approx(moved / float(system.host_bandwidth), rel=1e-9)
     assert float(states.breakdown.optimizer) < 0.6 * float(none.breakdown.optimizer)
@@ -118,8 +141,13 @@ def test_offloaded_activations_travel_there_and_back(gpt, system, share):
     carried = 2 * share * 64 * 96 / 8 * 34 * 2048 * 12288 / 8
     for bandwidth in (1e12, 1e8):
         report = training(gpt, replace(system, {"host_bandwidth": bandwidth}), strategy, Exact())
-        passes = sum(float(getattr(report.breakdown, part)) for part in ("matmul", "attention", "elementwise", "recompute"))
-        assert float(report.breakdown.offload) == pytest.approx(max(carried / bandwidth - passes, 0), rel=1e-9)
+        passes = sum(
+            float(getattr(report.breakdown, part))
+            for part in ("matmul", "attention", "elementwise", "recompute")
+        )
+        assert float(report.breakdown.offload) == pytest.approx(
+            max(carried / bandwidth - passes, 0), rel=1e-9
+        )
 
 
 def test_choices_interpolate(gpt, system):
@@ -128,7 +156,9 @@ def test_choices_interpolate(gpt, system):
     times = {}
     for r in ("none", "full"):
         times[r] = float(training(gpt, system, dp.load_strategy({**base, "recompute": r}), Exact()).time)
-    mixed = training(gpt, system, dp.load_strategy({**base, "recompute": {"none": 0.25, "full": 0.75}}), Exact())
+    mixed = training(
+        gpt, system, dp.load_strategy({**base, "recompute": {"none": 0.25, "full": 0.75}}), Exact()
+    )
     assert float(mixed.time) == pytest.approx(0.25 * times["none"] + 0.75 * times["full"], rel=1e-9)
 
 
@@ -147,5 +177,12 @@ def test_a_batch_of_one_micro_batch_a_stage_is_mostly_bubble(gpt, system):
 
 def test_the_report_reads_as_a_table(report):
     text = str(report)
-    for words in ("step time", "linear layers", "pipeline bubble", "device memory", "matrix arithmetic", "cost of this run"):
+    for words in (
+        "step time",
+        "linear layers",
+        "pipeline bubble",
+        "device memory",
+        "matrix arithmetic",
+        "cost of this run",
+    ):
         assert words in text

@@ -16,14 +16,35 @@ CHOICES = {
     "selective": {"recompute": "selective", "attention": "standard", "zero": "1"},
     "fp8": {"precision": "fp8", "kv_precision": "int8", "overlap_gradients": False},
     "mixed": {"recompute": {"none": 0.5, "full": 0.5}, "zero": {"0": 0.1, "1": 0.9}},
-    "sharded": {"zero": "3", "zero_ranks": 2, "virtual_stages": 1, "schedule": "zero_bubble", "weight_precision": "fp32"},
-    "split": {"cp": 2, "dp": 1, "context_parallel": "all_to_all", "order": "dp-tp-cp-pp", "overlap_tensor": True},
-    "experts": {"ep": 8, "expert_tp": 2, "capacity_factor": 1.5, "virtual_stages": 1, "schedule": "dualpipe", "zero": "2"},
+    "sharded": {
+        "zero": "3",
+        "zero_ranks": 2,
+        "virtual_stages": 1,
+        "schedule": "zero_bubble",
+        "weight_precision": "fp32",
+    },
+    "split": {
+        "cp": 2,
+        "dp": 1,
+        "context_parallel": "all_to_all",
+        "order": "dp-tp-cp-pp",
+        "overlap_tensor": True,
+    },
+    "experts": {
+        "ep": 8,
+        "expert_tp": 2,
+        "capacity_factor": 1.5,
+        "virtual_stages": 1,
+        "schedule": "dualpipe",
+        "zero": "2",
+    },
 }
 
 
 def _strategy(**choices):
-    return dp.load_strategy({"tp": 8, "pp": 4, "virtual_stages": 2, "global_batch": 64, **choices}, n_devices=64)
+    return dp.load_strategy(
+        {"tp": 8, "pp": 4, "virtual_stages": 2, "global_batch": 64, **choices}, n_devices=64
+    )
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +57,20 @@ def _same(a, b, rtol):
     a, b = outputs(a), outputs(b)
     assert a.keys() == b.keys()
     for path in a:
-        np.testing.assert_allclose(np.asarray(a[path]), np.asarray(b[path]), rtol=rtol, atol=1e-12, err_msg=path)
+        np.testing.assert_allclose(
+            np.asarray(a[path]), np.asarray(b[path]), rtol=rtol, atol=1e-12, err_msg=path
+        )
 
 
 @pytest.mark.parametrize(
-    ("model", "name"), [("gpt", "none"), ("gpt", "mixed"), ("deepseek", "sharded"), ("deepseek", "split"), ("deepseek", "experts")]
+    ("model", "name"),
+    [
+        ("gpt", "none"),
+        ("gpt", "mixed"),
+        ("deepseek", "sharded"),
+        ("deepseek", "split"),
+        ("deepseek", "experts"),
+    ],
 )
 def test_compiled_is_eager(request, system, model, name):
     """Eager, choices are concrete and only those with weight are evaluated; compiled, all are, and weighed."""
@@ -54,7 +84,9 @@ def _mapped_is_looped(phase, models, system, relax):
     paths, _ = leaves(system)
     drawn = draw(system, np.random.default_rng(0), len(strategies), shrink=0.9)
     systems = [with_leaves(system, paths, values) for values in drawn]
-    stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *group) for group in (models, systems, strategies)]
+    stacked = [
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *group) for group in (models, systems, strategies)
+    ]
     together = jax.vmap(phase, in_axes=(0, 0, 0, None))(*stacked, relax)
     for i, inputs in enumerate(zip(models, systems, strategies, strict=True)):
         _same(jax.tree.map(lambda leaf: leaf[i], together), phase(*inputs, relax), rtol=1e-9)  # noqa: B023
@@ -66,7 +98,9 @@ def test_mapped_is_looped(gpt, llama, system, phase):
 
 
 def test_mapped_is_looped_with_experts(deepseek, system):
-    other = replace(deepseek, {"layers.1.mixture.experts": 64, "layers.1.latent.kv_rank": 256, "mtp_layers": 0.0})
+    other = replace(
+        deepseek, {"layers.1.mixture.experts": 64, "layers.1.latent.kv_rank": 256, "mtp_layers": 0.0}
+    )
     _mapped_is_looped(training, [deepseek, other], system, Exact())
 
 
@@ -86,7 +120,12 @@ def test_whatever_changes_is_traced_once(gpt, llama, system, phase):
         for model, on, choices, sharpness in [
             (gpt, system, CHOICES["none"], 20.0),
             (gpt, system, CHOICES["none"], 100),
-            (gpt, replace(system, {"n_devices": 128, "accelerator.memory.hbm.bandwidth": 3e12}), CHOICES["full"], 20.0),
+            (
+                gpt,
+                replace(system, {"n_devices": 128, "accelerator.memory.hbm.bandwidth": 3e12}),
+                CHOICES["full"],
+                20.0,
+            ),
             (gpt, other, CHOICES["selective"], np.float32(20.0)),
             (llama, other, CHOICES["fp8"], jnp.asarray(20.0)),
             (llama, system, CHOICES["mixed"], 500),
@@ -106,7 +145,11 @@ def test_experts_and_their_choices_are_traced_once(deepseek, system):
         traces.append(1)
         return dp.training_step(model, system, strategy, Exact()).time
 
-    changes = [{}, {"layers.1.mixture.shared_ffn": 0.0}, {"layers.0.latent.query_rank": 0.0, "layers.1.latent.query_rank": 0.0}]
+    changes = [
+        {},
+        {"layers.1.mixture.shared_ffn": 0.0},
+        {"layers.0.latent.query_rank": 0.0, "layers.1.latent.query_rank": 0.0},
+    ]
     times = [float(time(replace(deepseek, change), _strategy())) for change in changes]
     times += [float(time(deepseek, _strategy(**choices))) for choices in CHOICES.values() if choices]
     assert len(traces) == 1
@@ -124,7 +167,11 @@ def test_float32_is_float64_to_four_digits_with_experts(deepseek, system, name):
     _narrow_is_wide((training,), deepseek, system, Exact(), name)
 
 
-EXPOSED = {"breakdown.data_parallel": 1e-4, "breakdown.tensor_parallel": 1e-6, "breakdown.context_parallel": 1e-6}  # of the step
+EXPOSED = {
+    "breakdown.data_parallel": 1e-4,
+    "breakdown.tensor_parallel": 1e-6,
+    "breakdown.context_parallel": 1e-6,
+}  # of the step
 
 
 def _narrow_is_wide(phases, model, system, relax, name):

@@ -12,12 +12,15 @@ def central(inputs: Inputs, phase: str, output: str, path: str, relax=None, step
     """d log(output) / d log(input) from two estimates."""
     value = numeric(inputs)[path][1]
     above, below = (
-        float(outputs(replace(inputs, {path: value * factor}).estimate(phase, relax))[output][1]) for factor in (1 + step, 1 - step)
+        float(outputs(replace(inputs, {path: value * factor}).estimate(phase, relax))[output][1])
+        for factor in (1 + step, 1 - step)
     )
     return (above - below) / (2 * step) / float(outputs(inputs.estimate(phase, relax))[output][1])
 
 
-@pytest.mark.parametrize(("phase", "output"), [("training", "time"), ("training", "cost.run"), ("generate", "energy.total")])
+@pytest.mark.parametrize(
+    ("phase", "output"), [("training", "time"), ("training", "cost.run"), ("generate", "energy.total")]
+)
 def test_elasticities_equal_central_differences(gpt, system, strategy, phase, output):
     found = sensitivities(gpt, system, strategy, phase, output)
     inputs = Inputs(gpt, system, strategy)
@@ -25,7 +28,9 @@ def test_elasticities_equal_central_differences(gpt, system, strategy, phase, ou
     moving = [one for one in found if abs(one.elasticity) > 1e-4 and not one.declared.integer][::4]
     assert len(moving) >= 4
     for one in moving:
-        assert one.elasticity == pytest.approx(central(inputs, phase, output, one.path), rel=1e-5, abs=1e-9), one.path
+        assert one.elasticity == pytest.approx(
+            central(inputs, phase, output, one.path), rel=1e-5, abs=1e-9
+        ), one.path
 
 
 def test_smooth_elasticities_equal_central_differences(gpt, system, strategy):
@@ -43,7 +48,9 @@ def test_ranked_and_complete(gpt, system, strategy):
     sizes = [abs(one.elasticity) for one in found]
     assert sizes == sorted(sizes, reverse=True)
     assert np.isfinite(sizes).all()
-    expected = {f"{group}.{path}" for group, part in (("system", system), ("model", gpt)) for path in numeric(part)}
+    expected = {
+        f"{group}.{path}" for group, part in (("system", system), ("model", gpt)) for path in numeric(part)
+    }
     assert {one.path for one in found} == expected
     bandwidth = next(one for one in found if one.path == "system.accelerator.memory.hbm.bandwidth")
     assert bandwidth.value == float(system.accelerator.device_memory.bandwidth)

@@ -5,8 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from diffperf.cost.package import package_cost
-from diffperf.hardware.technology import Technology, accelerator_of, chip, clock, design_of, interpolate, split_die, system_of
+from diffperf.cost.package_cost import package_cost
+from diffperf.hardware.technology import (
+    Technology,
+    accelerator_of,
+    chip,
+    clock,
+    design_of,
+    interpolate,
+    split_die,
+    system_of,
+)
 from diffperf.load import load, load_system
 from diffperf.quantity import replace
 from diffperf.relax import Exact
@@ -58,7 +67,9 @@ def test_area_and_power_by_hand():
     assert float(made.clock) == pytest.approx(speed, rel=1e-6)
     scale = 0.65 / 0.75
     energy, static = float(t.compute_energy), float(t.static_density)
-    power = 312e12 * speed * energy * scale**2 + 5 * 408e9 * 31.2e-12 + 300e9 * 88e-12 + 2 * die * static * scale
+    power = (
+        312e12 * speed * energy * scale**2 + 5 * 408e9 * 31.2e-12 + 300e9 * 88e-12 + 2 * die * static * scale
+    )
     assert float(made.power) == pytest.approx(power, rel=1e-4)
 
 
@@ -74,7 +85,14 @@ def test_clock_rises_with_voltage_and_is_one_at_nominal():
 def test_split_die_is_the_inverse_of_chip(dies):
     technology, system = load(Technology, "n7-hbm2e"), load_system("dgx-a100", 8)
     fractions = jnp.array([0.6, 0.2, 0.15, 0.05])
-    design = split_die(jnp.asarray(500.0), fractions, jnp.asarray(dies), technology.nominal_voltage, technology, system.accelerator)
+    design = split_die(
+        jnp.asarray(500.0),
+        fractions,
+        jnp.asarray(dies),
+        technology.nominal_voltage,
+        technology,
+        system.accelerator,
+    )
     made = chip(design, technology, system.accelerator)
     assert float(made.die_area) == pytest.approx(500.0, rel=1e-6)
     areas = jnp.array([made.compute_area, made.cache_area, made.memory_area, made.network_area])
@@ -96,7 +114,11 @@ def test_every_design_number_has_a_gradient_that_matches_finite_differences():
 
     def price_and_rate(design):
         made = system_of(design, technology, system).accelerator
-        return package_cost(made, Exact()).total + made.matrix.bf16.rate * 1e-12 + made.device_memory.bandwidth * 1e-10
+        return (
+            package_cost(made, Exact()).total
+            + made.matrix.bf16.rate * 1e-12
+            + made.device_memory.bandwidth * 1e-10
+        )
 
     gradient = jax.grad(price_and_rate)(design)
     for name in ("compute_units", "cache", "memory_stacks", "network_bandwidth", "dies", "voltage"):

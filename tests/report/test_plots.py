@@ -48,7 +48,10 @@ def test_generation_shows_both_phases(llama, system):
 
 def test_a_tornado_shows_the_largest_with_values_and_units():
     declared = Quantity("byte/s", "bandwidth", (0, 1), False, False, "input")
-    found = [Sensitivity(f"system.network.tier{i}.bandwidth", declared, 3e9, (-1) ** i / (i + 1)) for i in range(20)]
+    found = [
+        Sensitivity(f"system.network.tier{i}.bandwidth", declared, 3e9, (-1) ** i / (i + 1))
+        for i in range(20)
+    ]
     axes = plots.tornado(found, limit=12).axes[0]
     assert [bar.get_width() for bar in axes.patches] == [one.elasticity for one in found[:12]]
     assert axes.get_yticklabels()[1].get_text() == "tier1 bandwidth  (3 GB/s)"

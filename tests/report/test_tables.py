@@ -37,7 +37,9 @@ def test_json_is_plain_and_named(report, system, strategy):
     inputs = json.loads(json.dumps(as_dict(system)))
     assert inputs["name"] == "dgx-a100"
     assert list(inputs["network"]) == ["nvlink", "infiniband"]
-    assert inputs["accelerator"]["memory"]["hbm"]["bandwidth"] == float(system.accelerator.device_memory.bandwidth)
+    assert inputs["accelerator"]["memory"]["hbm"]["bandwidth"] == float(
+        system.accelerator.device_memory.bandwidth
+    )
     assert as_dict(strategy)["sequence_parallel"] == "on"
 
 

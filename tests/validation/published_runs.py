@@ -3,8 +3,8 @@
 import csv
 from pathlib import Path
 
-from diffperf.explore.measurements import Row, read_measurements
-from diffperf.explore.predictions import inputs_of
+from diffperf.explore.measured.predictions import inputs_of
+from diffperf.explore.measured.table import Row, read_measurements
 
 DATA = Path(__file__).parents[1] / "data"
 

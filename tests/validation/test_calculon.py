@@ -24,7 +24,10 @@ TOLERANCE = 1e-3
 # Its options in the strategy's terms; one that is not here is in none of its cases.
 PRECISION = {"float16": "fp16"}
 RECOMPUTE = {"none": "none", "attn_only": "selective", "full": "full"}
-SEQUENCE_PARALLEL = {("ar", "false"): False, ("rs_ag", "true"): True}  # all-gathers again for the backward pass: inputs kept split
+SEQUENCE_PARALLEL = {
+    ("ar", "false"): False,
+    ("rs_ag", "true"): True,
+}  # all-gathers again for the backward pass: inputs kept split
 ATTENTION = {"multihead": "standard"}  # scores, their softmax and their dropout mask in memory
 ZERO = {"false": "0", "true": "1"}  # optimizer_sharding
 ELEMENT = 2  # bytes of fp16
@@ -126,10 +129,16 @@ def case_and_memory(request):
 
 def test_parameters_and_optimizer(case_and_memory):
     case, memory = case_and_memory
-    parts = {"weight_space": memory.weights, "weight_grad_space": memory.gradients, "optimizer_space": memory.optimizer}
+    parts = {
+        "weight_space": memory.weights,
+        "weight_grad_space": memory.gradients,
+        "optimizer_space": memory.optimizer,
+    }
     for column, estimate in parts.items():
         assert float(estimate) == pytest.approx(number(case, column), rel=TOLERANCE), column
-    assert float(sum(parts.values())) == pytest.approx(sum(number(case, column) for column in parts), rel=TOLERANCE)
+    assert float(sum(parts.values())) == pytest.approx(
+        sum(number(case, column) for column in parts), rel=TOLERANCE
+    )
 
 
 def test_activations(case_and_memory):

@@ -23,7 +23,9 @@ MEMORY = cells("korthikanti_memory.csv")
 def relative_errors(table, estimates, measured) -> np.ndarray:
     """Relative errors, printed row by row; `pytest -s` shows them."""
     errors = np.asarray(estimates) / np.asarray(measured) - 1
-    print(f"\n{'row':<20}{'model':<20}{'hardware':<16}{'devices':>7}  {'estimate':>9}{'measured':>9}{'error':>8}")
+    print(
+        f"\n{'row':<20}{'model':<20}{'hardware':<16}{'devices':>7}  {'estimate':>9}{'measured':>9}{'error':>8}"
+    )
     for row, estimate, true, error in zip(table, estimates, measured, errors, strict=True):
         where = f"{row['id']:<20}{row['model']:<20}{row['hardware']:<16}{row['n_devices']:>7g}"
         print(f"{where}  {estimate:>8.3f}s{true:>8.3f}s{error:>+8.1%}")
@@ -36,7 +38,9 @@ def training_errors() -> np.ndarray:
     inputs = [training_inputs(row) for row in KORTHIKANTI]
     for case in inputs:
         dp.check(*case)
-    return relative_errors(KORTHIKANTI, [float(STEP(*case).time) for case in inputs], [r["step_time_s"] for r in KORTHIKANTI])
+    return relative_errors(
+        KORTHIKANTI, [float(STEP(*case).time) for case in inputs], [r["step_time_s"] for r in KORTHIKANTI]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +49,9 @@ def latency_errors() -> np.ndarray:
     inputs = [inference_inputs(row) for row in LLAMA2]
     for case in inputs:
         dp.check(*case, phase="generate")
-    return relative_errors(LLAMA2, [float(generate(*case).time) for case in inputs], [r["latency_s"] for r in LLAMA2])
+    return relative_errors(
+        LLAMA2, [float(generate(*case).time) for case in inputs], [r["latency_s"] for r in LLAMA2]
+    )
 
 
 def test_korthikanti_step_times(training_errors):
@@ -75,7 +81,12 @@ def test_errors_notice_a_wrong_system():
 # --- memory: Korthikanti et al., Figures 1 and 7, which the paper computes from its formulas
 
 
-SIZES = {"22B": "megatron-gpt-22b", "175B": "megatron-gpt-175b", "530B": "megatron-gpt-530b", "1T": "megatron-gpt-1008b"}
+SIZES = {
+    "22B": "megatron-gpt-22b",
+    "175B": "megatron-gpt-175b",
+    "530B": "megatron-gpt-530b",
+    "1T": "megatron-gpt-1008b",
+}
 
 
 def configuration(size: str):
@@ -123,7 +134,9 @@ def test_memory_per_device(row):
         embeddings = (model.embedding_parameters / strategy.tp + model.learned_positions * model.hidden) * 18
         estimate = float(held - embeddings)
     else:
-        estimate = layers_bytes(model, choose(strategy, **METHODS["none" if "no recompute" in kind else "SP+selective"]))
+        estimate = layers_bytes(
+            model, choose(strategy, **METHODS["none" if "no recompute" in kind else "SP+selective"])
+        )
     assert estimate / GIB == pytest.approx(float(row["memory_GiB"]), rel=0.01)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import diffperf as dp
+from diffperf.estimate.kernels.roofline import Machine
 from diffperf.estimate.layer import Pass, inference_layers
-from diffperf.estimate.machine import Machine
 from diffperf.hardware.accelerator import PRECISIONS, width
 from diffperf.quantity import real
 from diffperf.relax import Exact, Smooth
@@ -26,7 +26,9 @@ def model():
 
 
 def _with_attention(model):
-    return dataclasses.replace(model, layers=tuple(dataclasses.replace(kind, recurrence=None) for kind in model.layers))
+    return dataclasses.replace(
+        model, layers=tuple(dataclasses.replace(kind, recurrence=None) for kind in model.layers)
+    )
 
 
 def _hybrid(model):
@@ -57,7 +59,9 @@ def test_bytes_of_the_recurrence_by_tensor(model, tp):
 
 def test_no_rotary_embedding(model):
     strategy, tokens = dp.load_strategy({}), real(1000)
-    moved, attending = (elementwise_forward(m.layers[0], m, strategy, tokens) for m in (model, _with_attention(model)))
+    moved, attending = (
+        elementwise_forward(m.layers[0], m, strategy, tokens) for m in (model, _with_attention(model))
+    )
     assert float(attending.sum() - moved.sum()) == 2 * 1000 * 2 * D  # queries and keys, read and written
 
 
@@ -67,7 +71,9 @@ def test_kept_activations_by_tensor(model, attention):
     b, s = 2, 512
     strategy = dp.load_strategy({"micro_batch": b, "sequence_length": s, "attention": attention})
     expected = 2 * b * s * (4 * D + 5 * D + 3 * FFN)
-    assert float(layer_activations(model.layers[0], model, strategy).kept) == pytest.approx(expected, rel=1e-12)
+    assert float(layer_activations(model.layers[0], model, strategy).kept) == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_state_does_not_grow_with_the_context(model):
@@ -75,7 +81,10 @@ def test_state_does_not_grow_with_the_context(model):
     strategy = dp.load_strategy({"global_batch": 4})
     for context in (1, 1000, 100000):
         assert float(kv_cache_bytes(model, strategy, real(context))) == 4 * LAYERS * D * 2
-        assert float(kv_cache_bytes(_with_attention(model), strategy, real(context))) == 4 * LAYERS * 2 * D * 2 * context
+        assert (
+            float(kv_cache_bytes(_with_attention(model), strategy, real(context)))
+            == 4 * LAYERS * 2 * D * 2 * context
+        )
         half = 4 * LAYERS / 2 * (D * 2 + 2 * D * 2 * context)
         assert float(kv_cache_bytes(_hybrid(model), strategy, real(context))) == half
 
@@ -83,7 +92,9 @@ def test_state_does_not_grow_with_the_context(model):
 def test_a_generated_token_takes_as_long_after_any_context(model, system):
     strategy = dp.load_strategy({"global_batch": 8})
     machine = Machine.of(system, strategy, Exact())
-    passes = {str(context): Pass(real(8), real(1), real(context), generating=True) for context in (1000, 100000)}
+    passes = {
+        str(context): Pass(real(8), real(1), real(context), generating=True) for context in (1000, 100000)
+    }
     for chosen, grows in ((model, False), (_with_attention(model), True), (_hybrid(model), True)):
         works, _ = inference_layers(chosen, strategy, machine, passes, {})
         short, long = (float(works[name].total.time) for name in passes)
@@ -95,7 +106,9 @@ def test_time_of_the_token_mixer(model, attention):
     """Whatever the attention kernel: eight kernels' bytes (two kernels of each pass) over the reached bandwidth, and overheads."""
     system = dp.load_system("dgx-a100", 1, stack="megatron-lm")
     b, s = 8, 1024
-    strategy = dp.load_strategy({"global_batch": b, "micro_batch": b, "sequence_length": s, "attention": attention})
+    strategy = dp.load_strategy(
+        {"global_batch": b, "micro_batch": b, "sequence_length": s, "attention": attention}
+    )
     found = dp.training_step(model, system, strategy)
     memory = system.accelerator.device_memory
     one = b * s * D
@@ -104,9 +117,13 @@ def test_time_of_the_token_mixer(model, attention):
 
 
 def test_hybrid_lies_between(model):
-    system, strategy = dp.load_system("dgx-a100", 1), dp.load_strategy({"global_batch": 4, "sequence_length": 8192})
+    system, strategy = (
+        dp.load_system("dgx-a100", 1),
+        dp.load_strategy({"global_batch": 4, "sequence_length": 8192}),
+    )
     times = [
-        float(dp.training_step(m, system, strategy).breakdown.attention) for m in (model, _hybrid(model), _with_attention(model))
+        float(dp.training_step(m, system, strategy).breakdown.attention)
+        for m in (model, _hybrid(model), _with_attention(model))
     ]
     assert times[1] == pytest.approx((times[0] + times[2]) / 2, rel=1e-9)
 
@@ -114,7 +131,10 @@ def test_hybrid_lies_between(model):
 @pytest.mark.parametrize("relax", [Exact(), Smooth(real(16.0))])
 def test_finite_and_differentiable_in_the_width(model, relax):
     """Against a central difference, in training and in serving."""
-    system, strategy = dp.load_system("dgx-a100", 1), dp.load_strategy({"global_batch": 4, "sequence_length": 1024})
+    system, strategy = (
+        dp.load_system("dgx-a100", 1),
+        dp.load_strategy({"global_batch": 4, "sequence_length": 1024}),
+    )
 
     def time(head_dim, phase):
         kinds = tuple(dataclasses.replace(kind, head_dim=head_dim) for kind in model.layers)
@@ -134,8 +154,12 @@ def test_packed_ternary_weights(model, system):
     ternary = jnp.eye(len(PRECISIONS))[PRECISIONS.index("ternary")]
     assert float(width(ternary)) == 2 / 8
     assert eqx.tree_equal(system.accelerator.matrix.ternary, system.accelerator.matrix.int8)
-    served = dp.generate(model, dp.load_system("dgx-a100", 1), dp.load_strategy({"weight_precision": "ternary"}))
-    assert float(served.memory.weights) == pytest.approx(float(model.parameters) / 4, rel=1e-5)  # without the last norm
+    served = dp.generate(
+        model, dp.load_system("dgx-a100", 1), dp.load_strategy({"weight_precision": "ternary"})
+    )
+    assert float(served.memory.weights) == pytest.approx(
+        float(model.parameters) / 4, rel=1e-5
+    )  # without the last norm
 
 
 def test_published_times_of_training(model):

@@ -32,7 +32,9 @@ SHAPES = [(1, 2048, 1), (4, 2048, 8), (2, 1024, 4)]  # micro-batch b, sequence s
 
 
 def _layer(gpt, b, s, t, **choices):
-    strategy = dp.load_strategy({"tp": t, "micro_batch": b, "sequence_length": s, "attention": "standard", **choices})
+    strategy = dp.load_strategy(
+        {"tp": t, "micro_batch": b, "sequence_length": s, "attention": "standard", **choices}
+    )
     return float(layer_activations(gpt.layers[0], gpt, strategy).kept)
 
 
@@ -51,11 +53,15 @@ class TestActivationsOfOneLayer:
     def test_selective_recomputation(self, gpt, b, s, t):
         assert _layer(gpt, b, s, t, recompute="selective") == pytest.approx(34 * s * b * H / t, rel=1e-12)
         outside = s * b * H * (10 + 24 / t)
-        assert _layer(gpt, b, s, t, recompute="selective", sequence_parallel=False) == pytest.approx(outside, rel=1e-12)
+        assert _layer(gpt, b, s, t, recompute="selective", sequence_parallel=False) == pytest.approx(
+            outside, rel=1e-12
+        )
 
     def test_full_recomputation(self, gpt, b, s, t):
         """Only the layer's input, 2·s·b·h."""
-        assert _layer(gpt, b, s, t, recompute="full", sequence_parallel=False) == pytest.approx(2 * s * b * H, rel=1e-12)
+        assert _layer(gpt, b, s, t, recompute="full", sequence_parallel=False) == pytest.approx(
+            2 * s * b * H, rel=1e-12
+        )
         assert _layer(gpt, b, s, t, recompute="full") == pytest.approx(2 * s * b * H / t, rel=1e-12)
 
     def test_flash_attention_keeps_no_scores(self, gpt, b, s, t):
@@ -73,7 +79,9 @@ def test_gated_mlp_and_grouped_queries_by_tensor(llama):
     strategy = dp.load_strategy({"micro_batch": 3, "sequence_length": 100, "sequence_parallel": False})
     h, kv, ffn = 4096, 8 * 128, 11008
     elements = 4 * h + (h + 2 * kv + h) + 3 * ffn
-    assert float(layer_activations(layers, llama, strategy).kept) == pytest.approx(300 * 2 * elements, rel=1e-12)
+    assert float(layer_activations(layers, llama, strategy).kept) == pytest.approx(
+        300 * 2 * elements, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +90,10 @@ def test_gated_mlp_and_grouped_queries_by_tensor(llama):
         ({"pp": 1, "global_batch": 32}, 1),
         ({"pp": 8, "global_batch": 32}, 8),  # 1F1B: as many as stages
         ({"pp": 8, "global_batch": 3}, 3),  # never more than there are
-        ({"pp": 8, "virtual_stages": 4, "global_batch": 32}, 8 + 7 / 4),  # L·(1 + (p − 1)/(p·m)): arXiv 2205.05198 §4.2.3
+        (
+            {"pp": 8, "virtual_stages": 4, "global_batch": 32},
+            8 + 7 / 4,
+        ),  # L·(1 + (p − 1)/(p·m)): arXiv 2205.05198 §4.2.3
         ({"pp": 8, "virtual_stages": 2, "global_batch": 32}, 8 + 7 / 2),
     ],
 )
@@ -97,7 +108,9 @@ def test_activations_of_the_first_stage(gpt, system):
         {"tp": t, "pp": p, "virtual_stages": m, "global_batch": 64, "micro_batch": b, "attention": "standard"}
     )
     expected = s * b * H * LAYERS / t * (34 + 5 * A * s / H) * (1 + (p - 1) / (p * m))
-    assert float(training_memory(gpt, system, strategy, Exact()).activations) == pytest.approx(expected, rel=1e-12)
+    assert float(training_memory(gpt, system, strategy, Exact()).activations) == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_one_stage_holds_the_logits_as_well(gpt, system):
@@ -112,11 +125,20 @@ def test_one_stage_holds_the_logits_as_well(gpt, system):
 def test_full_recomputation_works_on_one_layer_at_a_time(gpt, system):
     s, p, t = 2048, 8, 8
     strategy = dp.load_strategy(
-        {"tp": t, "pp": p, "recompute": "full", "global_batch": 64, "attention": "standard", "sequence_parallel": False}
+        {
+            "tp": t,
+            "pp": p,
+            "recompute": "full",
+            "global_batch": 64,
+            "attention": "standard",
+            "sequence_parallel": False,
+        }
     )
     kept = 2 * s * H * LAYERS  # p micro-batches of L/p layers
     working = s * H * (10 + 24 / t + 5 * A * s / (H * t))
-    assert float(training_memory(gpt, system, strategy, Exact()).activations) == pytest.approx(kept + working, rel=1e-12)
+    assert float(training_memory(gpt, system, strategy, Exact()).activations) == pytest.approx(
+        kept + working, rel=1e-12
+    )
 
 
 # 16Ψ, 4Ψ + 12Ψ/N, 2Ψ + 14Ψ/N, 16Ψ/N with 2-byte weights and gradients and 12-byte optimizer state (arXiv 1910.02054 §5).
@@ -151,7 +173,14 @@ def test_the_example_of_zero(system, stage, gigabytes):
 @pytest.mark.parametrize("ranks", [2, 8, 0])
 def test_hybrid_sharding_shares_among_some_ranks(llama, system, ranks):
     """FSDP's hybrid shard (arXiv 2304.11277 §3.2.2): 16Ψ over as many ranks as share; context-parallel ranks share as well."""
-    table = {"dp": 8, "cp": 2, "global_batch": 64, "gradient_precision": "bf16", "zero": "3", "zero_ranks": ranks}
+    table = {
+        "dp": 8,
+        "cp": 2,
+        "global_batch": 64,
+        "gradient_precision": "bf16",
+        "zero": "3",
+        "zero_ranks": ranks,
+    }
     strategy = dp.load_strategy(table)
     parameters = float(stage_parameters(llama, strategy, Exact()).total)
     assert _states(llama, system, strategy) == pytest.approx(16 / (ranks or 16) * parameters, rel=1e-12)
@@ -163,14 +192,24 @@ def test_zero_three_gathers_layers(llama, system):
     table = {"dp": 8, "global_batch": 8, "zero": "3", "gradient_precision": "bf16"}
     for ahead, layers in ((True, 3), (False, 2)):
         strategy = dp.load_strategy(table | {"overlap_weights": ahead})
-        assert float(training_memory(llama, system, strategy, Exact()).gathered) == pytest.approx(layers * 2 * layer, rel=1e-12)
+        assert float(training_memory(llama, system, strategy, Exact()).gathered) == pytest.approx(
+            layers * 2 * layer, rel=1e-12
+        )
     assert float(training_memory(llama, system, dp.load_strategy({}), Exact()).gathered) == 0
 
 
 def test_experts_are_shared_out_apart_from_all_else(system):
     """Mixtral on 8 ranks of two experts' tensor parallelism and four of expert parallelism, ZeRO-1 over what holds the same."""
     model = dp.load_model("mixtral-8x7b")
-    table = {"tp": 4, "dp": 8, "ep": 4, "expert_tp": 2, "global_batch": 64, "zero": "1", "gradient_precision": "bf16"}
+    table = {
+        "tp": 4,
+        "dp": 8,
+        "ep": 4,
+        "expert_tp": 2,
+        "global_batch": 64,
+        "zero": "1",
+        "gradient_precision": "bf16",
+    }
     strategy = dp.load_strategy(table)
     experts = 32 * 8 * 3 * 4096 * 14336 / (2 * 4)
     attention = 4096 * (32 + 2 * 8) * 128 + 4096 * 4096
@@ -202,13 +241,22 @@ def test_stages_by_hand(gpt, system):
     parameters = [layers + sum(tables), layers, layers + tables[0]]
     logits = [0, 0, S * 51200 / T * 6]
     reserve = float(system.stack.memory_reserve)
-    for schedule, held in (("1f1b", (P, 1 + (P - 1) / 2, 1)), ("gpipe", (64, 64, 64)), ("zero_bubble", (P, P, P))):
+    for schedule, held in (
+        ("1f1b", (P, 1 + (P - 1) / 2, 1)),
+        ("gpipe", (64, 64, 64)),
+        ("zero_bubble", (P, P, P)),
+    ):
         found = _memory(gpt, system, schedule=schedule).stages
         expected = [
-            18 * own + FLASH * LAYERS / P * many + buffers + last for own, many, last in zip(parameters, held, logits, strict=True)
+            18 * own + FLASH * LAYERS / P * many + buffers + last
+            for own, many, last in zip(parameters, held, logits, strict=True)
         ]
-        assert [float(getattr(found, name)) for name in ("first", "middle", "last")] == pytest.approx(expected, rel=1e-12)
-        assert float(_memory(gpt, system, schedule=schedule).peak) == pytest.approx(max(expected) + reserve, rel=1e-12)
+        assert [float(getattr(found, name)) for name in ("first", "middle", "last")] == pytest.approx(
+            expected, rel=1e-12
+        )
+        assert float(_memory(gpt, system, schedule=schedule).peak) == pytest.approx(
+            max(expected) + reserve, rel=1e-12
+        )
 
 
 def test_dualpipe_holds_two_stages(gpt, system):
@@ -228,7 +276,9 @@ def test_offloading_keeps_one_layer_at_work(gpt, system, share):
     memory = _memory(gpt, system, offload_activations=share)
     assert float(memory.activations) == pytest.approx((1 - share) * FLASH * LAYERS + share * FLASH, rel=1e-12)
     memory = _memory(gpt, system, offload_optimizer=share)
-    assert float(memory.optimizer) == pytest.approx((1 - share) * float(_memory(gpt, system).optimizer), rel=1e-12)
+    assert float(memory.optimizer) == pytest.approx(
+        (1 - share) * float(_memory(gpt, system).optimizer), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
@@ -249,12 +299,16 @@ def test_parameters_of_a_stage(gpt):
     assert float(stage_parameters(gpt, one, Exact()).total) == pytest.approx(float(gpt.parameters), rel=1e-6)
     split = dp.load_strategy({"tp": 8, "pp": 8})
     layers, embedding = 12 * LAYERS * H**2 + 13 * LAYERS * H, 51200 * H
-    assert float(stage_parameters(gpt, split, Exact()).total) == pytest.approx((layers / 8 + embedding) / 8 + 2048 * H, rel=1e-12)
+    assert float(stage_parameters(gpt, split, Exact()).total) == pytest.approx(
+        (layers / 8 + embedding) / 8 + 2048 * H, rel=1e-12
+    )
 
 
 def test_untied_embeddings_count_twice_on_one_stage(llama):
     one = dp.load_strategy({})
-    assert float(stage_parameters(llama, one, Exact()).total) == pytest.approx(float(llama.parameters), rel=1e-6)
+    assert float(stage_parameters(llama, one, Exact()).total) == pytest.approx(
+        float(llama.parameters), rel=1e-6
+    )
 
 
 def test_kv_cache(llama):

@@ -12,7 +12,9 @@ def _gpt(hidden, layers, vocabulary, positions):
     return Model("", hidden, vocabulary, True, (kind,), learned_positions=positions)
 
 
-@pytest.mark.parametrize(("h", "n", "v", "s"), [(1024, 24, 50304, 1024), (12288, 96, 51200, 2048), (25600, 128, 51200, 2048)])
+@pytest.mark.parametrize(
+    ("h", "n", "v", "s"), [(1024, 24, 50304, 1024), (12288, 96, 51200, 2048), (25600, 128, 51200, 2048)]
+)
 def test_gpt_follows_the_formula_of_megatron(h, n, v, s):
     """P = 12·l·h²·(1 + 13/(12h) + (V + s)/(12·l·h)) (arXiv 2104.04473, Equation 2), which leaves out the final norm's 2h."""
     expected = 12 * n * h**2 * (1 + 13 / (12 * h) + (v + s) / (12 * n * h))
@@ -28,7 +30,9 @@ def test_grouped_queries_by_hand():
     h, heads, kv, d, ffn, v = 8192, 64, 8, 128, 28672, 32000
     kind = Layers(80, heads, kv, d, ffn, gated=True)
     layer = h * heads * d * 2 + h * kv * d * 2 + 3 * h * ffn + 2 * h
-    assert float(Model("", h, v, False, (kind,)).parameters) == 2 * v * h + 80 * layer + h == 68_976_648_192  # Llama-2 70B
+    assert (
+        float(Model("", h, v, False, (kind,)).parameters) == 2 * v * h + 80 * layer + h == 68_976_648_192
+    )  # Llama-2 70B
 
 
 def test_experts_by_hand():
@@ -43,7 +47,9 @@ def test_shared_experts_by_hand():
     kind = Layers(28, heads, kv, d, ffn, gated=True, qkv_biases=True, mixture=Mixture(64, 8, shared))
     attention, router = 2 * h * heads * d + 2 * h * kv * d, 64 * h
     assert float(kind.routed_parameters(h)) == 64 * 3 * h * ffn
-    assert float(kind.dense_parameters(h)) == attention + (heads + 2 * kv) * d + router + 3 * h * shared + 2 * h
+    assert (
+        float(kind.dense_parameters(h)) == attention + (heads + 2 * kv) * d + router + 3 * h * shared + 2 * h
+    )
     assert float(kind.parameters(h)) == float(kind.routed_parameters(h) + kind.dense_parameters(h))
     assert float(kind.active_matrices(h)) == attention + router + 3 * h * (8 * ffn + shared)
 
@@ -63,13 +69,21 @@ def test_latent_attention_without_a_latent_of_queries():
     """DeepSeek-V2-Lite projects queries directly (arXiv 2405.04434 §B)."""
     h, heads, content, rotary, value, c = 2048, 16, 128, 64, 128, 512
     kind = Layers(27, heads, heads, content + rotary, 10944, gated=True, latent=Latent(0, c, rotary, value))
-    expected = h * heads * (content + rotary) + h * (c + rotary) + c * heads * (content + value) + heads * value * h
+    expected = (
+        h * heads * (content + rotary) + h * (c + rotary) + c * heads * (content + value) + heads * value * h
+    )
     assert float(kind.attention_matrices(h)) == expected
-    assert np.isfinite(float(jax.grad(lambda rank: Latent(rank, c, rotary, value).parameters(h, heads, content + rotary))(0.0)))
+    assert np.isfinite(
+        float(
+            jax.grad(lambda rank: Latent(rank, c, rotary, value).parameters(h, heads, content + rotary))(0.0)
+        )
+    )
 
 
 def test_parallel_blocks_have_one_norm():
-    dense, parallel = (Layers(1, 8, 8, 64, 2048, gated=False, biases=True, parallel=side) for side in (False, True))
+    dense, parallel = (
+        Layers(1, 8, 8, 64, 2048, gated=False, biases=True, parallel=side) for side in (False, True)
+    )
     assert float(dense.parameters(512) - parallel.parameters(512)) == 2 * 512  # a weight and a bias
 
 
@@ -77,13 +91,18 @@ def test_biases_of_queries_keys_and_values():
     """Of Qwen2-7B, without those of other layers; where all layers have biases they are not counted twice."""
     bare, biased = (Layers(28, 28, 4, 128, 18944, gated=True, qkv_biases=biases) for biases in (False, True))
     assert float(biased.parameters(3584) - bare.parameters(3584)) == (28 + 2 * 4) * 128
-    once, twice = (Layers(1, 8, 8, 64, 2048, gated=False, biases=True, qkv_biases=biases) for biases in (False, True))
+    once, twice = (
+        Layers(1, 8, 8, 64, 2048, gated=False, biases=True, qkv_biases=biases) for biases in (False, True)
+    )
     assert float(once.parameters(512)) == float(twice.parameters(512))
 
 
 def test_predicting_further_tokens_by_hand():
     """Each module: a projection of two streams, norms of both and of the output, and a layer (arXiv 2412.19437 §2.2)."""
-    kinds = (Layers(1, 8, 8, 64, 2048, gated=True), Layers(7, 8, 8, 64, 1024, gated=True, mixture=Mixture(4, 2)))
+    kinds = (
+        Layers(1, 8, 8, 64, 2048, gated=True),
+        Layers(7, 8, 8, 64, 1024, gated=True, mixture=Mixture(4, 2)),
+    )
     model = Model("", 512, 1000, False, kinds, mtp_layers=2)
     assert float(model.mtp_parameters) == 2 * (2 * 512 * 512 + 3 * 512 + float(kinds[1].parameters(512)))
     assert float(model.parameters) == float(Model("", 512, 1000, False, kinds).parameters)

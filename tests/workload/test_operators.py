@@ -86,13 +86,20 @@ def test_experts_compute_what_tokens_visit():
 
 @pytest.mark.parametrize(
     ("tp", "ep", "expert_tp", "load"),
-    [(1, 1, 0, {}), (2, 8, 1, {}), (4, 4, 2, {"capacity_factor": 1.25}), (2, 2, 0, {"expert_imbalance": 3.0})],
+    [
+        (1, 1, 0, {}),
+        (2, 8, 1, {}),
+        (4, 4, 2, {"capacity_factor": 1.25}),
+        (2, 2, 0, {"expert_imbalance": 3.0}),
+    ],
 )
 def test_experts_by_counting_tokens(tp, ep, expert_tp, load):
     """Mixtral's tokens sent to experts one by one, evenly: the rows of each expert's GEMM on each of a stage's devices."""
     model, devices, tokens = dp.load_model("mixtral-8x7b"), 16, 64  # tokens of a tensor-parallel group
     layers = model.layers[0]
-    strategy = dp.load_strategy({"tp": tp, "dp": devices / tp, "ep": ep, "expert_tp": expert_tp, "global_batch": devices} | load)
+    strategy = dp.load_strategy(
+        {"tp": tp, "dp": devices / tp, "ep": ep, "expert_tp": expert_tp, "global_batch": devices} | load
+    )
     ways = expert_tp or tp
     group = np.arange(devices) // (ways * ep)  # expert-parallel groups with their tensor-parallel ranks
     rows = np.zeros((group[-1] + 1, 8))
@@ -125,7 +132,9 @@ def test_a_token_activates_what_is_published():
 def test_latent_attention_by_hand(tp):
     """DeepSeek-V3: 128 heads of 128 + 64, values of 128, latents of 1536 and 512 + 64; down projections whole on every rank."""
     model, h, tokens = dp.load_model("deepseek-v3"), 7168, 100
-    dense, sparse = (linear_layers(kind, model.hidden, dp.load_strategy({"tp": tp}), real(tokens)) for kind in model.layers)
+    dense, sparse = (
+        linear_layers(kind, model.hidden, dp.load_strategy({"tp": tp}), real(tokens)) for kind in model.layers
+    )
     down = h * (1536 + 512 + 64)
     up = 1536 * 128 * (128 + 64) + 512 * 128 * (128 + 128)
     attention = down + (up + 128 * 128 * h) / tp
@@ -151,9 +160,14 @@ def test_context_parallel_ranks_share_the_work(gpt, kind):
     """Of tokens and of scores every rank has its part."""
     one, four = (dp.load_strategy({"tp": 8, "cp": cp, "context_parallel": kind}) for cp in (1, 4))
     assert float(four.tokens) == 2048 / 4
-    cores = [attention_core(gpt.layers[0], strategy, real(1), real(2048), real(2048)) for strategy in (one, four)]
+    cores = [
+        attention_core(gpt.layers[0], strategy, real(1), real(2048), real(2048)) for strategy in (one, four)
+    ]
     assert float(cores[0].visible_scores) == 4 * float(cores[1].visible_scores)
-    layers = [linear_layers(gpt.layers[0], gpt.hidden, strategy, strategy.tokens).flops.sum() for strategy in (one, four)]
+    layers = [
+        linear_layers(gpt.layers[0], gpt.hidden, strategy, strategy.tokens).flops.sum()
+        for strategy in (one, four)
+    ]
     assert float(layers[0]) == 4 * float(layers[1])
 
 

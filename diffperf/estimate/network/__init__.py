@@ -1,0 +1,1 @@
+"""How long collectives take: topologies, algorithms, and groups placed on network tiers."""

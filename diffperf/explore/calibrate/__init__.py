@@ -1,0 +1,1 @@
+"""Efficiencies and overheads fitted to measurements, and how sure they are."""

@@ -1,0 +1,164 @@
+"""Writing what a calibration found as a config: values to load, and where they come from for people to read."""
+
+import datetime
+import importlib.metadata
+import json
+import os
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffperf import units
+from diffperf.explore.calibrate.calibrate import Calibrated, Parameter, Source
+from diffperf.explore.calibrate.cross_validation import GroupErrors
+from diffperf.explore.measured.validate import Errors
+from diffperf.load.calibration import Calibration
+from diffperf.quantity import Quantity
+
+DIGITS = 4  # of values and errors; what a fit knows of more is noise
+
+
+def write_calibration(found: Calibrated, path: str | Path, date: datetime.date | None = None) -> Calibration:
+    """Writes a calibration's config, all of it or nothing, and returns what the loader reads from it.
+
+    The same measurements give the same bytes on the same `date` (today's by default).
+    """
+    path, text = Path(path), calibration_text(found, date or datetime.date.today())
+    written = Calibration.from_table(tomllib.loads(text), str(path), path.stem)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", text=True)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return written
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def calibration_text(found: Calibrated, date: datetime.date) -> str:
+    """The config as TOML."""
+    sections = (_header(found, date), _parts(found), _values(found.parameters), _uncertainty(found), _spread(found),
+                _errors(found.groups), _sources(found.sources))  # fmt: skip
+    return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
+
+
+def _header(found: Calibrated, date: datetime.date) -> list[str]:
+    rows = sum(source.rows for source in found.sources)
+    return [
+        f"# {found.hardware}: efficiencies and overheads of {found.system.name}, calibrated on {rows:,} measured rows by",
+        "# diffperf calibrate. Give its name as `calibration` in a system's file, or to --calibration.",
+        f"hardware = {_text(found.hardware)}",
+        f"system = {_text(found.system.name)}",
+        f"date = {date.isoformat()}",
+        f"version = {_text(importlib.metadata.version('diffperf'))}  # of diffperf",
+    ]
+
+
+def _parts(found: Calibrated) -> list[str]:
+    names = [f"{_key(path)} = {_text(name)}" for path, name in found.parts.items()]
+    return [
+        "# The parts that values lie in: a value holds for the part of that name alone.",
+        "[parts]",
+        *names,
+    ]
+
+
+def _values(parameters: list[Parameter]) -> list[str]:
+    keys = [f"{_text(one.path)} = {quantity_text(one.after, one.declared)}" for one in parameters]
+    width = max(map(len, keys))
+    comments = [f"{units.show(one.before, one.declared.unit)} → {describe(one)}" for one in parameters]
+    lines = [f"{key:<{width}}  # {comment}" for key, comment in zip(keys, comments, strict=True)]
+    return ["# Configured → calibrated on the files below, ± one standard deviation.", "[values]", *lines]
+
+
+def _uncertainty(found: Calibrated) -> list[str]:
+    paths = [f"  {_text(one.path)}," for one in found.parameters]
+    rows = [f"  [{', '.join(f'{value:.6g}' for value in row)}]," for row in found.covariance]
+    comment = (
+        "# Covariance of the logarithms of the values, derived from the curvature at the solution (Laplace)."
+    )
+    return [comment, "[uncertainty]", "parameters = [", *paths, "]", "covariance = [", *rows, "]"]
+
+
+def _spread(found: Calibrated) -> list[str]:
+    return [
+        "# Standard deviation of log(predicted / measured) that no value explains, by kind of table; derived from rows left out",
+        "# of the fit, so that 90 % of them lie within 1.645 of it.",
+        "[spread]",
+        *(f"{_key(kind)} = {_number(value)}" for kind, value in found.spread.items()),
+    ]
+
+
+def describe(parameter: Parameter) -> str:
+    """The fitted value with its standard deviation, and whether the declared range stopped it."""
+    value = f"{units.show(parameter.after, parameter.declared.unit)} ± {100 * parameter.spread:.2g} %"
+    return value + (", at the end of its range" if parameter.at_bound else "")
+
+
+def quantity_text(value: float, declared: Quantity) -> str:
+    """A value as a config holds it, rounded, within its declared range."""
+    low, high = declared.bounds
+    rounded = min(max(float(f"{value:.{DIGITS}g}"), low), high)
+    if not declared.unit:
+        return f"{rounded:.{DIGITS}g}"
+    readable = units.show(rounded, declared.unit, DIGITS)
+    try:
+        faithful = bool(np.isclose(units.parse(readable, declared.unit), rounded, rtol=1e-9))
+    except units.UnitError:
+        faithful = False
+    return _text(readable if faithful else f"{rounded!r} {declared.unit}")
+
+
+def _errors(groups: dict[str, GroupErrors]) -> list[str]:
+    lines = [
+        "# Of predicted / measured − 1 on the rows calibrated on: as configured, as fitted, and by fits that had not seen the",
+        "# row's family of configurations; and how many of the latter lie in their 90 % interval.",
+    ]
+    for name, errors in groups.items():
+        lines += [f"[errors.{_key(name)}]", f"rows = {errors.after.n}"]
+        lines += [
+            f"{key} = {_statistics(getattr(errors, key))}" for key in ("before", "after", "cross_validated")
+        ]
+        lines += [] if errors.coverage is None else [f"coverage = {_number(errors.coverage)}"]
+    return lines
+
+
+def _statistics(errors: Errors) -> str:
+    shown = {"mean": errors.mean_ape, "median": errors.median_ape, "p90": errors.p90_ape, "bias": errors.bias}
+    return "{" + ", ".join(f"{key} = {_number(value)}" for key, value in shown.items()) + "}"
+
+
+def _sources(sources: list[Source]) -> list[str]:
+    lines = ["# What the values were calibrated on."]
+    for source in sources:
+        skipped = ", ".join(f"{_key(reason)} = {count}" for reason, count in source.skipped.items())
+        lines += [
+            "[[files]]",
+            *(f"{key} = {_text(getattr(source, key))}" for key in ("name", "kind", "sha256")),
+        ]
+        lines += [f"rows = {source.rows}", f"skipped = {{{skipped}}}"]
+    return lines
+
+
+def _number(value: float) -> str:
+    text = f"{value:.{DIGITS}g}"
+    return text if any(mark in text for mark in ".e") else text + ".0"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    return name if name.replace("_", "").isalnum() and name.isascii() else _text(name)

@@ -1,0 +1,1 @@
+"""Which hardware to build: constrained optimization of continuous and whole design variables."""

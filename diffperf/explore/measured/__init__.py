@@ -1,0 +1,1 @@
+"""Tables of measurements, and the estimator's predictions for their rows."""

@@ -1,0 +1,255 @@
+"""The roofline by hand: cases whose answer fits on a line, and the limits in which the formulas become simple."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import diffperf as dp
+from diffperf.estimate.kernels.elementwise import stream_work
+from diffperf.estimate.kernels.gemm import TILES, gemm_work
+from diffperf.estimate.kernels.roofline import Machine, Work, overlapped, waiting
+from diffperf.quantity import real, replace
+from diffperf.relax import Exact, Smooth
+from diffperf.workload.operators import Gemms
+
+RATE, UNITS, EFFICIENCY, OVERHEAD = 100e12, 100, 0.8, 3e-6
+HBM, L2 = 1e12, 4e12  # byte/s, reachable
+K_LATENCY = 1e-16  # s per element: out of the way
+FREE = {"bandwidth": 1e30, "latency": 1e-30}
+
+
+def _machine(system, relax=None, power_limit=1e30, **levels):
+    """A round-numbered accelerator; `levels` changes memory levels."""
+    values = {
+        "matrix.bf16.rate": RATE,
+        "matrix.bf16.efficiency": EFFICIENCY,
+        "matrix.bf16.k_latency": K_LATENCY,
+        "matrix.bf16.split_k": 1.0,
+        "compute_units": UNITS,
+        "kernel_latency": OVERHEAD / 3,
+        "power_limit": power_limit,
+        "memory.smem.capacity": 100 * 196608.0,  # per unit what a block of 181² needs
+        "memory.l2.capacity": 48e6,
+        "memory.l2.bandwidth": L2,
+        "memory.l2.efficiency": 1.0,
+        "memory.l2.latency": 1e-7,
+        "memory.hbm.bandwidth": HBM / 0.5,
+        "memory.hbm.efficiency": 0.5,
+        "memory.hbm.latency": 1e-6,
+    }
+    for level, changes in levels.items():
+        values |= {f"memory.{level}.{name}": value for name, value in changes.items()}
+    system = replace(system, {f"accelerator.{path}": value for path, value in values.items()})
+    system = replace(system, {"stack.kernel_overhead": OVERHEAD * 2 / 3, "stack.matrix_efficiency": 1.0})
+    return Machine.of(system, dp.load_strategy({}), relax or Exact())
+
+
+def _gemm(m, n, k, batch=1):
+    return Gemms.table(tuple(map(real, (m, n, k, batch))))
+
+
+def test_whole_waves_of_tiles_compute(system):
+    """m = 256, n = 128·150, k = 1000: 150 tiles of 256 × 128 on 100 units take 2 waves; the other tiles waste as much or more."""
+    work = gemm_work(_gemm(256, 128 * 150, 1000), _machine(system, l2=FREE, hbm=FREE))
+    waves = {(256, 256): 1, (256, 128): 2, (128, 128): 3, (64, 64): 12, (16, 64): 48}
+    assert set(waves) == {tuple(map(int, tile)) for tile in TILES}
+    times = [
+        w * 2 * rows * columns * 1000 / (RATE * EFFICIENCY / UNITS) for (rows, columns), w in waves.items()
+    ]
+    assert float(work.time[0]) == pytest.approx(min(times) + OVERHEAD, rel=1e-12)
+    assert float(work.flops[0]) == 2 * 256 * 128 * 150 * 1000
+
+
+def test_a_tile_is_never_partly_paid(system):
+    """One row costs what 16 do: the smallest tile's rows."""
+    machine = _machine(system, l2=FREE, hbm=FREE)
+    assert float(gemm_work(_gemm(1, 6400, 512), machine).time[0]) == float(
+        gemm_work(_gemm(16, 6400, 512), machine).time[0]
+    )
+
+
+def test_a_skinny_gemm_streams_its_weights(system):
+    """Decode: one token against a k × n matrix reads it once from device memory."""
+    k, n = 8192, 8192
+    work = gemm_work(_gemm(1, n, k), _machine(system))
+    read = 2 * (k * n + k * max(1, n / (48e6 / 6) ** 0.5) + n)
+    assert float(work.traffic[-1, 0]) == pytest.approx(read, rel=1e-12)
+    waves, from_l2 = 2, 2 * (k * n / 1 * 1 + k * n / 64 + n)
+    parts = [read / HBM + 1e-6, from_l2 / L2 + 1e-7, waves * k * 2 * 16 * 64 / (RATE * EFFICIENCY / UNITS)]
+    assert float(work.time[0]) == pytest.approx(np.linalg.norm(parts, 4) + OVERHEAD, rel=1e-12)
+
+
+def test_traffic_is_left_by_reuse_in_blocks(system):
+    """4096³: L2 (48 MB) holds blocks of 2828²; a unit's memory (192 KiB) holds 181², to which tiles are cut."""
+    n, block = 4096, (48e6 / 6) ** 0.5
+    tile_block = (196608.0 / 6) ** 0.5
+    work = gemm_work(_gemm(n, n, n), _machine(system))
+    outer = 2 * (2 * n**2 * n / block + n**2)
+    inner = 2 * (2 * n**3 / tile_block + n**2)  # the largest tile's, which moves the least
+    np.testing.assert_allclose(work.traffic[:, 0], [inner, outer], rtol=1e-12)
+
+
+def test_batches_multiply(system):
+    machine = _machine(system)
+    one, many = gemm_work(_gemm(256, 256, 256), machine), gemm_work(_gemm(256, 256, 256, 1000), machine)
+    assert float(many.flops[0]) == 1000 * float(one.flops[0])
+    np.testing.assert_allclose(many.traffic, 1000 * one.traffic)
+    assert float(one.time[0]) < float(many.time[0]) < 1000 * float(one.time[0])  # one launch, and full waves
+
+
+def _with(machine, **changes):
+    """The machine with numbers of its operands' format changed."""
+    return dataclasses.replace(machine, matrix=replace(machine.matrix, changes))
+
+
+def test_a_tile_is_never_faster_than_its_main_loop(system):
+    """A single tile runs through K in k · k_latency, whatever its size; more tiles than units run in waves of it."""
+    machine = _with(_machine(system, l2=FREE, hbm=FREE), k_latency=1e-8)
+    assert float(gemm_work(_gemm(1, 64, 4096), machine).time[0]) == pytest.approx(
+        4096e-8 + OVERHEAD, rel=1e-9
+    )
+    assert float(gemm_work(_gemm(16, 64 * UNITS, 4096), machine).time[0]) == pytest.approx(
+        4096e-8 + OVERHEAD, rel=1e-9
+    )
+    assert float(gemm_work(_gemm(16, 64, 4096, UNITS + 1), machine).time[0]) == pytest.approx(
+        2 * 4096e-8 + OVERHEAD, rel=1e-9
+    )
+
+
+def test_splitting_k_occupies_idle_units(system):
+    """One tile of 16 × 64 in four parts takes a quarter and pays for fp32 partial sums, moved twice; 100 tiles gain nothing."""
+    free = _with(_machine(system, l2=FREE, hbm=FREE), k_latency=1e-8, split_k=4.0)
+    assert float(gemm_work(_gemm(16, 64, 4096), free).time[0]) == pytest.approx(
+        4096e-8 / 4 + OVERHEAD, rel=1e-9
+    )
+    assert float(gemm_work(_gemm(16, 64 * UNITS, 4096), free).time[0]) == pytest.approx(
+        4096e-8 + OVERHEAD, rel=1e-9
+    )
+    narrow = _with(_machine(system, l2={"bandwidth": 1e8}, hbm=FREE), k_latency=1e-7, split_k=4.0)
+    moved = 2 * (16 * 256 + 64 * 256 + 16 * 64)
+    whole = np.linalg.norm([256e-7, moved / 1e8 + 1e-7], 4)
+    split = np.linalg.norm([64e-7, (moved + 4 * 8 * 16 * 64) / 1e8 + 1e-7], 4)
+    assert float(gemm_work(_gemm(16, 64, 256), narrow).time[0]) == pytest.approx(
+        min(whole, split) + OVERHEAD, rel=1e-9
+    )
+
+
+def test_narrow_formats_convert_their_activations(system):
+    """fp8: products are as fast as the rate says, written at 16 bits; the activations pass through memory on their own first."""
+    m, n, k = 2048, 1024, 1024
+    system = replace(system, {f"accelerator.matrix.{f}.rate": 2 * RATE for f in ("fp8", "fp16")})
+    system = replace(
+        system,
+        {"accelerator.matrix.fp8.conversion_latency": 7e-6, "accelerator.matrix.fp8.conversion_passes": 3.0},
+    )
+    fp16, fp8 = (
+        Machine.of(system, dp.load_strategy({"precision": name}), Exact()) for name in ("fp16", "fp8")
+    )
+    work = gemm_work(_gemm(m, n, k), fp8)
+    hbm = system.accelerator.device_memory
+    converted = 3 * 3 * m * k
+    assert float(work.traffic[-1, 0]) == pytest.approx(m * k + k * n + 2 * m * n + converted, rel=1e-9)
+    without = gemm_work(_gemm(m, n, k), dataclasses.replace(fp8, converted=real(0.0)))
+    expected = 7e-6 + converted / float(hbm.bandwidth * hbm.efficiency)
+    assert float(work.time[0] - without.time[0]) == pytest.approx(expected, rel=1e-9)
+    assert float(fp16.converted) == 0
+
+
+def test_the_power_limit_slows_clocks(system):
+    """Where full speed draws several times the limit, a GEMM takes its energy over what leakage leaves, to a floor."""
+    roomy, size = {"capacity": 1e12}, _gemm(8192, 8192, 8192)
+    work = gemm_work(size, _machine(system, smem=roomy))
+    accelerator, fast = system.accelerator, float(work.time[0])
+    energies = jnp.array([level.energy for level in accelerator.memory[1:]])
+    joules = float(work.flops[0] * accelerator.compute_energy + work.traffic[:, 0] @ energies)
+    # What leakage leaves of the limit, and a twentieth of it that estimates of any design have.
+    limit = (joules / (5 * fast) + float(accelerator.static_power)) / 1.05
+    assert float(gemm_work(size, _machine(system, power_limit=limit, smem=roomy)).time[0]) == pytest.approx(
+        5 * fast, rel=1e-2
+    )
+    starved = gemm_work(size, _machine(system, power_limit=1e-9, smem=roomy)).time[0]
+    assert 8 * fast < float(starved) < 15 * fast
+
+
+def test_parts_of_a_kernel_overlap_all_but_near_the_ridge():
+    assert float(overlapped(real(1e-3), real(1e-5))) == pytest.approx(1e-3, rel=1e-8)
+    assert float(overlapped(real(2e-6), real(2e-6))) == pytest.approx(2e-6 * 2**0.25, rel=1e-12)
+    assert np.isfinite(overlapped(np.float32(1e3), np.float32(1e-9)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_waiting_adds_keeps_its_digits(dtype):
+    """The 4-norm less its first part: for a much shorter second part y⁴ / (4·x³), far below the digits of the norm itself."""
+    with jax.enable_x64(dtype is np.float64):
+        for time, other in ((1.0, 1.0), (3e-3, 2e-3), (1e-3, 5.0)):
+            expected = (time**4 + other**4) ** 0.25 - time
+            assert float(waiting(dtype(time), dtype(other))) == pytest.approx(expected, rel=1e-5)
+        assert float(waiting(dtype(1e-2), dtype(1e-5))) == pytest.approx(1e-20 / (4 * 1e-6), rel=1e-5)
+        slopes = jax.grad(lambda pair: waiting(*pair))((dtype(1e-2), dtype(1e-9)))
+        assert np.isfinite(slopes).all()
+
+
+def test_rows_of_a_table_do_not_see_each_other(system):
+    machine = _machine(system)
+    rows = [(64, 4096, 1024, 1), (4096, 4096, 4096, 1), (1, 1000, 64, 32)]
+    together = gemm_work(Gemms.table(*(tuple(map(real, row)) for row in rows)), machine)
+    for i, row in enumerate(rows):
+        assert float(together.time[i]) == pytest.approx(
+            float(gemm_work(_gemm(*row), machine).time[0]), rel=1e-12
+        )
+    total = together.total()
+    assert float(total.time) == pytest.approx(float(together.time.sum()))
+    assert total.traffic.shape == (2,)
+
+
+def test_half_the_width_moves_half_the_bytes(system):
+    """Of operands and products; activations stay at 16 bits between products unless they have a format of their own."""
+    tables = [
+        {"precision": "bf16"},
+        {"precision": "fp8"},
+        {"precision": "fp8", "activation_precision": "fp8"},
+    ]
+    machines = [Machine.of(system, dp.load_strategy(table), Exact()) for table in tables]
+    assert [float(machine.width) for machine in machines] == [2, 1, 1]
+    streams = [stream_work(jnp.array([1e9]), machine).traffic for machine in machines]
+    np.testing.assert_array_equal(streams[0], streams[1])
+    np.testing.assert_allclose(streams[0], 2 * streams[2])
+
+
+def test_elementwise_kernels_stream(system):
+    work = stream_work(jnp.array([1e9, 1e6]), _machine(system))
+    np.testing.assert_allclose(work.time, [2e9 / HBM + 1e-6 + OVERHEAD, 2e6 / HBM + 1e-6 + OVERHEAD])
+    assert float(work.flops.sum()) == 0
+
+
+def test_work_adds_and_scales():
+    one = Work(real(1.0), real(2.0), jnp.array([3.0, 4.0]))
+    both = one + one * 2
+    assert (float(both.time), float(both.flops)) == (3, 6)
+    np.testing.assert_array_equal(both.traffic, [9, 12])
+
+
+@pytest.mark.parametrize("sharpness", [5.0, 20.0, 200.0])
+def test_smooth_times_stay_within_their_bounds(system, sharpness):
+    """Three terms at most, minimum over four tiles, three staircases that may save almost a step each."""
+    gemms = Gemms.table(
+        *(tuple(map(real, row)) for row in [(4096, 4096, 4096, 1), (1, 8192, 8192, 1), (2048, 512, 128, 96)])
+    )
+    exact, smooth = (gemm_work(gemms, _machine(system, relax)).time for relax in (Exact(), Smooth(sharpness)))
+    assert np.all(smooth <= exact * 3 ** (1 / sharpness) * 2 ** (1 / sharpness) * (1 + 1e-9))
+    assert np.all(smooth >= exact * 4 ** (-1 / sharpness) * 0.5)
+
+
+def test_a_cluster_fetches_what_it_shares_once(system):
+    """Four units side by side work on 512 × 512 as one: half the operand bytes of a lone tile, the same output."""
+    roomy = {"capacity": 1e12}
+    m = n = k = 4096
+    alone = gemm_work(_gemm(m, n, k), _machine(system, smem=roomy)).traffic[0, 0]
+    clustered = replace(system, {"accelerator.cluster": 4.0})
+    together = gemm_work(_gemm(m, n, k), _machine(clustered, smem=roomy)).traffic[0, 0]
+    output = 2 * m * n
+    assert float(alone) == pytest.approx(2 * (m * k * n / 256 + k * n * m / 256) + output, rel=1e-12)
+    assert float(together) - output == pytest.approx((float(alone) - output) / 2, rel=1e-12)

@@ -1,0 +1,121 @@
+"""The interval of an estimate against the formula worked out by hand from the report."""
+
+import jax
+import numpy as np
+import pytest
+
+import diffperf as dp
+from diffperf.explore.calibrate.interval import Z90, interval
+from diffperf.explore.inputs import Inputs
+from diffperf.load import load_system
+from diffperf.load.calibration import Calibration
+from diffperf.quantity import locate, replace
+
+PATHS = ("accelerator.memory.hbm.efficiency", "stack.kernel_overhead")
+COVARIANCE = np.array([[4e-4, -1e-4], [-1e-4, 9e-4]])
+
+
+def calibration(spread: dict[str, float], covariance: np.ndarray = COVARIANCE) -> Calibration:
+    """As if the shipped values had been fitted."""
+    system = load_system("dgx-a100", calibration="none")
+    values = {
+        PATHS[0]: float(locate(system, PATHS[0])[0]),
+        PATHS[1]: f"{float(locate(system, PATHS[1])[0])!r} s",
+    }
+    return Calibration(
+        "ours",
+        "ours.toml",
+        "a100-sxm4-80gb",
+        "dgx-a100",
+        {"stack": "megatron-lm"},
+        values,
+        PATHS,
+        covariance,
+        spread,
+    )
+
+
+@pytest.fixture(scope="module")
+def inputs() -> Inputs:
+    strategy = dp.load_strategy({"tp": 2, "global_batch": 4, "sequence_length": 512, "output_length": 64})
+    return Inputs(dp.load_model("llama-2-7b"), load_system("dgx-a100", 2, calibration="none"), strategy)
+
+
+time_of = jax.jit(lambda inputs, phase: inputs.estimate(phase).time, static_argnames="phase")
+
+
+def slopes(inputs: Inputs, phase: str) -> np.ndarray:
+    """d log(time) / d log(value), by central differences."""
+
+    def log_time(path: str, factor: float) -> float:
+        value = float(locate(inputs.system, path)[0]) * factor
+        return float(
+            np.log(
+                time_of(Inputs(inputs.model, replace(inputs.system, {path: value}), inputs.strategy), phase)
+            )
+        )
+
+    return np.array([(log_time(path, np.exp(1e-5)) - log_time(path, np.exp(-1e-5))) / 2e-5 for path in PATHS])
+
+
+@pytest.mark.parametrize("phase", ["prefill", "training"])
+def test_uncertainty_of_the_values(inputs, phase):
+    found = interval(calibration({"gemm": 0.0}), inputs, phase)
+    gradient = slopes(inputs, phase)
+    assert found.parameters == pytest.approx(np.sqrt(gradient @ COVARIANCE @ gradient), rel=1e-4)
+    assert found.model == 0
+    assert found.time == pytest.approx(float(time_of(inputs, phase)), rel=1e-12)
+    low, high = found.ends
+    assert np.log(high / low) == pytest.approx(2 * Z90 * found.parameters)
+
+
+def test_shares_of_the_kinds(inputs):
+    """Errors of one kind add up over its share of the time; those of different kinds add in squares."""
+    report, nothing = inputs.estimate("generate"), 0 * COVARIANCE
+    passes = float(inputs.strategy.output_length) - 1
+
+    def seconds(*names: str) -> float:
+        return sum(
+            float(getattr(report.prefill, name)) + passes * float(getattr(report.decode, name))
+            for name in names
+        )
+
+    parts = np.array(
+        [seconds("matmul", "head"), seconds("attention"), seconds("tensor_parallel", "pipeline_transfers")]
+    )
+    shares = parts / parts.sum()
+    found = interval(
+        calibration({"gemm": 0.1, "attention": 0.2, "collectives": 0.4}, nothing), inputs, "generate"
+    )
+    assert found.parameters == 0
+    assert found.model == pytest.approx(np.linalg.norm(shares * [0.1, 0.2, 0.4]), rel=1e-9)
+    found = interval(calibration({"gemm": 0.1, "attention": 0.2}, nothing), inputs, "generate")
+    assert found.model == pytest.approx(np.linalg.norm(shares * [0.1, 0.2, 0.2]), rel=1e-9)
+
+
+def test_number_formats_and_whole_runs(inputs):
+    nothing = 0 * COVARIANCE
+    in_bf16 = interval(calibration({"gemm": 0.1}, nothing), inputs, "prefill")
+    told_apart = interval(
+        calibration({"gemm": 0.1, "gemm bf16": 0.3, "gemm fp8": 0.9}, nothing), inputs, "prefill"
+    )
+    assert told_apart.model == pytest.approx(3 * in_bf16.model)
+    spread = {"gemm": 0.1, "inference": 0.25}
+    assert interval(calibration(spread, nothing), inputs, "generate").model == 0.25
+    assert interval(calibration(spread, nothing), inputs, "training").model < 0.25
+
+
+def test_a_value_that_was_overridden_is_known(inputs):
+    both, gradient = calibration({"gemm": 0.0}), slopes(inputs, "prefill")
+    changed = replace(inputs.system, {PATHS[0]: float(locate(inputs.system, PATHS[0])[0]) * 0.9})
+    found = interval(both, Inputs(inputs.model, changed, inputs.strategy), "prefill")
+    assert 0 < found.parameters < 0.04 * abs(gradient[1]) + 1e-9
+    other = load_system("dgx-a100", 2, stack="tensorrt-llm", calibration="none")
+    found = interval(both, Inputs(inputs.model, other, inputs.strategy), "prefill")
+    assert found.parameters == pytest.approx(0.02 * abs(gradient[0]), rel=0.2)
+
+
+def test_as_dict(inputs):
+    found = interval(calibration({"gemm": 0.1}), inputs, "prefill").as_dict()
+    assert found["low"] < float(time_of(inputs, "prefill")) < found["high"]
+    assert found["probability"] == 0.9

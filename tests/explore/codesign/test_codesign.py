@@ -1,0 +1,229 @@
+"""Co-design: against exhaustive search where that is possible, with infeasible budgets, interruptions, and bad studies."""
+
+import copy
+import itertools
+import json
+import random
+import tomllib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from diffperf.errors import ConfigError
+from diffperf.explore.codesign.problem import _Reader, load_study
+from diffperf.explore.codesign.rounding import neighbours
+from diffperf.explore.codesign.search import Codesign, Search, codesign
+from diffperf.load import available
+from diffperf.relax import Exact
+
+HEAD = """
+model = "gpt3-22b"
+system = "dgx-a100"
+n_devices = 8
+technology = "n7-hbm2e"
+minimize = "time"
+[strategy]
+tp = 8
+micro_batch = 4
+global_batch = 4
+recompute = "selective"
+attention = "standard"
+precision = "fp16"
+"""
+WHOLE = """
+[[variable]]
+path = "design.compute_units"
+from = 40
+to = 160
+[[variable]]
+path = "design.memory_stacks"
+from = 2
+to = 9
+"""
+BUDGET = """
+[[constraint]]
+quantity = "cost.manufacturing"
+at_most = "BUDGET"
+[[constraint]]
+quantity = "memory.excess"
+at_most = 0
+[[constraint]]
+quantity = "chip.power"
+at_most = "400 W"
+"""
+
+
+def study_of(tmp_path, text, budget="0.8 baseline"):
+    path = tmp_path / "study.toml"
+    path.write_text(text.replace("BUDGET", budget))
+    return load_study(path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Codesign:
+    return codesign(study_of(tmp_path_factory.mktemp("study"), HEAD + WHOLE + BUDGET), starts=16)
+
+
+def test_whole_design_is_the_exhaustive_optimum(whole):
+    study = whole.study
+    grid = np.array(list(itertools.product(range(40, 161), range(2, 10))), dtype=float)
+    objective, excess = jax.jit(
+        jax.vmap(lambda x: study.score(study.outcome(x, Exact()), jnp.asarray(study.limits)))
+    )(grid)
+    feasible = np.asarray(excess).max(axis=1) <= 0
+    best = np.asarray(objective)[feasible].min()
+    assert whole.feasible
+    assert np.log(whole.objective / whole.baseline_objective) == pytest.approx(best, abs=2e-3)
+    assert whole.objective < whole.baseline_objective or best > 0
+
+
+def test_reported_numbers_are_those_of_the_exact_estimate(whole):
+    text = json.dumps(whole.as_dict())
+    report = json.loads(text)
+    assert report["report"]["time"] == pytest.approx(whole.objective)
+    assert all(c["excess"] <= 0 for c in report["constraints"])
+    assert all(float(v).is_integer() for v in whole.x)
+
+
+def test_shadow_price_is_the_slope_of_the_optimum(tmp_path):
+    """With real variables only, the budget's multiplier equals the finite difference of re-optimized designs."""
+    continuous = """
+[[variable]]
+path = "design.network_bandwidth"
+from = "20 GB/s"
+to = "2 TB/s"
+[[variable]]
+path = "design.cache"
+from = "2 MB"
+to = "400 MB"
+"""
+    cost_and_memory = BUDGET.split("[[constraint]]")
+    study = study_of(
+        tmp_path, HEAD + continuous + "[[constraint]]".join(cost_and_memory[:3]), "0.99 baseline"
+    )
+    found = codesign(study, starts=8)
+    assert found.feasible
+    assert found.multipliers[0] > 1e-3
+    optima = []
+    with jax.enable_x64(True):
+        for sign in (1, -1):
+            search = Search(study, starts=8)
+            search.limits = search.limits * np.array([1 + sign * 2e-3, 1])
+            search.run()
+            optima.append(found.baseline_objective * np.exp(search.best[0][1]))
+    slope = (optima[0] - optima[1]) / (4e-3 * study.limits[0])
+    assert found.shadow_price(0) == pytest.approx(slope, rel=0.05)
+
+
+def test_infeasible_budget_names_what_cannot_be_met(tmp_path):
+    found = codesign(study_of(tmp_path, HEAD + WHOLE + BUDGET, "$400"), starts=8)
+    assert not found.feasible
+    violated = [c.quantity for c, g in zip(found.study.constraints, found.excess, strict=True) if g > 0]
+    assert "cost.manufacturing" in violated
+    # The least-violating design is the smallest the memory allows, not the fastest.
+    assert found.x[0] <= 60
+
+
+def test_interruption_keeps_the_best_so_far(tmp_path):
+    study = study_of(tmp_path, HEAD + WHOLE + BUDGET)
+
+    def interrupt(stage, fraction):
+        if stage == "relaxed" and fraction > 0.5:
+            raise KeyboardInterrupt
+
+    found = codesign(study, starts=8, progress=interrupt)
+    assert found.interrupted
+    assert np.all(np.isfinite(found.x))
+    assert all(float(v).is_integer() for v in found.x)
+
+
+def test_neighbours_try_the_neighbours_first(whole):
+    chosen = neighbours([np.array([100.4, 4.6])], whole.study.variables, reach=1, limit=4)
+    tried = {(float(combo[0][0]), float(combo[1][0])) for _, combo in chosen}
+    assert (100.0, 5.0) in tried
+    assert all(98 <= units <= 103 and 3 <= stacks <= 6 for units, stacks in tried)
+
+
+BAD = [
+    ('minimize = "time"', 'minimize = "tyme"', "time"),
+    ('path = "design.compute_units"', 'path = "design.compute_unit"', "compute_units"),
+    ("from = 40", 'from = "40 GB"', "plain number"),
+    ("from = 40", "from = 400", "less than"),
+    ('quantity = "chip.power"', 'quantity = "chip.powr"', "power"),
+    ('at_most = "400 W"', 'at_most = "400 GB"', "400 GB"),
+    ('at_most = "400 W"', "at_most = 400", "bare number"),
+    ('technology = "n7-hbm2e"', 'technology = "n7-hbm2"', "n7-hbm2e"),
+    ("tp = 8", "tp = 5", "divisor"),
+    ('system = "dgx-a100"', 'systm = "dgx-a100"', "system"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "hint"), BAD, ids=lambda value: str(value)[:40])
+def test_bad_studies_give_one_clear_line(tmp_path, old, new, hint):
+    text = HEAD + WHOLE + BUDGET.replace("BUDGET", "baseline")
+    assert old in text
+    with pytest.raises(ConfigError) as caught:
+        study_of(tmp_path, text.replace(old, new))
+    line = str(caught.value)
+    assert "\n" not in line
+    assert "study.toml" in line
+    assert hint in line
+
+
+def leaves(node, path=()):
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from leaves(value, (*path, key))
+
+
+def test_mutated_studies_fail_in_one_line_or_load(tmp_path):
+    """Every place of a study replaced by things that do not belong there, or removed: never anything but a `ConfigError`."""
+    table = tomllib.loads(HEAD + WHOLE + BUDGET.replace("BUDGET", "baseline"))
+    junk = [
+        3,
+        -1,
+        float("nan"),
+        "",
+        "x",
+        "80 Gb",
+        True,
+        [],
+        [1],
+        {},
+        {"a": 1},
+        "1e9 GB",
+        "-5 baseline",
+        "7 W",
+        0,
+        None,
+    ]
+    cases = random.Random(0).sample(list(itertools.product(leaves(table), junk)), 120)
+    lines = []
+    with jax.enable_x64(True):
+        for path, value in cases:
+            mutated = copy.deepcopy(table)
+            node = mutated
+            for key in path[:-1]:
+                node = node[key]
+            if value is None:
+                del node[path[-1]]
+            else:
+                node[path[-1]] = value
+            try:
+                _Reader("study.toml", tmp_path, mutated).study("study")
+            except ConfigError as problem:
+                lines.append(str(problem))
+    assert len(lines) > 100
+    assert all("\n" not in line and line.startswith("study.toml") for line in lines)
+
+
+@pytest.mark.parametrize("name", [name for name in available("studies") if "budget" in name])
+def test_shipped_studies_load(name):
+    study = load_study(name)
+    with jax.enable_x64(True):
+        objective, excess = study.score(study.baseline_outcome, jnp.asarray(study.limits))
+    assert float(objective) == 0.0
+    assert np.all(np.isfinite(excess))

@@ -1,0 +1,208 @@
+import dataclasses
+import itertools
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import diffperf as dp
+from diffperf.explore.sweep.space import load_space
+from diffperf.explore.sweep.sweep import BLOCK, columns, parts_folder, sweep
+from diffperf.report.tables import outputs
+from diffperf.workload.rules import feasible
+
+SMALL = """
+model = "gpt3-22b"
+system = "dgx-a100"
+rank_by = "time"
+top = 3
+[strategy]
+micro_batch = 1
+global_batch = 16
+[[axis]]
+path = "strategy.tp"
+powers_of_two = {from = 1, to = 8}
+[[axis]]
+path = "strategy.pp"
+values = [1, 2, 5]
+[[axis]]
+path = "strategy.recompute"
+values = ["selective", "full"]
+[[axis]]
+path = "hbm.bandwidth"
+values = ["2 TB/s", "3 TB/s"]
+"""
+# Three chunks of one block each.
+LARGE = SMALL + '[[axis]]\npath = "nvlink.latency"\nlog = {from = "1 us", to = "9 us", points = 30}\n'
+
+
+@pytest.fixture
+def space(tmp_path):
+    return space_of(tmp_path, SMALL)
+
+
+def space_of(folder, text):
+    path = folder / "space.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_space(path)
+
+
+def test_equals_a_loop_of_estimates(space, tmp_path):
+    """Every row against the public functions, one estimate at a time, in float64."""
+    table = (
+        sweep(space, tmp_path / "out.parquet", dtype=np.float64)
+        and pq.read_table(tmp_path / "out.parquet").to_pylist()
+    )
+    model, recorded = dp.load_model("gpt3-22b"), columns(space)
+    loop = itertools.product((1, 2, 4, 8), (1, 2, 5), ("selective", "full"), (2e12, 3e12))
+    for row, (tp, pp, recompute, bandwidth) in zip(table, loop, strict=True):
+        system = dp.override(
+            dp.load_system("dgx-a100"), {"accelerator.memory.hbm.bandwidth": f"{bandwidth} byte/s"}
+        )
+        given = {"tp": tp, "pp": pp, "recompute": recompute, "micro_batch": 1, "global_batch": 16}
+        strategy = dp.load_strategy(given, n_devices=8)
+        report = dp.training_step(model, system, strategy)
+        assert row["strategy.tp"] == tp
+        assert row["strategy.recompute"] == recompute
+        assert row["system.accelerator.memory.hbm.bandwidth"] == bandwidth
+        assert row["feasible"] == bool(feasible(model, system, strategy))
+        assert row["fits"] == (float(report.memory.excess) <= 0)
+        found = outputs(report)
+        assert [row[path] for path in recorded] == pytest.approx(
+            [float(found[path][1]) for path in recorded], rel=1e-10
+        )
+
+
+def test_float32_agrees(space, tmp_path):
+    sweep(space, tmp_path / "single.parquet")
+    sweep(space, tmp_path / "double.parquet", dtype=np.float64)
+    single, double = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("single", "double"))
+    assert str(single["time"].type) == "float"
+    for path in columns(space):
+        assert np.allclose(single[path], double[path], rtol=1e-4), path
+
+
+def test_best_rows_are_the_best_of_the_table(space, tmp_path):
+    result = sweep(space, tmp_path / "out.parquet")
+    rows = [row for row in pq.read_table(result.path).to_pylist() if row["feasible"] and row["fits"]]
+    assert result.fitting == len(rows) > 3
+    assert result.best.to_pylist() == sorted(rows, key=lambda row: row["time"])[:3]
+    upward = sweep(dataclasses.replace(space, descending=True), tmp_path / "out.parquet")
+    assert upward.best.to_pylist()[0]["time"] == max(row["time"] for row in rows)
+
+
+def test_nothing_fits(tmp_path):
+    tiny = space_of(tmp_path, SMALL + '[set]\n"hbm.capacity" = "1 GB"\n')
+    result = sweep(tiny, tmp_path / "out.parquet")
+    assert (result.fitting, result.best.num_rows) == (0, 0)
+    assert result.feasible > 0
+
+
+def test_one_row_group_a_chunk_and_no_leftovers(tmp_path):
+    space = space_of(tmp_path, LARGE)
+    result = sweep(space, tmp_path / "out.parquet", chunk=BLOCK)
+    assert space.size == 1440
+    file = pq.ParquetFile(result.path)
+    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [512, 512, 416]
+    assert not parts_folder(result.path).exists()
+    whole, cut = (
+        pq.read_table(path) for path in (sweep(space, tmp_path / "whole.parquet").path, result.path)
+    )
+    assert cut.select(["strategy.recompute", "feasible"]).equals(
+        whole.select(["strategy.recompute", "feasible"])
+    )
+    assert np.allclose(cut["time"], whole["time"], rtol=1e-5)
+
+
+def test_one_trace_for_the_whole_sweep(tmp_path, monkeypatch):
+    from diffperf.explore import sweep as module
+
+    traces = []
+    original = module.feasible
+    monkeypatch.setattr(module, "feasible", lambda *inputs: traces.append(1) or original(*inputs))
+    sweep(space_of(tmp_path, LARGE), tmp_path / "out.parquet", chunk=BLOCK)
+    assert len(traces) == 1
+
+
+def test_an_interrupted_sweep_resumes_to_the_same_bytes(tmp_path):
+    space, seen = space_of(tmp_path, LARGE), []
+    reference = sweep(space, tmp_path / "reference.parquet", chunk=BLOCK)
+
+    def interrupt(points):
+        seen.append(points)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "out.parquet"
+    with pytest.raises(KeyboardInterrupt):
+        sweep(space, out, chunk=BLOCK, workers=1, progress=interrupt)
+    assert not out.exists()
+    kept = sorted(parts_folder(out).glob("*.arrow"))
+    assert len(kept) >= 2
+    kept[0].unlink()  # a hole in the middle of what is there is filled too
+
+    resumed = sweep(space, out, chunk=BLOCK)
+    assert resumed.resumed > 0
+    assert out.read_bytes() == reference.path.read_bytes()
+    assert resumed.best.equals(reference.best)
+    assert (resumed.feasible, resumed.fitting) == (reference.feasible, reference.fitting)
+
+
+def test_chunks_of_another_space_are_not_taken_over(tmp_path):
+    space, out = space_of(tmp_path, LARGE), tmp_path / "out.parquet"
+
+    def interrupt(points):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(space, out, chunk=BLOCK, progress=interrupt)
+    other = space_of(tmp_path, LARGE.replace("global_batch = 16", "global_batch = 32"))
+    assert sweep(other, out, chunk=BLOCK).resumed == 0
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+import diffperf.explore.sweep.sweep as module
+from diffperf.explore.sweep.space import load_space
+
+original = module._write_part
+def write(table, path):
+    original(table, path)
+    if path.name.endswith("000000001.arrow") and "kill" in sys.argv:
+        os.kill(os.getpid(), 9)
+module._write_part = write
+print(module.sweep(load_space(sys.argv[1]), sys.argv[2], chunk=module.BLOCK, workers=1).resumed)
+"""
+
+
+def test_a_killed_process_resumes_to_the_same_bytes(tmp_path):
+    space_of(tmp_path, LARGE)
+
+    def run(out, *extra):
+        arguments = [sys.executable, "-c", KILLED, str(tmp_path / "space.toml"), str(tmp_path / out), *extra]
+        environment = os.environ | {
+            "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+        return subprocess.run(arguments, capture_output=True, text=True, env=environment, check=False)
+
+    assert run("reference.parquet").stdout == "0\n"
+    assert run("out.parquet", "kill").returncode == -9
+    assert not (tmp_path / "out.parquet").exists()
+    assert run("out.parquet").stdout == "1024\n"
+    assert (tmp_path / "out.parquet").read_bytes() == (tmp_path / "reference.parquet").read_bytes()
+
+
+def test_many_points_a_second(tmp_path):
+    """A floor far below what a core does (hundreds of thousands), so that only a loop over points or a retrace fails it."""
+    space = space_of(tmp_path, LARGE.replace("points = 30", "points = 1000"))
+    began = time.perf_counter()
+    result = sweep(space, tmp_path / "out.parquet")
+    assert result.points == 48_000
+    assert result.points_per_second > 10_000
+    assert time.perf_counter() - began < 60
