@@ -10,7 +10,7 @@ bijections and the random designs of the tests all read that declaration.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -20,10 +20,50 @@ import numpy as np
 from jaxtyping import Array, Float
 
 Scalar = Float[Array, ""]
-Weights = Float[Array, " alternatives"]
 
 
 PRIOR_SPREAD = float(np.log(2)) / 2  # two standard deviations are a factor of two
+
+
+class Weights(eqx.Module):
+    """Weights over named alternatives: one-hot for a definite choice, any point of the simplex for a mixed one.
+
+    The weight of one alternative is read by its name: `strategy.zero["3"]`, or `strategy.recompute.full` where Python
+    allows the name.
+    """
+
+    array: Float[Array, "*batch alternatives"]
+    alternatives: tuple[str, ...] = eqx.field(static=True)
+
+    def __getitem__(self, name: str) -> Array:
+        """The weight of one alternative. Raises `KeyError` for a name that is not among them."""
+        if name not in self.alternatives:
+            raise KeyError(f"{name!r} is not one of {', '.join(self.alternatives)}")
+        return self.array[..., self.alternatives.index(name)]
+
+    def __getattr__(self, name: str) -> Array:
+        if name.startswith("_") or name in ("array", "alternatives") or name not in self.alternatives:
+            raise AttributeError(f"{type(self).__name__} has no alternative {name!r}")
+        return self[name]
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        """Concrete weights as a NumPy array, for tables and for code outside compiled programs."""
+        return np.asarray(self.array, dtype)
+
+    def by_name(self) -> dict[str, Array]:
+        """All weights by name, taken apart in one operation, whose transpose is one operation too."""
+        return dict(zip(self.alternatives, jnp.unstack(self.array, axis=-1), strict=True))
+
+    def mean(self, values: Mapping[str, float]) -> Array:
+        """The mean of a number that every alternative has, by weight."""
+        numbers = [values[name] for name in self.alternatives]
+        return jnp.sum(self.array * jnp.asarray(numbers, self.array.dtype), axis=-1)
+
+    def possible(self, *names: str) -> bool:
+        """Whether any of these alternatives may have weight: not where the weights are concrete and all of theirs are 0."""
+        if isinstance(self.array, jax.core.Tracer):
+            return True
+        return any(bool(np.any(np.asarray(self[name]) != 0.0)) for name in names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,11 +148,13 @@ def choice(*alternatives: str, doc: str, default: str = dataclasses.MISSING) -> 
     declared = Choice(alternatives, doc)
 
     def weights(value):
-        if isinstance(value, str | bool | int):
+        if isinstance(value, Weights):
+            value = value.array
+        elif isinstance(value, str | bool | int):
             value = declared.one_hot(value)
         elif isinstance(value, dict):
             value = sum(weight * declared.one_hot(name) for name, weight in value.items())
-        return real(value)
+        return Weights(real(value), alternatives)
 
     return eqx.field(default=default, converter=weights, metadata={"choice": declared})
 
@@ -184,8 +226,16 @@ def replace(module: eqx.Module, values: dict[str, Any]) -> eqx.Module:
     paths = list(values)
     for path in paths:
         locate(module, path)
+
+    def like(leaf: Any, value: Any) -> Any:
+        if isinstance(leaf, Weights):
+            return Weights(real(value.array if isinstance(value, Weights) else value), leaf.alternatives)
+        return real(value)
+
     return eqx.tree_at(
-        lambda tree: [locate(tree, path)[0] for path in paths], module, [real(values[p]) for p in paths]
+        lambda tree: [locate(tree, path)[0] for path in paths],
+        module,
+        [like(locate(module, path)[0], values[path]) for path in paths],
     )
 
 

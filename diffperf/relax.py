@@ -8,7 +8,8 @@ nonnegative, which lets the smooth maximum be a p-norm: free of any scale, an up
 import abc
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from diffperf.quantity import real
+from diffperf.quantity import Weights, real
 
 _TINY = (
     1e-30  # below every time, byte count and price of the documented ranges, above float32's smallest normal
@@ -164,34 +165,43 @@ def _norm(ratios: Float[Array, "n ..."], p: Float[Array, ""]) -> Float[Array, ".
     return jnp.exp(jnp.log(jnp.maximum(jnp.sum(jnp.exp(p * jnp.log(ratios)), axis=0), 0.5)) / p)
 
 
-def possible(weights: Float[Array, " alternatives"], index: int) -> bool:
-    """Whether an alternative may have weight: not where the weights are concrete and its own is 0."""
-    return isinstance(weights, jax.core.Tracer) or float(np.asarray(weights)[index]) != 0.0
-
-
 def absent(count: Float[Array, ""]) -> bool:
     """Whether there is none of something: its count is concrete, and 0."""
     return not isinstance(count, jax.core.Tracer) and not np.any(np.asarray(count))
 
 
-def choose(weights: Float[Array, " alternatives"], alternatives: Sequence[Callable[[], Array]]):
-    """Σ weightᵢ · alternativeᵢ, over PyTrees; each alternative is a function without arguments.
+def choose(weights: Weights, alternatives: Mapping[str, Callable[[], Any]]) -> Any:
+    """Σ weight · alternative over PyTrees, by the names of the alternatives; each is a function without arguments.
 
     Where the weights are concrete (closed over rather than traced) only the alternatives with weight are evaluated, so a sweep
-    that fixes a choice does not pay for the others. Alternatives must be finite: 0 · ∞ is not 0.
+    that fixes a choice does not pay for the others. One function given under several names is evaluated once. Alternatives must
+    be finite: 0 · ∞ is not 0.
+
+    **Raises:** `KeyError` where the names are not those that the weights are over.
     """
-    if not isinstance(weights, jax.core.Tracer):
-        concrete = np.asarray(weights)
-        present = [
-            (float(w), alternative) for w, alternative in zip(concrete, alternatives, strict=True) if w != 0
-        ]
-        if len(present) == 1 and present[0][0] == 1.0:
-            return present[0][1]()
-        terms = [(w, alternative()) for w, alternative in present]
-    else:
-        terms = [
-            (weight, alternative())
-            for weight, alternative in zip(jnp.unstack(weights), alternatives, strict=True)
-        ]
-    scaled = [jax.tree.map(lambda leaf, weight=weight: weight * leaf, value) for weight, value in terms]
-    return jax.tree.map(lambda *leaves: functools.reduce(operator.add, leaves), *scaled)
+    if set(alternatives) != set(weights.alternatives):
+        raise KeyError(f"{sorted(alternatives)} given for a choice among {sorted(weights.alternatives)}")
+    weight_of: dict[Callable, Any] = {}
+    for name, weight in _terms(weights).items():
+        function = alternatives[name]
+        weight_of[function] = weight_of[function] + weight if function in weight_of else weight
+    if len(weight_of) == 1 and not isinstance(weights.array, jax.core.Tracer):
+        function, weight = next(iter(weight_of.items()))
+        if weight == 1.0:
+            return function()
+    terms = [
+        jax.tree.map(lambda leaf, weight=weight: weight * leaf, function())
+        for function, weight in weight_of.items()
+    ]
+    return jax.tree.map(lambda *leaves: functools.reduce(operator.add, leaves), *terms)
+
+
+def _terms(weights: Weights) -> dict[str, Any]:
+    """The weights that may not be 0, by name: concrete ones as plain numbers."""
+    if isinstance(weights.array, jax.core.Tracer):
+        return weights.by_name()
+    return {
+        name: float(weight)
+        for name, weight in zip(weights.alternatives, np.asarray(weights.array), strict=True)
+        if weight != 0
+    }

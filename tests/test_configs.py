@@ -11,7 +11,8 @@ import pytest
 
 import diffperf as dp
 from diffperf.cost.package_cost import package_cost
-from diffperf.hardware.accelerator import PRECISIONS, Accelerator
+from diffperf.hardware.accelerator import Accelerator
+from diffperf.hardware.formats import PRECISIONS
 from diffperf.load import FOLDERS, available, config_root, load
 from diffperf.relax import Exact
 

@@ -24,10 +24,10 @@ from diffperf.cli.terminal import console, write_json
 from diffperf.errors import ConfigError
 from diffperf.explore.bottlenecks import Operator, memory_bound_share, operators
 from diffperf.explore.calibrate.interval import Interval, interval
-from diffperf.explore.inputs import Inputs
 from diffperf.explore.plan.candidates import DEGREES, Layout
 from diffperf.relax import Relaxation
 from diffperf.report.tables import as_dict, table
+from diffperf.workload.configuration import Configuration
 
 
 def _tokens(ctx, parameter, text: str | None) -> float | None:
@@ -94,7 +94,7 @@ def estimate(
     title = question.summary(phase)
     fit, chosen = describe_fit(layout), describe_choice(layout)
     sure = time_interval(question, layout, phase, relax)
-    inputs = Inputs(question.model, question.system, layout.strategy)
+    inputs = Configuration(question.model, question.system, layout.strategy)
     listed = operators(inputs) if each else []
     console(json_file).print(
         f"[bold]{title}[/bold]",
@@ -123,7 +123,7 @@ def estimate(
         )
 
 
-def training_totals(inputs: Inputs, report: eqx.Module, tokens: float) -> dict[str, float]:
+def training_totals(inputs: Configuration, report: eqx.Module, tokens: float) -> dict[str, float]:
     """What training on so many tokens takes, without restarts and evaluations: s, J and USD."""
     steps = tokens / float(inputs.strategy.global_batch * inputs.strategy.sequence_length)
     totals = {"time": report.time, "energy": report.energy.total, "cost": report.cost.run}
@@ -134,7 +134,7 @@ def training_totals(inputs: Inputs, report: eqx.Module, tokens: float) -> dict[s
     }
 
 
-def describe_training(inputs: Inputs, report: eqx.Module, tokens: float) -> str:
+def describe_training(inputs: Configuration, report: eqx.Module, tokens: float) -> str:
     found = training_totals(inputs, report, tokens)
     shown = ", ".join(
         units.show(found[name], unit) for name, unit in (("time", "s"), ("energy", "J"), ("cost", "USD"))
@@ -164,9 +164,8 @@ def time_interval(question: Question, layout: Layout, phase: str, relax: Relaxat
     """How sure the time is, where the system is calibrated."""
     if question.calibration is None:
         return None
-    return interval(
-        question.calibration, Inputs(question.model, question.system, layout.strategy), phase, relax
-    )
+    configuration = Configuration(question.model, question.system, layout.strategy, relax)
+    return interval(question.calibration, configuration, phase)
 
 
 def describe_interval(sure: Interval) -> str:
@@ -175,7 +174,7 @@ def describe_interval(sure: Interval) -> str:
 
 
 def estimate_json(question: Question, layout: Layout, phase: str, sure: Interval | None) -> dict[str, Any]:
-    inputs = Inputs(question.model, question.system, layout.strategy)
+    inputs = Configuration(question.model, question.system, layout.strategy)
     return {
         "phase": phase,
         "fits": layout.fits,

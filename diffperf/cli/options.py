@@ -11,7 +11,7 @@ import numpy as np
 
 from diffperf.cli.terminal import progress
 from diffperf.estimate.phases import PHASES
-from diffperf.explore.inputs import Inputs, check_phase, full_path
+from diffperf.explore.inputs import check_phase, full_path
 from diffperf.explore.plan.candidates import DEGREES, Layout, best_layout
 from diffperf.hardware.system import System
 from diffperf.load import literal, load_calibrated, load_model, override
@@ -19,6 +19,7 @@ from diffperf.load.calibration import Calibration
 from diffperf.quantity import Choice, declaration, walk
 from diffperf.relax import Exact, Relaxation, Smooth
 from diffperf.report.tables import show
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
@@ -153,7 +154,7 @@ class Question:
         strategy: dict[str, Any],
     ):
         loaded, fitted = read_system(system, devices, stack, calibration)
-        inputs = Inputs(load_model(model), loaded, Strategy())
+        inputs = Configuration(load_model(model), loaded, Strategy())
         paths = {full_path(inputs, path): text for path, text in settings.items()}
         ours = {path: text for path, text in paths.items() if path.startswith("strategy.")}
         inputs = override(inputs, {path: text for path, text in paths.items() if path not in ours})

@@ -79,7 +79,9 @@ def package_cost(accelerator: Accelerator, relax: Relaxation) -> PackageCost:
         lost = silicon * (1 / at_least(y1 * y2 * y3) - 1) + substrate * (1 / y3 - 1)
         return area * rules.micro_bump_price, silicon + substrate, lost, 1 / (y2 * y3) - 1
 
-    bumps, carrier, lost_carriers, loss = choose(package.technology, [organic, interposer])
+    bumps, carrier, lost_carriers, loss = choose(
+        package.technology, {"organic": organic, "interposer": interposer}
+    )
     return PackageCost(
         dies=raw + bumps,
         defective_dies=defective,

@@ -7,10 +7,10 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.estimate.network.collectives import Group, Request, Transfer, transfers
-from diffperf.hardware.accelerator import width
+from diffperf.hardware.formats import width
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
-from diffperf.relax import Relaxation, choose, larger, possible
+from diffperf.relax import Relaxation, choose, larger
 from diffperf.workload.memory import StageParameters, zero_ranks
 from diffperf.workload.model import Layers, Model
 from diffperf.workload.operators import expert_load, routed_tokens
@@ -43,7 +43,7 @@ def strides(strategy: Strategy) -> dict[str, Scalar]:
                     operator.mul, [getattr(strategy, other) for other in inside], jnp.ones_like(strategy.tp)
                 )
             )
-        found[name] = jnp.sum(strategy.order * jnp.stack(of_orders))
+        found[name] = jnp.sum(strategy.order.array * jnp.stack(of_orders))
     return found
 
 
@@ -61,8 +61,8 @@ def _reductions(layers: Layers) -> Scalar:
     """All-reduces of the residual stream in one pass of a layer: after attention, and after an MLP or shared experts that do not
     stand beside it."""
     if layers.mixture is None:
-        return 2 - layers.parallel[1]
-    return 1 + jnp.where(layers.mixture.shared_ffn > 0, 1 - layers.parallel[1], 0.0)
+        return 2 - layers.parallel.on
+    return 1 + jnp.where(layers.mixture.shared_ffn > 0, 1 - layers.parallel.on, 0.0)
 
 
 def _kv_elements(layers: Layers, strategy: Strategy) -> Scalar:
@@ -101,7 +101,7 @@ def communication(
     apart, element = strides(strategy), strategy.activation_width
     residual = strategy.tokens * model.hidden * element
     gradient, weight = width(strategy.gradient_precision), strategy.kept_weight_width
-    again = strategy.recompute[2] * strategy.recompute_share
+    again = strategy.recompute.full * strategy.recompute_share
     ends = relax.minimum(strategy.pp, 2.0)
     between = apart["pp"] * strategy.pp / ends
 
@@ -118,7 +118,7 @@ def communication(
         "boundary": Request(Group.send, strategy.pp, apart["pp"], residual / strategy.tp),
         "ring": Request(Group.send, strategy.cp, apart["cp"], strategy.tokens * element * kv),
     }
-    if possible(strategy.context_parallel, 1):
+    if strategy.context_parallel.possible("all_to_all"):
         each = (
             kv + _average(model, lambda kind: _query_elements(kind, strategy))
         ) / 2  # before attention, and after
@@ -145,13 +145,13 @@ def communication(
             Group.all_gather, strategy.experts_tp, apart["tp"], volume * strategy.experts_tp
         )
 
-    units = 1 + strategy.zero[3] * (
+    units = 1 + strategy.zero["3"] * (
         model.depth / strategy.pp - 1
     )  # collectives in which ZeRO moves a stage's parameters
     for name, (size, ranks, stride) in held.items():
-        if possible(strategy.zero, 0):
+        if strategy.zero.possible("0"):
             requests[f"all {name}"] = Request(Group.all_reduce, ranks, stride, size * gradient)
-        if any(possible(strategy.zero, stage) for stage in (1, 2, 3)):
+        if strategy.zero.possible("1", "2", "3"):
             some = zero_ranks(strategy, ranks, relax)
             requests[f"own {name}"] = Request(Group.reduce_scatter, some, stride, size * gradient / units)
             requests[f"others' {name}"] = Request(Group.reduce_scatter, some, stride, size * weight / units)
@@ -167,15 +167,15 @@ def communication(
         return total("all"), Transfer.nothing(system)
 
     def in_shares() -> tuple[Transfer, Transfer]:
-        every = 1 + (strategy.zero[2] + strategy.zero[3]) * (strategy.micro_batches - 1)
-        both = 1 + strategy.zero[3] * (2 * strategy.micro_batches - 1)
+        every = 1 + (strategy.zero["2"] + strategy.zero["3"]) * (strategy.micro_batches - 1)
+        both = 1 + strategy.zero["3"] * (2 * strategy.micro_batches - 1)
         return total("own") * (units * every) + total("across"), total("others'") * (units * both)
 
-    gradients, weights = choose(strategy.zero, [at_once, in_shares, in_shares, in_shares])
-    context = [
-        lambda: found["ring"] * ((strategy.cp - 1) * (3 + again)),
-        lambda: found["heads"] * (2 * (2 + again)),
-    ]
+    gradients, weights = choose(strategy.zero, {"0": at_once, "1": in_shares, "2": in_shares, "3": in_shares})
+    context = {
+        "ring": lambda: found["ring"] * ((strategy.cp - 1) * (3 + again)),
+        "all_to_all": lambda: found["heads"] * (2 * (2 + again)),
+    }
     there_and_back = found["dispatch"] + found["gather"] if mixtures else Transfer.nothing(system)
     return Communication(
         tensor=found["tensor"] * ((2 + again) * _average(model, _reductions)),
@@ -183,7 +183,7 @@ def communication(
         experts=there_and_back * (2 * (2 + again)),
         gradients=gradients,
         weights=weights,
-        embedding=found["embedding"] * model.tied_embeddings[1],
+        embedding=found["embedding"] * model.tied_embeddings.on,
         boundary=found["boundary"],
         leaves=relax.minimum(
             (strategy.pp - 1) * jnp.sum(found["boundary"].sent[1:]) * strategy.tp / residual, 1.0

@@ -19,7 +19,7 @@ from diffperf.estimate.kernels.elementwise import as_fused, stream_work
 from diffperf.estimate.kernels.gemm import gemm_work
 from diffperf.estimate.kernels.roofline import Machine, Work, together
 from diffperf.quantity import Scalar
-from diffperf.relax import choose, possible
+from diffperf.relax import choose
 from diffperf.workload.model import Layers, Model
 from diffperf.workload.operators import (
     AttentionCore,
@@ -99,7 +99,7 @@ def layer_tables(
             core = attention_core(layers, strategy, sequences, queries, context, generating=generating)
             scores = core.gemms
             softmax = tuple(
-                softmax_elements(core, layers.dropout[1], backward=backward) for backward in (False, True)
+                softmax_elements(core, layers.dropout.on, backward=backward) for backward in (False, True)
             )
         else:
             core, scores, softmax = (
@@ -122,13 +122,13 @@ def layer_tables(
 
 def _attention(strategy: Strategy, standard, fused) -> Work:
     """By weights over the kernels, each evaluated as far as it may have weight."""
-    return choose(strategy.attention, [standard, fused])
+    return choose(strategy.attention, {"standard": standard, "flash": fused})
 
 
 def _ring(strategy: Strategy, machine: Machine) -> Work | float:
     """What a ring of context-parallel ranks adds to fused attention: a kernel for every block of keys and values but the first."""
     each = machine.accelerator.attention.latency + machine.kernel_overhead
-    return strategy.context_parallel[0] * (strategy.cp - 1) * each
+    return strategy.context_parallel.ring * (strategy.cp - 1) * each
 
 
 def _sum(works: list) -> LayerWork | Work:
@@ -141,7 +141,7 @@ def training_layers(
     """Both passes of one micro-batch through an average layer; and what other GEMMs and element-wise kernels take, by name."""
     length = strategy.sequence_length
     groups = list(enumerate(layer_tables(model, strategy, strategy.micro_batch, length, length)))
-    fused_bytes, standard = as_fused(machine), possible(strategy.attention, 0)
+    fused_bytes, standard = as_fused(machine), strategy.attention.possible("standard")
     for i, layers in groups:
         gemms = gemms | {
             f"forward {i}": layers.linear,
@@ -159,7 +159,9 @@ def training_layers(
     products, moved = together(gemm_work, machine, gemms), together(stream_work, machine, streams)
     attending = {i: layers.core for i, layers in groups if layers.core is not None}
     cores = (
-        together(context_passes, machine, attending) if attending and possible(strategy.attention, 1) else {}
+        together(context_passes, machine, attending)
+        if attending and strategy.attention.possible("flash")
+        else {}
     )
 
     def attention(i: int, layers: LayerTables, backward: bool) -> Work:
@@ -208,10 +210,13 @@ def recomputed(forward: LayerWork, strategy: Strategy) -> Work:
     nothing = jax.tree.map(jnp.zeros_like, forward.attention)
 
     def selective():
-        return choose(strategy.attention, [lambda: forward.attention, lambda: nothing])
+        return choose(strategy.attention, {"standard": lambda: forward.attention, "flash": lambda: nothing})
 
     return (
-        choose(strategy.recompute, [lambda: nothing, selective, lambda: forward.total])
+        choose(
+            strategy.recompute,
+            {"none": lambda: nothing, "selective": selective, "full": lambda: forward.total},
+        )
         * strategy.recompute_share
     )
 
@@ -233,7 +238,7 @@ def inference_layers(
     model: Model, strategy: Strategy, machine: Machine, passes: dict[str, Pass], gemms: dict[str, Gemms]
 ) -> tuple[dict[str, LayerWork], dict[str, Work]]:
     """Several passes through an average layer, each forward alone; and what other GEMMs take, by name."""
-    standard, fused = possible(strategy.attention, 0), possible(strategy.attention, 1)
+    standard, fused = strategy.attention.possible("standard"), strategy.attention.possible("flash")
     tables = {
         (name, i): layers
         for name, one in passes.items()

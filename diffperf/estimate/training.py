@@ -9,9 +9,9 @@ from diffperf.estimate.communication import Communication, communication
 from diffperf.estimate.energy import Energy, energy
 from diffperf.estimate.kernels.roofline import Machine, Work, waiting
 from diffperf.estimate.layer import LayerStep, training_layers
-from diffperf.hardware.accelerator import width
+from diffperf.hardware.formats import width
 from diffperf.hardware.system import System
-from diffperf.quantity import Scalar, output
+from diffperf.quantity import Scalar, Weights, output
 from diffperf.relax import Exact, Relaxation, absent, choose, inverse, larger, smaller
 from diffperf.report.tables import Readable
 from diffperf.workload.memory import (
@@ -141,7 +141,7 @@ def _weighted(work: Work, times: Float[Array, " operators"]) -> Work:
 
 def _exposed(communication: Scalar, hides: Scalar, overlap: Array, relax: Relaxation) -> Scalar:
     """What is left of communication that runs under `hides` seconds of computation where it may."""
-    return choose(overlap, [lambda: communication, lambda: relax.excess(communication, hides)])
+    return choose(overlap, {"off": lambda: communication, "on": lambda: relax.excess(communication, hides)})
 
 
 def _host_times(
@@ -190,7 +190,7 @@ def training_step(
     )
     # Where other stages take longer than the last, it waits for them as if it had more layers.
     of_layer = work.layer.work.time + exposed.total + waits
-    last = larger(last, relax.excess(fullest, work.head.time * strategy.balanced_head[1] * inverse(of_layer)))
+    last = larger(last, relax.excess(fullest, work.head.time * strategy.balanced_head.on * inverse(of_layer)))
     # Layers that the slowest stage runs in a step: modules that predict further tokens are on the last.
     passes = micro_batches * (last + model.mtp_layers)
     transfers = told.boundary * (
@@ -244,10 +244,8 @@ def _layer_communication(
     experts under another micro-batch's layer."""
     matmul = layer.forward.matmul.time + layer.backward.matmul.time
     attention = layer.forward.attention.time + layer.backward.attention.time
-    ring = (
-        strategy.overlap_context * strategy.context_parallel[0]
-        + jnp.asarray([1.0, 0.0], strategy.tp.dtype) * strategy.context_parallel[1]
-    )
+    hidden = strategy.overlap_context.on * strategy.context_parallel.ring
+    ring = Weights(jnp.stack([1 - hidden, hidden]), ("off", "on"))
     return _LayerTimes(
         _exposed(told.tensor.time, matmul, strategy.overlap_tensor, relax),
         _exposed(told.context.time, attention, ring, relax),
@@ -279,7 +277,7 @@ def _stage_pass(
 
     The host launches kernels ahead of the device, which waits where its queue runs empty: the longer of both, nearly.
     """
-    half, again = exposed.total / 2, strategy.recompute[2] * strategy.recompute_share
+    half, again = exposed.total / 2, strategy.recompute.full * strategy.recompute_share
     forward, backward = layer.forward.total.time + half, layer.backward.total.time + layer.again.time + half
     waits = waiting(forward, launch) + routing, waiting(backward, (1 + again) * launch)
     stage = StagePass(
@@ -302,12 +300,12 @@ def _data_parallel(
     Gradients are reduced under the backward pass of the last micro-batch, or of every one where ZeRO shards them. Weights are
     gathered under the forward pass of the first, or under both passes of every one where ZeRO shards them too.
     """
-    each = strategy.zero[2] + strategy.zero[3]
-    whole = 1 + strategy.zero[3] * (strategy.micro_batches - 1)
+    each = strategy.zero["2"] + strategy.zero["3"]
+    whole = 1 + strategy.zero["3"] * (strategy.micro_batches - 1)
     backward = layers * (layer.backward.total.time + layer.again.time + exposed.total / 2)
     forward = layers * (layer.forward.total.time + exposed.total / 2)
     under_backward = (1 + each * (strategy.micro_batches - 1)) * backward
-    under_forward = whole * (forward + strategy.zero[3] * backward)
+    under_forward = whole * (forward + strategy.zero["3"] * backward)
     reduction = _exposed(told.gradients.time, under_backward, strategy.overlap_gradients, relax)
     gathering = _exposed(told.weights.time, under_forward, strategy.overlap_weights, relax)
     hidden = told.gradients.time + told.weights.time - reduction - gathering

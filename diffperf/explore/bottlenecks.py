@@ -16,9 +16,9 @@ from diffperf.estimate.kernels.elementwise import as_fused, stream_work
 from diffperf.estimate.kernels.gemm import gemm_work
 from diffperf.estimate.kernels.roofline import Machine, together
 from diffperf.estimate.layer import layer_tables
-from diffperf.explore.inputs import Inputs
 from diffperf.hardware.system import System
 from diffperf.relax import Exact
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Layers
 from diffperf.workload.operators import concatenate, head
 from diffperf.workload.schedule import stage_layers
@@ -93,7 +93,7 @@ def _elementwise_names(layers: Layers) -> list[str]:
     return names if layers.mixture is None else [*names, "copy to experts", "copy from experts"]
 
 
-def _names(inputs: Inputs) -> list[str]:
+def _names(inputs: Configuration) -> list[str]:
     names = []
     for group in inputs.model.kinds:
         sort = "dense" if group.mixture is None else "experts"
@@ -113,7 +113,7 @@ def _names(inputs: Inputs) -> list[str]:
 
 
 def _times(
-    inputs: Inputs, growth: Float[Array, " resources"]
+    inputs: Configuration, growth: Float[Array, " resources"]
 ) -> tuple[Float[Array, " operators"], Float[Array, " operators"]]:
     """Seconds of each operator, in the order of `_names`, and how often it runs in a step."""
     model, strategy, relax = inputs.model, inputs.strategy, Exact()
@@ -156,7 +156,7 @@ def _times(
 
 
 @jax.jit
-def _evaluate(inputs: Inputs):
+def _evaluate(inputs: Configuration):
     """Times, counts, and by how much each time falls as each resource grows, relative to both."""
 
     def at(growth):
@@ -167,7 +167,7 @@ def _evaluate(inputs: Inputs):
     return times, counts, -slopes / jnp.where(times > 0, times, 1.0)[:, None]
 
 
-def operators(inputs: Inputs) -> list[Operator]:
+def operators(inputs: Configuration) -> list[Operator]:
     """The operators of a training step with fused attention, the longest first; recomputation and communication are not among them.
 
     An operator that the model lacks, such as shared experts of which there are none, is left out.

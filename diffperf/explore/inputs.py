@@ -1,4 +1,4 @@
-"""Model, system and strategy as one tree, so that every question names its inputs by the same paths."""
+"""What every question needs of a configuration: the outputs of its report, and its inputs by path."""
 
 import difflib
 from typing import Any
@@ -7,33 +7,17 @@ import equinox as eqx
 import jax
 
 from diffperf.errors import ConfigError
-from diffperf.estimate.phases import PHASES
-from diffperf.hardware.system import System
+from diffperf.estimate.phases import PHASES, estimate
 from diffperf.quantity import Quantity, walk
-from diffperf.relax import Relaxation
 from diffperf.report.tables import outputs
-from diffperf.workload.model import Model
-from diffperf.workload.strategy import Strategy
 
 
-class Inputs(eqx.Module):
-    """Everything an estimate depends on. Paths read `strategy.tp`, `system.accelerator.memory.hbm.bandwidth`, `model.hidden`."""
-
-    model: Model
-    system: System
-    strategy: Strategy
-
-    def estimate(self, phase: str, relax: Relaxation | None = None) -> eqx.Module:
-        """The report of a phase (a name from `diffperf.estimate.phases`)."""
-        return PHASES[phase](self.model, self.system, self.strategy, relax)
-
-
-def report_outputs(inputs: Inputs, phase: str) -> dict[str, Quantity]:
+def report_outputs(inputs: Configuration, phase: str) -> dict[str, Quantity]:
     """The declarations of what a phase reports, by path; nothing is computed."""
     found: dict[str, Quantity] = {}
 
-    def trace(inputs: Inputs):
-        reported = outputs(inputs.estimate(phase))
+    def trace(inputs: Configuration):
+        reported = outputs(estimate(inputs, phase))
         found.update((path, declared) for path, (declared, _) in reported.items())
         return [value for _, value in reported.values()]
 

@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from diffperf.errors import ConfigError, did_you_mean
-from diffperf.explore.inputs import Inputs, report_outputs
+from diffperf.estimate.phases import estimate
+from diffperf.explore.inputs import report_outputs
 from diffperf.hardware.system import System
 from diffperf.quantity import Quantity, numeric
 from diffperf.relax import Exact, Relaxation
 from diffperf.report.tables import outputs
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
@@ -39,7 +41,7 @@ def _elasticities(varied: dict[str, Any], fixed: dict[str, Any], phase: str, out
 
     def grown(growth):
         scaled = jax.tree.map(lambda leaf, relative: leaf * (1 + relative), varied, growth)
-        return outputs(Inputs(**scaled, **fixed).estimate(phase, relax))[output][1]
+        return outputs(estimate(Configuration(**scaled, **fixed, relax=relax), phase))[output][1]
 
     return jax.value_and_grad(grown)(jax.tree.map(jnp.zeros_like, varied))
 
@@ -61,7 +63,8 @@ def sensitivities(
 
     **Raises:** `ConfigError` for an output the phase does not report, or one that is zero.
     """
-    relax, inputs = Exact() if relax is None else relax, Inputs(model, system, strategy)
+    relax = Exact() if relax is None else relax
+    inputs = Configuration(model, system, strategy, relax)
     known = report_outputs(inputs, phase)
     if output not in known:
         raise ConfigError(

@@ -5,21 +5,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float
 
 from diffperf.hardware.attention_kernels import AttentionKernels
+from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.package import Package
-from diffperf.quantity import Label, Scalar, label, quantity
-
-# Formats of matrix operands, and how many bytes an element of each takes. Block formats carry their scales: one byte for 32
-# elements in mxfp8 (OCP Microscaling v1.0), one for 16 in nvfp4 (NVIDIA Blackwell architecture brief). Ternary weights, of 1.58
-# bits, are packed in 2 (BitBLAS, with which arXiv 2406.02528 serves them: Figure 4(d)).
-PRECISION_BYTES = {
-    "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "int8": 1.0, "fp4": 0.5,
-    "nvfp4": 0.5 + 1 / 16, "int4": 0.5, "ternary": 0.25,
-}  # fmt: skip
-PRECISIONS = tuple(PRECISION_BYTES)
+from diffperf.quantity import Label, Scalar, Weights, label, quantity
 
 # Where silicon lacks a format, its operands are converted and computed in the next one it has.
 _FALLBACKS = {
@@ -87,10 +77,10 @@ class MatrixFormats(eqx.Module):
                 complete[name] = complete[fallback]
         return complete
 
-    def of(self, precision: Float[Array, " precisions"]) -> MatrixFormat:
+    def of(self, precision: Weights) -> MatrixFormat:
         """The mixture of formats that weights over `PRECISIONS` describe."""
         formats = [getattr(self, name) for name in PRECISIONS]
-        return jax.tree.map(lambda *leaves: jnp.sum(precision * jnp.stack(leaves)), *formats)
+        return jax.tree.map(lambda *leaves: jnp.sum(precision.array * jnp.stack(leaves)), *formats)
 
 
 class MemoryLevel(eqx.Module):
@@ -149,58 +139,10 @@ class Accelerator(eqx.Module):
     def device_memory(self) -> MemoryLevel:
         return self.memory[-1]
 
-    def matrix_rate(self, precision: Float[Array, " precisions"]) -> Scalar:
+    def matrix_rate(self, precision: Weights) -> Scalar:
         """Peak FLOP/s for weights over `PRECISIONS`."""
-        return jnp.sum(precision * jnp.stack([getattr(self.matrix, name).rate for name in PRECISIONS]))
+        return jnp.sum(precision.array * jnp.stack([getattr(self.matrix, name).rate for name in PRECISIONS]))
 
-    def matrix_energy(self, precision: Float[Array, " precisions"]) -> Scalar:
+    def matrix_energy(self, precision: Weights) -> Scalar:
         """J/FLOP for weights over `PRECISIONS`: at a fixed power a format that runs twice as fast spends half (an estimate)."""
         return self.compute_energy * self.matrix.bf16.rate / self.matrix_rate(precision)
-
-
-def _weighted(precision: Float[Array, " precisions"], values: np.ndarray) -> Scalar:
-    """The mean of a number that every format has, for weights over `PRECISIONS`."""
-    return jnp.sum(precision * jnp.asarray(values, precision.dtype))
-
-
-def _widths() -> np.ndarray:
-    return np.array(list(PRECISION_BYTES.values()))
-
-
-def width(precision: Float[Array, " precisions"]) -> Scalar:
-    """Bytes of one element for weights over `PRECISIONS`."""
-    return _weighted(precision, _widths())
-
-
-def output_width(precision: Float[Array, " precisions"]) -> Scalar:
-    """Bytes of one element of a product whose operands have this precision: 16 bits for all narrower ones."""
-    return _weighted(precision, np.maximum(_widths(), PRECISION_BYTES["fp16"]))
-
-
-def converted(precision: Float[Array, " precisions"]) -> Scalar:
-    """The share of formats under 16 bits, to which activations are converted: 0 or 1 for a definite choice."""
-    return _weighted(precision, _widths() < PRECISION_BYTES["fp16"])
-
-
-def attention_format(
-    precision: Float[Array, " precisions"], kv_precision: Float[Array, " precisions"]
-) -> Float[Array, " precisions"]:
-    """What fused attention multiplies in, as weights over `PRECISIONS`.
-
-    That of the activations where they take 32 bits; else that of the KV cache: 16 bits, fp8, and 16 bits again for any other,
-    which is converted on its way.
-    """
-    index = {name: i for i, name in enumerate(PRECISIONS)}
-
-    def among(*names: str) -> Float[Array, " precisions"]:
-        return jnp.asarray(np.isin(PRECISIONS, names), precision.dtype)
-
-    direct = among("bf16", "fp16", "fp8", "mxfp8")
-    cached = kv_precision * direct + jnp.sum(kv_precision * (1 - direct)) * among("bf16")
-    wide = precision[index["fp32"]] + precision[index["tf32"]]
-    return precision * among("fp32", "tf32") + (1 - wide) * cached
-
-
-def fp8_share(precision: Float[Array, " precisions"]) -> Scalar:
-    """The share of 8-bit floating-point formats: 0 or 1 for a definite choice."""
-    return _weighted(precision, np.isin(PRECISIONS, ("fp8", "mxfp8")))

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from diffperf.hardware.accelerator import PRECISIONS, Accelerator, MatrixFormats, MemoryLevel
+from diffperf.hardware.accelerator import Accelerator, MatrixFormats, MemoryLevel
+from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.package import Package, Process
 from diffperf.hardware.system import System
 from diffperf.quantity import Label, Scalar, label, output, quantity

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from diffperf.hardware.accelerator import width
+from diffperf.hardware.formats import width
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
 from diffperf.relax import Relaxation, choose, larger, largest
@@ -84,7 +84,7 @@ def attention_score_bytes(layers: Layers, strategy: Strategy) -> Scalar:
         return jnp.zeros_like(strategy.tokens)
     element = strategy.activation_width
     scores = strategy.micro_batch * layers.heads * strategy.sequence_length**2 / (strategy.tp * strategy.cp)
-    return scores * (element + layers.dropout[1] * (1 + element))
+    return scores * (element + layers.dropout.on * (1 + element))
 
 
 def _attention_elements(layers: Layers, strategy: Strategy) -> Scalar:
@@ -119,10 +119,10 @@ def layer_activations(
     """
     element, tokens, shards = strategy.activation_width, strategy.tokens, sequence_shards(strategy)
     residual = tokens * model.hidden
-    # Inputs of two norms, of QKV and of the MLP, and two dropout masks: split only by sequence parallelism.
-    outside = residual * ((4 - layers.parallel[1]) * element + 2 * layers.dropout[1])
+    # Configuration of two norms, of QKV and of the MLP, and two dropout masks: split only by sequence parallelism.
+    outside = residual * ((4 - layers.parallel.on) * element + 2 * layers.dropout.on)
     # Input(s) and output of the activation; tokens as experts get them and as they give them back.
-    inner = inner_elements(layers, strategy, tokens) * (2 + layers.gated[1])
+    inner = inner_elements(layers, strategy, tokens) * (2 + layers.gated.on)
     if layers.mixture is not None:
         inner = inner + 2 * routed_tokens(layers, strategy, tokens) * expert_load(strategy) * model.hidden
     others = outside / shards + element * (tokens * _attention_elements(layers, strategy) + inner)
@@ -132,10 +132,17 @@ def layer_activations(
         others = stack.kept_activations * others + stack.gathered_inputs * gathered
         own_input = stack.kept_activations * own_input
     nothing = jnp.zeros_like(others)
-    scores = choose(strategy.attention, [lambda: attention_score_bytes(layers, strategy), lambda: nothing])
+    scores = choose(
+        strategy.attention,
+        {"standard": lambda: attention_score_bytes(layers, strategy), "flash": lambda: nothing},
+    )
     whole, share = others + scores, strategy.recompute_share
-    kept = choose(strategy.recompute, [lambda: whole, lambda: others, lambda: own_input])
-    again = choose(strategy.recompute, [lambda: nothing, lambda: scores, lambda: whole])
+    kept = choose(
+        strategy.recompute, {"none": lambda: whole, "selective": lambda: others, "full": lambda: own_input}
+    )
+    again = choose(
+        strategy.recompute, {"none": lambda: nothing, "selective": lambda: scores, "full": lambda: whole}
+    )
     return LayerActivations(whole, share * kept + (1 - share) * whole, share * again)
 
 
@@ -212,7 +219,7 @@ def stage_parameters(model: Model, strategy: Strategy, relax: Relaxation) -> Sta
     """
     alone = _one_stage(strategy, relax)
     return _parameters(
-        model, strategy, model.depth / strategy.pp, jnp.ones_like(alone), alone * model.tied_embeddings[0]
+        model, strategy, model.depth / strategy.pp, jnp.ones_like(alone), alone * model.tied_embeddings.off
     )
 
 
@@ -224,7 +231,8 @@ def zero_ranks(strategy: Strategy, replicas: Scalar, relax: Relaxation) -> Scala
 
 def kept_share(strategy: Strategy, stage: int, ranks: Scalar) -> Scalar:
     """What a rank keeps of what ZeRO shards from a stage on: weights 3, gradients 2, optimizer state 1 (arXiv 1910.02054 §5)."""
-    return 1 - jnp.sum(strategy.zero[stage:]) * (1 - 1 / ranks)
+    shared = sum(strategy.zero[str(level)] for level in range(stage, 4))
+    return 1 - shared * (1 - 1 / ranks)
 
 
 # --- training
@@ -246,7 +254,7 @@ def training_memory(model: Model, system: System, strategy: Strategy, relax: Rel
     def stage(position: Scalar, first: Scalar, last: Scalar) -> dict[str, Scalar]:
         embeddings, heads = first + last * alone * (1 - first), last + first * alone * (1 - last)
         layers = fullest + last * (last_layers - fullest)
-        parameters = _parameters(model, strategy, layers, embeddings, heads * (1 - alone * tied[1]))
+        parameters = _parameters(model, strategy, layers, embeddings, heads * (1 - alone * tied.on))
         shares = [[kept_share(strategy, level, of) for of in ranks] for level in (1, 2, 3)]
         optimizer, gradients, weights = (parameters.times(*pair) for pair in shares)
         twice = copies(strategy)
@@ -279,14 +287,14 @@ def _gathered_bytes(model: Model, strategy: Strategy) -> Scalar:
     )
     routed = sum(kind.count * kind.routed_parameters(model.hidden) for kind in model.layers) / model.depth
     layer = dense + routed / (strategy.experts_tp * strategy.ep)
-    ahead = 1 + strategy.overlap_weights[1]
-    return strategy.zero[3] * layer * (ahead * strategy.kept_weight_width + strategy.kept_weight_width)
+    ahead = 1 + strategy.overlap_weights.on
+    return strategy.zero["3"] * layer * (ahead * strategy.kept_weight_width + strategy.kept_weight_width)
 
 
 def _buffer_bytes(model: Model, strategy: Strategy, relax: Relaxation) -> Scalar:
     """Sequence parallelism gathers a layer's input on every rank; stages receive a micro-batch's residual stream each way."""
     residual = strategy.tokens * model.hidden * strategy.activation_width
-    gathers = strategy.sequence_parallel[1] * relax.minimum(strategy.tp - 1, 1.0)
+    gathers = strategy.sequence_parallel.on * relax.minimum(strategy.tp - 1, 1.0)
     received = 2 * (1 - _one_stage(strategy, relax)) / sequence_shards(strategy)
     return residual * (gathers + received)
 
@@ -316,7 +324,7 @@ def kv_cache_bytes(model: Model, strategy: Strategy, context: Scalar) -> Scalar:
 def inference_memory(model: Model, system: System, strategy: Strategy, relax: Relaxation) -> Memory:
     """Weights, the KV cache at the end of generation, and the widest activations of the prompt."""
     tokens = strategy.global_batch / strategy.dp * strategy.sequence_length
-    widest = [inner_elements(kind, strategy, tokens) * (1 + kind.gated[1]) for kind in model.layers]
+    widest = [inner_elements(kind, strategy, tokens) * (1 + kind.gated.on) for kind in model.layers]
     zero = jnp.zeros_like(strategy.tp)
     stage = {
         "weights": stage_parameters(model, strategy, relax).total * strategy.served_weight_width,

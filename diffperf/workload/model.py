@@ -131,18 +131,18 @@ class Layers(eqx.Module):
     def attention_parameters(self, hidden: Scalar) -> Scalar:
         """Query, key, value and output projections, and the norms of latents."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        inner = larger(self.biases[1], self.qkv_biases[1]) * (queries + 2 * keys)
+        inner = larger(self.biases.on, self.qkv_biases.on) * (queries + 2 * keys)
         norms = 0.0 if self.latent is None else self.latent.query_rank + self.latent.kv_rank
-        return self.attention_matrices(hidden) + inner + self.biases[1] * hidden + norms
+        return self.attention_matrices(hidden) + inner + self.biases.on * hidden + norms
 
     def mlp_matrices(self, hidden: Scalar, ffn: Scalar) -> Scalar:
         """Weights of an MLP of some inner dimension."""
-        return (2 + self.gated[1]) * hidden * ffn
+        return (2 + self.gated.on) * hidden * ffn
 
     def expert_parameters(self, hidden: Scalar) -> Scalar:
         """One expert, or the MLP."""
-        return self.mlp_matrices(hidden, self.ffn) + self.biases[1] * (
-            (1 + self.gated[1]) * self.ffn + hidden
+        return self.mlp_matrices(hidden, self.ffn) + self.biases.on * (
+            (1 + self.gated.on) * self.ffn + hidden
         )
 
     def router_matrix(self, hidden: Scalar) -> Scalar:
@@ -159,7 +159,7 @@ class Layers(eqx.Module):
 
     def dense_parameters(self, hidden: Scalar) -> Scalar:
         """All of one layer but the experts that tokens are routed to: what expert parallelism does not split."""
-        norms = (2 - self.parallel[1]) * hidden * (1 + self.biases[1])
+        norms = (2 - self.parallel.on) * hidden * (1 + self.biases.on)
         if self.mixture is None:
             mlp = self.expert_parameters(hidden)
         else:
@@ -236,6 +236,6 @@ class Model(eqx.Module):
     def parameters(self) -> Scalar:
         """The parameters of the model itself: embeddings (once if tied), positions, layers and the final norm."""
         embeddings = (
-            self.embedding_parameters * (1 + self.tied_embeddings[0]) + self.learned_positions * self.hidden
+            self.embedding_parameters * (1 + self.tied_embeddings.off) + self.learned_positions * self.hidden
         )
-        return embeddings + self.layer_parameters + self.hidden * (1 + self.layers[-1].biases[1])
+        return embeddings + self.layer_parameters + self.hidden * (1 + self.layers[-1].biases.on)

@@ -56,7 +56,9 @@ class Gemms(eqx.Module):
 
 def concatenate(*tables: Gemms) -> Gemms:
     """One table with the rows of all."""
-    return Gemms(*(jnp.concatenate([getattr(t, name) for t in tables]) for name in ("m", "n", "k", "batch")))
+    return Gemms(
+        *(jnp.concatenate([getattr(t, name) for t in tables], axis=-1) for name in ("m", "n", "k", "batch"))
+    )
 
 
 class AttentionCore(eqx.Module):
@@ -184,7 +186,7 @@ def linear_layers(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Sc
             (tokens, heads * latent.projected_dim(layers.head_dim), latent.kv_rank, one),
         ]
     rows.append((tokens, hidden, outputs, one))
-    up = 1 + layers.gated[1]
+    up = 1 + layers.gated.on
     if layers.mixture is None:
         inner = layers.ffn / tp
         rows += [(tokens, up * inner, hidden, one), (tokens, hidden, inner, one)]
@@ -250,7 +252,7 @@ def attention_core(
 
 def sequence_shards(strategy: Strategy) -> Scalar:
     """How many ways norms, dropouts and residuals are split: tp with sequence parallelism, else 1 (arXiv 2205.05198 §4.2.2)."""
-    return strategy.sequence_parallel[0] + strategy.sequence_parallel[1] * strategy.tp
+    return strategy.sequence_parallel.off + strategy.sequence_parallel.on * strategy.tp
 
 
 def _rotary(model: Model) -> Scalar:
@@ -291,13 +293,13 @@ def elementwise_forward(
     whose parts are parallel has one norm and one addition. To experts, tokens are copied there and back.
     """
     residual, inner, rotated = _activation_sizes(layers, model, strategy, tokens)
-    add, second = (3 + 0.5 * layers.dropout[1]) * residual, 1 - layers.parallel[1]
+    add, second = (3 + 0.5 * layers.dropout.on) * residual, 1 - layers.parallel.on
     kernels = [
         2 * residual,
         second * 2 * residual,
         add,
         second * add,
-        (2 + layers.gated[1]) * inner,
+        (2 + layers.gated.on) * inner,
         2 * rotated,
     ]
     if layers.mixture is not None:
@@ -311,13 +313,13 @@ def elementwise_backward(
 ) -> Float[Array, " kernels"]:
     """As `elementwise_forward`, for the backward pass: each kernel reads its incoming gradient and saved input as well."""
     residual, inner, rotated = _activation_sizes(layers, model, strategy, tokens)
-    add, second = (2 + 0.5 * layers.dropout[1]) * residual, 1 - layers.parallel[1]
+    add, second = (2 + 0.5 * layers.dropout.on) * residual, 1 - layers.parallel.on
     kernels = [
         3 * residual,
         second * 3 * residual,
         add,
         second * add,
-        (3 + 2 * layers.gated[1]) * inner,
+        (3 + 2 * layers.gated.on) * inner,
         2 * rotated,
     ]
     if layers.mixture is not None:

@@ -198,7 +198,7 @@ RULES = (
     Rule(
         ALWAYS,
         lambda m, n, s: (
-            (s.context_parallel[1] < 0.5)
+            (s.context_parallel.all_to_all < 0.5)
             | _every([_divides(s.tp * s.cp, layers.heads) for layers in m.layers])
         ),
         lambda m, n, s: (
@@ -282,7 +282,7 @@ RULES = (
     ),
     Rule(
         TRAINING,
-        lambda m, n, s: (s.virtual_stages <= 1) | (s.schedule[1] > 0.5),
+        lambda m, n, s: (s.virtual_stages <= 1) | (s.schedule["1f1b"] > 0.5),
         lambda m, n, s: (
             "strategy.virtual_stages",
             f"{_n(s.virtual_stages)} chunks per stage with schedule {SCHEDULES[int(jnp.argmax(s.schedule))]}",
@@ -293,7 +293,7 @@ RULES = (
     Rule(
         TRAINING,
         lambda m, n, s: (
-            (s.schedule[3] < 0.5)
+            (s.schedule.dualpipe < 0.5)
             | (_divides(jnp.asarray(2.0), s.pp) & (s.micro_batches >= 2 * s.pp * (1 - 1e-6)))
         ),
         lambda m, n, s: (

@@ -52,7 +52,10 @@ def bubble(stage: StagePass, strategy: Strategy, relax: Relaxation) -> Scalar:
         first = halves * (2 * stage.forward + relax.excess(inputs, weights))
         return first + relax.excess(halves * inputs, (halves + 1) * stage.forward)
 
-    return choose(strategy.schedule, [one_way, one_way, late_weights, both_ways])
+    return choose(
+        strategy.schedule,
+        {"gpipe": one_way, "1f1b": one_way, "zero_bubble": late_weights, "dualpipe": both_ways},
+    )
 
 
 def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 0.0) -> Scalar:
@@ -72,12 +75,12 @@ def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 
     whole = jnp.ones_like(held)
     return choose(
         strategy.schedule,
-        [
-            lambda: strategy.micro_batches * whole,
-            lambda: relax.minimum(held, strategy.micro_batches),
-            lambda: relax.minimum(strategy.pp * whole, strategy.micro_batches),
-            lambda: relax.minimum((strategy.pp + 1) * whole, strategy.micro_batches),
-        ],
+        {
+            "gpipe": lambda: strategy.micro_batches * whole,
+            "1f1b": lambda: relax.minimum(held, strategy.micro_batches),
+            "zero_bubble": lambda: relax.minimum(strategy.pp * whole, strategy.micro_batches),
+            "dualpipe": lambda: relax.minimum((strategy.pp + 1) * whole, strategy.micro_batches),
+        },
     )
 
 
@@ -100,9 +103,9 @@ def stage_layers(model: Model, strategy: Strategy, relax: Relaxation) -> tuple[S
         alone = 1 - relax.minimum(strategy.pp - 1, 1.0)
         return (1 - alone) * relax.ceil((depth - last) / larger(strategy.pp - 1, 1.0)) + alone * depth, last
 
-    return choose(strategy.balanced_head, [even, balanced])
+    return choose(strategy.balanced_head, {"off": even, "on": balanced})
 
 
 def copies(strategy: Strategy) -> Scalar:
     """Stages' worth of layers that a device holds: two with DualPipe, one from either end."""
-    return 1 + strategy.schedule[3]
+    return 1 + strategy.schedule.dualpipe

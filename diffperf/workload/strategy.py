@@ -3,7 +3,7 @@
 import equinox as eqx
 import jax.numpy as jnp
 
-from diffperf.hardware.accelerator import PRECISIONS, output_width, width
+from diffperf.hardware.formats import PRECISION_BYTES, PRECISIONS, output_width, width
 from diffperf.quantity import Scalar, Weights, choice, quantity, switch
 from diffperf.relax import larger
 
@@ -197,4 +197,4 @@ class Strategy(eqx.Module):
 
 def _either(weights: Weights, operands: Scalar) -> Scalar:
     """Bytes of an element, by weights over the operands' own format and all formats."""
-    return weights[0] * operands + width(weights[1:])
+    return weights["operands"] * operands + weights.mean({"operands": 0.0, **PRECISION_BYTES})

@@ -51,7 +51,7 @@ def one_hot(kernel: str) -> np.ndarray:
 
 
 def kernel_work(row: dict[str, str]) -> tuple:
-    """Inputs of `passes` for a row. Where dropout is not stated it is taken to be on, as GPT-2 trains with it."""
+    """Configuration of `passes` for a row. Where dropout is not stated it is taken to be on, as GPT-2 trains with it."""
     sizes = {name: float(row[name]) for name in ("batch", "heads", "head_dim", "length")}
     return {name: jnp.asarray(value) for name, value in sizes.items()}, jnp.asarray(
         row["dropout"] != "false", float

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 import diffperf as dp
-from diffperf.hardware.accelerator import PRECISIONS
+from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.network import TOPOLOGIES
 from diffperf.quantity import replace
 from diffperf.report.plots import BLUE, FAINT, GREY, ORANGE, RED
@@ -124,7 +124,7 @@ def program(work: Workload):
 
 
 def networks(nvlink: float) -> dict[str, np.ndarray]:
-    """Inputs of all networks, by path below the system's network."""
+    """Configuration of all networks, by path below the system's network."""
     topology, over, size, _, _ = zip(*NETWORKS.values(), strict=True)
     return {
         "infiniband.topology": np.stack([one_hot(name, TOPOLOGIES) for name in topology]),

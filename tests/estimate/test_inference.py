@@ -96,7 +96,7 @@ def test_longer_costs_more(llama, system):
         for path in ("time", "energy.total", "memory.kv_cache"):
             value = lambda report: float(
                 report.energy.total if path == "energy.total" else outputs(report)[path]
-            )  # noqa: B023, E731
+            )
             assert value(after) > value(before)
 
 

@@ -6,9 +6,9 @@ from helpers import training
 
 import diffperf as dp
 from diffperf.explore.bottlenecks import OVERHEAD, memory_bound_share, operators
-from diffperf.explore.inputs import Inputs
 from diffperf.quantity import replace
 from diffperf.relax import Exact
+from diffperf.workload.configuration import Configuration
 
 CASES = {
     "gpt3-175b": ("dgx-a100", 64, {"tp": 8, "pp": 8, "global_batch": 64}),
@@ -20,9 +20,11 @@ CASES = {
 }
 
 
-def _inputs(name: str) -> Inputs:
+def _inputs(name: str) -> Configuration:
     system, devices, table = CASES[name]
-    return Inputs(dp.load_model(name), dp.load_system(system, n_devices=devices), dp.load_strategy(table))
+    return Configuration(
+        dp.load_model(name), dp.load_system(system, n_devices=devices), dp.load_strategy(table)
+    )
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -51,7 +53,9 @@ def test_bounds_are_what_a_faster_resource_saves(found):
     for sign in (1, -1):
         value = float(inputs.system.accelerator.device_memory.bandwidth) * np.exp(sign * step)
         system = replace(inputs.system, {path: value})
-        moved.append({one.name: one.time for one in operators(Inputs(inputs.model, system, inputs.strategy))})
+        moved.append(
+            {one.name: one.time for one in operators(Configuration(inputs.model, system, inputs.strategy))}
+        )
     for one in listed:
         saved = -np.log(moved[0][one.name] / moved[1][one.name]) / (2 * step)
         assert one.bounds[f"{inputs.system.accelerator.device_memory.name} bandwidth"] == pytest.approx(

@@ -2,20 +2,21 @@ import numpy as np
 import pytest
 
 import diffperf as dp
-from diffperf.explore.inputs import Inputs
+from diffperf.estimate.phases import estimate
 from diffperf.explore.sensitivity import sensitivities
 from diffperf.quantity import numeric, replace
 from diffperf.report.tables import outputs
+from diffperf.workload.configuration import Configuration
 
 
-def central(inputs: Inputs, phase: str, output: str, path: str, relax=None, step: float = 1e-5) -> float:
+def central(inputs: Configuration, phase: str, output: str, path: str, step: float = 1e-5) -> float:
     """d log(output) / d log(input) from two estimates."""
     value = numeric(inputs)[path][1]
     above, below = (
-        float(outputs(replace(inputs, {path: value * factor}).estimate(phase, relax))[output][1])
+        float(outputs(estimate(replace(inputs, {path: value * factor}), phase))[output][1])
         for factor in (1 + step, 1 - step)
     )
-    return (above - below) / (2 * step) / float(outputs(inputs.estimate(phase, relax))[output][1])
+    return (above - below) / (2 * step) / float(outputs(estimate(inputs, phase))[output][1])
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ def central(inputs: Inputs, phase: str, output: str, path: str, relax=None, step
 )
 def test_elasticities_equal_central_differences(gpt, system, strategy, phase, output):
     found = sensitivities(gpt, system, strategy, phase, output)
-    inputs = Inputs(gpt, system, strategy)
+    inputs = Configuration(gpt, system, strategy)
     # Whole numbers sit on staircases and at kinks (a group that just fills a domain), where differences see the next step.
     moving = [one for one in found if abs(one.elasticity) > 1e-4 and not one.declared.integer][::4]
     assert len(moving) >= 4
@@ -39,7 +40,7 @@ def test_smooth_elasticities_equal_central_differences(gpt, system, strategy):
     found = sensitivities(gpt, system, strategy, "training", "time", relax=relax, groups=("strategy",))
     by_path = {one.path: one.elasticity for one in found}
     for path in ("strategy.tp", "strategy.sequence_length"):
-        expected = central(Inputs(gpt, system, strategy), "training", "time", path, relax, step=1e-9)
+        expected = central(Configuration(gpt, system, strategy, relax), "training", "time", path, step=1e-9)
         assert by_path[path] == pytest.approx(expected, rel=1e-5)
 
 

@@ -11,7 +11,7 @@ import pytest
 import diffperf as dp
 from diffperf.estimate.kernels.roofline import Machine
 from diffperf.estimate.layer import Pass, inference_layers
-from diffperf.hardware.accelerator import PRECISIONS, width
+from diffperf.hardware.formats import PRECISIONS, width
 from diffperf.quantity import real
 from diffperf.relax import Exact, Smooth
 from diffperf.workload.memory import kv_cache_bytes, layer_activations

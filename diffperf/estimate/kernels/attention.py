@@ -20,8 +20,8 @@ from diffperf.estimate.kernels.roofline import (
     power_time,
     stream_time,
 )
-from diffperf.hardware import accelerator
-from diffperf.quantity import Scalar
+from diffperf.hardware import formats
+from diffperf.quantity import Scalar, Weights
 from diffperf.relax import choose, inverse, smaller
 from diffperf.workload.operators import AttentionCore, concatenate
 
@@ -109,7 +109,7 @@ def context_work(core: AttentionCore, machine: Machine, *, backward: Scalar | fl
     traffic = flash_traffic(core, machine, passes, 1.0)
     time = overlapped(compute, *memory_times(machine, traffic), power_time(machine, flops, traffic))
     time = time + attention_kernels.latency + machine.kernel_overhead
-    fp32 = accelerator.PRECISION_BYTES["fp32"]
+    fp32 = formats.PRECISION_BYTES["fp32"]
     around = (
         2 * machine.output_width * core.output_elements
         + (2 * fp32 + machine.attention_width) * core.query_elements
@@ -152,9 +152,7 @@ def generation_work(core: AttentionCore, machine: Machine) -> Work:
     return Work(time + attention.latency + machine.kernel_overhead, flops, jnp.stack(traffic))
 
 
-def attention_forward(
-    core: AttentionCore, dropout: Scalar, machine: Machine, kernel: Float[Array, "2"]
-) -> Work:
+def attention_forward(core: AttentionCore, dropout: Scalar, machine: Machine, kernel: Weights) -> Work:
     """The attention core, by weights over (standard, flash)."""
 
     def standard():
@@ -168,17 +166,19 @@ def attention_forward(
         few = machine.relax.step(1 - core.queries * (1 / GENERATED))
         follow = machine.relax.step(1 - 2 * core.queries * inverse(core.context))
         generated = few * follow
+        kernels = Weights(jnp.stack([1 - generated, generated]), ("context", "generation"))
         return choose(
-            jnp.stack([1 - generated, generated]),
-            [lambda: context_work(core, machine), lambda: generation_work(core, machine)],
+            kernels,
+            {
+                "context": lambda: context_work(core, machine),
+                "generation": lambda: generation_work(core, machine),
+            },
         )
 
-    return choose(kernel, [standard, flash])
+    return choose(kernel, {"standard": standard, "flash": flash})
 
 
-def attention_backward(
-    core: AttentionCore, dropout: Scalar, machine: Machine, kernel: Float[Array, "2"]
-) -> Work:
+def attention_backward(core: AttentionCore, dropout: Scalar, machine: Machine, kernel: Weights) -> Work:
     """The backward pass of the attention core."""
 
     def standard():
@@ -188,7 +188,7 @@ def attention_backward(
             + stream_work(softmax_elements(core, dropout, backward=True), machine).total()
         )
 
-    return choose(kernel, [standard, lambda: context_work(core, machine, backward=1.0)])
+    return choose(kernel, {"standard": standard, "flash": lambda: context_work(core, machine, backward=1.0)})
 
 
 def softmax_elements(core: AttentionCore, dropout: Scalar, *, backward: bool) -> Float[Array, "2"]:

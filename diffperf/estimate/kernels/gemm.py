@@ -14,7 +14,7 @@ from diffperf.estimate.kernels.roofline import (
     power_time,
     stream_time,
 )
-from diffperf.hardware import accelerator as formats
+from diffperf.hardware import formats
 from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, smaller
 from diffperf.workload.operators import Gemms

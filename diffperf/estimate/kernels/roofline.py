@@ -15,16 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from diffperf.hardware.accelerator import (
-    Accelerator,
-    MatrixFormat,
-    attention_format,
-    converted,
-    fp8_share,
-    output_width,
-    width,
-)
+from diffperf.hardware.accelerator import Accelerator, MatrixFormat
 from diffperf.hardware.attention_kernels import AttentionFormat
+from diffperf.hardware.formats import attention_format, converted, fp8_share, output_width, width
 from diffperf.quantity import Scalar, split
 from diffperf.relax import Relaxation, inverse, positive
 from diffperf.workload.strategy import Strategy

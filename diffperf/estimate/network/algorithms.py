@@ -7,7 +7,7 @@ Thakur et al., IJHPCA 2005), by the better of a library's two protocols.
 import equinox as eqx
 import jax.numpy as jnp
 
-from diffperf.estimate.network.topology import Fabric, shares
+from diffperf.estimate.network.topology import Fabric
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import Relaxation, inverse, larger
 from diffperf.software.collective_library import CollectiveLibrary
@@ -44,7 +44,8 @@ def alternative(fabric: Fabric, library: CollectiveLibrary, weights: Weights, ro
     exact on a switch with small pieces, an upper bound elsewhere. Halving and doubling: log₂ m steps through switches, exact for
     powers of two (Rabenseifner, ICCS 2004); elsewhere as neighbours. Direct: every share straight to its owner, exact.
     """
-    none, trees, halving, direct = shares(weights)
+    of = weights.by_name()
+    none, trees, halving, direct = (of[name] for name in ("none", "trees", "halving_doubling", "direct"))
     own, reduces = (
         library.own_share * fabric.own,
         rounds - 1,
@@ -60,7 +61,7 @@ def alternative(fabric: Fabric, library: CollectiveLibrary, weights: Weights, ro
 
 def one_shot(fabric: Fabric, weights: Weights) -> Algorithm:
     """All-reduce in one step: every rank sends all it has to every other. Exact."""
-    return Algorithm(fabric.reach, fabric.exchange * fabric.ways, 1 - shares(weights)[3])
+    return Algorithm(fabric.reach, fabric.exchange * fabric.ways, 1 - weights.direct)
 
 
 def in_network(fabric: Fabric) -> Algorithm:

@@ -18,7 +18,7 @@ from diffperf.estimate.network import algorithms
 from diffperf.estimate.network.algorithms import Wire, wire_time
 from diffperf.estimate.network.topology import Fabric, offer
 from diffperf.hardware.system import System
-from diffperf.quantity import Scalar, split, unstack
+from diffperf.quantity import Scalar, Weights, split, unstack
 from diffperf.relax import Relaxation, inverse, larger, smaller
 from diffperf.software.collective_library import CollectiveLibrary
 
@@ -50,7 +50,7 @@ class Group(eqx.Module):
     members: Float[Array, " tiers"]  # how many ways it spreads; their product is its degree
     starts: Scalar  # 1 where there is anything to communicate, 0 for a group of one
     fabric: Fabric
-    alternative: Float[Array, "tiers alternatives"]  # the library's
+    alternative: Weights  # the library's, with a leading axis of tiers
     startup: Scalar  # s, before the first message
     library: CollectiveLibrary
     relax: Relaxation
@@ -188,7 +188,8 @@ def place(
     starts, stack = relax.minimum(degree - 1, 1.0), system.stack
     library = stack.collectives
     startup = starts * stack.collective_overhead + library.startup * jnp.sum(fabric.present * tiers.startup)
-    alternative = jnp.stack([library.inner_alternative] + [library.alternative] * (len(system.network) - 1))
+    beyond_inner = [library.alternative] * (len(system.network) - 1)
+    alternative = jax.tree.map(lambda *leaves: jnp.stack(leaves), library.inner_alternative, *beyond_inner)
     return Group(members, starts, fabric, alternative, startup, library, relax)
 
 

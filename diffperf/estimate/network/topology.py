@@ -9,8 +9,8 @@ import math
 import equinox as eqx
 import jax.numpy as jnp
 
-from diffperf.hardware.network import TOPOLOGIES, NetworkTier
-from diffperf.quantity import Scalar, Weights
+from diffperf.hardware.network import NetworkTier
+from diffperf.quantity import Scalar
 from diffperf.relax import Relaxation, inverse, larger
 
 _PER_DOUBLING = 1 / math.log(2)
@@ -37,11 +37,6 @@ class Fabric(eqx.Module):
     tree: Scalar  # slowdown of a pair of binary trees
 
 
-def shares(weights: Weights) -> list[Scalar]:
-    """Weights one by one."""
-    return list(jnp.unstack(weights))
-
-
 def offer(tier: NetworkTier, spread: Scalar, inside: Scalar, relax: Relaxation) -> Fabric:
     """What `tier` offers a group with `spread` members per domain, domains of the tier inside having `inside` devices, all busy.
 
@@ -50,7 +45,7 @@ def offer(tier: NetworkTier, spread: Scalar, inside: Scalar, relax: Relaxation) 
     have less), a torus in each dimension alike, a mesh twice as much, a hypercube log₂ m / 2; switches carry what devices inject,
     over `oversubscription`. Of a fully connected tier or a hypercube, a group has the links that lead to members.
     """
-    w = dict(zip(TOPOLOGIES, shares(tier.topology), strict=True))
+    w = tier.topology.by_name()
     lines, cliques, cubes = w["ring"], w["fully_connected"], w["hypercube"]
     switched = w["switch"] + w["fat_tree"] + w["dragonfly"] + w["rail"]
     squares, blocks = w["mesh_2d"] + w["torus_2d"], w["mesh_3d"] + w["torus_3d"]

@@ -7,14 +7,13 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from diffperf.explore.inputs import Inputs
 from diffperf.explore.plan.candidates import reports_of
-from diffperf.hardware.accelerator import PRECISIONS
+from diffperf.hardware.formats import PRECISIONS
 from diffperf.load import checked, declared_at
 from diffperf.load.calibration import Calibration, followers
 from diffperf.quantity import declaration, locate, replace
-from diffperf.relax import Relaxation
 from diffperf.report.tables import has_total
+from diffperf.workload.configuration import Configuration
 
 Z90 = 1.6448536  # a normal variable is within so many standard deviations with a probability of 90 %
 _STEP = 1e-3  # of a value's logarithm: errors of a square of it in float64, and below 1 % in float32
@@ -51,9 +50,7 @@ class Interval:
                 "parameters": self.parameters, "model": self.model}  # fmt: skip
 
 
-def interval(
-    calibration: Calibration, inputs: Inputs, phase: str, relax: Relaxation | None = None
-) -> Interval:
+def interval(calibration: Calibration, inputs: Configuration, phase: str) -> Interval:
     """The interval of the time of a phase on a calibrated system.
 
     The variance of log(time) is J·Σ·Jᵀ, with J the derivatives by the logarithms of the fitted values and Σ their covariance, plus
@@ -63,8 +60,8 @@ def interval(
     phase were calibrated on, their spread is the model's. A value that has been overridden since counts as known.
     """
     paths = tuple(path for path in calibration.parameters if _in_place(calibration, inputs, path))
-    report = next(reports_of([inputs], phase, relax))
-    time, slopes, parts = report.time, _slopes(inputs, phase, paths, relax), _parts(report, inputs)
+    report = next(reports_of([inputs], phase))
+    time, slopes, parts = report.time, _slopes(inputs, phase, paths), _parts(report, inputs)
     which = [calibration.parameters.index(path) for path in paths]
     variance = slopes @ calibration.covariance[np.ix_(which, which)] @ slopes if paths else 0.0
     return Interval(
@@ -74,14 +71,14 @@ def interval(
     )
 
 
-def _spreads(calibration: Calibration, inputs: Inputs) -> dict[str, float]:
+def _spreads(calibration: Calibration, inputs: Configuration) -> dict[str, float]:
     """The calibration's spreads by kind of table, for the number format that most of the operands have."""
     operands = PRECISIONS[int(np.argmax(inputs.strategy.precision))]
     kinds = {name for name in calibration.spread if " " not in name}
     return {kind: calibration.spread.get(f"{kind} {operands}", calibration.spread[kind]) for kind in kinds}
 
 
-def _in_place(calibration: Calibration, inputs: Inputs, path: str) -> bool:
+def _in_place(calibration: Calibration, inputs: Configuration, path: str) -> bool:
     """Whether the system has the calibration's value at a path."""
     if not calibration.holds(path, inputs.system):
         return False
@@ -104,21 +101,21 @@ def _model_error(spread: dict[str, float], parts: dict[str, float], phase: str) 
     )
 
 
-def _slopes(inputs: Inputs, phase: str, paths: Sequence[str], relax: Relaxation | None) -> np.ndarray:
+def _slopes(inputs: Configuration, phase: str, paths: Sequence[str]) -> np.ndarray:
     """Derivatives of log(time) by the logs of the values at some paths of the system: central differences, as exact as an interval
     needs, by a program that is compiled already."""
 
-    def grown(path: str, growth: float) -> Inputs:
+    def grown(path: str, growth: float) -> Configuration:
         value = locate(inputs.system, path)[0] * np.exp(growth)
         values = {path: value} | dict.fromkeys(followers(path, paths), value)
-        return Inputs(inputs.model, replace(inputs.system, values), inputs.strategy)
+        return dataclasses.replace(inputs, system=replace(inputs.system, values))
 
     moved = (grown(path, sign * _STEP) for path in paths for sign in (1, -1))
-    times = np.log([report.time for report in reports_of(moved, phase, relax)]).reshape(-1, 2)
+    times = np.log([report.time for report in reports_of(moved, phase)]).reshape(-1, 2)
     return (times[:, 0] - times[:, 1]) / (2 * _STEP)
 
 
-def _parts(report: eqx.Module, inputs: Inputs) -> dict[str, jax.Array]:
+def _parts(report: eqx.Module, inputs: Configuration) -> dict[str, jax.Array]:
     """Seconds of the report's time by the kind of table that measures them; a generation decodes after each token but the last."""
     counts = {"breakdown": 1.0, "prefill": 1.0, "decode": inputs.strategy.output_length - 1}
     result: dict[str, jax.Array] = {}

@@ -21,8 +21,8 @@ from diffperf.explore.measured.stacking import (
     one_of,
     precision,
     stacked_strategy,
-    switch,
     systems_of,
+    weights,
 )
 from diffperf.explore.measured.table import Row
 from diffperf.hardware.system import System
@@ -87,7 +87,7 @@ def _attention_unrepresentable(row: Row) -> str | None:
 
 def _attention_stack(
     rows: Sequence[Row],
-) -> tuple[System, Strategy, AttentionCore, np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[System, Strategy, AttentionCore, Weights, np.ndarray, np.ndarray]:
     sizes = [numbers(rows, name) for name in ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")]
     causal, one = np.array([bool(row["causal"]) for row in rows], dtype=float), np.ones(len(rows))
     core = AttentionCore(*sizes, causal=causal, window=NO_WINDOW * one, latent=0 * one)
@@ -95,9 +95,10 @@ def _attention_stack(
         [row["hardware"] for row in rows], [_attention_stack_of(row) for row in rows], one, one
     )
     fused = np.array([_library(row) not in _UNFUSED for row in rows])
-    both_passes = np.array([row["phase"] == "train_fwd_bwd" for row in rows])
-    prepared = np.array([_library(row) in _PREPARING for row in rows])
-    return systems, _formats(rows, "kv_dtype"), core, switch(fused), switch(both_passes), switch(prepared)
+    both_passes = np.array([row["phase"] == "train_fwd_bwd" for row in rows], dtype=float)
+    prepared = np.array([_library(row) in _PREPARING for row in rows], dtype=float)
+    kernel = weights(["flash" if one else "standard" for one in fused], ("standard", "flash"))
+    return systems, _formats(rows, "kv_dtype"), core, kernel, both_passes, prepared
 
 
 def _preparation(core: AttentionCore, machine: Machine) -> Scalar:
@@ -115,14 +116,12 @@ def _attention_estimate(
     formats: Strategy,
     core: AttentionCore,
     kernel: Weights,
-    both_passes: Weights,
-    prepared: Weights,
+    both_passes: Scalar,
+    prepared: Scalar,
 ) -> Outputs:
     machine, dropout = Machine.of(system, formats, Exact()), jnp.zeros_like(core.queries)
-    forward = attention_forward(core, dropout, machine, kernel).time + prepared[1] * _preparation(
-        core, machine
-    )
-    return {"latency_s": forward + both_passes[1] * attention_backward(core, dropout, machine, kernel).time}
+    forward = attention_forward(core, dropout, machine, kernel).time + prepared * _preparation(core, machine)
+    return {"latency_s": forward + both_passes * attention_backward(core, dropout, machine, kernel).time}
 
 
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
@@ -146,7 +145,7 @@ def _with_stated_network(rows: Sequence[Row], systems: System) -> System:
     return eqx.tree_at(lambda s: s.network[-1], systems, jax.tree.map(either, systems.network[-1], outer))
 
 
-def _collective_stack(rows: Sequence[Row]) -> tuple[System, np.ndarray, np.ndarray, np.ndarray]:
+def _collective_stack(rows: Sequence[Row]) -> tuple[System, Weights, np.ndarray, np.ndarray]:
     """The tiers that a row's devices span follow from how many share a node; the library's stack drives them."""
     return (
         _with_stated_network(rows, systems_of(rows)),
@@ -166,7 +165,10 @@ def _collective_estimate(system: System, which: Weights, degree: Scalar, volume:
         group.broadcast,
         group.send,
     )
-    return {"latency_s": choose(which, [functools.partial(kind, volume) for kind in kinds]).time}
+    alternatives = {
+        name: functools.partial(kind, volume) for name, kind in zip(_COLLECTIVES, kinds, strict=True)
+    }
+    return {"latency_s": choose(which, alternatives).time}
 
 
 GEMM = Evaluator(_gemm_unrepresentable, _gemm_stack, _gemm_estimate)

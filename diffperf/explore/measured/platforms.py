@@ -145,7 +145,7 @@ def _system(hardware: str, stack: str | None, calibration: Calibration | str | N
 
 _calibrations: contextvars.ContextVar[dict[str, Calibration | str]] = contextvars.ContextVar(
     "calibrations", default={}
-)  # noqa: B039
+)
 
 
 @contextlib.contextmanager

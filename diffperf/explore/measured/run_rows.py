@@ -21,9 +21,10 @@ from diffperf.explore.measured.stacking import (
     stacked_strategy,
     switch,
     systems_of,
+    weights,
 )
 from diffperf.explore.measured.table import Row
-from diffperf.hardware.accelerator import PRECISIONS
+from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.system import System
 from diffperf.load import available, load_model
 from diffperf.quantity import Scalar, Weights
@@ -123,7 +124,15 @@ def _layout(model: Model, system: System, strategy: Strategy, memory: Memory, ph
 # --- training
 
 # Schedules by their names in tables; interleaving is a matter of virtual stages.
-_SCHEDULES = {"1f1b": 1, "interleaved": 1, "gpipe": 0, "afab": 0, "zero_bubble": 2, "zb-h1": 2, "dualpipe": 3}
+_SCHEDULES = {
+    "1f1b": "1f1b",
+    "interleaved": "1f1b",
+    "gpipe": "gpipe",
+    "afab": "gpipe",
+    "zero_bubble": "zero_bubble",
+    "zb-h1": "zero_bubble",
+    "dualpipe": "dualpipe",
+}
 
 
 def _training_unrepresentable(row: Row) -> str | None:
@@ -139,8 +148,7 @@ def _training_unrepresentable(row: Row) -> str | None:
 def _training_stack(rows: Sequence[Row]) -> tuple[Model, System, Strategy]:
     """Gradients are reduced in the format they are accumulated in, under the backward pass where the stack does so by default."""
     systems = systems_of(rows)
-    full, half = np.eye(len(PRECISIONS))[PRECISIONS.index("fp32")], precision(rows, "precision")
-    wide = numbers(rows, "grad_dtype_bytes") == 4
+    gradients = ["fp32" if row["grad_dtype_bytes"] == 4 else row["precision"] for row in rows]
     strategy = stacked_strategy(
         rows,
         **{
@@ -151,16 +159,16 @@ def _training_stack(rows: Sequence[Row]) -> tuple[Model, System, Strategy]:
         sequence_length=numbers(rows, "seq_len"),
         sequence_parallel=switch(numbers(rows, "sequence_parallel")),
         recompute=one_of(rows, "recompute", ("none", "selective", "full")),
-        attention=switch(numbers(rows, "flash_attention")),
+        attention=switch(numbers(rows, "flash_attention")).array,
         expert_tp=np.array([row["expert_tp"] or 0.0 for row in rows]),
-        schedule=np.eye(len(SCHEDULES))[[_SCHEDULES[row["schedule"]] for row in rows]],
-        zero=np.eye(4)[numbers(rows, "zero_stage").astype(int)],
+        schedule=weights([_SCHEDULES[row["schedule"]] for row in rows], SCHEDULES),
+        zero=weights([f"{row['zero_stage']:.0f}" for row in rows], ("0", "1", "2", "3")),
         overlap_gradients=systems.stack.gradient_overlap,
         overlap_tensor=systems.stack.tensor_overlap,
         overlap_experts=systems.stack.expert_overlap,
         balanced_head=systems.stack.balanced_head,
         precision=precision(rows, "precision"),
-        gradient_precision=np.where(wide[:, None], full, half),
+        gradient_precision=weights(gradients, PRECISIONS),
     )
     return stacked_models(rows, positions=numbers(rows, "seq_len"), training=True), systems, strategy
 
@@ -176,7 +184,10 @@ def hardware_flops(model: Model, strategy: Strategy) -> Scalar:
         2 * length * kind.count * kind.heads * (kind.head_dim + kind.value_dim) for kind in model.layers
     )
     layers = step / 3 - 2 * tokens * model.embedding_parameters
-    again = choose(strategy.recompute, [lambda: jnp.zeros_like(step), lambda: core, lambda: layers])
+    again = choose(
+        strategy.recompute,
+        {"none": lambda: jnp.zeros_like(step), "selective": lambda: core, "full": lambda: layers},
+    )
     return step + strategy.recompute_share * again
 
 
@@ -210,7 +221,7 @@ def _inference_unrepresentable(row: Row) -> str | None:
     )
 
 
-def _inference_stack(rows: Sequence[Row]) -> tuple[Model, System, Strategy, np.ndarray]:
+def _inference_stack(rows: Sequence[Row]) -> tuple[Model, System, Strategy, Weights]:
     strategy = stacked_strategy(
         rows,
         tp=numbers(rows, "tp"),
@@ -218,7 +229,7 @@ def _inference_stack(rows: Sequence[Row]) -> tuple[Model, System, Strategy, np.n
         global_batch=numbers(rows, "batch"),
         sequence_length=numbers(rows, "input_len"),
         output_length=numbers(rows, "output_len"),
-        attention=switch(numbers(rows, "flash_attention")),
+        attention=switch(numbers(rows, "flash_attention")).array,
         precision=precision(rows, "activation_dtype"),
         kv_precision=precision(rows, "kv_dtype"),
     )
@@ -231,7 +242,7 @@ def _inference_estimate(
     model: Model, system: System, strategy: Strategy, throughput_kind: Weights
 ) -> Outputs:
     report = generate(model, system, strategy)
-    prompts = throughput_kind[1] * strategy.global_batch * strategy.sequence_length / report.time
+    prompts = throughput_kind.total * strategy.global_batch * strategy.sequence_length / report.time
     return {
         "latency_s": report.time,
         "ttft_s": report.time_to_first_token,

@@ -9,9 +9,9 @@ import numpy as np
 
 from diffperf.explore.measured.platforms import stacked_systems
 from diffperf.explore.measured.table import Row
-from diffperf.hardware.accelerator import PRECISIONS
+from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.system import System
-from diffperf.quantity import Scalar
+from diffperf.quantity import Scalar, Weights
 from diffperf.workload.strategy import Strategy
 
 Outputs = dict[
@@ -35,16 +35,24 @@ def numbers(rows: Sequence[Row], column: str) -> np.ndarray:
     return np.array([row[column] for row in rows], dtype=float)
 
 
-def switch(on: np.ndarray) -> np.ndarray:
-    return np.eye(2)[on.astype(int)]
+def weights(chosen: Sequence[str], names: Sequence[str]) -> Weights:
+    """One-hot weights over `names`, a row for each chosen name."""
+    return Weights(np.eye(len(names))[[names.index(name) for name in chosen]], tuple(names))
 
 
-def precision(rows: Sequence[Row], column: str) -> np.ndarray:
-    return np.eye(len(PRECISIONS))[[PRECISIONS.index(row[column]) for row in rows]]
+def switch(on: np.ndarray) -> Weights:
+    """Weights over off and on, a row for each entry of `on`: 0 and 1, or false and true."""
+    return Weights(np.eye(2)[on.astype(int)], ("off", "on"))
 
 
-def one_of(rows: Sequence[Row], column: str, names: Sequence[str]) -> np.ndarray:
-    return np.eye(len(names))[[names.index(row[column]) for row in rows]]
+def precision(rows: Sequence[Row], column: str) -> Weights:
+    """Weights over the number formats, from a column that names one."""
+    return one_of(rows, column, PRECISIONS)
+
+
+def one_of(rows: Sequence[Row], column: str, names: Sequence[str]) -> Weights:
+    """Weights over `names`, from a column that holds one of them."""
+    return weights([row[column] for row in rows], names)
 
 
 def lacking(row: Row, *columns: str) -> str | None:

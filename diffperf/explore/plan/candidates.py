@@ -14,11 +14,12 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from diffperf.explore.inputs import Inputs
+from diffperf.estimate.phases import estimate
 from diffperf.hardware.system import System
 from diffperf.load import check, load_strategy
 from diffperf.quantity import Scalar, locate, replace
 from diffperf.relax import Exact, Relaxation
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.rules import broken
 from diffperf.workload.strategy import SCHEDULES, Strategy
@@ -149,7 +150,7 @@ def _values(
         case "micro_batch":
             return list(MICRO_BATCHES)
         case "recompute":  # FlashAttention stores no scores, so selective recomputation is none
-            return [0, 1, 2] if float(strategy.attention[0]) > 0 else [0, 2]
+            return [0, 1, 2] if float(strategy.attention.standard) > 0 else [0, 2]
     return list(range(np.size(getattr(strategy, name))))
 
 
@@ -220,7 +221,7 @@ class Ranking:
     def __len__(self) -> int:
         return len(self.broken)
 
-    def strategy(self, inputs: Inputs, rank: int) -> Strategy:
+    def strategy(self, inputs: Configuration, rank: int) -> Strategy:
         return placed(inputs.strategy, _take(self.rows, rank))
 
     def report(self, rank: int) -> eqx.Module:
@@ -233,22 +234,22 @@ def placed(strategy: Strategy, row: dict[str, Any]) -> Strategy:
 
 
 @partial(jax.jit, static_argnames="phase")
-def _evaluate(inputs: Inputs, rows: Columns, phase: str, relax: Relaxation):
+def _evaluate(inputs: Configuration, rows: Columns, phase: str):
     """Reports of a block of candidates, and how many rules each breaks."""
 
     def one(row):
-        chosen = Inputs(inputs.model, inputs.system, placed(inputs.strategy, row))
-        return chosen.estimate(phase, relax), broken(chosen.model, chosen.system, chosen.strategy, phase)
+        chosen = dataclasses.replace(inputs, strategy=placed(inputs.strategy, row))
+        return estimate(chosen, phase), broken(chosen.model, chosen.system, chosen.strategy, phase)
 
     return jax.vmap(one)(rows)
 
 
-def reports_of(inputs: Iterable[Inputs], phase: str, relax: Relaxation | None = None) -> Iterator[eqx.Module]:
+def reports_of(inputs: Iterable[Configuration], phase: str) -> Iterator[eqx.Module]:
     """Reports of inputs alike but for their numbers, by the program that compares candidates: who has compared some waits for no
     other to compile."""
     for one in inputs:
         rows = {name: _column(one.strategy, name, np.zeros(BLOCK), False) for name in FIELDS}
-        reports, _ = _evaluate(one, rows, phase, Exact() if relax is None else relax)
+        reports, _ = _evaluate(one, rows, phase)
         yield _take(jax.tree.map(np.asarray, reports), 0)
 
 
@@ -265,12 +266,12 @@ def _take(tree: Any, which: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[which], tree)
 
 
-def _blocks(inputs: Inputs, rows: Columns, phase: str, by: str, relax: Relaxation) -> Iterator[_Evaluated]:
+def _blocks(inputs: Configuration, rows: Columns, phase: str, by: str) -> Iterator[_Evaluated]:
     """Candidates block by block; the last block is filled up with its last row, which is cut off again."""
     count = len(rows["tp"])
     for start in range(0, count, BLOCK):
         block = _take(rows, np.minimum(np.arange(start, start + BLOCK), count - 1))
-        reports, rules = jax.device_get(_evaluate(inputs, block, phase, relax))
+        reports, rules = jax.device_get(_evaluate(inputs, block, phase))
         yield _take(_Evaluated(block, reports, rules, _keys(block, reports, rules, by)), slice(count - start))
 
 
@@ -282,12 +283,11 @@ def _keys(rows: Columns, reports: eqx.Module, rules: np.ndarray, by: str) -> tup
 
 
 def rank(
-    inputs: Inputs,
+    inputs: Configuration,
     rows: Columns,
     phase: str = "training",
     by: str = "time",
     top: int = 1,
-    relax: Relaxation | None = None,
     progress: Callable[[int], None] = lambda candidates: None,
 ) -> Ranking:
     """The best `top` candidates by an output of the report, the smaller the better: of those that are possible and fit memory.
@@ -296,7 +296,7 @@ def rank(
     with the number of candidates each time some are done.
     """
     best, possible, fitting = None, 0, 0
-    for block in _blocks(inputs, rows, phase, by, Exact() if relax is None else relax):
+    for block in _blocks(inputs, rows, phase, by):
         possible += int(np.sum(block.broken == 0))
         fitting += int(np.sum((block.broken == 0) & (block.reports.memory.excess <= 0)))
         seen = block if best is None else jax.tree.map(lambda *leaves: np.concatenate(leaves), best, block)
@@ -321,8 +321,8 @@ def best_layout(
     **Raises:** `ConfigError` for a bad value, or when no layout is possible: the first rule that the strategy breaks.
     """
     strategy = started(system, table, phase, file)
-    inputs = Inputs(model, system, strategy)
-    found = rank(inputs, candidates(model, system, table, strategy), phase, relax=relax)
+    inputs = Configuration(model, system, strategy, Exact() if relax is None else relax)
+    found = rank(inputs, candidates(model, system, table, strategy), phase)
     best = found.strategy(inputs, 0)
     if not found.possible:
         check(model, system, best, phase, file)

@@ -9,13 +9,12 @@ import numpy as np
 
 from diffperf import units
 from diffperf.errors import ConfigError, did_you_mean
-from diffperf.explore.inputs import Inputs
 from diffperf.explore.plan.candidates import FIELDS, SEARCHED, Columns, Ranking, candidates, rank, started
 from diffperf.hardware.system import System
 from diffperf.load import check
 from diffperf.quantity import replace
-from diffperf.relax import Relaxation
 from diffperf.report.tables import outputs
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import SCHEDULES, Strategy
 
@@ -34,7 +33,7 @@ class Search:
     - `inputs`: their strategy has the given fields, and the defaults of what is neither given nor searched.
     """
 
-    inputs: Inputs
+    inputs: Configuration
     table: dict[str, Any]
     schedules: tuple[str, ...]
     rows: Columns
@@ -61,7 +60,7 @@ class Search:
                 )
         strategy = started(system, table, file=file)
         rows = candidates(model, system, table, strategy, FIELDS, schedules)
-        return cls(Inputs(model, system, strategy), table, schedules, rows)
+        return cls(Configuration(model, system, strategy), table, schedules, rows)
 
     def __len__(self) -> int:
         return len(self.rows["tp"])
@@ -161,7 +160,6 @@ def plan(
     search: Search,
     by: str = "time",
     top: int = 10,
-    relax: Relaxation | None = None,
     progress: Callable[[int], None] = lambda candidates: None,
     file: str = "command line",
 ) -> Plan:
@@ -176,13 +174,13 @@ def plan(
             file, "--by", f'"{by}"', "one of " + ", ".join(OBJECTIVES), did_you_mean(by, tuple(OBJECTIVES))
         )
     inputs = search.inputs
-    found = rank(inputs, search.rows, by=OBJECTIVES[by], top=top, relax=relax, progress=progress)
+    found = rank(inputs, search.rows, by=OBJECTIVES[by], top=top, progress=progress)
     if not found.possible:
         check(inputs.model, inputs.system, found.strategy(inputs, 0), file=file)
     return _plan(found, inputs, by)
 
 
-def _plan(found: Ranking, inputs: Inputs, by: str) -> Plan:
+def _plan(found: Ranking, inputs: Configuration, by: str) -> Plan:
     reports = [found.report(index) for index in range(len(found))]
     ranked = tuple(
         Candidate(found.strategy(inputs, index), report, behind(reports[0], report, by) if index else None)
@@ -209,13 +207,13 @@ def behind(winner: eqx.Module, loser: eqx.Module, by: str) -> Behind:
     )
 
 
-def smallest_system(search: Search, relax: Relaxation | None = None) -> tuple[Search, Plan] | None:
+def smallest_system(search: Search) -> tuple[Search, Plan] | None:
     """The smallest system of the same kind that a strategy fits, by doubling its devices up to those of its outermost network
     tier, and the best strategy there; none where none does."""
     devices, most = float(search.inputs.system.n_devices), float(search.inputs.system.network[-1].size)
     while (devices := 2 * devices) <= most:
         larger = search.on(devices)
-        found = rank(larger.inputs, larger.rows, relax=relax)
+        found = rank(larger.inputs, larger.rows)
         if found.fitting:
             return larger, _plan(found, larger.inputs, "time")
     return None

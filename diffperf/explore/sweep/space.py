@@ -36,12 +36,13 @@ from jaxtyping import Array, Int
 
 from diffperf import units
 from diffperf.errors import did_you_mean
-from diffperf.explore.inputs import Inputs, check_phase, full_path, report_outputs
+from diffperf.explore.inputs import check_phase, full_path, report_outputs
 from diffperf.explore.plan.candidates import default_global_batch, divisors
 from diffperf.explore.reader import TableReader
 from diffperf.hardware.system import System
 from diffperf.load import checked, declared_at, display, find, load_strategy, override, read_toml
 from diffperf.quantity import Choice, Quantity, locate
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 
 # What may stand in a space's file, and in one of its axes.
@@ -81,7 +82,7 @@ class Space:
     """
 
     name: str
-    inputs: Inputs
+    inputs: Configuration
     phase: str
     axes: tuple[Axis, ...]
     derived: frozenset[str]
@@ -114,7 +115,7 @@ class Space:
             carry = total // len(self.axes[axis])
         return result[::-1]
 
-    def point(self, digits: list[Int[Array, ""]], base: Inputs) -> Inputs:
+    def point(self, digits: list[Int[Array, ""]], base: Configuration) -> Configuration:
         """The inputs at a position; `base` is `self.inputs` in the precision to compute in."""
         dtype = base.strategy.tp.dtype
         values = [
@@ -160,7 +161,7 @@ class _Reader(TableReader):
         }
         strategy = load_strategy(strategy_table, self.file)
         others = {path: text for path, text in settings.items() if not path.startswith("strategy.")}
-        inputs = override(Inputs(model, system, strategy), others, self.file)
+        inputs = override(Configuration(model, system, strategy), others, self.file)
 
         axes = self.axes(inputs)
         given = {*strategy_table, *(axis.path.removeprefix("strategy.") for axis in axes)}
@@ -175,7 +176,7 @@ class _Reader(TableReader):
 
     def settings(self, model: Model, system: System) -> dict[str, Any]:
         """The [set] table by full path, nested tables flattened."""
-        inputs = Inputs(model, system, load_strategy({}, self.file))
+        inputs = Configuration(model, system, load_strategy({}, self.file))
 
         def flatten(table: dict[str, Any], prefix: str):
             for key, value in table.items():
@@ -192,13 +193,13 @@ class _Reader(TableReader):
         return dict(flatten(self.sub_table("set"), ""))
 
     @staticmethod
-    def is_choice(inputs: Inputs, path: str) -> bool:
+    def is_choice(inputs: Configuration, path: str) -> bool:
         try:
             return isinstance(locate(inputs, path)[1], Choice)
         except KeyError:
             return False
 
-    def rank_by(self, inputs: Inputs, phase: str) -> str:
+    def rank_by(self, inputs: Configuration, phase: str) -> str:
         path, known = self.table.get("rank_by", "time"), report_outputs(inputs, phase)
         if path not in known:
             hint = did_you_mean(str(path), list(known))
@@ -213,7 +214,7 @@ class _Reader(TableReader):
             )
         return top
 
-    def axes(self, inputs: Inputs) -> tuple[Axis, ...]:
+    def axes(self, inputs: Configuration) -> tuple[Axis, ...]:
         axes = tuple(
             self.axis(inputs, table, f"axis[{index}]") for index, table in enumerate(self.tables("axis"))
         )
@@ -225,7 +226,7 @@ class _Reader(TableReader):
                 )
         return axes
 
-    def axis(self, inputs: Inputs, table: dict[str, Any], key: str) -> Axis:
+    def axis(self, inputs: Configuration, table: dict[str, Any], key: str) -> Axis:
         self.known_keys(table, ("path", *VALUES), f"{key}.", "a key of an axis")
         if not isinstance(table.get("path"), str):
             raise self.error(
@@ -265,15 +266,15 @@ class _Reader(TableReader):
             raise self.error(key, repr(value), "a list of values", "write them in brackets")
         return value
 
-    def values(self, inputs: Inputs, declared: Quantity, value: Any, key: str) -> list[float]:
+    def values(self, inputs: Configuration, declared: Quantity, value: Any, key: str) -> list[float]:
         items = self.items(value, key)
         return [checked(declared, item, self.file, f"{key}[{index}]") for index, item in enumerate(items)]
 
-    def linear(self, inputs: Inputs, declared: Quantity, value: Any, key: str) -> np.ndarray:
+    def linear(self, inputs: Configuration, declared: Quantity, value: Any, key: str) -> np.ndarray:
         first, last, points = self.range(declared, value, key)
         return _whole(np.linspace(first, last, points), declared)
 
-    def log(self, inputs: Inputs, declared: Quantity, value: Any, key: str) -> np.ndarray:
+    def log(self, inputs: Configuration, declared: Quantity, value: Any, key: str) -> np.ndarray:
         first, last, points = self.range(declared, value, key)
         if first <= 0:
             raise self.error(
@@ -305,19 +306,19 @@ class _Reader(TableReader):
             raise self.error(f"{key}.from", repr(value["from"]), f"at most to = {value['to']!r}", "swap them")
         return first, last
 
-    def powers_of_two(self, inputs: Inputs, declared: Quantity, value: Any, key: str) -> list[float]:
+    def powers_of_two(self, inputs: Configuration, declared: Quantity, value: Any, key: str) -> list[float]:
         first, last = self.ends(declared, value, key, ("from", "to"))
         if first <= 0:
             raise self.error(f"{key}.from", repr(value["from"]), "more than 0", "start at 1")
         return [first * 2**power for power in range(math.floor(math.log2(last / first) + 1e-9) + 1)]
 
-    def divisors_of(self, inputs: Inputs, declared: Quantity, value: Any, key: str) -> list[float]:
+    def divisors_of(self, inputs: Configuration, declared: Quantity, value: Any, key: str) -> list[float]:
         number = self.number(inputs, value, key)
         if not 1 <= number <= 1e12 or number != round(number):
             raise self.error(key, f"{number:g}", "a whole number of at least 1", "name an input that is one")
         return [checked(declared, divisor, self.file, key) for divisor in divisors(number)]
 
-    def number(self, inputs: Inputs, value: Any, key: str) -> float:
+    def number(self, inputs: Configuration, value: Any, key: str) -> float:
         """A number, or the value at a path; what follows from the inputs, such as model.depth, counts as one."""
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)

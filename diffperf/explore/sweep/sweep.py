@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import feather
 
+from diffperf.estimate.phases import estimate
 from diffperf.explore.sweep.space import Axis, Space
 from diffperf.report.tables import outputs
 from diffperf.workload.rules import feasible
@@ -84,7 +85,7 @@ def evaluator(space: Space, points: int, dtype: np.dtype) -> Callable:
 
     def point(digits, offset):
         inputs = space.point(space.advance(digits, offset), base)
-        report = inputs.estimate(space.phase)
+        report = estimate(inputs, space.phase)
         found = outputs(report)
         possible = feasible(inputs.model, inputs.system, inputs.strategy, space.phase)
         fits = report.memory.excess <= 0

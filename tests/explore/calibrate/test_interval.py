@@ -6,10 +6,10 @@ import pytest
 
 import diffperf as dp
 from diffperf.explore.calibrate.interval import Z90, interval
-from diffperf.explore.inputs import Inputs
 from diffperf.load import load_system
 from diffperf.load.calibration import Calibration
 from diffperf.quantity import locate, replace
+from diffperf.workload.configuration import Configuration
 
 PATHS = ("accelerator.memory.hbm.efficiency", "stack.kernel_overhead")
 COVARIANCE = np.array([[4e-4, -1e-4], [-1e-4, 9e-4]])
@@ -36,22 +36,26 @@ def calibration(spread: dict[str, float], covariance: np.ndarray = COVARIANCE) -
 
 
 @pytest.fixture(scope="module")
-def inputs() -> Inputs:
+def inputs() -> Configuration:
     strategy = dp.load_strategy({"tp": 2, "global_batch": 4, "sequence_length": 512, "output_length": 64})
-    return Inputs(dp.load_model("llama-2-7b"), load_system("dgx-a100", 2, calibration="none"), strategy)
+    return Configuration(
+        dp.load_model("llama-2-7b"), load_system("dgx-a100", 2, calibration="none"), strategy
+    )
 
 
 time_of = jax.jit(lambda inputs, phase: inputs.estimate(phase).time, static_argnames="phase")
 
 
-def slopes(inputs: Inputs, phase: str) -> np.ndarray:
+def slopes(inputs: Configuration, phase: str) -> np.ndarray:
     """d log(time) / d log(value), by central differences."""
 
     def log_time(path: str, factor: float) -> float:
         value = float(locate(inputs.system, path)[0]) * factor
         return float(
             np.log(
-                time_of(Inputs(inputs.model, replace(inputs.system, {path: value}), inputs.strategy), phase)
+                time_of(
+                    Configuration(inputs.model, replace(inputs.system, {path: value}), inputs.strategy), phase
+                )
             )
         )
 
@@ -108,10 +112,10 @@ def test_number_formats_and_whole_runs(inputs):
 def test_a_value_that_was_overridden_is_known(inputs):
     both, gradient = calibration({"gemm": 0.0}), slopes(inputs, "prefill")
     changed = replace(inputs.system, {PATHS[0]: float(locate(inputs.system, PATHS[0])[0]) * 0.9})
-    found = interval(both, Inputs(inputs.model, changed, inputs.strategy), "prefill")
+    found = interval(both, Configuration(inputs.model, changed, inputs.strategy), "prefill")
     assert 0 < found.parameters < 0.04 * abs(gradient[1]) + 1e-9
     other = load_system("dgx-a100", 2, stack="tensorrt-llm", calibration="none")
-    found = interval(both, Inputs(inputs.model, other, inputs.strategy), "prefill")
+    found = interval(both, Configuration(inputs.model, other, inputs.strategy), "prefill")
     assert found.parameters == pytest.approx(0.02 * abs(gradient[0]), rel=0.2)
 
 

@@ -1,0 +1,21 @@
+"""One configuration: everything that an estimate depends on, in one tree."""
+
+import equinox as eqx
+
+from diffperf.hardware.system import System
+from diffperf.relax import Exact, Relaxation
+from diffperf.workload.model import Model
+from diffperf.workload.strategy import Strategy
+
+
+class Configuration(eqx.Module):
+    """A model, the system it runs on, the strategy that lays it out, and how decisions between cases are relaxed.
+
+    Dotted paths into a configuration name its inputs: `strategy.tp`, `system.accelerator.memory.hbm.bandwidth`,
+    `model.hidden`.
+    """
+
+    model: Model
+    system: System
+    strategy: Strategy
+    relax: Relaxation = Exact()
