@@ -1,5 +1,7 @@
 """Accelerators, the network tiers that connect them, the software stack that drives them, and what they cost to run."""
 
+from typing import Any
+
 import equinox as eqx
 
 from diffperf.hardware.accelerator import Accelerator
@@ -31,7 +33,8 @@ class System(eqx.Module):
     name: Label = label("identifier, such as dgx-a100")
     accelerator: Accelerator
     network: tuple[NetworkTier, ...]
-    stack: Stack
+    stack: Stack  # the software of training runs
+    inference_stack: Stack  # the software of prefill, decode and generation
     prices: Prices
     n_devices: Scalar = quantity("", "devices in the system", bounds=(1, 1e7), integer=True)
     host_bandwidth: Scalar = quantity(
@@ -41,3 +44,8 @@ class System(eqx.Module):
         default=25e9,  # an estimate: 80 % of the 32 GB/s of PCIe 4.0 x16
     )
     calibration: Label = label("calibration whose values replace the system's own", default="none")
+
+    @classmethod
+    def complete(cls, table: dict[str, Any]) -> dict[str, Any]:
+        """The table of a system's file; where it names one stack only, that stack drives inference as well as training."""
+        return {"inference_stack": table["stack"], **table} if "stack" in table else table

@@ -338,7 +338,8 @@ def _load_system(
 ) -> tuple[System, Calibration | None]:
     system = _read(System, path)
     if stack is not None:
-        system = dataclasses.replace(system, stack=load(Stack, stack))
+        chosen = load(Stack, stack)
+        system = dataclasses.replace(system, stack=chosen, inference_stack=chosen)
     if isinstance(calibration, Calibration):
         return calibrated(system, calibration), calibration
     chosen = str(system.calibration if calibration is None else calibration)
