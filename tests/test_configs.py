@@ -19,7 +19,7 @@ from diffperf.relax import Exact
 DATA = Path(__file__).parent / "data"
 
 SHIPPED = [(cls, name) for cls, folder in FOLDERS.items() for name in available(folder)]
-FIGURES = sorted(path for path in config_root().rglob("*.toml") if path.parent.name != "studies")
+FIGURES = sorted(path for path in config_root().rglob("*.toml") if path.parent.name not in ("problems", "spaces"))
 
 
 @pytest.mark.parametrize(("cls", "name"), SHIPPED, ids=[f"{FOLDERS[cls]}/{name}" for cls, name in SHIPPED])

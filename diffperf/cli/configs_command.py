@@ -20,7 +20,7 @@ from diffperf.quantity import Quantity, walk
 from diffperf.report.tables import show
 from diffperf.workload.model import Model
 
-KINDS = {folder: cls for cls, folder in FOLDERS.items()} | {"studies": None}
+KINDS = {folder: cls for cls, folder in FOLDERS.items()} | {"problems": None, "spaces": None}
 
 
 @click.command("list")
@@ -55,8 +55,8 @@ def list_configs(kind, json_file):
 
 def facts(folder: str, name: str) -> str:
     """A config in one line."""
-    if folder == "studies":
-        return study_facts(read_toml(find(name, "studies")))
+    if folder in ("problems", "spaces"):
+        return study_facts(read_toml(find(name, folder)))
     module = load(KINDS[folder], name)
     if isinstance(module, Calibration):
         return calibration_facts(module)

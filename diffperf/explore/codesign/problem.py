@@ -187,7 +187,7 @@ def load_study(name: str | Path) -> Study:
 
     **Raises:** `ConfigError`, in one line.
     """
-    path = find(str(name), "studies")
+    path = find(str(name), "problems")
     with jax.enable_x64(True):
         return _Reader(display(path), path.parent, read_toml(path)).study(path.stem)
 

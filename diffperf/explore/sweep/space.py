@@ -141,7 +141,7 @@ def load_space(name: str | Path) -> Space:
 
     **Raises:** `ConfigError`, in one line.
     """
-    path = find(str(name), "studies")
+    path = find(str(name), "spaces")
     return _Reader(display(path), path.parent, read_toml(path)).space(path.stem)
 
 

@@ -220,7 +220,7 @@ def test_mutated_studies_fail_in_one_line_or_load(tmp_path):
     assert all("\n" not in line and line.startswith("study.toml") for line in lines)
 
 
-@pytest.mark.parametrize("name", [name for name in available("studies") if "budget" in name])
+@pytest.mark.parametrize("name", [name for name in available("problems") if "budget" in name])
 def test_shipped_studies_load(name):
     study = load_study(name)
     with jax.enable_x64(True):

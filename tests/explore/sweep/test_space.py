@@ -162,8 +162,8 @@ def test_bad_spaces_are_one_clear_line(space_of, text, key, remedy):
 def test_shipped_sweeps_load():
     names = [
         name
-        for name in available("studies")
-        if "[[axis]]" in (config_root() / f"studies/{name}.toml").read_text()
+        for name in available("spaces")
+        if "[[axis]]" in (config_root() / f"spaces/{name}.toml").read_text()
     ]
     assert names
     for name in names:
