@@ -10,6 +10,7 @@ from diffperf.errors import ConfigError
 from diffperf.estimate.phases import PHASES, estimate
 from diffperf.quantity import Quantity, walk
 from diffperf.report.tables import outputs
+from diffperf.workload.configuration import Configuration
 
 
 def report_outputs(inputs: Configuration, phase: str) -> dict[str, Quantity]:
