@@ -1,17 +1,17 @@
 """Energy of a run: arithmetic, data movement, network and static power (arXiv 2507.02456 §III counts the same terms)."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from diffperf.estimate.kernels.roofline import Work
-from diffperf.estimate.network.collectives import Transfer
-from diffperf.hardware.system import System
+from diffperf.estimate.network.transfers import Transfer
 from diffperf.quantity import Scalar, output
+from diffperf.workload.configuration import Configuration
 
 
 class Energy(eqx.Module):
-    """Joules, over all devices."""
+    """Joules of a phase, over all devices."""
 
     compute: Scalar = output("J", "matrix arithmetic")
     memory: Scalar = output("J", "memory traffic")
@@ -22,15 +22,19 @@ class Energy(eqx.Module):
     def total(self) -> Scalar:
         return self.compute + self.memory + self.network + self.static
 
+    def __add__(self, other: "Energy") -> "Energy":
+        return jax.tree.map(jnp.add, self, other)
 
-def energy(
-    system: System, precision: Float[Array, " precisions"], work: Work, transfer: Transfer, time: Scalar
-) -> Energy:
-    """Energy of `work` and `transfer` on every device (averages) within `time` seconds."""
-    accelerator, devices = system.accelerator, system.n_devices
+    def __mul__(self, count: Scalar) -> "Energy":
+        return jax.tree.map(lambda joules: joules * count, self)
+
+
+def energy(c: Configuration, work: Work, transfer: Transfer, time: Scalar) -> Energy:
+    """Energy of a phase of `time` seconds in which an average device does `work` and sends `transfer`."""
+    system, accelerator, devices = c.system, c.system.accelerator, c.system.n_devices
     per_byte = jnp.stack([level.energy for level in accelerator.memory[1:]])
     return Energy(
-        compute=devices * work.flops * accelerator.matrix_energy(precision),
+        compute=devices * work.flops * accelerator.matrix_energy(c.strategy.precision),
         memory=devices * jnp.sum(work.traffic * per_byte),
         network=devices * jnp.sum(transfer.sent * jnp.stack([tier.energy for tier in system.network])),
         static=devices * accelerator.static_power * time,

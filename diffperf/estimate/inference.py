@@ -1,44 +1,45 @@
-"""Inference: prefill of the prompt, decode of one token, and a whole generation from first to last token."""
+"""Inference: prefill of the prompts, decode of one token, and a whole generation from the first to the last token."""
 
 import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.cost.ownership import Cost, run_cost
-from diffperf.estimate.communication import strides
 from diffperf.estimate.energy import Energy, energy
-from diffperf.estimate.kernels.roofline import Machine, Work
-from diffperf.estimate.layer import LayerWork, Pass, inference_layers
-from diffperf.estimate.network.collectives import Group, Request, Transfer, transfers
+from diffperf.estimate.exposure import LayerCompute, exposed, exposed_of_layer
+from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate, total
+from diffperf.estimate.kernels.machine import Machine
+from diffperf.estimate.network.transfers import TimedCollective, Transfer, transfers
+from diffperf.estimate.tables import PhaseTables, collective_table, operator_table
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
 from diffperf.relax import Exact, Relaxation
 from diffperf.report.tables import Readable
+from diffperf.workload.assembly import inference_operators
+from diffperf.workload.collectives import boundary_transfer, layer_collectives
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.layer_operators import TokenPass
 from diffperf.workload.memory import Memory, inference_memory
 from diffperf.workload.model import Model
-from diffperf.workload.operators import head
 from diffperf.workload.strategy import Strategy
 
 
 class PassTime(eqx.Module):
-    """Where one pass through the model goes. Adds up to its time."""
+    """Where one pass through the model goes. The parts add up to its time."""
 
     matmul: Scalar = output("s", "linear layers", table="gemm")
     attention: Scalar = output("s", "attention cores", table="attention")
     elementwise: Scalar = output("s", "norms, activations, residuals")
     head: Scalar = output("s", "vocabulary projection", table="gemm")
     tensor_parallel: Scalar = output("s", "tensor-parallel communication", table="collectives")
+    context_parallel: Scalar = output("s", "exposed context-parallel communication", table="collectives")
+    expert_parallel: Scalar = output("s", "tokens to experts and back", table="collectives")
     pipeline_transfers: Scalar = output("s", "transfers between pipeline stages", table="collectives")
 
     @property
     def total(self) -> Scalar:
-        return (
-            self.matmul
-            + self.attention
-            + self.elementwise
-            + self.head
-            + self.tensor_parallel
-            + self.pipeline_transfers
-        )
+        compute = self.matmul + self.attention + self.elementwise + self.head
+        layer_network = self.tensor_parallel + self.context_parallel + self.expert_parallel
+        return compute + layer_network + self.pipeline_transfers
 
 
 class PassReport(Readable):
@@ -70,102 +71,48 @@ class GenerationReport(Readable):
     cost: Cost
 
 
-def _passes(
-    model: Model, system: System, strategy: Strategy, passes: dict[str, Pass], relax: Relaxation
-) -> dict[str, tuple[PassTime, Energy]]:
-    """Passes through all stages, one after the other, by name: where their time goes, and their energy."""
-    machine = Machine.of(system, strategy, relax)
-    logits = head(model, strategy.tp, strategy.global_batch / strategy.dp)  # of one token of every sequence
-    layers, gemms = inference_layers(model, strategy, machine, passes, {"head": logits})
-    apart = strides(strategy)
-    residuals = {
-        name: one.sequences * one.queries * model.hidden * machine.activation for name, one in passes.items()
-    }
-    # Two all-reduces a layer, one after attention and one after the MLP (arXiv 1909.08053 §3).
-    requests = {}
-    for name, bytes_ in residuals.items():
-        requests[f"tensor {name}"] = Request(Group.all_reduce, strategy.tp, apart["tp"], bytes_)
-        requests[f"boundary {name}"] = Request(Group.send, strategy.pp, apart["pp"], bytes_ / strategy.tp)
-    found, logits = transfers(system, relax, requests), gemms["head"].total()
+class TimedPass(eqx.Module):
+    """A pass with all that it is made of: its operators and collectives, and the parts of its time that sum them.
 
-    def one(name: str) -> tuple[PassTime, Energy]:
-        tensor = found[f"tensor {name}"] * (2 * model.depth)
-        return _pass(
-            model, system, strategy, layers[name] * model.depth, logits, tensor, found[f"boundary {name}"]
+    `exposed` has the seconds of the pass by the purpose of collectives.
+    """
+
+    breakdown: PassTime
+    energy: Energy
+    operators: list[TimedOperators]
+    collectives: list[TimedCollective]
+    depth: Scalar
+    exposed: dict[str, Scalar]
+
+    @property
+    def tables(self) -> PhaseTables:
+        """The operators and collectives as tables, whose times add up to the breakdown."""
+
+        def runs(timed: TimedCollective) -> Scalar:
+            per_layer = timed.collective.per == "layer"
+            return timed.collective.forward * (self.depth if per_layer else jnp.ones_like(self.depth))
+
+        return PhaseTables(
+            operators=operator_table(
+                self.operators, {"layer": self.depth, "micro-batch": 1.0}, trained=False
+            ),
+            collectives=collective_table(self.collectives, runs, self.exposed),
         )
 
-    return {name: one(name) for name in passes}
 
-
-def _pass(
-    model: Model,
-    system: System,
-    strategy: Strategy,
-    layers: LayerWork,
-    logits: Work,
-    tensor_parallel: Transfer,
-    send: Transfer,
-) -> tuple[PassTime, Energy]:
-    """One pass from the work of all layers and the communication between them."""
-    transfers = send * (strategy.pp - 1)
-    breakdown = PassTime(
-        matmul=layers.matmul.time,
-        attention=layers.attention.time,
-        elementwise=layers.elementwise.time,
-        head=logits.time,
-        tensor_parallel=tensor_parallel.time,
-        pipeline_transfers=transfers.time,
-    )
-    share = 1 / strategy.pp  # of the whole model's work that an average device does
-    work, sent = (layers.total + logits) * share, tensor_parallel * share + transfers * share
-    return breakdown, energy(system, strategy.precision, work, sent, breakdown.total)
-
-
-def _prompt(strategy: Strategy) -> Pass:
-    """The prompts of all sequences of a replica."""
-    return Pass(
-        strategy.global_batch / strategy.dp,
-        strategy.sequence_length,
-        strategy.sequence_length,
-        generating=False,
-    )
-
-
-def _token(strategy: Strategy) -> Pass:
-    """One token of every sequence of a replica, at the mean context of the generation.
-
-    Token i of the o − 1 after the first attends to the prompt, i − 1 outputs and itself.
-    """
-    context = strategy.sequence_length + strategy.output_length / 2
-    return Pass(strategy.global_batch / strategy.dp, jnp.ones_like(strategy.tp), context, generating=True)
-
-
-def _report(breakdown: PassTime, spent: Energy, tokens: Scalar, model, system, strategy, relax) -> PassReport:
-    time = breakdown.total
-    return PassReport(
-        time=time,
-        tokens_per_second=tokens / time,
-        power=spent.total / (time * system.n_devices),
-        breakdown=breakdown,
-        memory=inference_memory(model, system, strategy, relax),
-        energy=spent,
-        cost=run_cost(system, time, spent.total, relax),
-    )
-
-
-def prefill(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> PassReport:
-    """The prompts of all sequences at once, up to each one's first output token."""
-    relax = Exact() if relax is None else relax
-    breakdown, spent = _passes(model, system, strategy, {"prefill": _prompt(strategy)}, relax)["prefill"]
+def prefill(
+    model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None
+) -> PassReport:
+    """The prompts of all sequences at once, up to the first output token of each."""
+    c = _configuration(model, system, strategy, relax)
     tokens = strategy.global_batch * strategy.sequence_length
-    return _report(breakdown, spent, tokens, model, system, strategy, relax)
+    return _pass_report(c, timed_pass(c, prompt_pass(strategy)), tokens)
 
 
 def decode(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> PassReport:
     """One token of every sequence, at the mean context of the generation."""
-    relax = Exact() if relax is None else relax
-    breakdown, spent = _passes(model, system, strategy, {"decode": _token(strategy)}, relax)["decode"]
-    return _report(breakdown, spent, strategy.global_batch, model, system, strategy, relax)
+    c = _configuration(model, system, strategy, relax)
+    return _pass_report(c, timed_pass(c, token_pass(strategy)), strategy.global_batch)
 
 
 def generate(
@@ -176,30 +123,133 @@ def generate(
     Decode time is affine in the context as long as no operator changes what bounds it, so the sum over the passes is their
     number times the pass at the mean context (a closed form, exact in that case).
     """
-    relax = Exact() if relax is None else relax
-    both = _passes(model, system, strategy, {"prefill": _prompt(strategy), "decode": _token(strategy)}, relax)
-    (first, first_energy), (each, each_energy) = both["prefill"], both["decode"]
+    c = _configuration(model, system, strategy, relax)
+    first, each = timed_pass(c, prompt_pass(strategy)), timed_pass(c, token_pass(strategy))
     passes = strategy.output_length - 1
-    time = first.total + passes * each.total
-    spent = Energy(
-        *(
-            getattr(first_energy, part) + passes * getattr(each_energy, part)
-            for part in ("compute", "memory", "network", "static")
-        )
-    )
+    time = first.breakdown.total + passes * each.breakdown.total
+    spent = first.energy + each.energy * passes
     tokens = strategy.global_batch * strategy.output_length
-    cost = run_cost(system, time, spent.total, relax)
+    cost = run_cost(c.system, time, spent.total, c.relax)
     return GenerationReport(
         time=time,
-        time_to_first_token=first.total,
-        time_per_output_token=each.total,
+        time_to_first_token=first.breakdown.total,
+        time_per_output_token=each.breakdown.total,
         tokens_per_second=tokens / time,
         power=spent.total / (time * system.n_devices),
         tokens_per_joule=tokens / spent.total,
         cost_per_million_tokens=cost.run / tokens * 1e6,
-        prefill=first,
-        decode=each,
-        memory=inference_memory(model, system, strategy, relax),
+        prefill=first.breakdown,
+        decode=each.breakdown,
+        memory=inference_memory(c),
         energy=spent,
         cost=cost,
+    )
+
+
+def inference_tables(configuration: Configuration, phase: str) -> dict[str, PhaseTables]:
+    """The operators and collectives of an inference phase, by the field of its report that they add up to."""
+    c, strategy = configuration.for_inference(), configuration.strategy
+    passes = {
+        "prefill": {"breakdown": prompt_pass(strategy)},
+        "decode": {"breakdown": token_pass(strategy)},
+        "generate": {"prefill": prompt_pass(strategy), "decode": token_pass(strategy)},
+    }
+    return {field: timed_pass(c, tokens).tables for field, tokens in passes[phase].items()}
+
+
+def prompt_pass(strategy: Strategy) -> TokenPass:
+    """The prompts of all sequences of a replica."""
+    length = strategy.sequence_length
+    sequences = strategy.global_batch / strategy.dp
+    return TokenPass(sequences=sequences, queries=length, context=length, serving=True)
+
+
+def token_pass(strategy: Strategy) -> TokenPass:
+    """One token of every sequence of a replica, at the mean context of the generation.
+
+    Token i of the o − 1 after the first attends to the prompt, i − 1 outputs and itself.
+    """
+    return TokenPass(
+        sequences=strategy.global_batch / strategy.dp,
+        queries=jnp.ones_like(strategy.tp),
+        context=strategy.sequence_length + strategy.output_length / 2,
+        generating=True,
+        serving=True,
+    )
+
+
+def timed_pass(c: Configuration, tokens: TokenPass) -> TimedPass:
+    """One pass through all stages, one after the other, with all that it is made of."""
+    strategy, machine, depth = c.strategy, Machine.of(c), c.model.depth
+    operators = evaluate(inference_operators(c, tokens), machine)
+    requests = [*layer_collectives(c, tokens), boundary_transfer(c, tokens, strategy.pp - 1)]
+    collectives = transfers(requests, c.system, c.relax)
+    works = [(timed.operators, timed.once()) for timed in operators]
+    layer = {
+        part: total((work for group, work in works if group.part == part), machine)
+        for part in ("matmul", "attention", "elementwise")
+    }
+    whole = layer["matmul"] + layer["attention"] + layer["elementwise"]
+    head = total((work for group, work in works if group.part == "head"), machine)
+
+    sent = _sent(collectives, c)
+    compute = LayerCompute(
+        matmul=layer["matmul"].time, attention=layer["attention"].time, whole=whole.time
+    )
+    layer_times = {purpose: transfer.time for purpose, transfer in sent.items() if purpose != "pipeline"}
+    layer_exposed = exposed_of_layer(layer_times, compute, strategy, c.relax)
+    pipeline = exposed(sent["pipeline"].time, depth * whole.time, strategy.overlap_transfers, c.relax)
+    exposed_times = {purpose: depth * time for purpose, time in layer_exposed.items()} | {"pipeline": pipeline}
+    breakdown = PassTime(
+        **{part: depth * work.time for part, work in layer.items()},
+        head=head.time,
+        tensor_parallel=exposed_times["tensor parallelism"],
+        context_parallel=exposed_times["context parallelism"],
+        expert_parallel=exposed_times["expert parallelism"],
+        pipeline_transfers=pipeline,
+    )
+    # An average device does its stage's share of the whole model's work.
+    share = 1 / strategy.pp
+    in_layers = sent["tensor parallelism"] + sent["context parallelism"] + sent["expert parallelism"]
+    moved = in_layers * (depth * share) + sent["pipeline"] * share
+    spent = energy(c, (whole * depth + head) * share, moved, breakdown.total)
+    return TimedPass(
+        breakdown=breakdown,
+        energy=spent,
+        operators=operators,
+        collectives=collectives,
+        depth=depth,
+        exposed=exposed_times,
+    )
+
+
+def _sent(collectives: list[TimedCollective], c: Configuration) -> dict[str, Transfer]:
+    """What collectives take in all by purpose: of an average layer, or between the stages."""
+    purposes = ("tensor parallelism", "context parallelism", "expert parallelism", "pipeline")
+    result = dict.fromkeys(purposes, Transfer.nothing(c.system))
+    for timed in collectives:
+        purpose = timed.collective.purpose
+        result[purpose] = result[purpose] + timed.transfer * timed.collective.forward
+    return result
+
+
+def _configuration(
+    model: Model, system: System, strategy: Strategy, relax: Relaxation | None
+) -> Configuration:
+    """The configuration of an inference phase, driven by the system's inference stack."""
+    relax = Exact() if relax is None else relax
+    return Configuration(model=model, system=system, strategy=strategy, relax=relax).for_inference()
+
+
+def _pass_report(c: Configuration, timed: TimedPass, tokens: Scalar) -> PassReport:
+    """The report of a pass that works on `tokens` tokens of all replicas."""
+    time = timed.breakdown.total
+    return PassReport(
+        time=time,
+        tokens_per_second=tokens / time,
+        power=timed.energy.total / (time * c.system.n_devices),
+        breakdown=timed.breakdown,
+        memory=inference_memory(c),
+        energy=timed.energy,
+        cost=run_cost(c.system, time, timed.energy.total, c.relax),
     )

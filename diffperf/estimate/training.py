@@ -2,35 +2,40 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from diffperf.cost.ownership import Cost, run_cost
-from diffperf.estimate.communication import Communication, communication
 from diffperf.estimate.energy import Energy, energy
-from diffperf.estimate.kernels.roofline import Machine, Work, waiting
-from diffperf.estimate.layer import LayerStep, training_layers
+from diffperf.estimate.exposure import LayerCompute, exposed, exposed_of_layer
+from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate, total
+from diffperf.estimate.kernels.machine import Machine
+from diffperf.estimate.kernels.roofline import Work, waiting
+from diffperf.estimate.network.transfers import TimedCollective, Transfer, transfers
+from diffperf.estimate.tables import PhaseTables, collective_table, operator_table
 from diffperf.hardware.formats import width
 from diffperf.hardware.system import System
-from diffperf.quantity import Scalar, Weights, output
-from diffperf.relax import Exact, Relaxation, absent, choose, inverse, larger, smaller
+from diffperf.quantity import Scalar, output
+from diffperf.relax import Exact, Relaxation, inverse, larger
 from diffperf.report.tables import Readable
-from diffperf.workload.memory import (
-    Memory,
-    StageParameters,
-    kept_share,
-    stage_activation_bytes,
-    stage_parameters,
-    training_memory,
-    zero_ranks,
+from diffperf.workload.assembly import training_operators, training_pass
+from diffperf.workload.collectives import (
+    Collective,
+    boundary_transfer,
+    gradient_collectives,
+    layer_collectives,
+    tied_embedding_reduction,
+    weight_collectives,
 )
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.memory import Memory, stage_activation_bytes, training_memory
 from diffperf.workload.model import Model
-from diffperf.workload.operators import Gemms, concatenate, head
+from diffperf.workload.model_flops import model_flops
+from diffperf.workload.parameters import StageParameters, owned_parameters, stage_parameters
 from diffperf.workload.schedule import StagePass, bubble, stage_layers
 from diffperf.workload.strategy import Strategy
 
 
 class StepTime(eqx.Module):
-    """Where a training step goes, seen by the slowest pipeline stage. Adds up to the step time."""
+    """Where a training step goes, seen by the slowest pipeline stage. The parts add up to the step time."""
 
     matmul: Scalar = output("s", "linear layers", table="gemm")
     attention: Scalar = output("s", "attention cores", table="attention")
@@ -50,13 +55,8 @@ class StepTime(eqx.Module):
     @property
     def total(self) -> Scalar:
         compute = self.matmul + self.attention + self.elementwise + self.recompute + self.host + self.head
-        network = (
-            self.tensor_parallel
-            + self.context_parallel
-            + self.expert_parallel
-            + self.pipeline_transfers
-            + self.data_parallel
-        )
+        layer_network = self.tensor_parallel + self.context_parallel + self.expert_parallel
+        network = layer_network + self.pipeline_transfers + self.data_parallel
         return compute + network + self.pipeline_bubble + self.offload + self.optimizer
 
 
@@ -65,7 +65,9 @@ class TrainingReport(Readable):
 
     time: Scalar = output("s", "step time")
     tokens_per_second: Scalar = output("token/s", "tokens per second")
-    mfu: Scalar = output("", "model FLOPs utilization (attention not masked, recomputation not counted)")
+    mfu: Scalar = output(
+        "", "model FLOPs utilization (attention not masked, recomputation not counted)"
+    )
     hfu: Scalar = output("", "hardware FLOPs utilization (FLOPs executed)")
     power: Scalar = output("W", "average power per device")
     breakdown: StepTime
@@ -74,95 +76,35 @@ class TrainingReport(Readable):
     cost: Cost
 
 
-def model_flops(model: Model, tokens: Scalar, context: Scalar) -> Scalar:
-    """FLOPs of one training pass over `tokens` tokens: three times the forward's GEMMs, attention over the whole context.
+class TimedStep(eqx.Module):
+    """A training step with all that it is made of: its operators and collectives, and the report that sums them.
 
-    Korthikanti et al. (arXiv 2205.05198, Appendix A): 72·b·s·l·h²·(1 + s/6h + V/12hl) for a plain GPT. Modules that predict
-    further tokens count as well.
+    - `layer_passes`: passes, forward and backward together, of a micro-batch through a layer on the slowest stage.
+    - `exposed`: seconds of the step by the purpose of collectives.
     """
 
-    def forward(kind) -> Scalar:
-        if kind.recurrence is not None:  # as many elements as tokens, and no scores
-            return 2 * kind.active_matrices(model.hidden)
-        seen = smaller(context * jnp.ones_like(kind.window), kind.window)
-        return 2 * kind.active_matrices(model.hidden) + 2 * seen * kind.heads * (
-            kind.head_dim + kind.value_dim
+    report: TrainingReport
+    operators: list[TimedOperators]
+    collectives: list[TimedCollective]
+    layer_passes: Scalar
+    micro_batches: Scalar
+    recomputed: Scalar
+    exposed: dict[str, Scalar]
+
+    @property
+    def tables(self) -> PhaseTables:
+        """The operators and collectives as tables, whose times add up to the report's breakdown."""
+        counts = {"layer": self.layer_passes, "micro-batch": self.micro_batches, "step": 1.0}
+
+        def runs(timed: TimedCollective) -> Scalar:
+            if timed.collective.per == "step":
+                return jnp.asarray(timed.collective.forward, self.layer_passes.dtype)
+            return self.layer_passes * timed.in_layer(self.recomputed)
+
+        return PhaseTables(
+            operators=operator_table(self.operators, counts, trained=True),
+            collectives=collective_table(self.collectives, runs, self.exposed),
         )
-
-    layers = sum(kind.count * forward(kind) for kind in model.layers)
-    ahead = model.mtp_layers * (
-        forward(model.layers[-1]) + 4 * model.hidden**2 + 2 * model.embedding_parameters
-    )
-    return 3 * tokens * (layers + 2 * model.embedding_parameters + ahead)
-
-
-def _head_gemms(model: Model, strategy: Strategy) -> Gemms:
-    """The vocabulary projection, both passes, and the projections of modules that predict further tokens."""
-    logits, one = head(model, strategy.tp, strategy.tokens), jnp.ones_like(strategy.tokens)
-    if absent(model.mtp_layers):
-        return concatenate(logits, logits.backward)
-    ahead = Gemms.table((strategy.tokens, model.hidden / strategy.tp, 2 * model.hidden, one))
-    return concatenate(logits, logits.backward, ahead, ahead.backward)
-
-
-class StepWork(eqx.Module):
-    """What a device takes for one micro-batch, and for the optimizer."""
-
-    layer: LayerStep
-    head: Work
-    optimizer: Work
-
-
-def _step_work(model: Model, strategy: Strategy, machine: Machine, owned: Scalar) -> StepWork:
-    """All kernels of a step, in one evaluation of each kind.
-
-    The loss moves 24 bytes per logit: cast (2 + 4), maximum (4), exponential and sum (4 + 4), gradient (4 + 2). Adam reads
-    gradients for the norm and for the update, reads and writes the optimizer state, and writes weights.
-    """
-    per_byte = inverse(machine.activation)
-    loss = 24 * per_byte * strategy.tokens * model.vocabulary / strategy.tp
-    adam = 2 * width(strategy.gradient_precision) + 2 * strategy.optimizer_bytes + strategy.kept_weight_width
-    layer, gemms, streams = training_layers(
-        model,
-        strategy,
-        machine,
-        {"head": _head_gemms(model, strategy)},
-        {"loss": loss, "optimizer": owned * (1 - strategy.offload_optimizer) * adam * per_byte},
-    )
-    times = jnp.concatenate([jnp.repeat(1 + model.mtp_layers, 3), jnp.repeat(model.mtp_layers, 3)])
-    projections = _weighted(gemms["head"], times[: len(gemms["head"].time)])
-    return StepWork(layer, projections + streams["loss"] * (1 + model.mtp_layers), streams["optimizer"])
-
-
-def _weighted(work: Work, times: Float[Array, " operators"]) -> Work:
-    """Of operators that each run some number of times."""
-    return Work(work.time * times, work.flops * times, work.traffic * times).total()
-
-
-def _exposed(communication: Scalar, hides: Scalar, overlap: Array, relax: Relaxation) -> Scalar:
-    """What is left of communication that runs under `hides` seconds of computation where it may."""
-    return choose(overlap, {"off": lambda: communication, "on": lambda: relax.excess(communication, hides)})
-
-
-def _host_times(
-    model: Model, system: System, strategy: Strategy, owned: Scalar, relax: Relaxation
-) -> tuple[Scalar, Scalar]:
-    """Seconds of a step to carry activations to host memory and back, and gradients there and weights back for its optimizer."""
-    per_byte = inverse(system.host_bandwidth)
-    kept = stage_activation_bytes(model, system, strategy, relax) * strategy.micro_batches
-    carried = strategy.offload_activations * kept
-    states = (
-        owned * strategy.offload_optimizer * (width(strategy.gradient_precision) + strategy.kept_weight_width)
-    )
-    return 2 * carried * per_byte, states * per_byte
-
-
-def _owned(strategy: Strategy, parameters: StageParameters, relax: Relaxation) -> Scalar:
-    """Parameters that a device updates."""
-    ranks = (
-        zero_ranks(strategy, replicas, relax) for replicas in (strategy.replicas, strategy.expert_replicas)
-    )
-    return parameters.times(*(kept_share(strategy, 1, of) for of in ranks))
 
 
 def training_step(
@@ -171,170 +113,267 @@ def training_step(
     """One optimizer step over `strategy.global_batch` sequences.
 
     The slowest stage works through all micro-batches; filling and draining the pipeline leaves it idle for the schedule's bubble.
-    Vocabulary projection and loss are on the last stage, with the modules that predict further tokens.
+    Vocabulary projection and loss are on the last stage, with the modules of multi-token prediction.
     """
     relax = Exact() if relax is None else relax
-    machine = Machine.of(system, strategy, relax)
-    micro_batches, chunks = strategy.micro_batches, strategy.virtual_stages
+    return timed_step(Configuration(model=model, system=system, strategy=strategy, relax=relax)).report
 
-    parameters = stage_parameters(model, strategy, relax)
-    owned = _owned(strategy, parameters, relax)
-    work = _step_work(model, strategy, machine, owned)
-    told = communication(model, system, strategy, parameters, relax)
-    memory = training_memory(model, system, strategy, relax)
 
-    fullest, last = stage_layers(model, strategy, relax)
-    exposed = _layer_communication(told, work.layer, strategy, relax)
-    stage, waits = _stage_pass(
-        work.layer, exposed, fullest, *_launches(told, model, system, strategy, relax), strategy
+def timed_step(c: Configuration) -> TimedStep:
+    """The step of a configuration, with all that it is made of."""
+    strategy, relax, machine = c.strategy, c.relax, Machine.of(c)
+    parameters = stage_parameters(c.model, strategy, relax)
+    owned = owned_parameters(strategy, parameters, relax)
+    operators = evaluate(training_operators(c, owned), machine)
+    collectives = transfers(
+        _collectives(c, parameters), c.system, relax, c.system.stack.network_efficiency
     )
-    # Where other stages take longer than the last, it waits for them as if it had more layers.
-    of_layer = work.layer.work.time + exposed.total + waits
-    last = larger(last, relax.excess(fullest, work.head.time * strategy.balanced_head.on * inverse(of_layer)))
-    # Layers that the slowest stage runs in a step: modules that predict further tokens are on the last.
-    passes = micro_batches * (last + model.mtp_layers)
-    transfers = told.boundary * (
-        2 * chunks * micro_batches
-    )  # every chunk boundary, once forward and once backward
-    data_parallel = _data_parallel(told, work.layer, exposed, fullest, system, strategy, relax)
-    activations, states = _host_times(model, system, strategy, owned, relax)
-    compute = passes * work.layer.work.time
+    network = _Network.of(collectives, c)
+    layer, head = _LayerStep.of(operators, machine), _sum_per("micro-batch", operators, machine)
+    optimizer = _sum_per("step", operators, machine)
 
-    layer = work.layer
+    layer_exposed = exposed_of_layer(network.layer_times, layer.compute, strategy, relax)
+    stage = _Stage.of(c, layer, layer_exposed, network, head)
+    passes = strategy.micro_batches * (stage.last_layers + c.model.mtp_layers)
+    compute = passes * layer.work.time
+    pipeline = exposed(network.totals["pipeline"].time, compute, strategy.overlap_transfers, relax)
+    exposed_times = {purpose: passes * time for purpose, time in layer_exposed.items()}
+    exposed_times |= {"pipeline": pipeline} | _data_parallel(c, network, layer, stage)
+    activations, states = _host_transfers(c, owned)
     breakdown = StepTime(
-        matmul=passes * (layer.forward.matmul.time + layer.backward.matmul.time),
-        attention=passes * (layer.forward.attention.time + layer.backward.attention.time),
-        elementwise=passes * (layer.forward.elementwise.time + layer.backward.elementwise.time),
-        recompute=passes * layer.again.time,
-        host=passes * waits + system.stack.step_overhead,
-        head=micro_batches * work.head.time,
-        tensor_parallel=passes * exposed.tensor,
-        context_parallel=passes * exposed.context,
-        expert_parallel=passes * exposed.experts,
-        pipeline_bubble=bubble(stage, strategy, relax),
-        pipeline_transfers=_exposed(transfers.time, compute, strategy.overlap_transfers, relax),
-        data_parallel=data_parallel,
+        matmul=passes * layer.compute.matmul,
+        attention=passes * layer.compute.attention,
+        elementwise=passes * layer.elementwise,
+        recompute=passes * layer.recomputed,
+        host=passes * stage.waits + c.system.stack.step_overhead,
+        head=strategy.micro_batches * head.time,
+        tensor_parallel=exposed_times["tensor parallelism"],
+        context_parallel=exposed_times["context parallelism"],
+        expert_parallel=exposed_times["expert parallelism"],
+        pipeline_bubble=bubble(stage.micro_batch, strategy, relax),
+        pipeline_transfers=pipeline,
+        data_parallel=sum(exposed_times[purpose] for purpose in ("gradients", "weights", "tied embedding")),
         offload=relax.excess(activations, compute) + states,
-        optimizer=work.optimizer.time,
+        optimizer=optimizer.time,
     )
-    per_device = micro_batches * model.depth / strategy.pp  # layers that an average device runs in a step
-    ahead = micro_batches * model.mtp_layers / strategy.pp
-    done = layer.work * (per_device + ahead) + work.head * (micro_batches / strategy.pp) + work.optimizer
-    sent = (told.tensor + told.context + told.experts) * (per_device + ahead) + transfers
-    sent = sent + told.gradients + told.weights + told.embedding * (2 / strategy.pp)
-    return _report(model, system, strategy, machine, breakdown, memory, done, sent)
+    # An average device runs its share of the model's layers, and of the head and the multi-token prediction on the last stage.
+    layers = strategy.micro_batches * (c.model.depth + c.model.mtp_layers) / strategy.pp
+    done = layer.work * layers + head * (strategy.micro_batches / strategy.pp) + optimizer
+    return TimedStep(
+        report=_report(c, machine, breakdown, done, network.sent(layers, strategy)),
+        operators=operators,
+        collectives=collectives,
+        layer_passes=passes,
+        micro_batches=strategy.micro_batches,
+        recomputed=network.recomputed,
+        exposed=exposed_times,
+    )
 
 
-class _LayerTimes(eqx.Module):
-    """Seconds of a layer and micro-batch, both passes, that communication takes and nothing hides."""
+def _collectives(c: Configuration, parameters: StageParameters) -> list[Collective]:
+    """All collectives of a training step: every chunk boundary is crossed once forward and once backward."""
+    strategy, tokens = c.strategy, training_pass(c.strategy)
+    crossings = 2 * strategy.virtual_stages * strategy.micro_batches
+    return [
+        *layer_collectives(c, tokens),
+        boundary_transfer(c, tokens, crossings),
+        *gradient_collectives(c, parameters),
+        *weight_collectives(c, parameters),
+        tied_embedding_reduction(c),
+    ]
 
-    tensor: Scalar
-    context: Scalar
-    experts: Scalar
+
+def _sum_per(per: str, operators: list[TimedOperators], machine: Machine) -> Work:
+    """The work of all operators that run once for each micro-batch, or once for each step."""
+    return total((timed.once() for timed in operators if timed.operators.per == per), machine)
+
+
+class _LayerStep(eqx.Module):
+    """What an average layer takes of a device for one micro-batch."""
+
+    forward: Scalar  # s of the forward pass
+    backward: Scalar  # s of the backward pass, without what it recomputes
+    weight_gradients: Scalar  # s of the part of the backward pass that no other stage waits for
+    recomputed: Scalar  # s
+    elementwise: Scalar  # s in both passes
+    compute: LayerCompute  # in both passes
+    work: Work  # of both passes, with what is recomputed
+
+    @classmethod
+    def of(cls, operators: list[TimedOperators], machine: Machine) -> "_LayerStep":
+        layer = [timed for timed in operators if timed.operators.per == "layer"]
+        works = [(timed.operators, timed.once()) for timed in layer]
+
+        def time(part: str = "", directions: tuple[str, ...] = ("forward", "backward", "weights")) -> Scalar:
+            """Seconds of the operators of a part of the time (of all parts by default) in some directions."""
+            chosen = (
+                work.time
+                for group, work in works
+                if part in ("", group.part) and group.direction in directions
+            )
+            return sum(chosen, start=jnp.zeros_like(machine.kernel_overhead))
+
+        recomputed = total((timed.recomputed() for timed in layer), machine)
+        whole = total((work for _, work in works), machine) + recomputed
+        return cls(
+            forward=time(directions=("forward",)),
+            backward=time(directions=("backward", "weights")),
+            weight_gradients=time(directions=("weights",)),
+            recomputed=recomputed.time,
+            elementwise=time(part="elementwise"),
+            compute=LayerCompute(
+                matmul=time(part="matmul"), attention=time(part="attention"), whole=whole.time
+            ),
+            work=whole,
+        )
+
+
+class _Network(eqx.Module):
+    """What collectives take: totals by purpose, of an average layer and micro-batch, and of the step."""
+
+    layer: dict[str, Transfer]
+    totals: dict[str, Transfer]
+    recomputed: Scalar  # share of forward passes that the backward pass repeats with their communication
+    crosses_tiers: Scalar  # 1 where a boundary between pipeline stages leaves the innermost network tier, else 0
+
+    @classmethod
+    def of(cls, collectives: list[TimedCollective], c: Configuration) -> "_Network":
+        strategy = c.strategy
+        recomputed = strategy.recompute.full * strategy.recompute_share
+        nothing = Transfer.nothing(c.system)
+        layer = dict.fromkeys(("tensor parallelism", "context parallelism", "expert parallelism"), nothing)
+        totals = dict.fromkeys(("pipeline", "gradients", "weights", "tied embedding"), nothing)
+        outside = jnp.zeros_like(strategy.pp)
+        for timed in collectives:
+            purpose = timed.collective.purpose
+            if timed.collective.per == "layer":
+                layer[purpose] = layer[purpose] + timed.transfer * timed.in_layer(recomputed)
+            else:
+                totals[purpose] = totals[purpose] + timed.transfer * timed.collective.forward
+            if purpose == "pipeline":  # share of a message that leaves the innermost tier
+                outside = jnp.sum(timed.transfer.sent[1:]) / timed.collective.volume
+        crosses = c.relax.minimum((strategy.pp - 1) * outside, 1.0)
+        return cls(layer=layer, totals=totals, recomputed=recomputed, crosses_tiers=crosses)
 
     @property
-    def total(self) -> Scalar:
-        return self.tensor + self.context + self.experts
+    def layer_times(self) -> dict[str, Scalar]:
+        """Seconds of an average layer's collectives by purpose, were they not hidden."""
+        return {purpose: transfer.time for purpose, transfer in self.layer.items()}
+
+    def sent(self, layers: Scalar, strategy: Strategy) -> Transfer:
+        """What an average device sends in a step in which it runs `layers` layers; two stages share a tied embedding."""
+        in_layers = [transfer * layers for transfer in self.layer.values()]
+        embedding = self.totals["tied embedding"] * (2 / strategy.pp)
+        result = embedding + self.totals["pipeline"] + self.totals["gradients"] + self.totals["weights"]
+        for transfer in in_layers:
+            result = result + transfer
+        return result
 
 
-def _layer_communication(
-    told: Communication, layer: LayerStep, strategy: Strategy, relax: Relaxation
-) -> _LayerTimes:
-    """Tensor-parallel communication hides under matrix products, the ring of keys and values under attention, the dispatch to
-    experts under another micro-batch's layer."""
-    matmul = layer.forward.matmul.time + layer.backward.matmul.time
-    attention = layer.forward.attention.time + layer.backward.attention.time
-    hidden = strategy.overlap_context.on * strategy.context_parallel.ring
-    ring = Weights(jnp.stack([1 - hidden, hidden]), ("off", "on"))
-    return _LayerTimes(
-        _exposed(told.tensor.time, matmul, strategy.overlap_tensor, relax),
-        _exposed(told.context.time, attention, ring, relax),
-        _exposed(told.experts.time, layer.work.time, strategy.overlap_experts, relax),
-    )
+class _Stage(eqx.Module):
+    """The slowest pipeline stage."""
+
+    layers: Scalar  # layers of the fullest stage
+    last_layers: Scalar  # layers after whose time the last stage ends: its own, or those that it waits for
+    forward: Scalar  # s of one layer and micro-batch, with exposed communication
+    backward: Scalar  # s, likewise, with what is recomputed
+    waits: Scalar  # s that a layer waits for the host in both passes
+    micro_batch: StagePass
+
+    @classmethod
+    def of(
+        cls, c: Configuration, layer: _LayerStep, exposed_times: dict[str, Scalar], network: _Network, head: Work
+    ) -> "_Stage":
+        """Half of the exposed communication is in either pass.
+
+        The host launches kernels before the device needs them, and the device waits where its queue runs empty: a pass takes the
+        longer of both, nearly.
+        """
+        half = sum(exposed_times.values()) / 2
+        forward, backward = layer.forward + half, layer.backward + layer.recomputed + half
+        launch, routing = _host_waits(c, network)
+        forward_wait = waiting(forward, launch) + routing
+        backward_wait = waiting(backward, (1 + network.recomputed) * launch)
+        fullest, last = stage_layers(c.model, c.strategy, c.relax)
+        # Where other stages take longer than the last, it waits for them as if it had more layers.
+        layer_time = layer.work.time + 2 * half + forward_wait + backward_wait
+        head_layers = head.time * c.strategy.balanced_head.on * inverse(layer_time)
+        return cls(
+            layers=fullest,
+            last_layers=larger(last, c.relax.excess(fullest, head_layers)),
+            forward=forward,
+            backward=backward,
+            waits=forward_wait + backward_wait,
+            micro_batch=StagePass(
+                forward=fullest * (forward + forward_wait),
+                backward=fullest * (backward + backward_wait),
+                weight_gradients=fullest * layer.weight_gradients,
+            ),
+        )
 
 
-def _launches(
-    told: Communication, model: Model, system: System, strategy: Strategy, relax: Relaxation
-) -> tuple[Scalar, Scalar]:
-    """Seconds that the host takes to launch the kernels of one pass of a layer, and that a forward pass waits for it to read how
-    many tokens are routed to each expert; experts of a set capacity do not ask."""
-    stack = system.stack
-    stalls = told.leaves * relax.minimum(strategy.tp - 1, 1.0) * strategy.tp * stack.rank_stall
-    return stack.dispatch + stalls, jnp.where(
-        strategy.capacity_factor > 0, 0.0, model.routed_share * stack.routing_wait
-    )
+def _host_waits(c: Configuration, network: _Network) -> tuple[Scalar, Scalar]:
+    """Seconds that the host takes to launch one pass of a layer, and that a forward pass waits for the host's routing.
 
-
-def _stage_pass(
-    layer: LayerStep,
-    exposed: _LayerTimes,
-    layers: Scalar,
-    launch: Scalar,
-    routing: Scalar,
-    strategy: Strategy,
-) -> tuple[StagePass, Scalar]:
-    """A stage's passes of one micro-batch, half of the communication in either; and how long each of its layers waits for the host.
-
-    The host launches kernels ahead of the device, which waits where its queue runs empty: the longer of both, nearly.
+    The host reads how many tokens go to each expert before it sizes the experts' kernels; experts of a set capacity do not need
+    that.
     """
-    half, again = exposed.total / 2, strategy.recompute.full * strategy.recompute_share
-    forward, backward = layer.forward.total.time + half, layer.backward.total.time + layer.again.time + half
-    waits = waiting(forward, launch) + routing, waiting(backward, (1 + again) * launch)
-    stage = StagePass(
-        layers * (forward + waits[0]), layers * (backward + waits[1]), layers * layer.weight_gradients.time
-    )
-    return stage, sum(waits)
+    stack, strategy = c.system.stack, c.strategy
+    tensor_parallel = c.relax.minimum(strategy.tp - 1, 1.0)
+    stalls = network.crosses_tiers * tensor_parallel * strategy.tp * stack.rank_stall
+    routing = c.model.routed_share * stack.routing_wait
+    return stack.dispatch + stalls, jnp.where(strategy.capacity_factor > 0, 0.0, routing)
 
 
-def _data_parallel(
-    told: Communication,
-    layer: LayerStep,
-    exposed: _LayerTimes,
-    layers: Scalar,
-    system,
-    strategy: Strategy,
-    relax: Relaxation,
-) -> Scalar:
-    """Seconds of a step that gradient reduction and weight gathering take and nothing hides, and by which they slow what does.
+def _data_parallel(c: Configuration, network: _Network, layer: _LayerStep, stage: _Stage) -> dict[str, Scalar]:
+    """Seconds of a step that the exchange of gradients and weights adds, by purpose: exposed, or slowing what hides it.
 
-    Gradients are reduced under the backward pass of the last micro-batch, or of every one where ZeRO shards them. Weights are
-    gathered under the forward pass of the first, or under both passes of every one where ZeRO shards them too.
+    Gradients are reduced under the backward pass of the last micro-batch, or of every micro-batch where ZeRO shards them. Weights
+    are gathered under the forward pass of the first micro-batch, or under both passes of every one where ZeRO shards them too.
     """
-    each = strategy.zero["2"] + strategy.zero["3"]
-    whole = 1 + strategy.zero["3"] * (strategy.micro_batches - 1)
-    backward = layers * (layer.backward.total.time + layer.again.time + exposed.total / 2)
-    forward = layers * (layer.forward.total.time + exposed.total / 2)
-    under_backward = (1 + each * (strategy.micro_batches - 1)) * backward
-    under_forward = whole * (forward + strategy.zero["3"] * backward)
-    reduction = _exposed(told.gradients.time, under_backward, strategy.overlap_gradients, relax)
-    gathering = _exposed(told.weights.time, under_forward, strategy.overlap_weights, relax)
-    hidden = told.gradients.time + told.weights.time - reduction - gathering
-    return reduction + gathering + system.stack.overlap_contention * hidden + told.embedding.time
+    strategy, further = c.strategy, c.strategy.micro_batches - 1
+    forward, backward = stage.layers * stage.forward, stage.layers * stage.backward
+    under_backward = (1 + strategy.shards_gradients * further) * backward
+    under_both = forward + strategy.shards_weights * backward
+    hiding = {
+        "gradients": (under_backward, strategy.overlap_gradients),
+        "weights": ((1 + strategy.shards_weights * further) * under_both, strategy.overlap_weights),
+    }
+    result = {"tied embedding": network.totals["tied embedding"].time}
+    for purpose, (hidden_under, overlap) in hiding.items():
+        time = network.totals[purpose].time
+        remaining = exposed(time, hidden_under, overlap, c.relax)
+        # What hides communication shares the device with it, and slows down.
+        result[purpose] = remaining + c.system.stack.overlap_contention * (time - remaining)
+    return result
+
+
+def _host_transfers(c: Configuration, owned: Scalar) -> tuple[Scalar, Scalar]:
+    """Seconds of a step to carry activations to host memory and back; and for the optimizer in host memory gradients and weights."""
+    strategy, per_byte = c.strategy, inverse(c.system.host_bandwidth)
+    kept = stage_activation_bytes(c) * strategy.micro_batches
+    activations = 2 * strategy.offload_activations * kept
+    state_bytes = width(strategy.gradient_precision) + strategy.kept_weight_width
+    states = owned * strategy.offload_optimizer * state_bytes
+    return activations * per_byte, states * per_byte
 
 
 def _report(
-    model: Model,
-    system: System,
-    strategy: Strategy,
-    machine: Machine,
-    breakdown: StepTime,
-    memory: Memory,
-    work: Work,
-    sent,
+    c: Configuration, machine: Machine, breakdown: StepTime, work: Work, sent: Transfer
 ) -> TrainingReport:
-    """The report of a step: `work` and `sent` are those of an average device."""
-    time, length = breakdown.total, strategy.sequence_length
-    tokens = strategy.global_batch * length
-    spent = energy(system, strategy.precision, work, sent, time)
-    available = time * strategy.devices * machine.matrix.rate
+    """The report of a step, in which an average device does `work` and sends `sent`."""
+    strategy, time = c.strategy, breakdown.total
+    tokens = strategy.global_batch * strategy.sequence_length
+    spent = energy(c, work, sent, time)
+    available = time * strategy.devices * machine.matrix.format.rate
     return TrainingReport(
         time=time,
         tokens_per_second=tokens / time,
-        mfu=model_flops(model, tokens, length) / available,
+        mfu=model_flops(c.model, tokens, strategy.sequence_length) / available,
         hfu=work.flops * strategy.devices / available,
-        power=spent.total / (time * system.n_devices),
+        power=spent.total / (time * c.system.n_devices),
         breakdown=breakdown,
-        memory=memory,
+        memory=training_memory(c),
         energy=spent,
-        cost=run_cost(system, time, spent.total, machine.relax),
+        cost=run_cost(c.system, time, spent.total, c.relax),
     )

@@ -19,3 +19,7 @@ class Configuration(eqx.Module):
     system: System
     strategy: Strategy
     relax: Relaxation = Exact()
+
+    def for_inference(self) -> "Configuration":
+        """The same configuration with the system's inference stack as the stack that drives it."""
+        return eqx.tree_at(lambda c: c.system.stack, self, self.system.inference_stack)

@@ -207,6 +207,24 @@ class Model(eqx.Module):
         return [jax.tree.map(lambda *leaves: jnp.stack(leaves), *group) for group in alike.values()]
 
     @property
+    def kind_names(self) -> list[tuple[str, ...]]:
+        """A name for each kind of layers, grouped and ordered as `kinds`; empty names where all layers are of one kind."""
+        alike: dict[object, list[Layers]] = {}
+        for layers in self.layers:
+            alike.setdefault(jax.tree.structure(layers), []).append(layers)
+        if len(self.layers) == 1:
+            return [("",)]
+        return [
+            tuple(
+                ("dense" if kind.mixture is None else "expert")
+                + " layers"
+                + (f" {number}" if len(group) > 1 else "")
+                for number, kind in enumerate(group, start=1)
+            )
+            for group in alike.values()
+        ]
+
+    @property
     def depth(self) -> Scalar:
         return sum(layers.count for layers in self.layers)
 

@@ -1,7 +1,9 @@
-"""What a device computes for one transformer layer: tables of GEMMs, attention cores and element-wise kernels.
+"""Operators: units of work that one kernel does on one device, in tables that one evaluation of a kernel covers.
 
-All dimensions are per device, after tensor parallelism. A table's leading axis runs over its operators, so that one roofline
-evaluation covers them all.
+A table says what its operators have to do (matrix products, bytes to stream, attention cores). An `Operators` record adds their
+names, how often each runs, and which part of the time they belong to. How long they take is `diffperf.estimate.kernels`'
+business. The last axis of every array in a table runs over its operators; a leading axis, where there is one, runs over the
+kinds of layers that ask for the same operators. All dimensions are those that remain on one device after parallelism.
 """
 
 import functools
@@ -12,63 +14,79 @@ from jaxtyping import Array, Float
 
 from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, smaller
-from diffperf.workload.model import NO_WINDOW, Layers, Model
-from diffperf.workload.strategy import Strategy
+from diffperf.workload.model import NO_WINDOW
+
+Columns = dict[str, tuple[Array | float, ...]]  # a row of numbers for each operator, by its name
+
+
+def _stacked(rows: Columns) -> list[Array]:
+    """The columns of a table from its rows, each with a last axis of operators."""
+    columns = zip(*rows.values(), strict=True)
+    return [jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column)), axis=-1) for column in columns]
 
 
 class Gemms(eqx.Module):
-    """C[m, n] = A[m, k] · B[k, n], `batch` independent problems of each; less than one counts as a part of a kernel, 0 as none."""
+    """Matrix products C[m, n] = A[m, k] · B[k, n], `batch` independent problems for each operator.
 
-    m: Float[Array, " operators"]
-    n: Float[Array, " operators"]
-    k: Float[Array, " operators"]
-    batch: Float[Array, " operators"]
+    A batch below one counts as that part of a kernel, a batch of 0 as no kernel.
+    """
+
+    m: Float[Array, "*kinds operators"]
+    n: Float[Array, "*kinds operators"]
+    k: Float[Array, "*kinds operators"]
+    batch: Float[Array, "*kinds operators"]
+    names: tuple[str, ...] = eqx.field(static=True, default=())
 
     @classmethod
-    def table(cls, *rows: tuple[Array, Array, Array, Array]) -> "Gemms":
-        """From one (m, n, k, batch) an operator."""
-        return cls(
-            *(
-                jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column)))
-                for column in zip(*rows, strict=True)
-            )
-        )
+    def table(cls, rows: Columns) -> "Gemms":
+        """A table from (m, n, k, batch) of each operator, by its name."""
+        m, n, k, batch = _stacked(rows)
+        return cls(m=m, n=n, k=k, batch=batch, names=tuple(rows))
 
     @property
-    def flops(self) -> Float[Array, "..."]:
+    def flops(self) -> Float[Array, "*kinds operators"]:
         return 2 * self.m * self.n * self.k * self.batch
 
     @property
     def input_gradient(self) -> "Gemms":
-        """dA[m, k] = dC[m, n] · Bᵀ[n, k]."""
-        return Gemms(self.m, self.k, self.n, self.batch)
+        """dA[m, k] = dC[m, n] · Bᵀ[n, k] of every operator."""
+        names = tuple(f"{name}, gradient of inputs" for name in self.names)
+        return Gemms(m=self.m, n=self.k, k=self.n, batch=self.batch, names=names)
 
     @property
     def weight_gradient(self) -> "Gemms":
-        """dB[k, n] = Aᵀ[k, m] · dC[m, n]."""
-        return Gemms(self.k, self.n, self.m, self.batch)
-
-    @property
-    def backward(self) -> "Gemms":
-        """Both gradients of every operator, the input gradients first."""
-        return concatenate(self.input_gradient, self.weight_gradient)
+        """dB[k, n] = Aᵀ[k, m] · dC[m, n] of every operator."""
+        names = tuple(f"{name}, gradient of weights" for name in self.names)
+        return Gemms(m=self.k, n=self.n, k=self.m, batch=self.batch, names=names)
 
 
-def concatenate(*tables: Gemms) -> Gemms:
-    """One table with the rows of all."""
-    return Gemms(
-        *(jnp.concatenate([getattr(t, name) for t in tables], axis=-1) for name in ("m", "n", "k", "batch"))
-    )
+class Streams(eqx.Module):
+    """Kernels that stream through device memory and compute little: element-wise kernels, norms, losses, optimizer updates."""
+
+    bytes: Float[Array, "*kinds operators"]
+    names: tuple[str, ...] = eqx.field(static=True, default=())
+
+    @classmethod
+    def table(cls, rows: dict[str, Array | float]) -> "Streams":
+        """A table from the bytes that each operator reads and writes, by its name."""
+        (moved,) = _stacked({name: (size,) for name, size in rows.items()})
+        return cls(bytes=moved, names=tuple(rows))
+
+    def __mul__(self, factor: Array | float) -> "Streams":
+        return Streams(bytes=self.bytes * factor, names=self.names)
 
 
 class AttentionCore(eqx.Module):
     """softmax(Q·Kᵀ)·V for `sequences` sequences: `queries` new tokens attend to a context that ends with them.
 
-    - `causal`: weight of the causal mask; without it every query sees the whole context.
+    - `causal`: weight of the causal mask; without the mask every query sees the whole context.
     - `window`: the latest tokens that a query sees at most (sliding window); `NO_WINDOW` for all of them.
     - `head_dim`: dimensions of a query and a key; `value_dim`: of a value and an output, as many unless given.
-    - `latent`: weight of values that are part of the keys, read once. Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434
-      §2.1) decodes so: one KV head whose keys are the latent and the rotary part (512 + 64), whose values are the latent (512).
+    - `latent`: weight of values that are part of the keys, read once. Multi-head latent attention (DeepSeek-V2, arXiv
+      2405.04434 §2.1) decodes so: one KV head whose keys are the latent and the rotary part (512 + 64 dimensions), whose
+      values are the latent (512).
+    - `backward`: 1 for the backward pass, 0 for the forward pass.
+    - `launches`: kernels that a pass takes: a ring of context-parallel ranks launches one for every block of keys and values.
     """
 
     sequences: Scalar
@@ -81,9 +99,12 @@ class AttentionCore(eqx.Module):
     window: Scalar = eqx.field(default=NO_WINDOW, converter=jnp.asarray)
     value_dim: Scalar | None = None
     latent: Scalar = eqx.field(default=0.0, converter=jnp.asarray)
+    backward: Scalar = eqx.field(default=0.0, converter=jnp.asarray)
+    launches: Scalar = eqx.field(default=1.0, converter=jnp.asarray)
 
     @functools.cached_property
     def values_dim(self) -> Scalar:
+        """Dimensions of a value, whether they are given or those of a key."""
         return self.head_dim if self.value_dim is None else self.value_dim
 
     @functools.cached_property
@@ -98,15 +119,17 @@ class AttentionCore(eqx.Module):
 
     @functools.cached_property
     def span(self) -> Scalar:
-        """Tokens that any query sees."""
+        """Tokens that at least one query sees."""
         return smaller(self.context, self.window + self.queries - 1)
 
     @functools.cached_property
     def visible(self) -> Scalar:
-        """Tokens that a query sees on average: with the causal mask query i of q sees context − q + i, or the window."""
-        beyond = larger(
-            self.seen - (self.context - self.queries + 1), 0.0
-        )  # of the last query's that the first cannot see
+        """Tokens that a query sees on average.
+
+        With the causal mask, query i of q sees context − q + i tokens, or the window where that is shorter.
+        """
+        # Tokens that the last query sees and the first query does not.
+        beyond = larger(self.seen - (self.context - self.queries + 1), 0.0)
         return self.seen - self.causal * beyond * (beyond + 1) * inverse(2 * self.queries)
 
     @functools.cached_property
@@ -116,12 +139,12 @@ class AttentionCore(eqx.Module):
 
     @functools.cached_property
     def visible_scores(self) -> Scalar:
-        """Elements that the masks leave."""
+        """Elements of the score matrices that the masks leave."""
         return self.sequences * self.heads * self.queries * self.visible
 
     @functools.cached_property
     def score_flops(self) -> Scalar:
-        """FLOP of the forward pass per score: Q·Kᵀ and P·V."""
+        """FLOP of the forward pass for one score: its parts of Q·Kᵀ and of P·V."""
         return 2 * (self.head_dim + self.values_dim)
 
     @functools.cached_property
@@ -131,216 +154,87 @@ class AttentionCore(eqx.Module):
 
     @functools.cached_property
     def output_elements(self) -> Scalar:
+        """Elements of the output."""
         return self.sequences * self.heads * self.queries * self.values_dim
 
     @functools.cached_property
     def kv_elements(self) -> Scalar:
-        """Elements of K and V together that any query sees."""
-        return (
-            self.sequences * self.kv_heads * self.span * (self.head_dim + (1 - self.latent) * self.values_dim)
-        )
+        """Elements of those keys and values that at least one query sees."""
+        return self.sequences * self.kv_heads * self.span * (self.head_dim + (1 - self.latent) * self.values_dim)
 
-    @functools.cached_property
-    def gemms(self) -> Gemms:
-        """The two batched GEMMs of standard attention, Q·Kᵀ and P·V, one per sequence and head."""
+    @property
+    def products(self) -> Gemms:
+        """The two batched products of standard attention's forward pass, one problem for each sequence and head."""
         batch = self.sequences * self.heads
         return Gemms.table(
-            (self.queries, self.context, self.head_dim, batch),
-            (self.queries, self.values_dim, self.context, batch),
+            {
+                "attention scores": (self.queries, self.context, self.head_dim, batch),
+                "attention values": (self.queries, self.values_dim, self.context, batch),
+            }
+        )
+
+    def softmax(self, element: Scalar, dropout: Scalar, *, backward: bool) -> Streams:
+        """The kernels between the products of standard attention, which stream the scores, in one of its passes.
+
+        The fused scale-mask-softmax kernel reads and writes the scores (backward it reads gradients as well); dropout on its
+        output, by weight, reads and writes them with a one-byte mask. `element` is the width of an activation in bytes.
+        """
+        suffix = ", backward" if backward else ""
+        passes = 3.0 if backward else 2.0
+        return Streams.table(
+            {
+                f"softmax{suffix}": element * passes * self.scores,
+                f"dropout of scores{suffix}": element * 2.5 * dropout * self.scores,
+            }
         )
 
 
-def expert_load(strategy: Strategy) -> Scalar:
-    """Tokens that the busiest device's experts compute on, over the mean: padded to their capacity, or as the router sends them."""
-    return jnp.where(strategy.capacity_factor > 0, strategy.capacity_factor, strategy.expert_imbalance)
+class Operators(eqx.Module):
+    """Operators of one table that belong to the same part of the time: what they do, how often, for whom.
 
-
-def routed_tokens(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar:
-    """Tokens that a device sends to experts and gets back, a token once for each expert it visits.
-
-    The ranks of a tensor-parallel group send an equal part of its `tokens` each (with sequence parallelism they hold no more).
+    - `table`: what they have to do.
+    - `runs`: how often each runs for one of what `per` says: "layer" for one pass through an average layer of the model,
+      "micro-batch" for one micro-batch (in inference one pass), "step" for one training step. Less than one for a kind of layer that
+      is a share of all layers, or for a choice that has a weight.
+    - `recomputed`: how often the backward pass repeats each, likewise.
+    - `kernel`: the kind of kernel that does the work, a name from `diffperf.estimate.kernels.evaluation.KERNELS`.
+    - `part`: the part of the time that it counts as: a field of the phase's breakdown.
+    - `direction`: "forward", "backward", or "weights" for gradients of weights, which no other pipeline stage waits for.
+    - `layers`: the kinds of layers that the leading axis runs over; empty outside layers.
     """
-    return tokens / strategy.tp * layers.experts_per_token
+
+    table: Gemms | Streams | AttentionCore
+    runs: Float[Array, "*kinds operators"]
+    recomputed: Float[Array, "*kinds operators"]
+    names: tuple[str, ...] = eqx.field(static=True)
+    kernel: str = eqx.field(static=True)
+    part: str = eqx.field(static=True)
+    direction: str = eqx.field(static=True, default="forward")
+    per: str = eqx.field(static=True, default="layer")
+    layers: tuple[str, ...] = eqx.field(static=True, default=())
 
 
-def linear_layers(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar) -> Gemms:
-    """The GEMMs of the linear layers of one layer's forward pass: QKV, output, MLP up (and gate), MLP down.
-
-    Megatron's column- and row-parallel split (arXiv 1909.08053 §3). Each expert that a device holds is a GEMM over the tokens that
-    the expert-parallel group routes to it. Latent attention projects down to its latents, whole on every rank, and up again
-    (arXiv 2405.04434 §2.1).
-    """
-    tp, one = strategy.tp, jnp.ones_like(tokens)
-    outputs = layers.heads * layers.value_dim / tp
-    if layers.latent is None:
-        qkv = (layers.heads / tp + 2 * layers.kv_heads_on_rank(tp)) * layers.head_dim
-        rows = [(tokens, qkv, hidden, one)]
-    else:
-        latent, heads = layers.latent, layers.heads / tp
-        has_latent = jnp.where(latent.query_rank > 0, 1.0, 0.0)
-        down = latent.query_rank + latent.kv_rank + latent.rotary_dim
-        inner = has_latent * latent.query_rank + (1 - has_latent) * hidden
-        rows = [
-            (tokens, down, hidden, one),
-            (tokens, heads * layers.head_dim, inner, one),
-            (tokens, heads * latent.projected_dim(layers.head_dim), latent.kv_rank, one),
-        ]
-    rows.append((tokens, hidden, outputs, one))
-    up = 1 + layers.gated.on
-    if layers.mixture is None:
-        inner = layers.ffn / tp
-        rows += [(tokens, up * inner, hidden, one), (tokens, hidden, inner, one)]
-    else:
-        mixture, inner = layers.mixture, layers.ffn / strategy.experts_tp
-        held = mixture.experts / strategy.ep
-        each = routed_tokens(layers, strategy, tokens) * strategy.experts_tp / held * expert_load(strategy)
-        shared, has_shared = larger(mixture.shared_ffn / tp, 1.0), jnp.where(mixture.shared_ffn > 0, 1.0, 0.0)
-        rows += [
-            (each, up * inner, hidden, held),
-            (each, hidden, inner, held),
-            (tokens, up * shared, hidden, has_shared),
-            (tokens, hidden, shared, has_shared),
-            (tokens / sequence_shards(strategy), mixture.experts, hidden, one),
-        ]
-    return Gemms.table(*rows)
-
-
-def head(model: Model, tp: Scalar, tokens: Scalar) -> Gemms:
-    """The projection to the vocabulary."""
-    return Gemms.table((tokens, model.vocabulary / tp, model.hidden, jnp.ones_like(tokens)))
-
-
-def attention_core(
-    layers: Layers,
-    strategy: Strategy,
-    sequences: Scalar,
-    queries: Scalar,
-    context: Scalar,
+def operators_of(
+    table: Gemms | Streams | AttentionCore,
     *,
-    generating: bool = False,
-) -> AttentionCore:
-    """The attention core of one layer, its heads split over the tensor-parallel group, and its work over the context-parallel one.
-
-    Context-parallel ranks share the work evenly, each with some heads (all-to-all: arXiv 2309.14509) or, as much in all, with a
-    head and a tail of the queries (ring: arXiv 2310.01889, causal order: 2311.09431); both count as heads here. Generating tokens,
-    latent attention leaves keys and values in their latent, shared by all heads (arXiv 2405.04434 §2.1.2).
-    """
-    ways = strategy.tp * strategy.cp
-    heads, kv_heads = layers.heads / ways, layers.kv_heads_on_rank(strategy.tp) / strategy.cp
-    if layers.latent is None:
-        return AttentionCore(
-            sequences, queries, context, heads, kv_heads, layers.head_dim, window=layers.window
-        )
-    if generating:
-        kept = layers.latent.kv_rank
-        one = jnp.ones_like(heads)
-        return AttentionCore(
-            sequences, queries, context, heads, one, kept + layers.latent.rotary_dim,
-            window=layers.window, value_dim=kept, latent=one,
-        )  # fmt: skip
-    return AttentionCore(
-        sequences,
-        queries,
-        context,
-        heads,
-        heads,
-        layers.head_dim,
-        window=layers.window,
-        value_dim=layers.value_dim,
-    )
-
-
-def sequence_shards(strategy: Strategy) -> Scalar:
-    """How many ways norms, dropouts and residuals are split: tp with sequence parallelism, else 1 (arXiv 2205.05198 §4.2.2)."""
-    return strategy.sequence_parallel.off + strategy.sequence_parallel.on * strategy.tp
-
-
-def _rotary(model: Model) -> Scalar:
-    """1 for rotary position embeddings, which every model without learned ones is taken to have."""
-    return jnp.where(model.learned_positions > 0, 0.0, 1.0)
-
-
-def inner_elements(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar:
-    """Elements on one device of the MLP's inner activation, those of all experts that its tokens visit together."""
-    if layers.mixture is None:
-        return tokens * layers.ffn / strategy.tp
-    routed = routed_tokens(layers, strategy, tokens) * expert_load(strategy) * layers.ffn
-    return routed + tokens * layers.mixture.shared_ffn / strategy.tp
-
-
-def _activation_sizes(
-    layers: Layers, model: Model, strategy: Strategy, tokens: Scalar
-) -> tuple[Scalar, Scalar, Scalar]:
-    """Elements on one device of the residual stream, of the MLP's inner activation, and of what rotary embeddings rotate."""
-    residual = tokens * model.hidden / sequence_shards(strategy)
-    if layers.latent is None:
-        heads = layers.heads / strategy.tp + layers.kv_heads_on_rank(strategy.tp)
-        rotated = heads * layers.head_dim
-    else:
-        rotated = (layers.heads / strategy.tp + 1) * layers.latent.rotary_dim
-    if layers.recurrence is not None:
-        rotated = jnp.zeros_like(rotated)
-    return residual, inner_elements(layers, strategy, tokens), _rotary(model) * tokens * rotated
-
-
-def elementwise_forward(
-    layers: Layers, model: Model, strategy: Strategy, tokens: Scalar
-) -> Float[Array, " kernels"]:
-    """Elements that each fused element-wise kernel of one layer's forward pass moves to or from device memory.
-
-    Two norms (read, write), two residual additions with bias and dropout (read two, write one, and a one-byte mask), the MLP's
-    activation with its bias, the rotary embedding. Counted from the fusions of Megatron-LM (bias-GELU, bias-dropout-add). A block
-    whose parts are parallel has one norm and one addition. To experts, tokens are copied there and back.
-    """
-    residual, inner, rotated = _activation_sizes(layers, model, strategy, tokens)
-    add, second = (3 + 0.5 * layers.dropout.on) * residual, 1 - layers.parallel.on
-    kernels = [
-        2 * residual,
-        second * 2 * residual,
-        add,
-        second * add,
-        (2 + layers.gated.on) * inner,
-        2 * rotated,
-    ]
-    if layers.mixture is not None:
-        copied = 2 * routed_tokens(layers, strategy, tokens) * model.hidden
-        kernels += [copied, copied]
-    return jnp.stack(kernels)
-
-
-def elementwise_backward(
-    layers: Layers, model: Model, strategy: Strategy, tokens: Scalar
-) -> Float[Array, " kernels"]:
-    """As `elementwise_forward`, for the backward pass: each kernel reads its incoming gradient and saved input as well."""
-    residual, inner, rotated = _activation_sizes(layers, model, strategy, tokens)
-    add, second = (2 + 0.5 * layers.dropout.on) * residual, 1 - layers.parallel.on
-    kernels = [
-        3 * residual,
-        second * 3 * residual,
-        add,
-        second * add,
-        (3 + 2 * layers.gated.on) * inner,
-        2 * rotated,
-    ]
-    if layers.mixture is not None:
-        copied = 2 * routed_tokens(layers, strategy, tokens) * model.hidden
-        kernels += [copied, copied]
-    return jnp.stack(kernels)
-
-
-def recurrence_kernels(
-    layers: Layers, strategy: Strategy, sequences: Scalar, queries: Scalar
-) -> Float[Array, "2 kernels"]:
-    """Elements that the two kernels of an element-wise recurrence move, in the forward pass and in the backward pass.
-
-    The scan over tokens reads f and c and writes h, its state on chip but at both ends of a pass; the output gate, with the norm
-    before it, reads g and h and writes o (hgrn/recurrent_fuse.py and layernorm.py of github.com/ridgerchu/matmulfreellm). Backward
-    the scan reads f, c, h and dh and writes df and dc, the gate reads g, h and do and writes dg and dh. Channels count as many as
-    compute units need: the latency of one step after another, which shows in few sequences, is not modelled.
-    """
-    channels = layers.heads * layers.head_dim / strategy.tp
-    streamed = sequences * queries / strategy.cp * channels
-    ends = 2 * layers.recurrence.state * sequences * channels
-    return jnp.stack(
-        [jnp.stack([3 * streamed + ends, 3 * streamed]), jnp.stack([6 * streamed + ends, 5 * streamed])]
+    part: str,
+    runs: Array | float = 1.0,
+    recomputed: Array | float = 0.0,
+    direction: str = "forward",
+    per: str = "layer",
+    kernel: str = "",
+    names: tuple[str, ...] = (),
+) -> Operators:
+    """The operators of a table, each running `runs` times. The kind of kernel follows from the kind of table."""
+    names = names or getattr(table, "names", ())
+    shape = (len(names),)
+    return Operators(
+        table=table,
+        runs=jnp.broadcast_to(runs, shape),
+        recomputed=jnp.broadcast_to(recomputed, shape),
+        names=names,
+        kernel=kernel or ("gemm" if isinstance(table, Gemms) else "stream"),
+        part=part,
+        direction=direction,
+        per=per,
     )

@@ -1,6 +1,7 @@
-"""Pipeline schedules: how long stages stand idle, and how many micro-batches they hold.
+"""Pipeline schedules: how long stages stand idle, how many micro-batches they hold, and how many layers.
 
-Every formula is that of an event-by-event run of the schedule where stages are alike and transfers take no time of their own.
+Every formula of idle time and micro-batches is that of an event-by-event run of the schedule in which stages are alike and
+transfers take no time of their own.
 """
 
 import equinox as eqx
@@ -25,9 +26,10 @@ class StagePass(eqx.Module):
 
 
 def bubble(stage: StagePass, strategy: Strategy, relax: Relaxation) -> Scalar:
-    """Seconds of a step in which the last stage, with all its micro-batches to work on, has nothing to do.
+    """Seconds of a step in which the last stage, which works on all micro-batches, has nothing to do.
 
-    With p stages, m micro-batches, F forward, B the whole backward pass, W its weight gradients, and H = p/2 − 1:
+    With p stages, m micro-batches, forward time F, time B of the whole backward pass, time W of its weight gradients, and
+    H = p/2 − 1:
 
     - GPipe (arXiv 1811.06965) and 1F1B (arXiv 2104.04473 §2.2): (p − 1)(F + B), over v where the stages interleave v chunks.
     - Zero-bubble H1 (arXiv 2401.10241 §2.1): stage i starts its weight gradients i micro-batches late, and fills the drain with
@@ -38,7 +40,7 @@ def bubble(stage: StagePass, strategy: Strategy, relax: Relaxation) -> Scalar:
       Where B − W = F that is H·(F + 2B − 3W), as in its Table 2.
     """
     others, weights = strategy.pp - 1, stage.weight_gradients
-    inputs = relax.excess(stage.backward, weights)  # input gradients, and recomputation
+    inputs = relax.excess(stage.backward, weights)  # s of input gradients and recomputation
 
     def one_way() -> Scalar:
         return others / strategy.virtual_stages * stage.total
@@ -71,13 +73,13 @@ def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 
     filling = (
         (strategy.virtual_stages - 1) * strategy.pp + 1 + 2 * after
     )  # chunks of an interleaved stage's warm-up and its own
-    held = 1 + after + chunks * (filling / strategy.virtual_stages - 1 - after)
-    whole = jnp.ones_like(held)
+    in_stage = 1 + after + chunks * (filling / strategy.virtual_stages - 1 - after)
+    whole = jnp.ones_like(in_stage)
     return choose(
         strategy.schedule,
         {
             "gpipe": lambda: strategy.micro_batches * whole,
-            "1f1b": lambda: relax.minimum(held, strategy.micro_batches),
+            "1f1b": lambda: relax.minimum(in_stage, strategy.micro_batches),
             "zero_bubble": lambda: relax.minimum(strategy.pp * whole, strategy.micro_batches),
             "dualpipe": lambda: relax.minimum((strategy.pp + 1) * whole, strategy.micro_batches),
         },
@@ -85,10 +87,11 @@ def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 
 
 
 def stage_layers(model: Model, strategy: Strategy, relax: Relaxation) -> tuple[Scalar, Scalar]:
-    """Layers of the fullest pipeline stage and of the last one, which has the vocabulary projection to compute as well.
+    """Layers of the fullest pipeline stage and of the last stage, which has the vocabulary projection to compute as well.
 
-    All hold the same whole number of layers per chunk, the fullest at least; or the last holds fewer, so that all compute as
-    much, or none where the projection alone is more: each takes as long as its matrices are large (nanotron's partition).
+    All stages hold the same whole number of layers in each chunk, at least the fullest one does. With a balanced head the last
+    stage holds fewer layers, so that all stages compute as much, or no layer where the projection alone is more: layers and
+    projection count by the size of their matrices (the partition of github.com/huggingface/nanotron).
     """
     depth, chunks = model.depth, strategy.virtual_stages
 
@@ -106,6 +109,6 @@ def stage_layers(model: Model, strategy: Strategy, relax: Relaxation) -> tuple[S
     return choose(strategy.balanced_head, {"off": even, "on": balanced})
 
 
-def copies(strategy: Strategy) -> Scalar:
-    """Stages' worth of layers that a device holds: two with DualPipe, one from either end."""
+def device_stages(strategy: Strategy) -> Scalar:
+    """Stages whose layers a device holds: two with DualPipe, one from either end of the pipeline, else one."""
     return 1 + strategy.schedule.dualpipe

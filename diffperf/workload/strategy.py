@@ -180,6 +180,21 @@ class Strategy(eqx.Module):
         return larger(self.tp * self.replicas / (self.experts_tp * self.ep), 1.0)
 
     @property
+    def shards_optimizer(self) -> Scalar:
+        """Weight of the ZeRO stages that shard the optimizer state."""
+        return self.zero["1"] + self.shards_gradients
+
+    @property
+    def shards_gradients(self) -> Scalar:
+        """Weight of the ZeRO stages that shard gradients."""
+        return self.zero["2"] + self.shards_weights
+
+    @property
+    def shards_weights(self) -> Scalar:
+        """Weight of the ZeRO stage that shards weights."""
+        return self.zero["3"]
+
+    @property
     def kept_weight_width(self) -> Scalar:
         """Bytes of a weight in training."""
         return _either(self.weight_precision, output_width(self.precision))

@@ -1,0 +1,97 @@
+"""How long operators take: all that one kind of kernel runs is evaluated at once.
+
+A program's compilation and its derivatives cost as much as the expressions in it. All matrix products of a phase are therefore one
+table, and so are all streams and all attention cores, whatever layers and passes they belong to.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from diffperf.estimate.kernels.attention import context_work, generation_work
+from diffperf.estimate.kernels.gemm import gemm_work
+from diffperf.estimate.kernels.machine import Machine
+from diffperf.estimate.kernels.roofline import Work
+from diffperf.estimate.kernels.stream import stream_work
+from diffperf.quantity import split
+from diffperf.workload.operators import AttentionCore, Operators
+
+KERNELS: dict[str, Callable[[Any, Machine], Work]] = {
+    "gemm": gemm_work,
+    "stream": stream_work,
+    "context attention": context_work,
+    "generation attention": generation_work,
+}
+
+
+class TimedOperators(eqx.Module):
+    """Operators, and the work that one run of each of them is."""
+
+    operators: Operators
+    work: Work
+
+    def once(self) -> Work:
+        """The work of all operators in the pass that they belong to: each as often as it runs."""
+        return _weighted(self.work, self.operators.runs)
+
+    def recomputed(self) -> Work:
+        """The work of the operators that the backward pass repeats: each as often as it is repeated."""
+        return _weighted(self.work, self.operators.recomputed)
+
+
+def _weighted(work: Work, counts: jax.Array) -> Work:
+    """The total work of a table of operators, each weighted by how often it runs."""
+    axes = tuple(range(-counts.ndim, 0))
+    return Work(
+        time=jnp.sum(work.time * counts, axis=axes),
+        flops=jnp.sum(work.flops * counts, axis=axes),
+        traffic=jnp.sum(work.traffic * counts, axis=axes),
+    )
+
+
+def evaluate(operators: Sequence[Operators], machine: Machine) -> list[TimedOperators]:
+    """The work of each operator, in the order given; each kind of kernel is traced, compiled and differentiated once."""
+    works: dict[int, Work] = {}
+    for kernel, work_of in KERNELS.items():
+        indices = [index for index, group in enumerate(operators) if group.kernel == kernel]
+        if indices:
+            tables = [_columns(operators[index]) for index in indices]
+            works |= zip(indices, _evaluate_together(work_of, tables, machine), strict=True)
+    return [TimedOperators(operators=group, work=works[index]) for index, group in enumerate(operators)]
+
+
+def _columns(operators: Operators) -> Any:
+    """The table of some operators, with arrays that all have the shape of their runs and without names."""
+    table, shape = operators.table, operators.runs.shape
+    if isinstance(table, AttentionCore):  # one core for each kind of layers: the axis of operators is still to come
+        table = jax.tree.map(lambda leaf: leaf[..., None], table)
+    else:
+        table = dataclasses.replace(table, names=())
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, shape), table)
+
+
+def _evaluate_together(
+    work_of: Callable[[Any, Machine], Work], tables: list[Any], machine: Machine
+) -> list[Work]:
+    """What a kernel takes for each of several tables of any shape, by one evaluation of all their operators in a row."""
+    shapes = [jax.tree.leaves(table)[0].shape for table in tables]
+    rows = jax.tree.map(lambda *columns: jnp.concatenate([jnp.ravel(c) for c in columns]), *tables)
+    parts = split(work_of(rows, machine), [math.prod(shape) for shape in shapes], axis=-1)
+    return [
+        jax.tree.map(lambda leaf, shape=shape: jnp.reshape(leaf, leaf.shape[:-1] + shape), part)
+        for part, shape in zip(parts, shapes, strict=True)
+    ]
+
+
+def total(works: Iterable[Work], machine: Machine) -> Work:
+    """The sum of some works; none is no work."""
+    zero = jnp.zeros_like(machine.kernel_overhead)
+    result = Work(time=zero, flops=zero, traffic=jnp.zeros(len(machine.levels), zero.dtype))
+    for work in works:
+        result = result + work
+    return result

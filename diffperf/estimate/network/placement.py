@@ -1,0 +1,90 @@
+"""Where a parallel group lies on the network tiers.
+
+A group of `degree` ranks whose neighbours are `stride` devices apart fills the innermost tier first. On each tier it has some
+number of members in each domain.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from diffperf.estimate.network.algorithms import Wire
+from diffperf.estimate.network.topology import Fabric, offer
+from diffperf.hardware.system import System
+from diffperf.quantity import Scalar, Weights
+from diffperf.relax import Relaxation, inverse
+from diffperf.software.collective_library import CollectiveLibrary
+
+
+class Group(eqx.Module):
+    """A parallel group placed on the network. Arrays with a leading axis of tiers start with the innermost tier."""
+
+    members: Float[Array, " tiers"]  # how many ways the group spreads on each tier; their product is its degree
+    starts: Scalar  # 1 where there is anything to communicate, 0 for a group of one
+    fabric: Fabric  # with a leading axis of tiers
+    alternative: Weights  # reductions of fewer steps that the library has on each tier
+    startup: Scalar  # s, before the first message
+    library: CollectiveLibrary
+    relax: Relaxation
+
+    @property
+    def across(self) -> Float[Array, " tiers"]:
+        """Members within one domain of each tier."""
+        return jnp.cumprod(self.fabric.ways)
+
+    @property
+    def within(self) -> Float[Array, " tiers"]:
+        """Members within one domain of the next tier inside each tier; one inside the innermost."""
+        return self.across * inverse(self.fabric.ways)
+
+    def wire(self, volumes: Float[Array, " tiers"]) -> Wire:
+        """Buffers of `volumes` bytes on the links of the tiers, one for each tier."""
+        # The library is spread over the tiers here, and not wherever it is used: derivatives then add up over them once.
+        spread = (len(self.members),)
+        library = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*spread, *leaf.shape)), self.library)
+        return Wire(
+            fabric=self.fabric,
+            library=library,
+            alternative=self.alternative,
+            seconds=volumes * inverse(self.fabric.rate),
+        )
+
+
+def place(
+    system: System,
+    degree: Scalar,
+    stride: Scalar,
+    relax: Relaxation,
+    network_efficiency: Scalar | float = 1.0,
+) -> Group:
+    """Where a group of `degree` ranks, `stride` devices apart, lies on the tiers; degrees need not be whole.
+
+    A domain of a tier holds size / stride of the group's members, at least one and at most all; the outermost tier holds whatever
+    is left. `network_efficiency` is the share of its efficiency that every tier but the innermost reaches.
+    """
+    counts = [jnp.ones_like(degree)]
+    for tier in system.network[:-1]:
+        counts.append(relax.minimum(relax.maximum(tier.size / stride, counts[-1]), degree))
+    counts = jnp.stack(jnp.broadcast_arrays(*counts, degree))
+    members = counts[1:] * inverse(counts[:-1])
+
+    tiers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *system.network)
+    devices_inside = jnp.concatenate([jnp.ones_like(tiers.size[:1]), tiers.size[:-1]])
+    beyond = jnp.broadcast_to(network_efficiency, (len(system.network) - 1,))
+    share = jnp.concatenate([jnp.ones(1, tiers.size.dtype), beyond])
+    tiers = eqx.tree_at(lambda t: t.efficiency, tiers, tiers.efficiency * share)
+    fabric = offer(tiers, members, devices_inside, relax)
+
+    starts, library = relax.minimum(degree - 1, 1.0), system.stack.collectives
+    outer = [library.alternative] * (len(system.network) - 1)
+    return Group(
+        members=members,
+        starts=starts,
+        fabric=fabric,
+        alternative=jax.tree.map(lambda *leaves: jnp.stack(leaves), library.inner_alternative, *outer),
+        startup=starts * system.stack.collective_overhead
+        + library.startup * jnp.sum(fabric.present * tiers.startup),
+        library=library,
+        relax=relax,
+    )

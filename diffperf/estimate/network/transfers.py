@@ -1,0 +1,183 @@
+"""How long collectives take on the network tiers, if nothing hides them.
+
+Collectives work tier by tier, each with its best algorithm, on what the inner tiers left; or on all tiers at once, in rings through
+all members.
+"""
+
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from diffperf.estimate.network import algorithms
+from diffperf.estimate.network.algorithms import wire_time
+from diffperf.estimate.network.placement import Group, place
+from diffperf.hardware.system import System
+from diffperf.quantity import Scalar, split, unstack
+from diffperf.relax import Relaxation, inverse, larger, smaller
+from diffperf.workload.collectives import Collective
+
+
+class Transfer(eqx.Module):
+    """A communication: how long it takes, and the bytes that each device sends over each tier."""
+
+    time: Scalar
+    sent: Float[Array, " tiers"]
+
+    @classmethod
+    def nothing(cls, system: System) -> "Transfer":
+        """No communication."""
+        return cls(
+            time=jnp.zeros_like(system.n_devices),
+            sent=jnp.zeros_like(jnp.stack([tier.size for tier in system.network])),
+        )
+
+    def __add__(self, other: "Transfer") -> "Transfer":
+        return Transfer(time=self.time + other.time, sent=self.sent + other.sent)
+
+    def __mul__(self, count: Array) -> "Transfer":
+        return Transfer(time=self.time * count, sent=self.sent * count)
+
+
+class TimedCollective(eqx.Module):
+    """A collective, and the transfer that one run of it is."""
+
+    collective: Collective
+    transfer: Transfer
+
+    def in_layer(self, recomputed: Scalar | float = 0.0) -> Scalar:
+        """How often it runs in both passes of an average layer that recomputes a share of its forward pass."""
+        return self.collective.forward * (1 + recomputed) + self.collective.backward
+
+
+def transfers(
+    collectives: Sequence[Collective],
+    system: System,
+    relax: Relaxation,
+    network_efficiency: Scalar | float = 1.0,
+) -> list[TimedCollective]:
+    """The collectives with one run of each timed, in the order given.
+
+    All groups are placed, and each kind of collective is evaluated, in one traced expression. `network_efficiency` is the share of
+    its efficiency that every tier but the innermost reaches.
+    """
+    order = sorted(range(len(collectives)), key=lambda index: collectives[index].kind)
+    ordered = [collectives[index] for index in order]
+    columns = [
+        jnp.stack(jnp.broadcast_arrays(*(jnp.asarray(getattr(one, name)) for one in ordered)))
+        for name in ("degree", "stride", "volume", "copies", "once")
+    ]
+    degree, stride, *messages = columns
+    groups = jax.vmap(lambda degree, stride: place(system, degree, stride, relax, network_efficiency))(
+        degree, stride
+    )
+    kinds = sorted({collective.kind for collective in ordered})
+    sizes = [sum(collective.kind == kind for collective in ordered) for kind in kinds]
+    timed: list[Transfer] = []
+    for kind, (group, (volume, copies, once)) in zip(kinds, split((groups, messages), sizes), strict=True):
+        arguments = (volume, copies, once) if kind == "all_to_all" else (volume,)
+        timed += unstack(jax.vmap(COLLECTIVES[kind])(group, *arguments))
+    by_index = dict(zip(order, timed, strict=True))
+    return [
+        TimedCollective(collective=collective, transfer=by_index[index])
+        for index, collective in enumerate(collectives)
+    ]
+
+
+def all_reduce(group: Group, volume: Scalar) -> Transfer:
+    """All-reduce of a `volume`-byte buffer: each tier works on the share that the next tier inside left it (arXiv 1909.09756)."""
+    wire = group.wire(volume * inverse(group.within))
+    return _by_tiers_or_rings(group, algorithms.all_reduce(wire, group.relax), volume, rounds=2.0)
+
+
+def reduce_scatter(group: Group, volume: Scalar) -> Transfer:
+    """Reduce-scatter of a `volume`-byte buffer, tier by tier from the inside out."""
+    wire = group.wire(volume * inverse(group.within))
+    return _by_tiers_or_rings(group, algorithms.reduce_scatter(wire, group.relax), volume, rounds=1.0)
+
+
+def all_gather(group: Group, volume: Scalar) -> Transfer:
+    """All-gather into a `volume`-byte buffer: the mirror image of a reduce-scatter."""
+    return reduce_scatter(group, volume)
+
+
+def broadcast(group: Group, volume: Scalar) -> Transfer:
+    """Broadcast of a `volume`-byte buffer, over the outermost tier first."""
+    volumes = volume * jnp.ones_like(group.members)
+    times = algorithms.broadcast(group.wire(volumes), group.relax)
+    return _started(group, jnp.sum(times), group.fabric.part * volumes)
+
+
+def all_to_all(
+    group: Group, volume: Scalar, copies: Scalar | float = 1.0, once: Scalar | float = 0.0
+) -> Transfer:
+    """All-to-all of a `volume`-byte send buffer: to the members that a tier connects, over that tier; all tiers at once.
+
+    Where pieces of the buffer are copies that go to several members at random, `copies` of each, the share `once` of them goes
+    to a domain once, to the member that stands there where the sender stands in its own, which hands it on inside: of D
+    domains, D·(1 − (1 − 1/D)^copies) get a piece (DeepSeek-V3, arXiv 2412.19437 §3.2.2).
+    """
+    degree = group.across[-1]
+    direct = group.across * inverse(degree)
+    domains = degree * inverse(group.within)  # of the next tier inside, that the group lies in
+    miss = jnp.log1p(-inverse(larger(domains, 1.0 + 1e-3)))  # log of the chance that a copy misses a domain
+    reached = domains * -jnp.expm1(copies * miss) * inverse(jnp.asarray(copies, domains.dtype))
+    shares = volume * (direct + once * (smaller(reached, 1.0) - direct))
+    times = algorithms.all_to_all(group.wire(shares), group.relax)
+    return _started(group, group.relax.reduce_maximum(times), group.fabric.part * shares)
+
+
+def send(group: Group, volume: Scalar) -> Transfer:
+    """`volume` bytes from a rank to its neighbour, averaged over the hops along the group: most stay on the inner tiers."""
+    degree = group.across[-1]
+    # Of degree − 1 hops, (domains − 1) cross each tier's boundary; the rest stay inside.
+    crossing = inverse(group.within) - inverse(group.across)
+    share = degree * crossing * inverse(degree - 1 + (1 - group.starts))
+    times = algorithms.send(group.wire(volume * jnp.ones_like(group.members)), group.relax)
+    return Transfer(time=jnp.sum(share * times) + group.startup, sent=share * volume)
+
+
+COLLECTIVES: dict[str, Callable[..., Transfer]] = {
+    "all_reduce": all_reduce,
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "all_to_all": all_to_all,
+    "broadcast": broadcast,
+    "send_recv": send,
+}
+
+
+def _started(group: Group, time: Scalar, sent: Float[Array, " tiers"]) -> Transfer:
+    """Adds the startup that every collective pays; all members wait for the member that comes last."""
+    floor = group.starts * group.library.floor
+    return Transfer(time=group.relax.maximum(time + group.startup, floor), sent=sent)
+
+
+def _by_tiers_or_rings(
+    group: Group, times: Float[Array, " tiers"], volume: Scalar, rounds: float
+) -> Transfer:
+    """One tier after the other, from the inside out and back in, or in rings through all tiers: the faster."""
+    time = jnp.sum(times)
+    if len(group.fabric.ways) > 1:
+        time = group.relax.minimum(time, *_rings(group, volume, rounds))
+    return _started(group, time, rounds * group.fabric.part * (volume * inverse(group.within)))
+
+
+def _rings(group: Group, volume: Scalar, rounds: float) -> list[Scalar]:
+    """Seconds of rings through all members at once, as many as a domain has members, so that each leaves it by another device.
+
+    All tiers are busy at the same time; the slowest sets the pace. Of the hops of a ring, those across a domain's boundary are
+    on the tier outside (as in NCCL's model of its rings, src/graph/tuning.cc). By either protocol.
+    """
+    fabric, library, within, across = group.fabric, group.library, group.within, group.across
+    degree = across[-1]
+    own = inverse(degree)
+    volume = volume * (rounds * (1 - own) + library.own_share * own)
+    latency = jnp.sum(rounds * degree * (inverse(within) - inverse(across)) * fabric.hop)
+    pace = fabric.present * fabric.slowdown * volume * inverse(within * fabric.rate)
+    wire = group.relax.reduce_maximum(pace)
+    ramp = jnp.sum(fabric.present * fabric.ramp) + 1e-6 * fabric.ramp[0]  # not 0 for a group of one
+    quick = latency + wire * inverse(library.low_latency_bandwidth)
+    return [quick, latency * library.bulk_latency + wire_time(wire, ramp)]

@@ -1,0 +1,105 @@
+"""A phase's operators and collectives as tables: what listings show is what the report sums."""
+
+from collections.abc import Callable, Iterable
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from diffperf.estimate.kernels.evaluation import TimedOperators
+from diffperf.estimate.network.transfers import TimedCollective
+from diffperf.quantity import Scalar
+from diffperf.relax import positive
+
+
+class OperatorTable(eqx.Module):
+    """Operators of a phase on a device of the slowest pipeline stage, a row for each kernel, kind of layers and pass."""
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    parts: tuple[str, ...] = eqx.field(static=True)  # fields of the phase's breakdown
+    kernels: tuple[str, ...] = eqx.field(static=True)  # kinds of kernels
+    run_time: Float[Array, " operators"]  # s of one run
+    runs: Float[Array, " operators"]  # in the phase
+
+    @property
+    def time(self) -> Float[Array, " operators"]:
+        """Seconds of all runs."""
+        return self.run_time * self.runs
+
+
+class CollectiveTable(eqx.Module):
+    """Collectives of a phase on a device of the slowest pipeline stage."""
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    parts: tuple[str, ...] = eqx.field(static=True)  # fields of the phase's breakdown
+    run_time: Float[Array, " collectives"]  # s of one run, were it not hidden
+    runs: Float[Array, " collectives"]  # in the phase
+    exposed: Float[Array, " collectives"]  # s of all runs that count in the breakdown
+
+
+class PhaseTables(eqx.Module):
+    """All operators and collectives of a phase."""
+
+    operators: OperatorTable
+    collectives: CollectiveTable
+
+
+def operator_table(
+    operators: Iterable[TimedOperators], counts: dict[str, Scalar | float], *, trained: bool
+) -> OperatorTable:
+    """The table of timed operators; `counts` says how many of each `per` the phase has: layers, micro-batches, steps.
+
+    In training, what the backward pass recomputes has rows of its own.
+    """
+    names: list[str] = []
+    parts: list[str] = []
+    kernels: list[str] = []
+    columns: list[tuple[Array, Array]] = []
+    for timed in operators:
+        group, count = timed.operators, counts[timed.operators.per]
+        rows = [f"{name} ({kind})" if kind else name for kind in group.layers or ("",) for name in group.names]
+        time = jnp.ravel(timed.work.time)
+        names += rows
+        parts += [group.part] * len(rows)
+        kernels += [group.kernel] * len(rows)
+        columns.append((time, jnp.ravel(count * group.runs)))
+        if trained and group.per == "layer" and group.direction == "forward":
+            names += [f"{name}, recomputed" for name in rows]
+            parts += ["recompute"] * len(rows)
+            kernels += [group.kernel] * len(rows)
+            columns.append((time, jnp.ravel(count * group.recomputed)))
+    run_time, runs = (jnp.concatenate(column) for column in zip(*columns, strict=True))
+    return OperatorTable(
+        names=tuple(names), parts=tuple(parts), kernels=tuple(kernels), run_time=run_time, runs=runs
+    )
+
+
+def collective_table(
+    collectives: Iterable[TimedCollective],
+    runs: Callable[[TimedCollective], Scalar],
+    exposed: dict[str, Scalar],
+) -> CollectiveTable:
+    """The table of timed collectives.
+
+    `runs` counts a collective's runs in the phase; `exposed` says for each purpose the seconds that count in the breakdown, which
+    its collectives share by the time that they take.
+    """
+    collectives = list(collectives)
+    counts = [runs(timed) for timed in collectives]
+    totals: dict[str, Scalar] = {}
+    for timed, count in zip(collectives, counts, strict=True):
+        purpose = timed.collective.purpose
+        totals[purpose] = totals.get(purpose, jnp.zeros_like(count)) + timed.transfer.time * count
+    shares = {purpose: exposed[purpose] / positive(total) for purpose, total in totals.items()}
+    return CollectiveTable(
+        names=tuple(timed.collective.name for timed in collectives),
+        parts=tuple(timed.collective.part for timed in collectives),
+        run_time=jnp.stack([timed.transfer.time for timed in collectives]),
+        runs=jnp.stack(counts),
+        exposed=jnp.stack(
+            [
+                timed.transfer.time * count * shares[timed.collective.purpose]
+                for timed, count in zip(collectives, counts, strict=True)
+            ]
+        ),
+    )

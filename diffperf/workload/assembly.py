@@ -1,0 +1,221 @@
+"""The operators of a phase: every kernel that a device runs in a training step or an inference pass, each listed once.
+
+Reports sum these operators, listings show them, and calibration and validation evaluate the same ones.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from diffperf.hardware.formats import width
+from diffperf.quantity import Scalar, Weights
+from diffperf.relax import absent
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.layer_operators import (
+    TokenPass,
+    attention_core,
+    elementwise_kernels,
+    linear_layers,
+    recurrence_kernels,
+    vocabulary_projection,
+)
+from diffperf.workload.model import Layers
+from diffperf.workload.operators import AttentionCore, Gemms, Operators, Streams, operators_of
+from diffperf.workload.strategy import Strategy
+
+# Bytes that the loss moves for one logit: a cast from 16 bits to fp32 (2 + 4), the maximum (4), exponential and sum (4 + 4), and
+# the gradient (4 + 2).
+LOSS_BYTES = 24.0
+
+FUSED_KERNELS = ("context", "generation")  # the fused attention kernels, for prompts and for generated tokens
+
+
+def training_pass(strategy: Strategy) -> TokenPass:
+    """The tokens of one micro-batch."""
+    length = strategy.sequence_length
+    return TokenPass(sequences=strategy.micro_batch, queries=length, context=length)
+
+
+def training_operators(c: Configuration, owned_parameters: Scalar) -> list[Operators]:
+    """All operators of a training step on one device, which updates `owned_parameters` parameters."""
+    layers = layer_operators(c, training_pass(c.strategy), trained=True)
+    return [*layers, *_training_head(c), _optimizer(c, owned_parameters)]
+
+
+def inference_operators(c: Configuration, tokens: TokenPass) -> list[Operators]:
+    """All operators of one inference pass on one device; logits are computed for one token of every sequence."""
+    logits = vocabulary_projection(c.model, c.strategy.tp, tokens.sequences)
+    return [
+        *layer_operators(c, tokens, trained=False),
+        operators_of(logits, part="head", per="micro-batch"),
+    ]
+
+
+def layer_operators(c: Configuration, tokens: TokenPass, *, trained: bool) -> list[Operators]:
+    """The operators of a pass through an average layer: those of every kind of layer, by its share of the model's layers.
+
+    `trained` adds the backward pass, and what it recomputes.
+    """
+    operators: list[Operators] = []
+    for layers, names in zip(c.model.kinds, c.model.kind_names, strict=True):
+        of_each_kind = jax.vmap(lambda kind: _operators_of_layer(kind, c, tokens, trained))(layers)
+        operators += [dataclasses.replace(group, layers=names) for group in of_each_kind]
+    return operators
+
+
+def _operators_of_layer(layers: Layers, c: Configuration, tokens: TokenPass, trained: bool) -> list[Operators]:
+    """The operators of layers of one kind."""
+    strategy, share = c.strategy, layers.count / c.model.depth
+    rank_tokens = tokens.tokens_on_rank(strategy)
+    recomputed = share * strategy.recompute.full * strategy.recompute_share
+    linear = linear_layers(layers, c.model.hidden, strategy, rank_tokens)
+    operators = [operators_of(linear, part="matmul", runs=share, recomputed=recomputed)]
+    if trained:
+        operators.append(
+            operators_of(linear.input_gradient, part="matmul", runs=share, direction="backward")
+        )
+        operators.append(
+            operators_of(linear.weight_gradient, part="matmul", runs=share, direction="weights")
+        )
+    operators += _attention_of_layer(layers, c, tokens, share, trained)
+    # The stack's kernels move `elementwise_traffic` times the bytes of Megatron-LM's fusions in `elementwise_kernels` times as many.
+    stack = c.system.stack
+    size, number = stack.elementwise_traffic / stack.elementwise_kernels, stack.elementwise_kernels
+    for backward in (False, True) if trained else (False,):
+        kernels = elementwise_kernels(layers, c.model, strategy, rank_tokens, backward=backward) * size
+        operators.append(
+            operators_of(
+                kernels,
+                part="elementwise",
+                runs=share * number,
+                recomputed=0.0 if backward else recomputed * number,
+                direction="backward" if backward else "forward",
+            )
+        )
+    return operators
+
+
+def _attention_of_layer(
+    layers: Layers, c: Configuration, tokens: TokenPass, share: Scalar, trained: bool
+) -> list[Operators]:
+    """The operators of a layer's attention core, or of the recurrence in its place.
+
+    Selective recomputation repeats the forward pass of the core where scores are stored; FlashAttention's backward kernel
+    recomputes them by itself. A recurrence counts as the core of its layers, and keeps what it wrote under FlashAttention.
+    """
+    strategy = c.strategy
+    repeated = strategy.recompute.full + strategy.recompute.selective * strategy.attention.standard
+    recomputed = share * strategy.recompute_share * repeated
+    directions = ("forward", "backward") if trained else ("forward",)
+    if layers.recurrence is None:
+        return attention_operators(
+            attention_core(layers, strategy, tokens),
+            strategy.attention,
+            Weights(np.eye(2)[int(tokens.generating)], FUSED_KERNELS),
+            element=strategy.activation_width,
+            dropout=layers.dropout.on,
+            runs=share,
+            recomputed=recomputed,
+            directions=directions,
+        )
+    return [
+        operators_of(
+            recurrence_kernels(layers, strategy, tokens, backward=direction == "backward"),
+            part="attention",
+            runs=share,
+            recomputed=recomputed if direction == "forward" else 0.0,
+            direction=direction,
+        )
+        for direction in directions
+    ]
+
+
+def attention_operators(
+    core: AttentionCore,
+    attention: Weights,
+    fused: Weights,
+    *,
+    element: Scalar,
+    dropout: Scalar,
+    runs: Scalar | float = 1.0,
+    recomputed: Scalar | float = 0.0,
+    directions: Iterable[str] = ("forward",),
+) -> list[Operators]:
+    """The operators of one attention core, by weights over how it is computed; those without weight are left out.
+
+    - `attention`: weights over standard attention, which writes its scores to memory, and fused kernels ("flash").
+    - `fused`: weights over `FUSED_KERNELS`, for fused attention's forward pass; its backward pass has one kernel.
+    - `element`: bytes of an activation; `dropout`: weight of dropout on the scores.
+    - `runs`, `recomputed`, `directions`: see `Operators`.
+    """
+    operators: list[Operators] = []
+    for direction in directions:
+        backward = direction == "backward"
+        again = jnp.zeros_like(core.heads) if backward else recomputed
+        if attention.possible("standard"):
+            products = core.products
+            tables = [products.input_gradient, products.weight_gradient] if backward else [products]
+            tables.append(core.softmax(element, dropout, backward=backward))
+            operators += [
+                operators_of(
+                    table,
+                    part="attention",
+                    runs=attention.standard * runs,
+                    recomputed=attention.standard * again,
+                    direction=direction,
+                )
+                for table in tables
+            ]
+        for kernel in ("context",) if backward else FUSED_KERNELS:
+            if attention.possible("flash") and (backward or fused.possible(kernel)):
+                weight = attention.flash if backward else attention.flash * fused[kernel]
+                operators.append(
+                    operators_of(
+                        dataclasses.replace(core, backward=jnp.full_like(core.heads, backward)),
+                        part="attention",
+                        runs=weight * runs,
+                        recomputed=weight * again,
+                        direction=direction,
+                        kernel=f"{kernel} attention",
+                        names=("attention core, backward" if backward else "attention core",),
+                    )
+                )
+    return operators
+
+
+def _training_head(c: Configuration) -> list[Operators]:
+    """The vocabulary projection and the loss for one micro-batch, once for the model and once for each further token predicted.
+
+    A module of multi-token prediction projects the residual stream and the next token's embedding together to the width of the
+    model (DeepSeek-V3, arXiv 2412.19437 §2.2); its layer counts with the model's own layers.
+    """
+    model, strategy = c.model, c.strategy
+    products = [(vocabulary_projection(model, strategy.tp, strategy.tokens), 1 + model.mtp_layers)]
+    if not absent(model.mtp_layers):
+        size = (strategy.tokens, model.hidden / strategy.tp, 2 * model.hidden, 1.0)
+        products.append((Gemms.table({"multi-token prediction projection": size}), model.mtp_layers))
+    operators = [
+        operators_of(table, part="head", per="micro-batch", runs=runs, direction=direction)
+        for projection, runs in products
+        for table, direction in (
+            (projection, "forward"),
+            (projection.input_gradient, "backward"),
+            (projection.weight_gradient, "weights"),
+        )
+    ]
+    loss = Streams.table({"loss": LOSS_BYTES * strategy.tokens * model.vocabulary / strategy.tp})
+    return [*operators, operators_of(loss, part="head", per="micro-batch", runs=1 + model.mtp_layers)]
+
+
+def _optimizer(c: Configuration, owned_parameters: Scalar) -> Operators:
+    """Adam's update of the parameters that a device owns and does not leave to its host.
+
+    It reads gradients for their norm and for the update, reads and writes the optimizer state, and writes weights.
+    """
+    strategy = c.strategy
+    moved = 2 * width(strategy.gradient_precision) + 2 * strategy.optimizer_bytes + strategy.kept_weight_width
+    updated = owned_parameters * (1 - strategy.offload_optimizer)
+    return operators_of(Streams.table({"optimizer update": updated * moved}), part="optimizer", per="step")

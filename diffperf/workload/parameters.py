@@ -1,0 +1,92 @@
+"""The parameters that one device holds, and how they are shared between the ranks that would hold the same."""
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from diffperf.quantity import Scalar
+from diffperf.relax import Relaxation, larger
+from diffperf.workload.model import Model
+from diffperf.workload.strategy import Strategy
+
+_ZERO_STAGES = ("0", "1", "2", "3")
+
+
+class StageParameters(eqx.Module):
+    """Parameters on one device, by how many ranks hold the same."""
+
+    dense: Scalar  # held by every context- and data-parallel rank
+    experts: Scalar  # held by fewer ranks, as experts are split over some of them
+
+    @property
+    def total(self) -> Scalar:
+        return self.dense + self.experts
+
+    def weighted(self, dense: Scalar, experts: Scalar) -> Scalar:
+        """The parameters, each kind times a number of its own."""
+        return self.dense * dense + self.experts * experts
+
+
+def one_stage(strategy: Strategy, relax: Relaxation) -> Scalar:
+    """1 where there is no pipeline, 0 from two stages on."""
+    return 1 - relax.minimum(strategy.pp - 1, 1.0)
+
+
+def parameters_of_layers(
+    model: Model, strategy: Strategy, layers: Scalar, embeddings: Scalar, heads: Scalar
+) -> StageParameters:
+    """Parameters of some average layers, input embeddings and vocabulary projections on one device.
+
+    Modules of multi-token prediction lie beside the vocabulary projection: each is a projection and a layer of the last kind
+    (DeepSeek-V3, arXiv 2412.19437 §2.2), and shares the embeddings.
+    """
+    share = layers / model.depth
+    dense = share * sum(kind.count * kind.dense_parameters(model.hidden) for kind in model.layers)
+    routed = share * sum(kind.count * kind.routed_parameters(model.hidden) for kind in model.layers)
+    last, modules = model.layers[-1], heads * model.mtp_layers
+    prediction = 2 * model.hidden**2 + last.dense_parameters(model.hidden)
+    tables = (embeddings + heads) * model.embedding_parameters
+    positions = embeddings * model.learned_positions * model.hidden
+    routed = routed + modules * last.routed_parameters(model.hidden)
+    return StageParameters(
+        dense=(dense + tables + modules * prediction) / strategy.tp + positions,
+        experts=routed / (strategy.experts_tp * strategy.ep),
+    )
+
+
+def stage_parameters(model: Model, strategy: Strategy, relax: Relaxation) -> StageParameters:
+    """Parameters on one device of the fullest stage: its layers, and the embeddings where the pipeline begins or ends.
+
+    With one stage a tied embedding is stored once; with more, the first and the last stage hold a copy each.
+    """
+    alone = one_stage(strategy, relax)
+    return parameters_of_layers(
+        model,
+        strategy,
+        layers=model.depth / strategy.pp,
+        embeddings=jnp.ones_like(alone),
+        heads=alone * model.tied_embeddings.off,
+    )
+
+
+def zero_ranks(strategy: Strategy, replicas: Scalar, relax: Relaxation) -> Scalar:
+    """How many of the ranks that hold the same parameters share them: all, or as many as hybrid sharding says."""
+    within_group = relax.minimum(strategy.zero_ranks, replicas)
+    return larger(jnp.where(strategy.zero_ranks > 0, within_group, replicas), 1.0)
+
+
+def kept_share(strategy: Strategy, stage: int, ranks: Scalar) -> Scalar:
+    """The share that a rank keeps of what ZeRO shards from a stage on (arXiv 1910.02054 §5).
+
+    Stage 1 shards the optimizer state, stage 2 gradients too, stage 3 weights too.
+    """
+    sharded = sum(strategy.zero[name] for name in _ZERO_STAGES[stage:])
+    return 1 - sharded * (1 - 1 / ranks)
+
+
+def owned_parameters(strategy: Strategy, parameters: StageParameters, relax: Relaxation) -> Scalar:
+    """Parameters that a device updates: those whose optimizer state it keeps."""
+    dense, experts = (
+        kept_share(strategy, 1, zero_ranks(strategy, replicas, relax))
+        for replicas in (strategy.replicas, strategy.expert_replicas)
+    )
+    return parameters.weighted(dense, experts)
