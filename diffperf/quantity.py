@@ -123,7 +123,7 @@ def quantity(
     doc: str,
     *,
     bounds: tuple[float, float],
-    default: float = dataclasses.MISSING,
+    default: Any = dataclasses.MISSING,
     log: bool | None = None,
     integer: bool = False,
     kind: str = "input",
@@ -143,7 +143,7 @@ def output(unit: str, doc: str, *, table: str = "") -> Any:
     return eqx.field(metadata={"quantity": declared})
 
 
-def choice(*alternatives: str, doc: str, default: str = dataclasses.MISSING) -> Any:
+def choice(*alternatives: str, doc: str, default: Any = dataclasses.MISSING) -> Any:
     """Declares weights over named alternatives: a name, {name: weight}, or an array of weights."""
     declared = Choice(alternatives, doc)
 
@@ -159,12 +159,12 @@ def choice(*alternatives: str, doc: str, default: str = dataclasses.MISSING) -> 
     return eqx.field(default=default, converter=weights, metadata={"choice": declared})
 
 
-def switch(doc: str, *, default: bool = dataclasses.MISSING) -> Any:
+def switch(doc: str, *, default: Any = dataclasses.MISSING) -> Any:
     """Declares a yes/no choice, as weights over ("off", "on")."""
     return choice("off", "on", doc=doc, default=default)
 
 
-def label(doc: str, default: str = dataclasses.MISSING) -> Any:
+def label(doc: str, default: Any = dataclasses.MISSING) -> Any:
     """Declares a name that is shown to people and ignored by compiled programs."""
     return eqx.field(static=True, converter=Label, default=default, metadata={"label": doc})
 
