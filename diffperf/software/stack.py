@@ -1,5 +1,7 @@
 """What the software brings: launches, fusions, overlap, what it keeps in memory beside what a model needs."""
 
+from typing import Any
+
 import equinox as eqx
 
 from diffperf.quantity import Label, Scalar, Weights, label, quantity, switch
@@ -143,3 +145,12 @@ class Stack(eqx.Module):
     gradient_overlap: Weights = switch(
         "measured runs that used it reduced gradients under the backward pass", default=True
     )
+
+    @classmethod
+    def complete(cls, table: dict[str, Any]) -> dict[str, Any]:
+        """The fields that a stack's file gives.
+
+        The key `measured` is no field: it says what tables of measurements call the software, for
+        `diffperf.explore.measured.names`.
+        """
+        return {key: value for key, value in table.items() if key != "measured"}
