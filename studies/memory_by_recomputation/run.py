@@ -295,7 +295,7 @@ def sharding_table(system: System) -> Table:
     }
     published = {row["name"]: row for row in read_rows(HERE / "published_zero.csv")}
     rows = [sharding_row(result, published.get(result["sharding"])) for result in evaluate_shardings(system)]
-    title = f"GB of states of 7.5B parameters (Ψ) on {RANKS} ranks, and parameters that a rank sends in a step"
+    title = f"GB of states of 7.5B parameters (Ψ) on {RANKS} ranks; parameters that a rank sends in a step"
     return Table("zero", title, columns, rows)
 
 
