@@ -56,10 +56,9 @@ def sweep(
         with progress(f"sweeping {declared.size:,} points", declared.size) as advance:
             result = run_sweep(declared, path, dtype=np.float64 if double else np.float32, progress=advance)
     except KeyboardInterrupt:
-        kept = len(list(parts_folder(path).glob("*.arrow")))
-        raise Interrupted(
-            f"interrupted: {kept} chunks are kept in {parts_folder(path)}; run the same command again to go on"
-        ) from None
+        folder = parts_folder(path)
+        kept = f"{len(list(folder.glob('*.arrow')))} chunks are kept in {folder}"
+        raise Interrupted(f"interrupted: {kept}; run the same command again to go on") from None
 
     console(json_file).print(*describe_sweep(declared, result), sep="\n", soft_wrap=True)
     write_json(sweep_json(declared, result), json_file)
@@ -70,9 +69,10 @@ def sweep(
 def describe_sweep(space: Space, result: SweepResult) -> list[Any]:
     """How many points were estimated, how fast, and the best of them, or why there are none; as lines and
     tables."""
+    inputs, counts = space.inputs, f"{result.points:,} points: {result.feasible:,} possible layouts"
     lines = [
-        f"[bold]{space.name}: {space.inputs.model.name} {space.phase} on {space.inputs.system.name}[/bold]",
-        f"{result.points:,} points: {result.feasible:,} possible layouts, {result.fitting:,} of them fit memory",
+        f"[bold]{space.name}: {inputs.model.name} {space.phase} on {inputs.system.name}[/bold]",
+        f"{counts}, {result.fitting:,} of them fit memory",
         describe_speed(result),
     ]
     if not result.feasible:
@@ -140,7 +140,7 @@ def plot_sweep(space: Space, result: SweepResult, file: Path) -> None:
     rows = rows.take(np.flatnonzero(rows["feasible"].to_numpy()))
     rows = rows.take(np.arange(0, rows.num_rows, max(1, rows.num_rows // _MOST_PLOTTED)))
     x, y = (
-        (rows[path].to_numpy(), space.outputs[path], path.replace(".", " "))
+        plots.Column(rows[path].to_numpy(), space.outputs[path], path.replace(".", " "))
         for path in (across, space.rank_by)
     )
     first = result.best.slice(0, 1).to_pylist()

@@ -58,5 +58,5 @@ def attention_format(precision: Weights, kv_precision: Weights) -> Weights:
 
 
 def _indicator(*names: str) -> np.ndarray:
-    """1 for these formats, 0 for the others."""
-    return np.isin(PRECISIONS, names).astype(float)
+    """1 for these formats, 0 for the others; whole numbers, which leave the precision of weights as it is."""
+    return np.isin(PRECISIONS, names).astype(int)
