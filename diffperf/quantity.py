@@ -62,6 +62,10 @@ class Weights(eqx.Module):
         numbers = [values[name] for name in self.alternatives]
         return jnp.sum(self.array * jnp.asarray(numbers, self.array.dtype), axis=-1)
 
+    def likeliest(self) -> str:
+        """The name of the alternative with the most weight, for concrete weights without a batch axis."""
+        return self.alternatives[int(np.argmax(np.asarray(self.array)))]
+
     def possible(self, *names: str) -> bool:
         """Whether any of these alternatives may have weight.
 

@@ -6,6 +6,7 @@ from diffperf.errors import ARGUMENTS, ConfigError
 from diffperf.hardware.system import System
 from diffperf.load.builder import Builder
 from diffperf.quantity import replace
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.rules import first_violation
 from diffperf.workload.strategy import Strategy
@@ -27,6 +28,6 @@ def check(
     model: Model, system: System, strategy: Strategy, phase: str = "training", file: str = ARGUMENTS
 ) -> None:
     """Raises `ConfigError` when a rule of the phase refuses the strategy (see `diffperf.workload.rules`)."""
-    violation = first_violation(model, system, strategy, phase)
+    violation = first_violation(Configuration(model, system, strategy), phase)
     if violation is not None:
         raise ConfigError(file, *violation)

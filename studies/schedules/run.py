@@ -21,6 +21,7 @@ import diffperf as dp
 from diffperf.estimate.training import TrainingReport
 from diffperf.quantity import replace
 from diffperf.report.plots import BLUE, GREY, ORANGE, RED
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.rules import feasible
 from diffperf.workload.strategy import Strategy
 
@@ -124,7 +125,7 @@ def evaluate() -> list[Case]:
             {"schedule": schedule, "virtual_stages": chunks, "pp": stages, "global_batch": micro_batches},
         )
         devices = replace(system, {"n_devices": TENSOR_PARALLEL * stages})
-        return dp.training_step(model, devices, strategy), feasible(model, devices, strategy)
+        return dp.training_step(model, devices, strategy), feasible(Configuration(model, devices, strategy))
 
     schedules, stages, micro_batches = zip(*combinations, strict=True)
     results = evaluate_cases(
