@@ -221,7 +221,7 @@ def test_sweep_writes_prints_and_plots(run, tmp_path):
 
 def test_an_interrupted_sweep_says_how_to_go_on(run, tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(SPACE)
-    monkeypatch.setattr(sweep_module._Best, "see", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(sweep_module._BestRows, "add", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     result = run("sweep mine.toml")
     assert result.exit_code == 130
     assert result.stderr.count("\n") == 1
