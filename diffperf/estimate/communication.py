@@ -139,7 +139,7 @@ def communication(
         visited = sum(kind.count * kind.mixture.experts_per_token for kind in mixtures) / sum(
             kind.count for kind in mixtures
         )
-        apart_experts, once = apart["tp"] * strategy.experts_tp, system.stack.dispatch_once
+        apart_experts, once = apart["tp"] * strategy.experts_tp, system.stack.routed_once_per_domain
         requests["dispatch"] = Request(Group.all_to_all, strategy.ep, apart_experts, volume, visited, once)
         requests["gather"] = Request(
             Group.all_gather, strategy.experts_tp, apart["tp"], volume * strategy.experts_tp

@@ -260,7 +260,7 @@ def _launches(
     many tokens are routed to each expert; experts of a set capacity do not ask."""
     stack = system.stack
     stalls = told.leaves * relax.minimum(strategy.tp - 1, 1.0) * strategy.tp * stack.rank_stall
-    return stack.dispatch + stalls, jnp.where(
+    return stack.host_launch + stalls, jnp.where(
         strategy.capacity_factor > 0, 0.0, model.routed_share * stack.routing_wait
     )
 
