@@ -1,14 +1,20 @@
-"""The one error a user sees: which file and key, what was found, what was expected, what to change."""
+"""The one error that users see: which file and key, what was found and expected there, and what to change."""
+
+import difflib
+from collections.abc import Sequence
+
+ARGUMENTS = "arguments"  # named in place of a file where input comes from the arguments of a Python function
 
 
 class ConfigError(ValueError):
-    """Bad input, told in one line.
+    """Input that cannot be used, described in one line.
 
     **Arguments:**
 
-    - `file`: the file (or "command line") the input came from.
-    - `key`: dotted path of the offending key, such as `accelerator.memory.hbm.bandwidth`.
-    - `found`, `expected`: what stands there, and what should.
+    - `file`: where the input came from: a file, "command line", or "arguments" of a Python function.
+    - `key`: the dotted path of the offending key, such as `accelerator.memory.hbm.bandwidth`; empty for the
+      file itself.
+    - `found`, `expected`: what stands there, and what should stand there.
     - `remedy`: what the user changes to go on.
     """
 
@@ -18,12 +24,8 @@ class ConfigError(ValueError):
         super().__init__(" ".join(f"{where}: found {found}; expected {expected}; {remedy}".split()))
 
 
-def did_you_mean(word: str, known: list[str] | tuple[str, ...]) -> str:
-    """The nearest known word as a hint, else the list of known words."""
-    import difflib
-
-    near = difflib.get_close_matches(word.lower(), [k.lower() for k in known], n=1, cutoff=0.6)
-    if near:
-        match = next(k for k in known if k.lower() == near[0])
-        return f'did you mean "{match}"?'
-    return "known: " + ", ".join(known)
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """A hint: the known word that is spelled most like `word`, or all known words where none is similar."""
+    by_lower_case = {name.lower(): name for name in reversed(known)}
+    near = difflib.get_close_matches(word.lower(), [name.lower() for name in known], n=1, cutoff=0.6)
+    return f'did you mean "{by_lower_case[near[0]]}"?' if near else "known: " + ", ".join(known)

@@ -1,89 +1,125 @@
 """One declaration for every number and every choice.
 
-A config-born module declares each of its fields once:
+A module that is read from a configuration file declares each of its fields once:
 
     bandwidth: Scalar = quantity("byte/s", "peak sequential bandwidth", bounds=(1e6, 1e16))
-    recompute: Weights = choice("none", "selective", "full", doc="which activations the backward pass computes again")
+    recompute: Weights = choice("none", "full", doc="activations that the backward pass recomputes")
 
-The loader (units, bounds, unknown keys), the command line (options and help), the tables, the sensitivities, co-design's
-bijections and the random designs of the tests all read that declaration.
+The loader (units, bounds, unknown keys), the command line (options and help), the tables, the sensitivities,
+the bijections of a co-design and the random designs of the tests all read that declaration.
 """
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 Scalar = Float[Array, ""]
-
+AnyModule = TypeVar("AnyModule", bound=eqx.Module)
 
 PRIOR_SPREAD = float(np.log(2)) / 2  # two standard deviations are a factor of two
 
 
 class Weights(eqx.Module):
-    """Weights over named alternatives: one-hot for a definite choice, any point of the simplex for a mixed one.
+    """Weights over named alternatives: one-hot for a definite choice, else any point of the simplex.
 
-    The weight of one alternative is read by its name: `strategy.zero["3"]`, or `strategy.recompute.full` where Python
-    allows the name.
+    The weight of an alternative is read by its name: `strategy.zero["3"]`, or `strategy.recompute.full` where
+    Python allows the name. Leading axes of `array`, if there are any, are batch axes.
     """
 
     array: Float[Array, "*batch alternatives"]
     alternatives: tuple[str, ...] = eqx.field(static=True)
 
-    def __getitem__(self, name: str) -> Array:
-        """The weight of one alternative. Raises `KeyError` for a name that is not among them."""
-        if name not in self.alternatives:
-            raise KeyError(f"{name!r} is not one of {', '.join(self.alternatives)}")
-        return self.array[..., self.alternatives.index(name)]
+    def __getitem__(self, name: str) -> Float[Array, "*batch"]:
+        """The weight of the alternative of that name. Raises `KeyError` for a name that is not among them."""
+        return self.array[..., self._position(name)]
 
-    def __getattr__(self, name: str) -> Array:
-        if name.startswith("_") or name in ("array", "alternatives") or name not in self.alternatives:
-            raise AttributeError(f"{type(self).__name__} has no alternative {name!r}")
+    def __getattr__(self, name: str) -> Float[Array, "*batch"]:
+        # Python asks here for whatever the class does not define: for private names, which copying, pickling
+        # and NumPy look up, and for the fields themselves as long as an instance is under construction.
+        if name.startswith("_") or name in ("array", "alternatives"):
+            raise AttributeError(name)
+        if name not in self.alternatives:
+            raise AttributeError(f"{name!r} is not one of {', '.join(self.alternatives)}")
         return self[name]
 
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Concrete weights as a NumPy array, for tables and for code outside compiled programs."""
-        return np.asarray(self.array, dtype)
+        return np.array(self.array, dtype) if copy else np.asarray(self.array, dtype)
 
-    def by_name(self) -> dict[str, Array]:
-        """All weights by name, taken apart in one operation, whose transpose is one operation too."""
+    def by_name(self) -> dict[str, Float[Array, "*batch"]]:
+        """All weights by name, unstacked in one operation, whose transpose is one operation too."""
         return dict(zip(self.alternatives, jnp.unstack(self.array, axis=-1), strict=True))
 
-    def mean(self, values: Mapping[str, float]) -> Array:
-        """The mean of a number that every alternative has, by weight."""
+    def mean(self, values: Mapping[str, float]) -> Float[Array, "*batch"]:
+        """The weighted mean of a number of every alternative. Raises `KeyError` where one is missing."""
         numbers = [values[name] for name in self.alternatives]
         return jnp.sum(self.array * jnp.asarray(numbers, self.array.dtype), axis=-1)
 
+    def likeliest(self) -> str:
+        """The name of the alternative with the most weight, for concrete weights without a batch axis."""
+        return self.alternatives[int(np.argmax(np.asarray(self.array)))]
+
     def possible(self, *names: str) -> bool:
-        """Whether any of these alternatives may have weight: not where the weights are concrete and all of theirs are 0."""
-        if isinstance(self.array, jax.core.Tracer):
-            return True
-        return any(bool(np.any(np.asarray(self[name]) != 0.0)) for name in names)
+        """Whether any of these alternatives may have weight.
+
+        Traced weights may have any value, so the answer is no only where all of the named weights are
+        concrete and 0.
+
+        **Raises:** `KeyError` for a name that is not an alternative.
+        """
+        positions = [self._position(name) for name in names]
+        # NumPy reads concrete weights even while JAX traces a program around them.
+        return is_traced(self.array) or bool(np.any(np.asarray(self.array)[..., positions] != 0.0))
+
+    def _position(self, name: str) -> int:
+        if name not in self.alternatives:
+            raise KeyError(f"{name!r} is not one of {', '.join(self.alternatives)}")
+        return self.alternatives.index(name)
+
+
+# Names that an alternative cannot have, because attributes of these names are something else.
+_RESERVED = {name for name in (*dir(Weights), *Weights.__annotations__) if not name.startswith("_")}
+
+
+def is_traced(value: Any) -> bool:
+    """Whether `value` stands for an array in a program that JAX is tracing, and so has no numbers yet."""
+    return isinstance(value, Tracer)
 
 
 @dataclasses.dataclass(frozen=True)
 class Quantity:
-    """What is known of a numeric field. `bounds` is the documented range: inside it every estimate is finite."""
+    """The declaration of a numeric field.
+
+    - bounds: the documented range; inside it every estimate is finite.
+    - log: the field spans decades, so it is sampled, searched and plotted on a logarithmic scale.
+    - integer: the field is a whole number in the real world; the estimator takes it as real.
+    - kind: "input", "price" (an input of the cost) or "output" (a field of a report).
+    - calibratable: an efficiency, overhead or latency that a calibration fits unless told otherwise.
+    - prior_spread: standard deviation of the log of a configured value, before any measurement.
+    - table: for a part of a report's time, the kind of table of measurements that shows how well it is known.
+    """
 
     unit: str
     doc: str
     bounds: tuple[float, float]
-    log: bool  # spans decades: sampled, searched and plotted on a logarithmic scale
-    integer: bool  # whole in the real world; real to the estimator
-    kind: str  # "input", "price" (a cost input) or "output" (a field of a report)
-    calibratable: bool = False  # an efficiency, overhead or latency that a calibration fits to measurements unless told otherwise
-    prior_spread: float = PRIOR_SPREAD  # how uncertain a configured value is before any measurement: standard deviation of its log
-    table: str = ""  # of a report's part of the time: the kind of table that measures it
+    log: bool
+    integer: bool
+    kind: str
+    calibratable: bool = False
+    prior_spread: float = PRIOR_SPREAD
+    table: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What is known of a field that weighs alternatives."""
+    """The declaration of a field that weighs alternatives."""
 
     alternatives: tuple[str, ...]
     doc: str
@@ -94,27 +130,46 @@ class Choice:
             name = "on" if name else "off"
         return np.eye(len(self.alternatives))[self.alternatives.index(str(name))]
 
+    def weights(self, value: Any) -> Weights:
+        """`Weights` from the name of an alternative, from {name: weight}, or from an array of weights.
+
+        **Raises:** `ValueError` for a name that is not an alternative, or for weights over other
+        alternatives.
+        """
+        if isinstance(value, Weights):
+            if value.alternatives != self.alternatives:
+                raise ValueError(
+                    f"weights over {value.alternatives}; expected weights over {self.alternatives}"
+                )
+            value = value.array
+        elif isinstance(value, str | bool | int):
+            value = self.one_hot(value)
+        elif isinstance(value, dict):
+            value = sum(weight * self.one_hot(name) for name, weight in value.items())
+        return Weights(real(value), self.alternatives)
+
 
 class Label:
-    """A name carried by a module without telling compiled programs apart: an A100 and an H100 share one trace."""
+    """A name that a module carries and compiled programs ignore: an A100 and an H100 share one trace."""
 
     def __init__(self, text: object = ""):
         self.text = str(text)
 
-    def __eq__(self, other):
+    # All labels are equal, so that modules which differ in their labels alone have one tree structure.
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Label)
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(Label)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.text
 
     __repr__ = __str__
 
 
 def real(value: Any) -> Array:
-    """A strongly typed float array: a plain Python float would be static, a weakly typed one would retrace."""
+    """A strongly typed float array: a Python float would be static, a weakly typed array retraced."""
     return jnp.asarray(value, dtype=float)
 
 
@@ -123,58 +178,73 @@ def quantity(
     doc: str,
     *,
     bounds: tuple[float, float],
-    default: float = dataclasses.MISSING,
+    default: Any = dataclasses.MISSING,
     log: bool | None = None,
     integer: bool = False,
     kind: str = "input",
     calibratable: bool = False,
     prior_spread: float = PRIOR_SPREAD,
 ) -> Any:
-    """Declares a numeric field in internal units (SI, with byte, FLOP, mm² and USD)."""
+    """Declares a numeric field in internal units (SI, with byte, FLOP, mm² and USD).
+
+    `doc` is a noun phrase that is clear without its neighbours: help, tables and errors show it alone. The
+    scale is logarithmic unless `log` says otherwise or `bounds` include 0.
+    """
     declared = Quantity(
-        unit, doc, bounds, bounds[0] > 0 if log is None else log, integer, kind, calibratable, prior_spread
+        unit=unit,
+        doc=doc,
+        bounds=bounds,
+        log=bounds[0] > 0 if log is None else log,
+        integer=integer,
+        kind=kind,
+        calibratable=calibratable,
+        prior_spread=prior_spread,
     )
     return eqx.field(default=default, converter=real, metadata={"quantity": declared})
 
 
 def output(unit: str, doc: str, *, table: str = "") -> Any:
-    """Declares a numeric field of a result; `table` is the kind of table of measurements that tells how well it is known."""
-    declared = Quantity(unit, doc, (-np.inf, np.inf), False, False, "output", table=table)
+    """Declares a numeric field of a report; `table` names the measurements that show how well it is known."""
+    declared = Quantity(
+        unit=unit, doc=doc, bounds=(-np.inf, np.inf), log=False, integer=False, kind="output", table=table
+    )
     return eqx.field(metadata={"quantity": declared})
 
 
-def choice(*alternatives: str, doc: str, default: str = dataclasses.MISSING) -> Any:
+def choice(*alternatives: str, doc: str, default: Any = dataclasses.MISSING) -> Any:
     """Declares weights over named alternatives: a name, {name: weight}, or an array of weights."""
+    if reserved := _RESERVED.intersection(alternatives):
+        raise ValueError(f"an alternative cannot be called {', '.join(sorted(reserved))}")
     declared = Choice(alternatives, doc)
-
-    def weights(value):
-        if isinstance(value, Weights):
-            value = value.array
-        elif isinstance(value, str | bool | int):
-            value = declared.one_hot(value)
-        elif isinstance(value, dict):
-            value = sum(weight * declared.one_hot(name) for name, weight in value.items())
-        return Weights(real(value), alternatives)
-
-    return eqx.field(default=default, converter=weights, metadata={"choice": declared})
+    return eqx.field(default=default, converter=declared.weights, metadata={"choice": declared})
 
 
-def switch(doc: str, *, default: bool = dataclasses.MISSING) -> Any:
+def switch(doc: str, *, default: Any = dataclasses.MISSING) -> Any:
     """Declares a yes/no choice, as weights over ("off", "on")."""
     return choice("off", "on", doc=doc, default=default)
 
 
-def label(doc: str, default: str = dataclasses.MISSING) -> Any:
+def label(doc: str, default: Any = dataclasses.MISSING) -> Any:
     """Declares a name that is shown to people and ignored by compiled programs."""
     return eqx.field(static=True, converter=Label, default=default, metadata={"label": doc})
 
 
+@dataclass_transform(field_specifiers=(quantity, output, choice, switch, label, eqx.field))
+class _DeclaredType(type(eqx.Module)):
+    """The type of `Declared`: from it type checkers know which fields have a default."""
+
+
+class Declared(eqx.Module, metaclass=_DeclaredType):
+    """A module whose fields are declared with `quantity`, `output`, `choice`, `switch` and `label`."""
+
+
 def declaration(field: dataclasses.Field) -> Quantity | Choice | None:
+    """The declaration of a field of numbers or weights, `None` for a label or a nested module."""
     return field.metadata.get("quantity") or field.metadata.get("choice")
 
 
 def segment(child: Any, index: int) -> str:
-    """How a member of a tuple of modules is named in a path: by its label, else by its position."""
+    """The name of a member of a tuple of modules in a path: its label, else its position."""
     return str(child.name) if hasattr(child, "name") else str(index)
 
 
@@ -195,9 +265,10 @@ def walk(module: eqx.Module, prefix: str = "") -> Iterator[tuple[str, Quantity |
 def locate(module: eqx.Module, path: str) -> tuple[Any, Quantity | Choice | None]:
     """The value at a dotted path and its declaration; a module of parts that add up also has its `total`.
 
-    **Raises:** `KeyError((known names, missing name))` for a path that is not there.
+    **Raises:** `KeyError((known names, missing name))` for a path that does not exist.
     """
-    declared, node = None, module
+    declared: Quantity | Choice | None = None
+    node: Any = module
     for name in path.split("."):
         if isinstance(node, tuple):
             known = [segment(child, index) for index, child in enumerate(node)]
@@ -206,9 +277,11 @@ def locate(module: eqx.Module, path: str) -> tuple[Any, Quantity | Choice | None
             node, declared = node[known.index(name)], None
         elif isinstance(node, eqx.Module):
             fields = {field.name: field for field in dataclasses.fields(node)}
-            if name == "total" and isinstance(getattr(type(node), "total", None), property):
-                part = next(d for d in map(declaration, fields.values()) if d is not None)
-                node, declared = node.total, dataclasses.replace(part, doc="total")
+            total = getattr(type(node), "total", None)
+            if name == "total" and isinstance(total, property):
+                # A total is of the unit and kind of its parts.
+                part = next(part for part in map(declaration, fields.values()) if part is not None)
+                node, declared = total.__get__(node), dataclasses.replace(part, doc="total")
                 continue
             if name not in fields:
                 raise KeyError((list(fields), name))
@@ -218,29 +291,20 @@ def locate(module: eqx.Module, path: str) -> tuple[Any, Quantity | Choice | None
     return node, declared
 
 
-def replace(module: eqx.Module, values: dict[str, Any]) -> eqx.Module:
-    """The module with the leaves at the given dotted paths replaced; values may be traced.
+def replace(module: AnyModule, values: Mapping[str, Any]) -> AnyModule:
+    """The module with other numbers, arrays or weights at the given dotted paths; all of them may be traced.
 
-    **Raises:** `KeyError((known names, missing name))` for a path that is not there.
+    **Raises:** `KeyError((known names, missing name))` for a path that does not exist.
     """
-    paths = list(values)
-    for path in paths:
-        locate(module, path)
-
-    def like(leaf: Any, value: Any) -> Any:
-        if isinstance(leaf, Weights):
-            return Weights(real(value.array if isinstance(value, Weights) else value), leaf.alternatives)
-        return real(value)
-
-    return eqx.tree_at(
-        lambda tree: [locate(tree, path)[0] for path in paths],
-        module,
-        [like(locate(module, path)[0], values[path]) for path in paths],
-    )
+    replacements = []
+    for path, value in values.items():
+        _, declared = locate(module, path)
+        replacements.append(declared.weights(value) if isinstance(declared, Choice) else real(value))
+    return eqx.tree_at(lambda tree: [locate(tree, path)[0] for path in values], module, replacements)
 
 
 def numeric(module: eqx.Module, kind: str | None = None) -> dict[str, tuple[Quantity, Any]]:
-    """The numeric inputs of a module by path, those of one kind if asked."""
+    """The declaration and value of every numeric field of a module by path, or of those of one kind."""
     return {
         path: (declared, value)
         for path, declared, value in walk(module)
@@ -249,13 +313,16 @@ def numeric(module: eqx.Module, kind: str | None = None) -> dict[str, tuple[Quan
 
 
 def as_float64(tree: Any) -> Any:
-    """The same tree with float64 leaves (needs jax's x64 mode)."""
+    """The same tree with float64 leaves (needs the x64 mode of JAX)."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=jnp.float64), tree)
 
 
 def split(tree: Any, sizes: Iterable[int], axis: int = 0) -> list[Any]:
-    """A tree of arrays as trees of consecutive parts of an axis. One operation a leaf, whose transpose is one too: slices would
-    each leave a padding and an addition in a gradient."""
+    """A tree of arrays as trees of consecutive parts of an axis, of the given sizes.
+
+    Every leaf takes one operation, whose transpose is one operation too; slices would each leave a padding
+    and an addition in a gradient.
+    """
     leaves, structure = jax.tree.flatten(tree)
     ends = np.cumsum(list(sizes))[:-1]
     return [

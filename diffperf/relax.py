@@ -1,15 +1,16 @@
 """How max, min, ceil, step and choice are evaluated: exactly, or smoothly with a sharpness.
 
-The estimator is written once against `Relaxation`; passing `Exact()` gives the number to report, `Smooth(sharpness)` the
-differentiable surrogate whose sharpness is a traced number, so annealing never recompiles. Quantities to compare are
-nonnegative, which lets the smooth maximum be a p-norm: free of any scale, an upper bound, and within n^(1/p) of exact.
+The estimator is written once against `Relaxation`; passing `Exact()` gives the number to report,
+`Smooth(sharpness)` the differentiable surrogate whose sharpness is a traced number, so annealing never
+recompiles. Quantities to compare are nonnegative, which lets the smooth maximum be a p-norm: free of any
+scale, an upper bound, and within n^(1/p) of the exact one for n values.
 """
 
 import abc
 import functools
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -17,113 +18,124 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from diffperf.quantity import Weights, real
+from diffperf.quantity import Weights, is_traced, real
 
-_TINY = (
-    1e-30  # below every time, byte count and price of the documented ranges, above float32's smallest normal
-)
-
-
-def positive(x: Array) -> Array:
-    """`x` where it is safe to divide by or take the logarithm of, with a zero gradient where it is not (double-where)."""
-    return jnp.where(x > _TINY, x, _TINY)
+# Below every time, byte count and price of the documented ranges, above the smallest normal number of float32
+# (1.2e-38).
+TINY = 1e-30
+# A term this far below the largest changes a p-norm by at most this share of it (at p = 1).
+_LEAST_RATIO = 1e-12
 
 
-def larger(x: Array, y: Array | float) -> Array:
-    """The exact maximum; at a tie the slope of `x`. `jnp.maximum` halves it there, by divisions that every program pays for."""
+def positive(x: Array | float) -> Array:
+    """`x`, at least `TINY`: safe to divide by and to take the logarithm of; the slope is 0 at that floor.
+
+    The other half of a double-where: `where(x > 0, log(x), 0)` has the gradient 0 · ∞ = NaN at 0, because the
+    branch that is not taken is differentiated too. `log(positive(x))` never sees the dangerous value.
+    """
+    return jnp.where(x > TINY, x, TINY)
+
+
+def larger(x: Array | float, y: Array | float) -> Array:
+    """The exact maximum of two; at a tie it has the slope of `x`.
+
+    `jnp.maximum` halves the slope between the two at a tie, by divisions that every program pays for.
+    """
     return jnp.where(x >= y, x, y)
 
 
-def smaller(x: Array, y: Array | float) -> Array:
-    """The exact minimum, as `larger`."""
+def smaller(x: Array | float, y: Array | float) -> Array:
+    """The exact minimum of two; at a tie it has the slope of `x`."""
     return jnp.where(x <= y, x, y)
 
 
-def largest(values: Array) -> Array:
-    """The exact maximum over the leading axis. `jnp.max` has a slope where values equal it, and where compilers round the same
-    value in two ways none does."""
+def largest(values: Float[Array, "n ..."]) -> Float[Array, "..."]:
+    """The exact maximum over the leading axis; at a tie it has the slope of the first.
+
+    The gradient of `jnp.max` goes to the values that equal the result. Compilers may round a value that is
+    computed twice in two ways, and then no value equals the result and the gradient is lost.
+    """
     return functools.reduce(larger, jnp.unstack(values))
 
 
-def least(values: Array) -> Array:
-    """The exact minimum over the leading axis, as `largest`."""
+def least(values: Float[Array, "n ..."]) -> Float[Array, "..."]:
+    """The exact minimum over the leading axis; at a tie it has the slope of the first."""
     return functools.reduce(smaller, jnp.unstack(values))
 
 
 @jax.custom_jvp
-def inverse(x: Array) -> Array:
+def inverse(x: Array | float) -> Array:
     """1/x, with a derivative made of products.
 
-    A division's own derivative divides twice more, and compilers neither fuse nor share divisions: a rate that many times are
-    products with is inverted once. Not inside a ceil, where 216 · (1/108) is a little more than 2.
+    The derivative of a division divides twice more, and compilers neither fuse nor share divisions: a rate
+    that many amounts of work are divided by is inverted once. Do not use it inside a ceil, where 216 ·
+    (1/108) is a little more than 2.
     """
     return jnp.reciprocal(x)
 
 
 @inverse.defjvp
-def _inverse_jvp(primals, tangents):
+def _inverse_jvp(primals: tuple[Array | float], tangents: tuple[Array | float]) -> tuple[Array, Array]:
+    """d(1/x) = −dx/x², as products with 1/x."""
     (x,), (dx,) = primals, tangents
     y = inverse(x)
     return y, -y * (y * dx)
 
 
 class Relaxation(eqx.Module):
-    """The operations that decide between cases."""
+    """The operations that decide between cases: maximum, minimum, ceil, step."""
 
     @abc.abstractmethod
     def reduce_maximum(self, stacked: Float[Array, "n ..."]) -> Float[Array, "..."]:
-        """max over the leading axis, for values ≥ 0."""
+        """The maximum over the leading axis, for values ≥ 0."""
 
     @abc.abstractmethod
     def reduce_minimum(self, stacked: Float[Array, "n ..."]) -> Float[Array, "..."]:
-        """min over the leading axis, for values ≥ 0."""
+        """The minimum over the leading axis, for values ≥ 0."""
 
     @abc.abstractmethod
     def ceil(self, x: Array) -> Array:
-        """The number of whole units that hold x."""
+        """The number of whole units that hold `x` ≥ 0."""
 
     @abc.abstractmethod
     def step(self, slack: Array) -> Array:
         """1 where the relative slack is ≥ 0, else 0."""
 
-    def maximum(self, *values: Array) -> Array:
-        """max of values ≥ 0, broadcast together."""
+    def maximum(self, *values: Array | float) -> Array:
+        """The maximum of values ≥ 0, broadcast together."""
         return self.reduce_maximum(jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, values))))
 
-    def minimum(self, *values: Array) -> Array:
-        """min of values ≥ 0, broadcast together."""
+    def minimum(self, *values: Array | float) -> Array:
+        """The minimum of values ≥ 0, broadcast together."""
         return self.reduce_minimum(jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, values))))
 
-    def excess(self, demand: Array, supply: Array) -> Array:
-        """What of `demand` is left when `supply` (both ≥ 0) has covered what it can: max(demand − supply, 0)."""
+    def excess(self, demand: Array | float, supply: Array | float) -> Array:
+        """max(demand − supply, 0), the part of `demand` that `supply` does not cover; both are ≥ 0."""
+        # As a maximum of two nonnegative numbers, because a p-norm is not defined for the difference, which
+        # may be negative.
         return self.maximum(demand, supply) - supply
 
 
 class Exact(Relaxation):
     """The true max, min, ceil and step."""
 
-    def reduce_maximum(self, stacked):
+    def reduce_maximum(self, stacked: Float[Array, "n ..."]) -> Float[Array, "..."]:
         return largest(stacked)
 
-    def reduce_minimum(self, stacked):
+    def reduce_minimum(self, stacked: Float[Array, "n ..."]) -> Float[Array, "..."]:
         return least(stacked)
 
-    def maximum(self, *values):
-        result = values[0]
-        for value in values[1:]:
-            result = larger(result, value)
-        return result
+    # Pairwise, without the stacking that a reduction over an axis needs.
+    def maximum(self, *values: Array | float) -> Array:
+        return cast(Array, functools.reduce(larger, values))
 
-    def minimum(self, *values):
-        result = values[0]
-        for value in values[1:]:
-            result = smaller(result, value)
-        return result
+    def minimum(self, *values: Array | float) -> Array:
+        return cast(Array, functools.reduce(smaller, values))
 
-    def ceil(self, x):
+    def ceil(self, x: Array) -> Array:
         return jnp.ceil(x)
 
-    def step(self, slack):
+    def step(self, slack: Array) -> Array:
         return jnp.where(slack >= 0, 1.0, 0.0)
 
 
@@ -138,54 +150,68 @@ class Smooth(Relaxation):
 
     sharpness: Float[Array, ""] = eqx.field(converter=real)
 
-    def reduce_maximum(self, stacked):
+    def reduce_maximum(self, stacked: Float[Array, "n ..."]) -> Float[Array, "..."]:
+        # A p-norm is homogeneous, so any scale gives the same value; dividing by the maximum keeps powers of
+        # p = 500 from overflowing. The gradient with respect to the scale is zero for the same reason, and
+        # stopping it saves its cost.
         scale = positive(jax.lax.stop_gradient(jnp.max(stacked, axis=0)))
-        # Ratios are at most 1; one below 1e-12 cannot matter, and the floor keeps its logarithm finite.
-        return scale * _norm(jnp.maximum(stacked / scale, 1e-12), self.sharpness)
+        # The floor keeps the logarithm of a ratio of 0 finite.
+        return scale * _norm(jnp.maximum(stacked / scale, _LEAST_RATIO), self.sharpness)
 
-    def reduce_minimum(self, stacked):
+    def reduce_minimum(self, stacked: Float[Array, "n ..."]) -> Float[Array, "..."]:
         scale = positive(jax.lax.stop_gradient(jnp.min(stacked, axis=0)))
-        # Ratios are at least 1, unless the minimum is 0: the bounds keep that case finite without touching the others.
-        return scale * _norm(jnp.clip(stacked / scale, 0.999, 1e12), -self.sharpness)
+        # Ratios are at least 1, but for a minimum of 0, whose scale is `TINY` and whose ratios may be 0 or
+        # infinite: the bounds keep that case finite. The lower one is a little below 1, where a clip would
+        # halve the slope of the minimum itself.
+        return scale * _norm(jnp.clip(stacked / scale, 0.999, 1 / _LEAST_RATIO), -self.sharpness)
 
-    def ceil(self, x):
+    def ceil(self, x: Array) -> Array:
+        # A stair from n to n + 1 for x in (n, n + 1]: a smoothstep r²(3 − 2r) over the first 1/sharpness of
+        # it, plus a small slope all the way, without which an optimizer would see flat ground. Both end at
+        # whole numbers, where the stairs meet; the smoothstep starts and ends level, so that the slope is
+        # continuous there too.
         floor = jax.lax.stop_gradient(jnp.floor(x))
         fraction = x - floor
         ramp = jnp.clip(fraction * self.sharpness, 0.0, 1.0)
         slope = 1.0 / (1.0 + self.sharpness)
         return floor + (1.0 - slope) * ramp * ramp * (3.0 - 2.0 * ramp) + slope * fraction
 
-    def step(self, slack):
+    def step(self, slack: Array) -> Array:
         return jax.nn.sigmoid(self.sharpness * slack)
 
 
 def _norm(ratios: Float[Array, "n ..."], p: Float[Array, ""]) -> Float[Array, "..."]:
     """(Σ ratioᵢ^p)^(1/p) over the leading axis, for ratios > 0."""
-    # The largest term is 1, unless all values are 0: the floor keeps that case finite.
-    return jnp.exp(jnp.log(jnp.maximum(jnp.sum(jnp.exp(p * jnp.log(ratios)), axis=0), 0.5)) / p)
+    # Powers as exponentials of logarithms, which are differentiable in p too. The largest term is 1, unless
+    # all values are 0: the floor of 0.5 is never reached otherwise, and keeps the logarithm of that case
+    # finite.
+    powers = jnp.exp(p * jnp.log(ratios))
+    return jnp.exp(jnp.log(jnp.maximum(jnp.sum(powers, axis=0), 0.5)) / p)
 
 
-def absent(count: Float[Array, ""]) -> bool:
-    """Whether there is none of something: its count is concrete, and 0."""
-    return not isinstance(count, jax.core.Tracer) and not np.any(np.asarray(count))
+def absent(count: Array | float) -> bool:
+    """Whether a count is concrete and 0, so that a traced program needs no operations for what it counts."""
+    return not is_traced(count) and not np.any(np.asarray(count))
 
 
 def choose(weights: Weights, alternatives: Mapping[str, Callable[[], Any]]) -> Any:
-    """Σ weight · alternative over PyTrees, by the names of the alternatives; each is a function without arguments.
+    """The weighted sum of alternatives over PyTrees: Σ weight · alternative.
 
-    Where the weights are concrete (closed over rather than traced) only the alternatives with weight are evaluated, so a sweep
-    that fixes a choice does not pay for the others. One function given under several names is evaluated once. Alternatives must
-    be finite: 0 · ∞ is not 0.
+    `alternatives` has a function without arguments for every name that the weights, which have no batch axes,
+    are over. Where the weights are concrete (closed over rather than traced) only the alternatives with
+    weight are evaluated, so a sweep that fixes a choice does not pay for the others. A function given under
+    several names is evaluated once. Alternatives must be finite even without weight: 0 · ∞ is not 0.
 
     **Raises:** `KeyError` where the names are not those that the weights are over.
     """
     if set(alternatives) != set(weights.alternatives):
-        raise KeyError(f"{sorted(alternatives)} given for a choice among {sorted(weights.alternatives)}")
-    weight_of: dict[Callable, Any] = {}
-    for name, weight in _terms(weights).items():
+        expected, names = ", ".join(sorted(weights.alternatives)), ", ".join(sorted(alternatives))
+        raise KeyError(f"functions for {names}; expected one for each of {expected}")
+    weight_of: dict[Callable[[], Any], Any] = {}
+    for name, weight in _weights_to_evaluate(weights).items():
         function = alternatives[name]
         weight_of[function] = weight_of[function] + weight if function in weight_of else weight
-    if len(weight_of) == 1 and not isinstance(weights.array, jax.core.Tracer):
+    if len(weight_of) == 1 and not is_traced(weights.array):
         function, weight = next(iter(weight_of.items()))
         if weight == 1.0:
             return function()
@@ -196,12 +222,9 @@ def choose(weights: Weights, alternatives: Mapping[str, Callable[[], Any]]) -> A
     return jax.tree.map(lambda *leaves: functools.reduce(operator.add, leaves), *terms)
 
 
-def _terms(weights: Weights) -> dict[str, Any]:
-    """The weights that may not be 0, by name: concrete ones as plain numbers."""
-    if isinstance(weights.array, jax.core.Tracer):
+def _weights_to_evaluate(weights: Weights) -> dict[str, Any]:
+    """The weights that may not be 0, by name: traced ones as arrays, concrete ones as plain numbers."""
+    if is_traced(weights.array):
         return weights.by_name()
-    return {
-        name: float(weight)
-        for name, weight in zip(weights.alternatives, np.asarray(weights.array), strict=True)
-        if weight != 0
-    }
+    numbers = zip(weights.alternatives, np.asarray(weights.array), strict=True)
+    return {name: float(weight) for name, weight in numbers if weight != 0}

@@ -1,4 +1,4 @@
-"""What studies share: their options, estimates of many cases in one program, and how tables, figure and finding are published."""
+"""What the studies share: options, estimates of many cases in one program, published tables and figures."""
 
 import argparse
 import contextlib
@@ -6,129 +6,195 @@ import csv
 import dataclasses
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 from rich.console import Console
-from rich.table import Table as Printed
+from rich.table import Table as PrintedTable
 
 import diffperf as dp
+from diffperf.quantity import Choice, declaration
 from diffperf.report import plots
 
-WIDTH = 132  # characters of a line
+LINE_WIDTH = 150  # characters of a printed line
+
+# --- options and cases
 
 
-def options(description: str, study: str, quick: str, **more: dict[str, Any]) -> argparse.Namespace:
-    """The command line of a study: `--quick`, which does what `quick` says, `--out`, and `more` of its own, each a name and the
-    arguments of `add_argument`. Studies compute in float64."""
+def parse_options(
+    description: str | None, study: str, quick: str, *, float64: bool = True, **more: dict[str, Any]
+) -> argparse.Namespace:
+    """Reads the command line of a study and prepares JAX for it.
+
+    Every study has `--quick`, whose effect the text `quick` describes, and `--out`. Each keyword of `more`
+    is an option of the study's own: its name and the arguments of `add_argument`.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument(
-        "--out", type=Path, default=Path("out") / study, help="folder for tables, figure and finding"
+        "--out", type=Path, default=Path("out") / study, help="folder for tables, figures and the report"
     )
     for name, arguments in more.items():
         parser.add_argument("--" + name.replace("_", "-"), **arguments)
     dp.compile_quickly()
-    jax.config.update("jax_enable_x64", True)
-    return parser.parse_args()
+    jax.config.update("jax_enable_x64", float64)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    return options
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file, by column."""
+    """Reads a CSV file: one dictionary a row, the text of each cell by the name of its column."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def stacked(cases: Sequence[Any]) -> Any:
-    """Modules of one structure, as one with a leading axis."""
+def choice_weights(module: type[eqx.Module], field: str, name: str) -> np.ndarray:
+    """Returns the weights that choose the alternative `name` of a module's field, 0 for all others."""
+    fields = {declared.name: declared for declared in dataclasses.fields(module)}
+    choice = declaration(fields[field])
+    assert isinstance(choice, Choice), f"{module.__name__}.{field} is not a choice"
+    return choice.one_hot(name)
+
+
+def stack_cases(cases: Sequence[Any]) -> Any:
+    """Joins trees of equal structure into one tree whose arrays have a leading axis of cases."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *cases)
 
 
-def each(function: Callable, *inputs: Any) -> Any:
-    """The function's answers to inputs with a leading axis, from one compiled program, as NumPy arrays."""
-    return jax.device_get(jax.jit(jax.vmap(function))(*inputs))
+def evaluate_cases(function: Callable, *inputs: Any) -> list[Any]:
+    """Evaluates a function of one case for all cases in one compiled program.
+
+    The arrays of `inputs` have a leading axis of cases. Returns one result a case, in NumPy arrays.
+    """
+    results = jax.device_get(jax.jit(jax.vmap(function))(*inputs))
+    count = jax.tree.leaves(results)[0].shape[0]
+    return [jax.tree.map(lambda leaf, case=case: leaf[case], results) for case in range(count)]
 
 
-def at(tree: Any, index: int) -> Any:
-    """One of many answers."""
-    return jax.tree.map(lambda leaf: leaf[index], tree)
+# --- tables
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """`columns` are names and the formats that cells are shown in; the CSV file holds cells as they are. None is a cell without
-    a value."""
+    """A table of results, which is printed, written as CSV and shown in the report.
+
+    `columns` gives the heading and the number format of each column by its key; a row gives its cells by
+    the same keys. A column that a row lacks, or that is None there, is an empty cell. The CSV file has the
+    keys as its header and holds numbers unrounded.
+    """
 
     name: str
     title: str
-    columns: dict[str, str]
-    rows: list[tuple]
+    columns: Mapping[str, tuple[str, str]]
+    rows: Sequence[Mapping[str, Any]]
 
-    @property
     def texts(self) -> list[list[str]]:
+        """Returns the cells as they are shown."""
         return [
-            [_text(cell, form) for cell, form in zip(row, self.columns.values(), strict=True)]
-            for row in self.rows
+            [_cell_text(row.get(key), form) for key, (_, form) in self.columns.items()] for row in self.rows
         ]
 
-    def printed(self) -> Printed:
-        table = Printed(title=self.title, box=None, title_justify="left", title_style="bold")
-        for index, name in enumerate(self.columns):
-            numeric = all(not isinstance(row[index], str) for row in self.rows)
-            table.add_column(name, justify="right" if numeric else "left")
-        for row in self.texts:
-            table.add_row(*row)
+    def printed(self) -> PrintedTable:
+        """Returns the table for the terminal: numbers to the right, names to the left."""
+        table = PrintedTable(title=self.title, box=None, title_justify="left", title_style="bold")
+        for key, (heading, _) in self.columns.items():
+            named = any(isinstance(row.get(key), str) for row in self.rows)
+            table.add_column(heading, justify="left" if named else "right")
+        for cells in self.texts():
+            table.add_row(*cells)
         return table
 
     def markdown(self) -> str:
-        lines = [list(self.columns), ["---"] * len(self.columns), *self.texts]
+        """Returns the table for the report."""
+        headings = [heading for heading, _ in self.columns.values()]
+        lines = [headings, ["---"] * len(headings), *self.texts()]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     def write(self, path: Path) -> None:
+        """Writes the table as CSV."""
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
-            writer.writerows(["" if cell is None else cell for cell in row] for row in self.rows)
+            for row in self.rows:
+                cells = [row.get(key) for key in self.columns]
+                writer.writerow("" if cell is None else cell for cell in cells)
 
 
-def _text(cell: Any, form: str) -> str:
+def _cell_text(cell: Any, form: str) -> str:
+    """Returns a cell as it is shown: a dash where there is none, numbers in their format."""
     if cell is None:
         return "–"
-    return cell if isinstance(cell, str) else _minus(format(float(cell), form))
+    return cell if isinstance(cell, str) else _with_minus_signs(format(float(cell), form))
 
 
-def _minus(text: str) -> str:
-    """With minus signs before numbers in place of hyphens."""
+def _with_minus_signs(text: str) -> str:
+    """Returns the text with minus signs in place of the hyphens before numbers."""
     return re.sub(r"(?<![\w.])-(?=\d)", "−", text)
 
 
+# --- figures
+
+
 @contextlib.contextmanager
-def style() -> Iterator[None]:
-    """Within it, figures are drawn in the look of `diffperf.report.plots`."""
+def figure_style() -> Iterator[None]:
+    """Within this context, figures are drawn in the style of `diffperf.report.plots`."""
     with matplotlib.rc_context(plots.STYLE):
         yield
 
 
-def publish(out: Path, tables: Sequence[Table], figure: Figure, finding: str) -> None:
-    """Prints the tables and the finding; writes tables as CSV, the figure, and all of it as report.md."""
-    out.mkdir(parents=True, exist_ok=True)
-    console = Console(width=WIDTH)
+def binary_axis(axes: Axes, ticks: Sequence[float], labels: Sequence[str], name: str) -> None:
+    """Makes the horizontal axis logarithmic to base 2, with a label at every tick, and draws a faint grid."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, labels)
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(name)
+    axes.grid(color=plots.FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def label_point(axes: Axes, text: str, x: float, y: float, **options: Any) -> None:
+    """Writes a text a little above a point or a bar."""
+    placed = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontsize": 9} | options
+    axes.annotate(text, (x, y), **placed)
+
+
+def capacity_line(axes: Axes, capacity: float) -> None:
+    """Draws the memory capacity of a device as a dashed horizontal line."""
+    axes.axhline(capacity, color=plots.INK, linewidth=1.2, linestyle=(0, (4, 2)))
+
+
+# --- publishing
+
+
+def publish(
+    out: Path, tables: Sequence[Table], finding: str = "", figures: Mapping[str, Figure] | None = None
+) -> None:
+    """Prints the tables and the finding, and writes all results of a study.
+
+    Writes every table as CSV, every figure as PNG, each under its name, and all of them as `report.md`.
+    """
+    console = Console(width=LINE_WIDTH)
+    parts = []
+    if finding := _with_minus_signs(finding):
+        parts.append(finding)
+    for name, figure in (figures or {}).items():
+        plots.save(figure, out / f"{name}.png")
+        parts.append(f"![{name}]({name}.png)")
     for table in tables:
         console.print(table.printed(), "")
         table.write(out / f"{table.name}.csv")
-    finding = _minus(finding)
-    print(textwrap.fill(finding, WIDTH))
-    plots.save(figure, out / "figure.png")
-    parts = [
-        finding,
-        "![figure](figure.png)",
-        *(f"**{table.title}**\n\n{table.markdown()}" for table in tables),
-    ]
+        parts.append(f"**{table.title}**\n\n{table.markdown()}")
+    print(textwrap.fill(finding, LINE_WIDTH))
     (out / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")

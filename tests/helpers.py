@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import diffperf as dp
+from diffperf.errors import ConfigError
 from diffperf.quantity import numeric, replace, walk
 
 # Compiled once for all tests: inputs are traced, so that any numbers and choices of one structure share a program.
@@ -70,3 +71,14 @@ def in_other_units(module: eqx.Module, base: str, factor: float) -> eqx.Module:
         module,
         {path: value * factor ** exponents(d.unit).get(base, 0) for path, (d, value) in inputs.items()},
     )
+
+
+def check_error(error: ConfigError) -> None:
+    """Checks that an error says in one line where the input came from, what is wrong, and what to change."""
+    line = str(error)
+    assert len(line.splitlines()) == 1, line
+    for part in (error.file, error.found, error.expected, error.remedy):
+        assert str(part).strip(), line
+        assert " ".join(str(part).split()) in line
+    assert " ".join(error.key.split()) in line
+    assert "Traceback" not in line

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -120,12 +121,11 @@ def test_smooth_is_above_exact_and_close(run):
 
 
 def test_every_field_of_the_strategy_is_an_option():
-    names = {parameter.name for parameter in cli.commands["estimate"].params}
+    params = cli.get_command(click.Context(cli), "estimate").params
+    names = {parameter.name for parameter in params}
     for field in Strategy.__dataclass_fields__.values():
         assert field.name in names
-        option = next(
-            parameter for parameter in cli.commands["estimate"].params if parameter.name == field.name
-        )
+        option = next(parameter for parameter in params if parameter.name == field.name)
         assert option.help.startswith(declaration(field).doc)
 
 
@@ -221,7 +221,7 @@ def test_sweep_writes_prints_and_plots(run, tmp_path):
 
 def test_an_interrupted_sweep_says_how_to_go_on(run, tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(SPACE)
-    monkeypatch.setattr(sweep_module._Best, "see", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(sweep_module._BestRows, "add", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     result = run("sweep mine.toml")
     assert result.exit_code == 130
     assert result.stderr.count("\n") == 1
@@ -498,7 +498,7 @@ def test_a_parameter_that_is_none_is_one_line(run, tmp_path, path, words):
 
 def test_list_names_every_config(run):
     everything = answer(run("list --json -"))
-    assert set(everything) == {*FOLDERS.values(), "studies"}
+    assert set(everything) == {*FOLDERS.values(), "problems", "spaces"}
     for folder, configs in everything.items():
         assert sorted(configs) == available(folder)
         assert all(line and "\n" not in line for line in configs.values())

@@ -92,7 +92,25 @@ def test_numbers_follow_the_mode_of_jax():
     [("red", [1, 0, 0]), ({"red": 0.25, "blue": 0.75}, [0.25, 0, 0.75]), ([0.2, 0.3, 0.5], [0.2, 0.3, 0.5])],
 )
 def test_choices_become_weights(cart, value, weights):
-    np.testing.assert_array_equal(Cart(cart.wheels, cart.axle, color=value).color, weights)
+    color = Cart(cart.wheels, cart.axle, color=value).color
+    assert color.alternatives == ("red", "green", "blue")
+    np.testing.assert_array_equal(color.array, weights)
+    np.testing.assert_array_equal(Cart(cart.wheels, cart.axle, color=color).color, weights)
+    np.testing.assert_array_equal(replace(cart, {"color": value}).color, weights)
+    assert color.array.dtype == jnp.float64
+    assert not color.array.weak_type
+
+
+def test_weights_over_other_alternatives_are_an_error(cart):
+    for use in (lambda w: Cart(cart.wheels, cart.axle, color=w), lambda w: replace(cart, {"color": w})):
+        with pytest.raises(ValueError, match="expected weights over"):
+            use(cart.loaded)
+
+
+@pytest.mark.parametrize("name", ["mean", "array", "possible", "by_name", "alternatives"])
+def test_an_alternative_that_an_attribute_would_hide_is_an_error(name):
+    with pytest.raises(ValueError, match=f"an alternative cannot be called {name}"):
+        choice("none", name, doc="any")
 
 
 def test_switches_become_weights(cart):
@@ -196,7 +214,7 @@ def test_labels_do_not_tell_programs_apart(cart):
 
 def test_modules_are_differentiated_directly(cart):
     gradient = jax.grad(
-        lambda cart: cart.axle.radius**2 + cart.weight * cart.wheels[0].price + cart.color[1]
+        lambda cart: cart.axle.radius**2 + cart.weight * cart.wheels[0].price + cart.color.green
     )(cart)
     assert isinstance(gradient, Cart)
     assert float(gradient.axle.radius) == 6

@@ -1,4 +1,4 @@
-"""The relaxations against their stated bounds, and where smooth functions usually break: zeros, ties, extreme sharpness."""
+"""The relaxations against their stated bounds, and where smooth functions break: zeros, ties, high sharpness."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffperf.relax import Exact, Smooth, choose, inverse, larger, largest, least, positive, possible, smaller
+from diffperf.quantity import Weights
+from diffperf.relax import (
+    TINY,
+    Exact,
+    Smooth,
+    absent,
+    choose,
+    inverse,
+    larger,
+    largest,
+    least,
+    positive,
+    smaller,
+)
 
 SHARPNESS = st.floats(1.0, 500.0)
 # Times, bytes, FLOPs and prices: anything from 1 fs to a zettabyte.
@@ -156,44 +169,117 @@ def test_sharpness_is_traced_once():
     assert len(traces) == 1
 
 
-def test_choose_evaluates_only_what_has_weight():
-    called = []
+def _over_xyz(*array: float) -> Weights:
+    return Weights(jnp.array(array), ("x", "y", "z"))
 
+
+@pytest.fixture
+def evaluated():
+    """The names of the alternatives that were evaluated, in order."""
+    return []
+
+
+@pytest.fixture
+def alternatives(evaluated):
     def alternative(name, value):
-        return lambda: (called.append(name), {"a": jnp.asarray(value), "b": (jnp.asarray(-value),)})[1]
+        return lambda: (evaluated.append(name), {"a": jnp.asarray(value), "b": (jnp.asarray(-value),)})[1]
 
-    alternatives = [alternative("x", 1.0), alternative("y", 2.0), alternative("z", 4.0)]
-    assert choose(jnp.array([0.0, 1.0, 0.0]), alternatives) == {"a": 2.0, "b": (-2.0,)}
-    assert called == ["y"]
-    called.clear()
-    assert choose(jnp.array([0.5, 0.0, 0.5]), alternatives) == {"a": 2.5, "b": (-2.5,)}
-    assert called == ["x", "z"]
-    called.clear()
-    mixed = jax.jit(lambda w: choose(w, alternatives))
-    assert mixed(jnp.array([0.0, 1.0, 0.0])) == {"a": 2.0, "b": (-2.0,)}
-    assert called == ["x", "y", "z"]
-    assert mixed(jnp.array([0.25, 0.5, 0.25])) == {"a": 2.25, "b": (-2.25,)}
-    assert called == ["x", "y", "z"]  # other weights, the same trace
+    return {"x": alternative("x", 1.0), "y": alternative("y", 2.0), "z": alternative("z", 4.0)}
+
+
+@pytest.mark.parametrize(
+    ("weights", "value", "names"),
+    [
+        ([0.0, 1.0, 0.0], 2.0, ["y"]),
+        ([0.5, 0.0, 0.5], 2.5, ["x", "z"]),
+        ([0.25, 0.5, 0.25], 2.25, ["x", "y", "z"]),
+        ([0.0, 0.5, 0.0], 1.0, ["y"]),  # weights need not add up to 1
+    ],
+)
+def test_choose_evaluates_only_what_has_weight(alternatives, evaluated, weights, value, names):
+    assert choose(_over_xyz(*weights), alternatives) == {"a": value, "b": (-value,)}
+    assert evaluated == names
+
+
+def test_choose_evaluates_all_under_a_trace(alternatives, evaluated):
+    mixed = jax.jit(lambda weights: choose(weights, alternatives))
+    assert mixed(_over_xyz(0.0, 1.0, 0.0)) == {"a": 2.0, "b": (-2.0,)}
+    assert evaluated == ["x", "y", "z"]
+    assert mixed(_over_xyz(0.25, 0.5, 0.25)) == {"a": 2.25, "b": (-2.25,)}
+    assert evaluated == ["x", "y", "z"]  # other weights, the same trace
+
+
+def test_choose_skips_alternatives_of_weights_that_a_trace_closes_over(alternatives, evaluated):
+    weights = _over_xyz(0.0, 0.0, 1.0)
+    assert jax.jit(lambda scale: scale * choose(weights, alternatives)["a"])(3.0) == 12.0
+    assert evaluated == ["z"]
+
+
+def test_choose_does_not_depend_on_the_order_of_the_functions(alternatives):
+    backwards = dict(reversed(alternatives.items()))
+    for weights in (_over_xyz(1.0, 0.0, 0.0), _over_xyz(0.25, 0.5, 0.25)):
+        assert choose(weights, backwards) == choose(weights, alternatives)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(("weights", "value"), [([0.25, 0.5, 0.25], 3.25), ([0.5, 0.0, 0.5], 2.5)])
+def test_choose_evaluates_a_function_under_several_names_once(traced, weights, value):
+    calls = []
+
+    def small():
+        calls.append("small")
+        return jnp.asarray(1.0)
+
+    def large():
+        calls.append("large")
+        return jnp.asarray(4.0)
+
+    def total(weights):
+        return choose(weights, {"x": small, "y": large, "z": large})
+
+    assert float((jax.jit(total) if traced else total)(_over_xyz(*weights))) == value
+    assert calls == ["small", "large"]
+
+
+def test_choose_evaluates_one_function_under_all_names_once():
+    calls = []
+
+    def only():
+        calls.append(1)
+        return jnp.asarray(4.0)
+
+    assert choose(_over_xyz(0.25, 0.5, 0.25), dict.fromkeys("xyz", only)) == 4.0
+    assert calls == [1]
 
 
 def test_choose_differentiates_in_weights_and_alternatives():
     def f(w, x):
-        return choose(w, [lambda: x**2, lambda: 3 * x])
+        return choose(w, {"square": lambda: x**2, "triple": lambda: 3 * x})
 
-    weights, x = jnp.array([0.25, 0.75]), jnp.asarray(2.0)
+    weights, x = Weights(jnp.array([0.25, 0.75]), ("square", "triple")), jnp.asarray(2.0)
     by_weights, by_x = jax.grad(f, argnums=(0, 1))(weights, x)
     np.testing.assert_allclose(by_weights, [4.0, 6.0])
     assert float(by_x) == pytest.approx(0.25 * 4 + 0.75 * 3)
 
 
-def test_choose_wants_one_weight_an_alternative():
-    with pytest.raises(ValueError, match=r"shorter|longer"):
-        choose(jnp.array([1.0, 0.0]), [lambda: 1.0])
+@pytest.mark.parametrize("names", ["xy", "xyzw", "xyw", ""], ids=["missing", "unknown", "both", "none"])
+@pytest.mark.parametrize("traced", [False, True])
+def test_choose_wants_one_function_an_alternative(traced, names):
+    functions = dict.fromkeys(names, lambda: jnp.asarray(1.0))
+
+    def use(weights):
+        return choose(weights, functions)
+
+    with pytest.raises(KeyError, match="expected one for each of x, y, z"):
+        (jax.jit(use) if traced else use)(_over_xyz(1.0, 0.0, 0.0))
 
 
 @pytest.mark.usefixtures("float32")
 def test_positive_guards_division_and_logarithm():
     assert float(positive(jnp.asarray(2.5))) == 2.5
+    assert float(positive(jnp.asarray(-2.5))) == pytest.approx(TINY)
+    assert float(jax.grad(positive)(2.5)) == 1
+    assert float(jax.grad(positive)(-2.5)) == 0
     for dangerous in (jnp.log, lambda x: 1 / x):
         assert all(np.isfinite(jax.value_and_grad(lambda x: dangerous(positive(x)))(0.0)))  # noqa: B023
 
@@ -222,8 +308,21 @@ def test_an_inverse_has_the_derivatives_of_a_division(x):
     assert [float(value) for value in found] == pytest.approx(expected, rel=1e-12)
 
 
-def test_what_may_have_weight():
-    assert [possible(jnp.asarray([0.0, 0.3, 0.7]), i) for i in range(3)] == [False, True, True]
-    found = []
-    jax.jit(lambda weights: found.append(possible(weights, 0)) or weights)(jnp.asarray([0.0, 1.0]))
-    assert found == [True]
+def test_a_count_is_absent_where_it_is_concrete_and_zero():
+    assert [absent(count) for count in (0.0, jnp.asarray(0.0), 1.0, jnp.asarray([0.0, 2.0]))] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    results = []
+    jax.jit(lambda count: results.append(absent(count)) or count)(jnp.asarray(0.0))
+    assert results == [False]
+
+
+def test_plain_numbers_take_part():
+    for relax in (Exact(), Smooth(200.0)):
+        assert float(relax.maximum(jnp.asarray(0.5), 1.0)) == pytest.approx(1.0)
+        assert float(relax.maximum(1.0, jnp.asarray(0.5))) == pytest.approx(1.0)
+        assert float(relax.minimum(2.0, jnp.asarray(0.5), 1.0)) == pytest.approx(0.5)
+        assert float(relax.excess(jnp.asarray(3.0), 1.0)) == pytest.approx(2.0)

@@ -1,42 +1,72 @@
 """The command line: every command reads its inputs, asks the library one question, and shows the answer.
 
-A command is a module of this package: its click command, and how its answer reads.
+A command is a module of this package, imported when it is called for. The module holds the click command
+and the functions that turn the answer into tables and JSON.
 """
 
 import click
 
-from diffperf.cli.calibrate_command import calibrate
-from diffperf.cli.codesign_command import codesign
-from diffperf.cli.configs_command import list_configs
-from diffperf.cli.cost_command import cost
-from diffperf.cli.estimate_command import estimate
-from diffperf.cli.plan_command import plan
-from diffperf.cli.sensitivity_command import sensitivity
-from diffperf.cli.sweep_command import sweep
-from diffperf.cli.terminal import Commands, configure_jax
-from diffperf.cli.validate_command import validate
+from diffperf.cli.group import Command, Commands
 
-COMMANDS = (estimate, plan, codesign, sensitivity, sweep, validate, calibrate, cost, list_configs)
+COMMANDS = {
+    "estimate": Command(
+        "diffperf.cli.estimate_command:estimate",
+        "Estimate one configuration: time, memory, energy and cost, and where they go.",
+    ),
+    "plan": Command(
+        "diffperf.cli.plan_command:plan",
+        "Find the best strategy to train a model on a system, and why the others lose.",
+    ),
+    "codesign": Command(
+        "diffperf.cli.codesign_command:codesign",
+        "Find by gradient which chip and package to build.",
+    ),
+    "sensitivity": Command(
+        "diffperf.cli.sensitivity_command:sensitivity",
+        "Rank the inputs by how much they move an output.",
+    ),
+    "sweep": Command(
+        "diffperf.cli.sweep_command:sweep",
+        "Estimate every point of a space, and print the best.",
+    ),
+    "validate": Command(
+        "diffperf.cli.validate_command:validate",
+        "Compare the estimator with a table of measurements.",
+    ),
+    "calibrate": Command(
+        "diffperf.cli.calibrate_command:calibrate",
+        "Fit efficiencies and overheads to tables of measurements.",
+    ),
+    "cost": Command(
+        "diffperf.cli.cost_command:cost",
+        "Price a system: an accelerator piece by piece, the purchase, an hour at full power.",
+    ),
+    "list": Command(
+        "diffperf.cli.configs_command:list_configs",
+        "List the shipped configs, each with its main figures.",
+    ),
+}
 
 
 @click.group(
     cls=Commands,
+    homes=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 @click.version_option(package_name="diffperf")
 @click.pass_context
-def cli(ctx):
+def cli(ctx: click.Context) -> None:
     """Time, memory, energy and cost of training and serving LLMs on hardware that exists, or could."""
-    configure_jax()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+        return
+    # Here rather than above: the help of the group needs no JAX.
+    from diffperf.cli.jax_settings import configure_jax
 
-
-for command in COMMANDS:
-    cli.add_command(command)
+    configure_jax()
 
 
 def main() -> None:
-    """The `diffperf` command."""
+    """Runs the command line of the process, as `diffperf`."""
     cli(prog_name="diffperf")

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from diffperf import units
 from diffperf.cli.options import json_option, options, plot_option
-from diffperf.cli.terminal import console, progress, write_json
+from diffperf.cli.terminal import column_table, console, progress, write_json
 from diffperf.errors import ConfigError
 
 
@@ -116,16 +116,9 @@ def calibrate(files, hardware, paths, stack, prior_spread, folds, json_file, plo
         plots.save(plots.calibration(found, title), plot)
 
 
-def _table(*columns: str) -> Table:
-    rows = Table(box=None, pad_edge=False)
-    for index, name in enumerate(columns):
-        rows.add_column(name, justify="right" if index else "left", no_wrap=not index)
-    return rows
-
-
 def parameter_table(found) -> Table:
     """Configured and fitted values; those that the data moved far against the prior, or to the end of their range, are marked."""
-    rows = _table("parameter", "configured", "fitted", "±")
+    rows = column_table("parameter", "configured", "fitted", "±")
     rows.add_column("", justify="left")
     for one in found.parameters:
         unit = one.declared.unit
@@ -144,7 +137,7 @@ def parameter_table(found) -> Table:
 def errors_table(found) -> Table:
     """|predicted/measured − 1| before and after the fit, and of rows left out of one, their bias, and how many their 90 % intervals
     cover."""
-    rows = _table(
+    rows = column_table(
         "rows",
         "n",
         "median before",
@@ -167,7 +160,7 @@ def errors_table(found) -> Table:
 
 
 def skipped_table(found) -> Table:
-    rows = _table("skipped", "rows")
+    rows = column_table("skipped", "rows")
     for source in found.sources:
         for reason, count in source.skipped.items():
             rows.add_row(f"{source.name}: {reason}", f"{count:,}")

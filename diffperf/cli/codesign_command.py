@@ -6,8 +6,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from diffperf import units
+from diffperf.cli.group import Interrupted
 from diffperf.cli.options import describe_strategy, json_option, options, plot_option
-from diffperf.cli.terminal import Interrupted, console, write_json
+from diffperf.cli.terminal import console, write_json
 from diffperf.report.tables import outputs, show, table
 
 

@@ -56,8 +56,8 @@ def list_configs(kind, json_file):
 def facts(folder: str, name: str) -> str:
     """A config in one line."""
     if folder in ("problems", "spaces"):
-        return study_facts(read_toml(find(name, folder)))
-    module = load(KINDS[folder], name)
+        return study_facts(read_toml(find(name, folder, asked_by=("command line", ""))))
+    module = load(KINDS[folder], name, asked_by=("command line", ""))
     if isinstance(module, Calibration):
         return calibration_facts(module)
     if isinstance(module, Model):

@@ -40,7 +40,8 @@ class Offer(eqx.Module):
 def cost(system, devices, stack, calibration, settings, json_file, plot):
     """What SYSTEM costs: one accelerator package piece by piece, the purchase price, and an hour at full power."""
     offer = Offer(read_system(system, devices, stack, calibration)[0])
-    bought = override(offer, {full_path(offer, path): text for path, text in settings.items()}).system
+    values = {full_path(offer, path): text for path, text in settings.items()}
+    bought = override(offer, values, "command line").system
     hour = jax.device_get(hourly_cost(bought))
     per_hour = {name: float(getattr(hour, name)) * 3600 for name in ("depreciation", "electricity")}
 

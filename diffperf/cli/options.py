@@ -154,10 +154,12 @@ class Question:
         strategy: dict[str, Any],
     ):
         loaded, fitted = read_system(system, devices, stack, calibration)
-        inputs = Configuration(load_model(model), loaded, Strategy())
+        inputs = Configuration(load_model(model, "command line"), loaded, Strategy())
         paths = {full_path(inputs, path): text for path, text in settings.items()}
         ours = {path: text for path, text in paths.items() if path.startswith("strategy.")}
-        inputs = override(inputs, {path: text for path, text in paths.items() if path not in ours})
+        inputs = override(
+            inputs, {path: text for path, text in paths.items() if path not in ours}, "command line"
+        )
         given = {name: value for name, value in strategy.items() if value is not None}
         given |= {path.removeprefix("strategy."): literal(text) for path, text in ours.items()}
         return cls(inputs.model, inputs.system, fitted, given)
@@ -174,8 +176,9 @@ def read_system(
     name: str, devices: str | None = None, stack: str | None = None, calibration: str | None = None
 ) -> tuple[System, Calibration | None]:
     """The system and the calibration whose values it has."""
-    system, fitted = load_calibrated(name, stack=stack, calibration=calibration)
-    return (system if devices is None else override(system, {"n_devices": devices})), fitted
+    file = "command line"
+    system, fitted = load_calibrated(name, stack=stack, calibration=calibration, file=file)
+    return (system if devices is None else override(system, {"n_devices": devices}, file)), fitted
 
 
 def describe_system(system: System) -> str:

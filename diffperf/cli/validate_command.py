@@ -6,7 +6,7 @@ import click
 from rich.table import Table
 
 from diffperf.cli.options import calibration_option, json_option, options, plot_option
-from diffperf.cli.terminal import console, progress, write_json
+from diffperf.cli.terminal import column_table, console, progress, write_json
 
 
 @click.command()
@@ -63,13 +63,6 @@ def validate(ctx, file, by, calibration, json_file, plot):
         ctx.exit(1)
 
 
-def _table(*columns: str, left: int) -> Table:
-    rows = Table(box=None, pad_edge=False)
-    for index, name in enumerate(columns):
-        rows.add_column(name, justify="left" if index < left else "right")
-    return rows
-
-
 def _evaluated(summary) -> int:
     """How many rows were neither bad nor skipped."""
     return summary.rows - sum(summary.skipped.values())
@@ -77,7 +70,7 @@ def _evaluated(summary) -> int:
 
 def errors_table(summaries, by: str) -> Table:
     """|predicted/measured − 1| by group and column, and the mean of the signed error."""
-    rows = _table(by, "column", "n", "mean", "median", "p90", "bias", left=2)
+    rows = column_table(by, "column", "n", "mean", "median", "p90", "bias", left=2)
     for name, summary in summaries.items():
         for index, (column, errors) in enumerate(summary.metrics.items()):
             shares = (f"{value:.1%}" for value in (errors.mean_ape, errors.median_ape, errors.p90_ape))
@@ -89,7 +82,7 @@ def errors_table(summaries, by: str) -> Table:
 
 
 def out_of_memory_table(summaries, by: str) -> Table:
-    rows = _table(by, "n", "accuracy", "precision", "recall", left=1)
+    rows = column_table(by, "n", "accuracy", "precision", "recall")
     for name, summary in summaries.items():
         if told := summary.oom:
             shares = (
@@ -101,7 +94,7 @@ def out_of_memory_table(summaries, by: str) -> Table:
 
 
 def skipped_table(overall) -> Table:
-    rows = _table("reason", "rows", left=1)
+    rows = column_table("reason", "rows")
     for reason, count in overall.skipped.items():
         rows.add_row(reason, f"{count:,}")
     return rows

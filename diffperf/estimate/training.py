@@ -322,7 +322,7 @@ def _host_waits(c: Configuration, network: _Network) -> tuple[Scalar, Scalar]:
     tensor_parallel = c.relax.minimum(strategy.tp - 1, 1.0)
     stalls = network.crosses_tiers * tensor_parallel * strategy.tp * stack.rank_stall
     routing = c.model.routed_share * stack.routing_wait
-    return stack.dispatch + stalls, jnp.where(strategy.capacity_factor > 0, 0.0, routing)
+    return stack.host_launch + stalls, jnp.where(strategy.capacity_factor > 0, 0.0, routing)
 
 
 def _data_parallel(c: Configuration, network: _Network, layer: _LayerStep, stage: _Stage) -> dict[str, Scalar]:

@@ -1,4 +1,4 @@
-"""What every question needs of a configuration: the outputs of its report, and its inputs by path."""
+"""Configurations as the tools of this room need them: the outputs of a report, and inputs by path."""
 
 import difflib
 from typing import Any
@@ -12,24 +12,30 @@ from diffperf.quantity import Quantity, walk
 from diffperf.report.tables import outputs
 from diffperf.workload.configuration import Configuration
 
+_LISTED = 6  # paths that an error lists, at most
+
 
 def report_outputs(inputs: Configuration, phase: str) -> dict[str, Quantity]:
     """The declarations of what a phase reports, by path; nothing is computed."""
-    found: dict[str, Quantity] = {}
+    declarations: dict[str, Quantity] = {}
 
-    def trace(inputs: Configuration):
+    def trace(inputs: Configuration) -> list[Any]:
         reported = outputs(estimate(inputs, phase))
-        found.update((path, declared) for path, (declared, _) in reported.items())
+        declarations.update((path, declared) for path, (declared, _) in reported.items())
         return [value for _, value in reported.values()]
 
     jax.eval_shape(trace, inputs)
-    return found
+    return declarations
 
 
 def full_path(inputs: eqx.Module, path: str, file: str = "command line", key: str | None = None) -> str:
-    """The path as `inputs` (with a `system`) spells it: `hbm.bandwidth` is accepted where it means one input of the system.
+    """The whole path of the input that `path` means.
 
-    **Raises:** `ConfigError` for an ending that several inputs share, or none.
+    `inputs` is a module with a `system`. A path that starts with model, system or strategy stays as it is;
+    any other is the ending of a path of exactly one input of the system, such as `hbm.bandwidth`.
+
+    **Raises:** `ConfigError` for an ending that several inputs share, or none, with `file` and `key` as its
+    origin.
     """
     key = path if key is None else key
     if path.split(".")[0] in ("model", "system", "strategy"):
@@ -38,23 +44,15 @@ def full_path(inputs: eqx.Module, path: str, file: str = "command line", key: st
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise ConfigError(
-            file,
-            key,
-            f'"{path}", which ends {len(matches)} paths',
-            "one input",
-            f"write one of: {_few(matches)}",
-        )
+        listed = ", ".join(matches[:_LISTED]) + (", …" if len(matches) > _LISTED else "")
+        found = f'"{path}", which ends {len(matches)} paths'
+        raise ConfigError(file, key, found, "one input", f"write one of: {listed}")
     hint = _nearest(inputs, path) or "start the path with model., system. or strategy."
     raise ConfigError(file, key, f'unknown name "{path}"', "a path into the inputs", hint)
 
 
-def _few(names: list[str], limit: int = 6) -> str:
-    return ", ".join(names[:limit]) + (", …" if len(names) > limit else "")
-
-
 def _nearest(inputs: eqx.Module, path: str) -> str:
-    """The input whose path ends most like `path`, as a hint; empty where nothing is near."""
+    """A hint that names the input whose path ends most like `path`; empty where no path is similar."""
     endings: dict[str, str] = {}
     for known, _, _ in walk(inputs):
         names = known.split(".")
@@ -64,15 +62,14 @@ def _nearest(inputs: eqx.Module, path: str) -> str:
     return f'did you mean "{endings[near[0]]}"?' if near else ""
 
 
-def check_phase(phase: Any, file: str, key: str) -> str:
-    """The phase itself, if there is one of that name."""
-    if phase in PHASES:
+def check_phase(phase: object, file: str, key: str) -> str:
+    """The phase itself, where it is the name of one.
+
+    **Raises:** `ConfigError`, with `file` and `key` as its origin.
+    """
+    if isinstance(phase, str) and phase in PHASES:
         return phase
     near = difflib.get_close_matches(str(phase), PHASES, n=1)
-    raise ConfigError(
-        file,
-        key,
-        f'"{phase}"',
-        "one of " + ", ".join(PHASES),
-        f'did you mean "{near[0]}"?' if near else "name one",
-    )
+    remedy = f'did you mean "{near[0]}"?' if near else "name one"
+    found = f'"{phase}"' if isinstance(phase, str) else repr(phase)
+    raise ConfigError(file, key, found, "one of " + ", ".join(PHASES), remedy)

@@ -1,6 +1,8 @@
-"""Number formats of matrix operands: how many bytes an element takes, and what kernels compute in.
+"""Number formats of matrix operands: the bytes of an element, and the formats that kernels multiply and
+write.
 
-A strategy says which format something has by weights over `PRECISIONS`, so every property here is a mean over formats.
+A strategy chooses formats by weights over `PRECISIONS`, so every property here is a weighted mean over
+formats.
 """
 
 import jax.numpy as jnp
@@ -8,16 +10,17 @@ import numpy as np
 
 from diffperf.quantity import Scalar, Weights
 
-# Formats of matrix operands, and how many bytes an element of each takes. Block formats carry their scales: one byte for 32
-# elements in mxfp8 (OCP Microscaling v1.0), one for 16 in nvfp4 (NVIDIA Blackwell architecture brief). Ternary weights, of 1.58
-# bits, are packed in 2 (BitBLAS, with which arXiv 2406.02528 serves them: Figure 4(d)).
+# Formats of matrix operands, and the bytes of an element of each. Block formats carry their scales: one byte
+# for 32 elements in mxfp8 (OCP Microscaling v1.0), one for 16 in nvfp4 (NVIDIA Blackwell architecture brief).
+# Ternary weights, of 1.58 bits, are packed in 2 bits (BitBLAS, with which arXiv 2406.02528 serves models:
+# Figure 4(d)).
 PRECISION_BYTES = {
-    "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "int8": 1.0, "fp4": 0.5,
-    "nvfp4": 0.5 + 1 / 16, "int4": 0.5, "ternary": 0.25,
+    "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "int8": 1.0,
+    "fp4": 0.5, "nvfp4": 0.5 + 1 / 16, "int4": 0.5, "ternary": 0.25,
 }  # fmt: skip
 PRECISIONS = tuple(PRECISION_BYTES)
 
-# Formats under 16 bits: activations, which kernels hand on in 16 bits, are converted to them before a product.
+# Formats under 16 bits: activations, which kernels write in 16 bits, are converted to these before a product.
 _NARROW = {name: float(size < PRECISION_BYTES["fp16"]) for name, size in PRECISION_BYTES.items()}
 _OUTPUT_BYTES = {name: max(size, PRECISION_BYTES["fp16"]) for name, size in PRECISION_BYTES.items()}
 _FP8 = {name: float(name in ("fp8", "mxfp8")) for name in PRECISIONS}
@@ -29,12 +32,12 @@ def width(precision: Weights) -> Scalar:
 
 
 def output_width(precision: Weights) -> Scalar:
-    """Bytes of one element of a product whose operands have this precision: 16 bits for all narrower formats."""
+    """Bytes of one element of a product of operands of this precision: 2 for all formats under 16 bits."""
     return precision.mean(_OUTPUT_BYTES)
 
 
 def converted(precision: Weights) -> Scalar:
-    """The weight of formats under 16 bits, to which activations are converted: 0 or 1 for a definite choice."""
+    """The weight of formats under 16 bits, to which activations are converted: 0 or 1 for a choice."""
     return precision.mean(_NARROW)
 
 
@@ -46,17 +49,18 @@ def fp8_share(precision: Weights) -> Scalar:
 def attention_format(precision: Weights, kv_precision: Weights) -> Weights:
     """The format in which fused attention multiplies.
 
-    Activations of 32 bits are multiplied in their own format. Otherwise the KV cache decides: 16-bit formats and fp8 are
-    multiplied as they are stored, and any other is converted to 16 bits on its way.
+    Activations of 32 bits are multiplied in their own format. Otherwise the KV cache decides: 16-bit formats
+    and fp8 are multiplied as they are stored, and any other format is converted to bf16 by the kernel that
+    reads the cache.
     """
     direct = _indicator("bf16", "fp16", "fp8", "mxfp8")
     converted_share = jnp.sum(kv_precision.array * (1 - direct), axis=-1)
-    cache = kv_precision.array * direct + converted_share[..., None] * _indicator("bf16")
+    from_cache = kv_precision.array * direct + converted_share[..., None] * _indicator("bf16")
     wide = _indicator("fp32", "tf32")
     wide_share = jnp.sum(precision.array * wide, axis=-1)
-    return Weights(precision.array * wide + (1 - wide_share)[..., None] * cache, PRECISIONS)
+    return Weights(precision.array * wide + (1 - wide_share)[..., None] * from_cache, PRECISIONS)
 
 
 def _indicator(*names: str) -> np.ndarray:
-    """1 for these formats, 0 for the others."""
-    return np.isin(PRECISIONS, names).astype(float)
+    """1 for these formats, 0 for the others; whole numbers, which leave the precision of weights as it is."""
+    return np.isin(PRECISIONS, names).astype(int)

@@ -1,8 +1,6 @@
 """The interconnect: network tiers and their topologies."""
 
-import equinox as eqx
-
-from diffperf.quantity import Label, Scalar, Weights, choice, label, quantity
+from diffperf.quantity import Declared, Label, Scalar, Weights, choice, label, quantity
 
 TOPOLOGIES = (
     "fully_connected",
@@ -19,49 +17,70 @@ TOPOLOGIES = (
 )
 
 
-class NetworkTier(eqx.Module):
-    """One level of the interconnect. A domain of a tier holds `size` devices, those of all inner tiers included."""
+class NetworkTier(Declared):
+    """One level of the interconnect. A domain of a tier holds `size` devices, those of all inner tiers
+    included."""
 
-    name: Label = label("what paths call the tier: nvlink, infiniband …")
-    size: Scalar = quantity("", "devices in one domain of this tier", bounds=(1, 1e7), integer=True)
+    name: Label = label("name of the network tier, such as nvlink or infiniband")
+    size: Scalar = quantity("", "devices in one domain of the network tier", bounds=(1, 1e7), integer=True)
     bandwidth: Scalar = quantity(
-        "byte/s", "all links of a device together, one direction", bounds=(1e7, 1e15)
+        "byte/s",
+        "bandwidth of all links of a device to the network tier, in one direction",
+        bounds=(1e7, 1e15),
     )
     latency: Scalar = quantity(
-        "s", "one hop of a collective's smallest messages", bounds=(1e-8, 1e-2), calibratable=True
+        "s",
+        "time of one hop of a collective's smallest messages over the network tier",
+        bounds=(1e-8, 1e-2),
+        calibratable=True,
     )
     efficiency: Scalar = quantity(
-        "", "reachable fraction of the bandwidth in collectives", bounds=(0.05, 1.0), calibratable=True
+        "",
+        "fraction of the bandwidth of the network tier that collectives reach",
+        bounds=(0.05, 1.0),
+        calibratable=True,
     )
-    energy: Scalar = quantity("J/byte", "energy to move one byte over the tier", bounds=(1e-13, 1e-8))
-    price: Scalar = quantity("USD", "adapter, switch and cables, per device", bounds=(0.1, 1e6), kind="price")
-    topology: Weights = choice(*TOPOLOGIES, doc="how the members of a domain are linked", default="switch")
+    energy: Scalar = quantity("J/byte", "energy to move one byte over the network tier", bounds=(1e-13, 1e-8))
+    price: Scalar = quantity(
+        "USD",
+        "price of adapter, switch and cables of the network tier, per device",
+        bounds=(0.1, 1e6),
+        kind="price",
+    )
+    topology: Weights = choice(
+        *TOPOLOGIES,
+        doc="topology of the links between the members of a domain of the network tier",
+        default="switch",
+    )
     startup: Scalar = quantity(
         "s",
-        "from the start of a collective on the device to its first message on this tier",
+        "time from the start of a collective on the device to the first message on the network tier",
         bounds=(1e-9, 1e-2),
         default=1e-9,
         calibratable=True,
     )
     ramp: Scalar = quantity(
         "s",
-        "fill of the pipeline that large messages are cut for: efficiency saturates with their size",
+        "time to fill the pipeline of a large message's pieces: efficiency rises with message size",
         bounds=(1e-9, 1e-2),
         default=1e-9,
         calibratable=True,
     )
     oversubscription: Scalar = quantity(
-        "", "bandwidth of the devices over that of the tier's core", bounds=(1, 100), default=1.0
+        "",
+        "bandwidth of the devices over the bandwidth of the core of the network tier",
+        bounds=(1, 100),
+        default=1.0,
     )
     uplink: Scalar = quantity(
         "byte/s",
-        "all that a domain of the tier inside can send, its devices together",
+        "bandwidth out of a domain of the next inner tier, all devices of the domain together",
         bounds=(1e7, 1e18),
         default=1e18,
     )
     in_network_reduction: Scalar = quantity(
         "",
-        "fraction of the efficiency that switches reach which reduce and multicast; 0: they cannot",
+        "fraction of the tier's efficiency in reductions and multicasts by switches; 0 where there are none",
         bounds=(0, 1),
         default=0.0,
     )

@@ -1,4 +1,4 @@
-"""Accelerators, the network tiers that connect them, the software stack that drives them, and what they cost to run."""
+"""A system: accelerators, their network, the software that drives them, and what running them costs."""
 
 from typing import Any
 
@@ -11,35 +11,49 @@ from diffperf.software.stack import Stack
 
 
 class Prices(eqx.Module):
-    """What owning and running the system costs beyond its packages and network."""
+    """What owning and running a system costs beside its accelerators' packages and its network."""
 
-    name: Label = label("identifier")
+    name: Label = label("identifier of the price list, such as datacenter")
     accelerator_markup: Scalar = quantity(
         "", "price paid for an accelerator over its manufacturing cost", bounds=(1, 50), kind="price"
     )
-    host: Scalar = quantity("USD", "host, chassis and memory, per device", bounds=(0.1, 1e6), kind="price")
-    electricity: Scalar = quantity("USD/J", "electricity", bounds=(1e-10, 1e-5), kind="price")
-    pue: Scalar = quantity("", "facility power over device power", bounds=(1, 5), kind="price")
-    host_power: Scalar = quantity("W", "host, network and fans, per device", bounds=(0.1, 1e5), kind="price")
-    lifetime: Scalar = quantity("s", "straight-line depreciation time", bounds=(1e6, 1e9), kind="price")
+    host: Scalar = quantity(
+        "USD", "price of the host, its chassis and its memory, per device", bounds=(0.1, 1e6), kind="price"
+    )
+    electricity: Scalar = quantity("USD/J", "price of electricity", bounds=(1e-10, 1e-5), kind="price")
+    pue: Scalar = quantity(
+        "", "power of the facility over that of the devices and their hosts", bounds=(1, 5), kind="price"
+    )
+    host_power: Scalar = quantity(
+        "W",
+        "power drawn by the host, its network adapters and fans, per device",
+        bounds=(0.1, 1e5),
+        kind="price",
+    )
+    lifetime: Scalar = quantity(
+        "s",
+        "time over which the system's price is depreciated, in a straight line",
+        bounds=(1e6, 1e9),
+        kind="price",
+    )
     utilization: Scalar = quantity(
-        "", "fraction of the lifetime in which the system earns", bounds=(0.05, 1), kind="price"
+        "", "fraction of the system's lifetime in which it does paid work", bounds=(0.05, 1), kind="price"
     )
 
 
 class System(eqx.Module):
-    """Devices and everything around them. `network` runs from the innermost tier out."""
+    """Devices and everything around them. `network` runs from the innermost tier to the outermost."""
 
-    name: Label = label("identifier, such as dgx-a100")
+    name: Label = label("identifier of the system, such as dgx-a100")
     accelerator: Accelerator
     network: tuple[NetworkTier, ...]
     stack: Stack  # the software of training runs
     inference_stack: Stack  # the software of prefill, decode and generation
     prices: Prices
-    n_devices: Scalar = quantity("", "devices in the system", bounds=(1, 1e7), integer=True)
+    n_devices: Scalar = quantity("", "number of devices in the system", bounds=(1, 1e7), integer=True)
     host_bandwidth: Scalar = quantity(
         "byte/s",
-        "between a device and its host's memory, one direction",
+        "bandwidth between a device and its host's memory, in one direction",
         bounds=(1e8, 1e13),
         default=25e9,  # an estimate: 80 % of the 32 GB/s of PCIe 4.0 x16
     )
@@ -47,5 +61,10 @@ class System(eqx.Module):
 
     @classmethod
     def complete(cls, table: dict[str, Any]) -> dict[str, Any]:
-        """The table of a system's file; where it names one stack only, that stack drives inference as well as training."""
-        return {"inference_stack": table["stack"], **table} if "stack" in table else table
+        """The fields that a system's file gives: one stack alone serves both phases.
+
+        The key `measured` is no field: it says what tables of measurements call the system, for
+        `diffperf.explore.measured.names`.
+        """
+        fields = {key: value for key, value in table.items() if key != "measured"}
+        return {"inference_stack": fields["stack"], **fields} if "stack" in fields else fields

@@ -1,12 +1,14 @@
-"""What a calibration found: fitted efficiencies and overheads of one accelerator's system, and how sure they are.
+"""Calibrations: fitted efficiencies and overheads of a system of one accelerator, and their uncertainty.
 
-`diffperf calibrate` writes it as a config; the loader puts its values in place of the system's own, and the interval of an
-estimate reads its covariance and its spread. It is kept beside the system, not in it.
+`diffperf calibrate` writes calibrations as configs; loading a system puts their values in place of the
+system's own, and the interval of an estimate reads their covariance and spread. A calibration lies beside the
+system's config, not inside it.
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -15,26 +17,37 @@ import numpy as np
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.hardware.system import System
 
-# Number formats that the same kernels serve: what is fitted for one holds for those that were not measured.
+# Number formats that the same kernels serve: a value fitted for one holds for those that were not measured.
 _SAME_KERNELS = (("bf16", "fp16"), ("fp8", "mxfp8", "int8"), ("nvfp4", "fp4", "int4"))
+_FORMATS = "accelerator.matrix."  # the path that parameters of number formats begin with
 
-_TEXTS = ("hardware", "system")
-_TABLES = ("parts", "values", "uncertainty", "spread")
-# Read by people only: where the values come from, and what they are worth.
+# The fields of a system that hold a software stack: a value fitted for a stack holds in both.
+STACKS = ("stack", "inference_stack")
+
+# The keys that every calibration has, with the type of their values and its name.
+_KEYS = dict.fromkeys(("hardware", "system"), (str, "a name")) | dict.fromkeys(
+    ("parts", "values", "uncertainty", "spread"), (dict, "a table")
+)
+# Keys for people only: where the values come from, and how well they do.
 _PROVENANCE = ("date", "version", "files", "errors")
+_SYMMETRY = 1e-4  # relative difference across the diagonal that rounding in files may leave
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
     """Fitted values of a system of one accelerator.
 
-    - `hardware`, `system`: names of the accelerator and the system it was fitted on.
-    - `parts`: names of the system's replaceable parts that values lie in, by path: a value of `stack` holds for the stack of that
-      name alone.
-    - `values`: by path into the system, as its file would give them.
-    - `parameters`, `covariance`: the covariance of the logarithms of the values, and the paths of its rows and columns.
-    - `spread`: by kind of table, and by kind and number format ("gemm fp8") where formats differ, the standard deviation of
-      log(predicted / measured) that no value explains, such that 90 % of the rows left out of a fit lie within 1.645 of it.
+    - `name`, `file`: of the config that holds the calibration.
+    - `hardware`, `system`: names of the accelerator and the system that the values were fitted on.
+    - `parts`: names of the system's replaceable parts that values lie in, by path. With {"stack":
+      "megatron-lm"} a value at a path below `stack` holds for Megatron-LM alone, wherever a system uses that
+      stack.
+    - `values`: by path into the system, as the system's file would give them.
+    - `parameters`, `covariance`: the covariance of the logarithms of the values, and the paths of its rows
+      and columns.
+    - `spread`: by kind of table, and by kind and number format ("gemm fp8") where formats differ, the
+      standard deviation of log(predicted / measured) that no value explains, such that 90 % of the rows left
+      out of a fit lie within 1.645 of it.
     """
 
     name: str
@@ -49,92 +62,128 @@ class Calibration:
 
     @classmethod
     def from_table(cls, table: dict[str, Any], file: str, name: str) -> "Calibration":
-        """The calibration that a file's table holds. Raises `ConfigError`."""
-
-        def expect(holds: bool, key: str, expected: str) -> None:
-            if not holds:
-                found = table.get(key.split(".")[0], "no such key")
-                raise ConfigError(
-                    file, key, str(found)[:80], expected, "write the file with diffperf calibrate"
-                )
-
-        known = (*_TEXTS, *_TABLES, *_PROVENANCE)
-        for key in table:
-            if key not in known:
-                raise ConfigError(
-                    file, key, f'unknown key "{key}"', "a key of a calibration", did_you_mean(key, known)
-                )
-        for key in _TEXTS:
-            expect(isinstance(table.get(key), str), key, "a name")
-        for key in _TABLES:
-            expect(isinstance(table.get(key), dict), key, "a table")
-        parts, values, uncertainty, spread = (table[key] for key in _TABLES)
-        parameters = uncertainty.get("parameters")
-        expect(parameters == list(values), "uncertainty.parameters", "the keys of [values], in their order")
-        covariance = _matrix(uncertainty.get("covariance"), len(values))
-        expect(
-            covariance is not None,
-            "uncertainty.covariance",
-            "a symmetric matrix, one row a parameter, no variance below 0",
-        )
+        """The calibration that a file's table holds. Raises `ConfigError` that names `file`."""
+        error = functools.partial(_error, table, file)
+        _refuse_unknown_keys(table, file)
+        for key, (kind, expected) in _KEYS.items():
+            if not isinstance(table.get(key), kind):
+                raise error(key, expected)
+        values, uncertainty, spread = table["values"], table["uncertainty"], table["spread"]
+        if uncertainty.get("parameters") != list(values):
+            raise error("uncertainty.parameters", "the keys of [values], in their order")
+        covariance = _covariance(uncertainty.get("covariance"), len(values))
+        if covariance is None:
+            expected = "a symmetric matrix, one row a parameter, no variance below 0"
+            raise error("uncertainty.covariance", expected)
         known_kinds = bool(spread) and all(name.split(" ")[0] in spread for name in spread)
-        expect(
-            known_kinds and all(map(_nonnegative, spread.values())),
-            "spread",
-            "a number of at least 0 for each kind of table",
-        )
+        if not known_kinds or not all(map(_nonnegative, spread.values())):
+            raise error("spread", "a number of at least 0 for each kind of table")
         return cls(
-            name, file, *(table[key] for key in _TEXTS), parts, values, tuple(parameters), covariance, spread
+            name=name,
+            file=file,
+            hardware=table["hardware"],
+            system=table["system"],
+            parts=table["parts"],
+            values=values,
+            parameters=tuple(values),
+            covariance=covariance,
+            spread=spread,
         )
+
+    def places(self, path: str, system: System) -> list[str]:
+        """The paths of the system that take the value fitted at `path` (see the function of this name)."""
+        return places(path, self.parts, system)
 
     def holds(self, path: str, system: System) -> bool:
-        """Whether the part of the system that the path leads into is the one that was calibrated."""
-        owner = part_of(path, self.parts)
-        return owner is None or parts(system).get(owner) == self.parts[owner]
+        """Whether the system has the part that the value at `path` was fitted for."""
+        return bool(self.places(path, system))
+
+    def values_in(self, system: System) -> dict[str, Any]:
+        """The fitted values that hold for a system, by the paths of the system that take them."""
+        copied, own = {}, {}
+        for path, value in self.values.items():
+            for place in self.places(path, system):
+                (own if place == path else copied)[place] = value
+        # A value fitted at the very path goes before one of the same stack in the other field.
+        return copied | own
+
+
+def places(path: str, fitted_parts: Mapping[str, str], system: System) -> list[str]:
+    """The paths of a system that a value fitted at `path` holds for.
+
+    `fitted_parts` has the names, by path, of the replaceable parts that were fitted. A value inside none of
+    them holds at its own path. A value inside one holds where the system has the part of that name: for a
+    stack, in training, inference or both.
+    """
+    owner = part_of(path, fitted_parts)
+    if owner is None:
+        return [path]
+    present, rest = parts(system), path.removeprefix(owner)
+    return [part + rest for part in _same_role(owner) if present.get(part) == fitted_parts[owner]]
+
+
+def _same_role(part: str) -> list[str]:
+    """The paths where a system may have a part: two for a stack and its parts, one for all others."""
+    field, dot, rest = part.partition(".")
+    return [f"{stack}{dot}{rest}" for stack in STACKS] if field in STACKS else [part]
 
 
 def parts(module: eqx.Module, prefix: str = "") -> dict[str, str]:
-    """The names of a module's nested configs, by path: what another config may stand in for."""
-    found = {}
+    """The names of a module's nested configs, by path: the parts that another config can replace."""
+    names: dict[str, str] = {}
     for field in dataclasses.fields(module):
         child, path = getattr(module, field.name), prefix + field.name
         if isinstance(child, eqx.Module):
-            found |= ({path: str(child.name)} if hasattr(child, "name") else {}) | parts(child, path + ".")
-    return found
+            name = getattr(child, "name", None)
+            names |= ({} if name is None else {path: str(name)}) | parts(child, path + ".")
+    return names
 
 
-def part_of(path: str, parts: Iterable[str]) -> str | None:
-    """The innermost of some parts that a path leads into."""
-    return max((part for part in parts if path.startswith(part + ".")), key=len, default=None)
+def part_of(path: str, known_parts: Iterable[str]) -> str | None:
+    """The innermost of the known parts that a path leads into, None where it leads into none."""
+    return max((part for part in known_parts if path.startswith(part + ".")), key=len, default=None)
 
 
 def followers(path: str, fitted: Iterable[str]) -> list[str]:
-    """Paths that take the value fitted at one: those of number formats that the same kernels serve, unless fitted themselves."""
-    formats = next(
-        (
-            group
-            for group in _SAME_KERNELS
-            for name in group
-            if path.startswith(f"accelerator.matrix.{name}.")
-        ),
-        (),
-    )
-    head, _, rest = path.removeprefix("accelerator.matrix.").partition(".")
-    alike = {name: f"accelerator.matrix.{name}.{rest}" for name in formats if name != head}
-    return [other for other in alike.values() if other not in set(fitted)]
+    """The paths that take the value fitted at `path` because the same kernels serve their number formats.
+
+    Paths in `fitted` have a value of their own.
+    """
+    name, _, rest = path.removeprefix(_FORMATS).partition(".")
+    if not path.startswith(_FORMATS) or not rest:
+        return []
+    served = next((formats for formats in _SAME_KERNELS if name in formats), ())
+    others = [f"{_FORMATS}{other}.{rest}" for other in served if other != name]
+    return [other for other in others if other not in set(fitted)]
+
+
+def _error(table: dict[str, Any], file: str, key: str, expected: str) -> ConfigError:
+    """The error of a key of a calibration's table, which `diffperf calibrate` would have written right."""
+    found = str(table.get(key.split(".")[0], "no such key"))[:80]
+    return ConfigError(file, key, found, expected, "write the file with diffperf calibrate")
+
+
+def _refuse_unknown_keys(table: dict[str, Any], file: str) -> None:
+    """Raises `ConfigError` for the first key that no calibration has."""
+    known = (*_KEYS, *_PROVENANCE)
+    for key in table:
+        if key not in known:
+            remedy = did_you_mean(key, known)
+            raise ConfigError(file, key, f'unknown key "{key}"', "a key of a calibration", remedy)
 
 
 def _nonnegative(value: Any) -> bool:
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-    )
+    """Whether a value is a finite number of at least 0."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and value >= 0
 
 
-def _matrix(rows: Any, size: int) -> np.ndarray | None:
+def _covariance(rows: Any, size: int) -> np.ndarray | None:
+    """A covariance, (size, size), from the rows that a file gives; None where they are none."""
     try:
         matrix = np.array(rows, dtype=float)
     except (TypeError, ValueError):
         return None
     if matrix.shape != (size, size) or not np.isfinite(matrix).all() or (matrix.diagonal() < 0).any():
         return None
-    return matrix if np.allclose(matrix, matrix.T, rtol=1e-4, atol=0) else None
+    return matrix if np.allclose(matrix, matrix.T, rtol=_SYMMETRY, atol=0) else None

@@ -1,54 +1,45 @@
 """Hugging Face `config.json` of decoder transformers, read as the keys of a model config.
 
-Families differ in what their files leave to their code: what a `model_type` implies is listed here. What a file says goes first.
+What a file does not say, the code of its family (`model_type`) decides: what each family implies is listed
+here, from transformers' `models/*/configuration_*.py`. What a file says goes first.
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
-# Families with an MLP of two matrices; all others are read as gated.
-_PLAIN = {
-    "gpt2",
-    "gpt_neox",
-    "gpt_neo",
-    "gptj",
-    "codegen",
-    "opt",
-    "bloom",
-    "falcon",
-    "mpt",
-    "phi",
-    "gpt_bigcode",
-    "starcoder2",
-}
-_PLAIN |= {"nemotron", "arcee"}
-_BIASED = _PLAIN - {"falcon", "mpt", "nemotron", "arcee"} | {"gpt_oss"}
-_QKV_BIASED = ("qwen2",)  # and qwen2_moe, qwen2_vl …
-_PARALLEL = {"gptj", "codegen", "phi", "gpt_neox", "falcon", "cohere", "cohere2"}
-_TIED = {"gpt2", "gpt_neo", "opt", "bloom", "falcon", "mpt", "gpt_bigcode", "starcoder2", "cohere", "cohere2"}
-_TIED |= {"gemma", "gemma2", "gemma3_text"}
-_LEARNED_POSITIONS = {"gpt2": 0, "gpt_neo": 0, "gpt_bigcode": 0, "opt": 2}  # rows beyond the longest sequence
-_FULL_EVERY = {
-    "gemma2": 2,
-    "gemma3_text": 6,
-    "cohere2": 4,
-    "llama4_text": 4,
-}  # layers between those without a window
-_OTHER_FAMILIES = {
-    "bert",
-    "t5",
-    "mamba",
-    "mamba2",
-    "falcon_mamba",
-    "rwkv",
-    "recurrent_gemma",
-    "jamba",
-    "zamba",
-    "zamba2",
-}
-_OTHER_FAMILIES |= {"bamba", "falcon_h1", "minimax_text_01"}
+from diffperf.errors import ConfigError
+from diffperf.load.checks import shown
 
-# What the model config has no words for, by the key that gives it away.
+# fmt: off
+# Families by what their code implies. MLPs of two matrices; those of all other families are read as gated.
+_PLAIN = {
+    "gpt2", "gpt_neox", "gpt_neo", "gptj", "codegen", "opt", "bloom", "falcon", "mpt", "phi", "gpt_bigcode",
+    "starcoder2", "nemotron", "arcee",
+}
+# Biases in linear layers and norms.
+_BIASED = _PLAIN - {"falcon", "mpt", "nemotron", "arcee"} | {"gpt_oss"}
+# Biases of the query, key and value projections alone, by how the family begins (qwen2_moe, qwen2_vl, …).
+_QKV_BIASED = ("qwen2",)
+# Attention and MLP side by side.
+_PARALLEL = {"gptj", "codegen", "phi", "gpt_neox", "falcon", "cohere", "cohere2"}
+# One matrix for input and output embeddings.
+_TIED = {
+    "gpt2", "gpt_neo", "opt", "bloom", "falcon", "mpt", "gpt_bigcode", "starcoder2", "cohere", "cohere2",
+    "gemma", "gemma2", "gemma3_text",
+}
+# Learned position embeddings, and the rows that they have beyond the longest sequence.
+_LEARNED_POSITIONS = {"gpt2": 0, "gpt_neo": 0, "gpt_bigcode": 0, "opt": 2}
+# Sliding windows: one in so many layers has none.
+_FULL_EVERY = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4, "llama4_text": 4}
+# Not decoder transformers.
+_OTHER_FAMILIES = {
+    "bert", "t5", "mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "jamba", "zamba", "zamba2",
+    "bamba", "falcon_h1", "minimax_text_01",
+}
+# fmt: on
+
+# Architectures that a model config cannot describe, by the key that gives them away.
 _UNREPRESENTED = {
     "linear_attn_config": "layers of linear attention",
     "full_attention_interval": "layers of linear attention",
@@ -59,6 +50,7 @@ _UNREPRESENTED = {
     "moe_num_experts": "experts in the notation of DBRX or ERNIE",
     "laurel_rank": "a low-rank branch beside every layer",
 }
+# Types of attention as `layer_types` lists them.
 _FULL = {"full_attention", "global"}
 _WINDOWED = {"sliding_attention", "chunked_attention", "local"}
 
@@ -75,14 +67,40 @@ _SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts")
 _SHARED_FFN = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _FFN = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
 _DROPOUT = ("attn_pdrop", "resid_pdrop", "attention_dropout", "hidden_dropout", "dropout")
-_MOST_LAYERS = 2000  # more of them are left for the loader to refuse
+# Larger numbers are not computed with: they go into the table as they are, for the bounds of the fields to
+# refuse.
+_MOST_LAYERS = 2000
+_LARGEST = 1e18
 
 
-def model_table(config: dict[str, Any]) -> dict[str, Any]:
-    """The table of a `Model` from a Hugging Face config; of one that sees or hears as well, from the part for text.
+class _Unsupported(Exception):
+    """A key of a `config.json` that no model config can be made from: (key, found, expected, remedy)."""
 
-    **Raises:** `KeyError((key, found, expected, remedy))` where a dimension is missing or the architecture is not a decoder
-    transformer that a model config describes.
+
+def read_huggingface(path: Path) -> dict[str, Any]:
+    """The table of a `Model` that a Hugging Face `config.json` describes.
+
+    **Raises:** `ConfigError` for what is not JSON, and for what is not a decoder transformer that a model
+    config describes.
+    """
+    expected, remedy = "a Hugging Face config.json", "check the file"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as problem:
+        raise ConfigError(path, "", f"invalid JSON ({problem})", expected, remedy) from None
+    if not isinstance(config, dict):
+        raise ConfigError(path, "", f"a {type(config).__name__}", f"{expected} (an object)", remedy)
+    try:
+        return _model_table(config)
+    except _Unsupported as problem:
+        raise ConfigError(path, *problem.args) from None
+
+
+def _model_table(config: dict[str, Any]) -> dict[str, Any]:
+    """The table of a `Model` from a `config.json`, of multimodal models from the part for text.
+
+    **Raises:** `_Unsupported` where a dimension is missing or the architecture is not one that a model config
+    describes.
     """
     if isinstance(config.get("text_config"), dict):
         config = config | config["text_config"]
@@ -99,29 +117,22 @@ def model_table(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse(config: dict[str, Any], family: str) -> None:
-    """Raises `KeyError` for what cannot be told as a decoder transformer."""
+    """Raises `_Unsupported` for architectures that a model config cannot describe."""
     if config.get("is_encoder_decoder") or family in _OTHER_FAMILIES:
-        raise KeyError(("model_type", f'"{family}"', "a decoder-only transformer", "use another model"))
-    told = config | _part(config, "ffn_config")
-    for key, what in _UNREPRESENTED.items():
-        if told.get(key):
-            raise KeyError(
-                (key, what, "attention and an MLP, or experts, in every layer", "not represented yet")
-            )
+        raise _Unsupported("model_type", f'"{family}"', "a decoder-only transformer", "use another model")
+    keys = config | _part(config, "ffn_config")
+    for key, architecture in _UNREPRESENTED.items():
+        if keys.get(key):
+            expected = "attention and an MLP, or experts, in every layer"
+            raise _Unsupported(key, architecture, expected, "not represented yet")
     width = config.get("word_embed_proj_dim")
     if width is not None and width != _get(config, "hidden"):
-        raise KeyError(
-            (
-                "word_embed_proj_dim",
-                _json(width),
-                "embeddings as wide as the residual stream",
-                "not represented yet",
-            )
-        )
+        expected = "embeddings as wide as the residual stream"
+        raise _Unsupported("word_embed_proj_dim", shown(width), expected, "not represented yet")
 
 
 def _layers(config: dict[str, Any], family: str) -> list[dict[str, Any]]:
-    """A table for each kind of layers, in the order in which they first appear."""
+    """A table of each kind of layers with its count, in the order in which the kinds first appear."""
     count = _get(config, "layers")
     if not _is_whole(count) or not 1 <= count <= _MOST_LAYERS:
         return [_layer(config, family, sparse=False, window=None) | {"count": count}]
@@ -148,7 +159,7 @@ def _layer(config: dict[str, Any], family: str, sparse: bool, window: Any) -> di
 
 
 def _attention(config: dict[str, Any], family: str) -> dict[str, Any]:
-    """Heads of keys and values, and the dimensions of one; with a latent where they are projections of one."""
+    """The keys of a layer's attention: heads of keys and values, dimensions of a head, latent attention."""
     heads = _get(config, "heads")
     if config.get("kv_lora_rank") is None:
         head_dim = config.get("head_dim") or _number(_get(config, "hidden")) / max(_number(heads), 1)
@@ -167,7 +178,10 @@ def _attention(config: dict[str, Any], family: str) -> dict[str, Any]:
 
 
 def _kv_heads(config: dict[str, Any], family: str, heads: Any) -> Any:
-    """Heads of keys and values. Falcon-7B gives a number that only holds in the newer of its family's architectures."""
+    """The number of key and value heads: those of grouped or multi-query attention, else the query heads.
+
+    Falcon-7B's file gives a number that only holds in the newer of its family's two architectures.
+    """
     grouped = (
         config.get("num_key_value_heads")
         or config.get("num_kv_heads")
@@ -179,9 +193,10 @@ def _kv_heads(config: dict[str, Any], family: str, heads: Any) -> Any:
 
 
 def _mlp(config: dict[str, Any], family: str, sparse: bool) -> dict[str, Any]:
-    """The inner dimension of an MLP or an expert, and the mixture of these."""
+    """The keys of a layer's MLP: its inner dimension, and the mixture where the layer has experts."""
     ffn = _first(config, _FFN) or _whole(config, "expansion_ratio", 4) * _number(_get(config, "hidden"))
-    if not sparse:  # Llama 4 keeps `intermediate_size` for the experts
+    if not sparse:
+        # Llama 4's `intermediate_size` is that of the experts; its dense layers have a key of their own.
         return {"ffn": config.get("intermediate_size_mlp") or ffn}
     expert = config.get("moe_intermediate_size") or ffn
     shared = max(_whole(config, name, 0) for name in _SHARED_EXPERTS) or int(family == "llama4_text")
@@ -194,7 +209,7 @@ def _mlp(config: dict[str, Any], family: str, sparse: bool) -> dict[str, Any]:
 
 
 def _is_sparse(config: dict[str, Any], index: int) -> bool:
-    """Whether a layer of a model with experts has them: not the leading dense ones, and of the others every n-th."""
+    """Whether the layer at an index has experts: as lists say, else every n-th after leading dense layers."""
     if isinstance(config.get("moe_layers"), list):
         return index in config["moe_layers"]
     if isinstance(config.get("moe_layer_freq"), list):
@@ -207,10 +222,10 @@ def _is_sparse(config: dict[str, Any], index: int) -> bool:
 
 
 def _windows(config: dict[str, Any], family: str, count: int) -> list[Any]:
-    """The window of each layer, None where it sees all tokens.
+    """The window of each layer in tokens, None where a query sees all tokens.
 
-    Llama 4's attention within chunks is told as a window of a chunk: exact up to that length, and at most twice as many tokens
-    beyond it.
+    Llama 4's attention within chunks is read as a window as long as a chunk: exact up to the length of a
+    chunk, and at most twice as many tokens as chunks beyond it.
     """
     types = config.get("layer_types") or config.get("attention_layers")
     if types is not None:
@@ -222,36 +237,27 @@ def _windows(config: dict[str, Any], family: str, count: int) -> list[Any]:
         return [None] * count
     if types is not None:
         return [window if kind in _WINDOWED else None for kind in types]
-    rotary = config.get(
-        "no_rope_layers"
-    )  # of Llama 4: 0 for those without rotary positions, which see all tokens
+    # Llama 4: 0 for layers without rotary positions, which see all tokens.
+    rotary = config.get("no_rope_layers")
     if isinstance(rotary, list) and rotary:
         return [window if any(rotary[index : index + 1]) else None for index in range(count)]
     first = _whole(config, "max_window_layers", 0) if family.startswith("qwen") else 0
-    period = _whole(
-        config, "sliding_window_pattern", _whole(config, "no_rope_layer_interval", _FULL_EVERY.get(family, 0))
-    )
+    period = _whole(config, "no_rope_layer_interval", _FULL_EVERY.get(family, 0))
+    period = _whole(config, "sliding_window_pattern", period)
     return [
         None if index < first or (period and (index + 1) % period == 0) else window for index in range(count)
     ]
 
 
 def _check_types(types: Any, count: int) -> None:
-    """Raises `KeyError` unless there is one known type of attention for each layer."""
+    """Raises `_Unsupported` unless there is one known type of attention for each layer."""
     if not isinstance(types, list) or len(types) != count:
-        raise KeyError(
-            ("layer_types", _json(types), f"the type of each of the {count} layers", "correct the list")
-        )
+        expected = f"the type of each of the {count} layers"
+        raise _Unsupported("layer_types", shown(types), expected, "correct the list")
     for kind in types:
         if not isinstance(kind, str) or kind not in _FULL | _WINDOWED:
-            raise KeyError(
-                (
-                    "layer_types",
-                    _json(kind),
-                    "one of " + ", ".join(sorted(_FULL | _WINDOWED)),
-                    "not represented yet",
-                )
-            )
+            expected = "one of " + ", ".join(sorted(_FULL | _WINDOWED))
+            raise _Unsupported("layer_types", shown(kind), expected, "not represented yet")
 
 
 def _biases(config: dict[str, Any], family: str) -> bool:
@@ -263,47 +269,47 @@ def _biases(config: dict[str, Any], family: str) -> bool:
 
 
 def _parallel(config: dict[str, Any], family: str) -> bool:
-    """Whether attention and MLP are side by side."""
-    told = config.get("use_parallel_residual", config.get("parallel_attn", family in _PARALLEL))
-    return bool(told or config.get("new_decoder_architecture"))
+    """Whether attention and MLP are side by side, behind one norm."""
+    parallel = config.get("use_parallel_residual", config.get("parallel_attn", family in _PARALLEL))
+    return bool(parallel or config.get("new_decoder_architecture"))
 
 
 def _positions(config: dict[str, Any], family: str) -> Any:
-    """Rows of a learned position embedding."""
-    if family == "mpt":  # with neither of the other two
+    """The rows of a learned position embedding, 0 without one."""
+    if family == "mpt":  # positions are learned where they are neither linear biases (ALiBi) nor rotary
         attention = _part(config, "attn_config")
-        return (
-            (config.get("max_seq_len") or 0)
-            if attention.get("alibi") is False and not attention.get("rope")
-            else 0
-        )
+        learned = attention.get("alibi") is False and not attention.get("rope")
+        return (config.get("max_seq_len") or 0) if learned else 0
     if family not in _LEARNED_POSITIONS:
         return 0
     longest = _first(config, ("max_position_embeddings", "n_positions")) or 0
     return longest + _LEARNED_POSITIONS[family] if _is_whole(longest) and longest else longest
 
 
-def _get(config: dict[str, Any], what: str) -> Any:
-    """A dimension that every config has, under whichever name."""
-    for name in _NAMES[what]:
+def _get(config: dict[str, Any], dimension: str) -> Any:
+    """A dimension that every config has, under the first of its names that the config uses."""
+    names = _NAMES[dimension]
+    for name in names:
         if name in config:
             return config[name]
-    expected = " or ".join(_NAMES[what])
-    raise KeyError((_NAMES[what][0], "no such key", f"the number of {what}", f"add {expected}"))
+    raise _Unsupported(names[0], "no such key", f"the number of {dimension}", f"add {' or '.join(names)}")
 
 
 def _whole(config: dict[str, Any], name: str, default: int | None = None) -> int:
-    """A whole number to count or compute with, needed where there is no default."""
+    """A whole number to count or compute with, `default` where the key is absent or null.
+
+    **Raises:** `_Unsupported` for anything else, and for an absent key without a default.
+    """
     value = default if config.get(name) is None else config[name]
     if value is None:
-        raise KeyError((name, "no such key", "a whole number", f"add {name}"))
-    if not _is_whole(value) or not 0 <= value < 1e18:
-        raise KeyError((name, _json(value), "a whole number", "correct it"))
+        raise _Unsupported(name, "no such key", "a whole number", f"add {name}")
+    if not _is_whole(value) or not 0 <= value < _LARGEST:
+        raise _Unsupported(name, shown(value), "a whole number", "correct it")
     return value
 
 
 def _first(config: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """The value under the first of these names that has one, or None."""
+    """The value under the first of these names whose value is not empty, or None."""
     return next((config[name] for name in names if config.get(name)), None)
 
 
@@ -313,15 +319,11 @@ def _part(config: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _is_whole(value: Any) -> bool:
+    """Whether a value is a whole number of JSON."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _number(value: Any) -> float:
-    """A dimension to compute with; what is not a number is left for the loader to name."""
-    return (
-        value if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18 else 1
-    )
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, default=str, ensure_ascii=False)[:80]
+    """A dimension to compute with; 1 for what is no number, which the check of the table refuses."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and abs(value) < _LARGEST else 1

@@ -1,4 +1,4 @@
-"""Any module of declared quantities as a table people can read."""
+"""Modules of declared quantities as tables for people and as plain values for JSON."""
 
 import dataclasses
 import io
@@ -7,42 +7,48 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
 from diffperf import units
-from diffperf.quantity import Choice, Label, Quantity, declaration, segment
+from diffperf.quantity import Choice, Label, Quantity, declaration, locate, segment
+
+# Fields of a memory report that are no part of what fills the memory.
+_MEMORY_SUMMARY = ("peak", "capacity", "excess")
 
 
 class Readable(eqx.Module):
     """A result that prints as a table."""
 
-    def __str__(self):
+    def __str__(self) -> str:
         return render(self)
 
 
 def _share_bar(share: float, width: int = 20) -> str:
+    """A bar for a share from 0 to 1, at most `width` characters long and exact to an eighth of one."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     return "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")
 
 
 def show(value: Any, declared: Quantity | Choice) -> str:
-    """One leaf as text: with its unit, or as the name of the chosen alternative."""
-    array = np.asarray(value)
+    """The text of a number with its unit, or of weights: the name of a definite choice, else each weight."""
     if isinstance(declared, Choice):
-        if array.max() == 1.0 and array.sum() == 1.0:
-            return declared.alternatives[int(array.argmax())]
-        return " + ".join(
-            f"{w:.3g} {name}" for name, w in zip(declared.alternatives, array, strict=True) if w
-        )
-    if array.ndim:
-        low, high = units.show(array.min(), declared.unit), units.show(array.max(), declared.unit)
-        return f"[{' '.join(map(str, array.shape))} values, {low} to {high}]"
-    return units.show(float(array), declared.unit)
+        plain = _plain(value, declared)
+        if isinstance(plain, str):
+            return plain
+        return " + ".join(f"{weight:.3g} {name}" for name, weight in plain.items() if weight)
+    numbers = np.asarray(value)
+    if numbers.ndim == 0:
+        return units.show(float(numbers), declared.unit)
+    low, high = units.show(numbers.min(), declared.unit), units.show(numbers.max(), declared.unit)
+    return f"[{' '.join(map(str, numbers.shape))} values, {low} to {high}]"
 
 
-def table(module: eqx.Module, title: str = ""):
-    """A rich table of a module: one row a quantity, nested modules as sections; parts of a whole get their share and a bar."""
-    from rich.table import Table
+def table(module: eqx.Module, title: str = "") -> Table:
+    """A table of a module: a row for each quantity, and a section for each module inside it.
 
+    Parts of a whole get their share of it and a bar.
+    """
     result = Table(
         title=title or None,
         show_header=False,
@@ -63,41 +69,49 @@ def has_total(module: eqx.Module) -> bool:
 
 
 def _declared(module: eqx.Module) -> Iterator[tuple[str, Quantity | Choice, Any]]:
-    """A module's own declared fields, and its total in the unit of its parts."""
+    """(name, declaration, value) of a module's own fields, and of the total of parts of a whole."""
     for field in dataclasses.fields(module):
         if (declared := declaration(field)) is not None:
             yield field.name, declared, getattr(module, field.name)
     if has_total(module):
-        unit = declaration(dataclasses.fields(module)[0]).unit
-        yield "total", Quantity(unit, "total", (-np.inf, np.inf), False, False, "output"), module.total
+        value, declared = locate(module, "total")
+        assert declared is not None  # a total has the declaration of its parts
+        yield "total", declared, value
 
 
-def outputs(module: eqx.Module, prefix: str = "") -> dict[str, tuple[Quantity | Choice, Any]]:
-    """Every number of a report by dotted path, totals included: "time", "memory.peak", "energy.total"."""
+def outputs(module: eqx.Module, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """(declaration, value) of every number of a report by dotted path: "time", "memory.peak"."""
     result = {prefix + name: (declared, value) for name, declared, value in _declared(module)}
     for field in dataclasses.fields(module):
-        if isinstance(value := getattr(module, field.name), eqx.Module):
+        if isinstance(value := getattr(module, field.name), eqx.Module) and declaration(field) is None:
             result |= outputs(value, f"{prefix}{field.name}.")
     return result
 
 
-def _add_rows(result, module: eqx.Module, indent: str) -> None:
-    whole = float(module.total) if has_total(module) else 0.0
+def memory_parts(memory: eqx.Module) -> dict[str, float]:
+    """What fills a device's memory: bytes by the description of each part."""
+    return {
+        declared.doc: float(value)
+        for name, declared, value in _declared(memory)
+        if name not in _MEMORY_SUMMARY
+    }
+
+
+def _add_rows(result: Table, module: eqx.Module, indent: str) -> None:
+    whole = float(locate(module, "total")[0]) if has_total(module) else 0.0
     for name, declared, value in _declared(module):
         share = float(value) / whole if whole and np.ndim(value) == 0 and name != "total" else None
         bar = "" if share is None else f"{share:6.1%} {_share_bar(share)}"
         result.add_row(indent + declared.doc, show(value, declared), bar)
     for field in dataclasses.fields(module):
         value = getattr(module, field.name)
-        if isinstance(value, eqx.Module):
+        if isinstance(value, eqx.Module) and declaration(field) is None:
             result.add_row(f"[bold]{indent}{field.name.replace('_', ' ')}[/bold]", "", "")
             _add_rows(result, value, indent + "  ")
 
 
 def render(module: eqx.Module, title: str = "", width: int = 110) -> str:
-    """The table as plain text."""
-    from rich.console import Console
-
+    """The table of a module as plain text."""
     buffer = io.StringIO()
     Console(file=buffer, width=width, force_terminal=False).print(table(module, title))
     return buffer.getvalue().rstrip()
@@ -108,23 +122,24 @@ def as_dict(module: eqx.Module) -> dict[str, Any]:
     result: dict[str, Any] = {name: _plain(value, declared) for name, declared, value in _declared(module)}
     for field in dataclasses.fields(module):
         value = getattr(module, field.name)
+        if declaration(field) is not None:
+            continue
         if isinstance(value, eqx.Module):
             result[field.name] = as_dict(value)
         elif isinstance(value, tuple):
-            members = [
-                (segment(member, index), member)
-                for index, member in enumerate(value)
-                if isinstance(member, eqx.Module)
-            ]
-            result[field.name] = {name: as_dict(member) for name, member in members}
+            members = [member for member in value if isinstance(member, eqx.Module)]
+            result[field.name] = {
+                segment(member, index): as_dict(member) for index, member in enumerate(members)
+            }
         elif isinstance(value, Label):
             result[field.name] = str(value)
     return result
 
 
 def _plain(value: Any, declared: Quantity | Choice) -> Any:
+    """A number or nested list of numbers; of weights, the name of a definite choice, else {name: weight}."""
     array = np.asarray(value)
-    if not isinstance(declared, Choice):
+    if isinstance(declared, Quantity):
         return array.tolist()
     if array.max() == 1.0 and array.sum() == 1.0:
         return declared.alternatives[int(array.argmax())]

@@ -186,7 +186,7 @@ def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
             forward=both_ways,
             backward=both_ways,
             copies=visited,
-            once=c.system.stack.dispatch_once,
+            once=c.system.stack.routed_once_per_domain,
         ),
         Collective(
             name="gathering of experts' tokens",

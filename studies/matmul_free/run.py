@@ -1,8 +1,9 @@
-"""MatMul-free LM (arXiv 2406.02528): what fusing its linear layers does to training, and what having no KV cache does to serving.
+"""MatMul-free language models (arXiv 2406.02528): fused linear layers in training, no KV cache in serving.
 
-Training of the 1.3B model on one A100 80 GB with the plain and the fused BitLinear (stacks `matmulfree-unfused`, `-fused`, whose
-element-wise kernels are counted from the published code) against the published time and memory (`published.csv`). Then serving,
-with packed ternary weights, against a transformer of the same width, depth and parameters over the context.
+Training: the 1.3B model on one A100 80 GB with the plain and the fused BitLinear against the published time
+and memory (`published.csv`). The element-wise kernels of the stacks `matmulfree-unfused` and
+`matmulfree-fused` are counted from the published code. Serving: packed ternary weights over the context,
+against a transformer of the same width, depth and number of parameters.
 
     python studies/matmul_free/run.py [--quick] [--out DIR]
 """
@@ -11,281 +12,387 @@ import dataclasses
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter
 
 import diffperf as dp
 from diffperf.estimate.inference import GenerationReport
 from diffperf.estimate.training import TrainingReport
 from diffperf.quantity import replace
-from diffperf.report.plots import BLUE, FAINT, GREY, ORANGE, bare
+from diffperf.report.plots import BLUE, GREY, ORANGE, bare
 from diffperf.workload.model import Model
+from diffperf.workload.strategy import Strategy
 
 sys.path.append(str(Path(__file__).parents[1]))
-from reporting import Table, at, each, options, publish, read_rows, style
+from reporting import (
+    Table,
+    binary_axis,
+    choice_weights,
+    evaluate_cases,
+    figure_style,
+    label_point,
+    parse_options,
+    publish,
+    read_rows,
+)
 
 HERE = Path(__file__).parent
-SYSTEM, BATCH, LENGTH = "dgx-a100", 28, 1024
+SYSTEM = "dgx-a100"
+BATCH, SEQUENCE_LENGTH = 28, 1024  # of the published training step
+OTHER_BATCH = 2**8  # the batch as another extraction of the paper's text reads it
 STACKS = ("unfused", "fused")
-RECOMPUTE = ("none", "full")
-SERVED, OUTPUT = 16, 128  # sequences served at once; tokens that each generates
+RECOMPUTATIONS = ("none", "full")
+SERVED_SEQUENCES, OUTPUT_LENGTH = 16, 128
+LARGE_CONTEXT = 2048  # tokens, of the published 13B
 
-# Mixed precision as PyTorch's autocast has it: weights, gradients and both moments in fp32, 16 bytes a parameter.
+# Mixed precision of PyTorch's autocast: weights, gradients and both moments in fp32, 16 bytes a parameter.
 TRAINING = {
-    "sequence_length": LENGTH,
+    "sequence_length": SEQUENCE_LENGTH,
     "weight_precision": "fp32",
     "gradient_precision": "fp32",
     "optimizer_bytes": "8 B",
 }
 
-# Served models: whether a transformer, the format of the weights, colour and dashes of a line.
-MODELS = {
-    "transformer, bf16": (True, "bf16", BLUE, "-"),
-    "transformer, ternary": (True, "ternary", BLUE, (0, (2, 2))),
-    "MatMul-free, bf16": (False, "bf16", ORANGE, "-"),
-    "MatMul-free, ternary": (False, "ternary", ORANGE, (0, (2, 2))),
+
+@dataclasses.dataclass(frozen=True)
+class ServedModel:
+    """A kind of model with a format of its weights, and how the figure draws it."""
+
+    attention: bool
+    weight_precision: str
+    colour: str
+    dashes: str | tuple = "-"
+
+
+DASHED = (0, (2, 2))
+SERVED_MODELS = {
+    "transformer, bf16": ServedModel(attention=True, weight_precision="bf16", colour=BLUE),
+    "transformer, ternary": ServedModel(
+        attention=True, weight_precision="ternary", colour=BLUE, dashes=DASHED
+    ),
+    "MatMul-free, bf16": ServedModel(attention=False, weight_precision="bf16", colour=ORANGE),
+    "MatMul-free, ternary": ServedModel(
+        attention=False, weight_precision="ternary", colour=ORANGE, dashes=DASHED
+    ),
 }
 
 
-def transformer(model: Model) -> Model:
-    """The same dimensions with attention, as many query as KV heads: the paper's Transformer++."""
-    return dataclasses.replace(
-        model, layers=tuple(dataclasses.replace(kind, recurrence=None) for kind in model.layers)
-    )
+def transformer_like(model: Model) -> Model:
+    """Returns the model with attention in place of its recurrence, the paper's Transformer++."""
+    layers = tuple(dataclasses.replace(kind, recurrence=None) for kind in model.layers)
+    return dataclasses.replace(model, layers=layers)
 
 
 # --- training
 
 
-def train(batches: list[int]) -> dict[tuple[str, str, int], TrainingReport]:
-    """A step in one micro-batch by stack, recomputation and batch."""
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """The estimate of a training step of one micro-batch."""
+
+    stack: str
+    recompute: str
+    batch: int
+    report: TrainingReport
+
+
+def estimate_steps(batches: list[int]) -> list[Step]:
+    """Estimates training steps of the 1.3B model for all stacks, recomputations and batches."""
     model, base = dp.load_model("matmulfree-1.3b"), dp.load_strategy(TRAINING)
-    cases = [(recompute, batch) for recompute in RECOMPUTE for batch in batches]
-    weights = np.stack([np.eye(3)[("none", "selective", "full").index(recompute)] for recompute, _ in cases])
+    cases = [(recompute, batch) for recompute in RECOMPUTATIONS for batch in batches]
+    weights = np.stack([choice_weights(Strategy, "recompute", recompute) for recompute, _ in cases])
     sizes = np.array([batch for _, batch in cases], float)
-    found = {}
+    steps = []
     for stack in STACKS:
         system = dp.load_system(SYSTEM, 1, stack=f"matmulfree-{stack}")
 
-        def step(recompute, batch, system=system) -> TrainingReport:
-            strategy = replace(base, {"recompute": recompute, "global_batch": batch, "micro_batch": batch})
-            return dp.training_step(model, system, strategy)
+        def step(recompute: jax.Array, batch: jax.Array, system=system) -> TrainingReport:
+            values = {"recompute": recompute, "global_batch": batch, "micro_batch": batch}
+            return dp.training_step(model, system, replace(base, values))
 
-        reports = each(step, weights, sizes)
-        found |= {(stack, *case): at(reports, i) for i, case in enumerate(cases)}
-    return found
+        reports = evaluate_cases(step, weights, sizes)
+        steps += [Step(stack, *case, report) for case, report in zip(cases, reports, strict=True)]
+    return steps
 
 
-def training_table(
-    steps: dict[tuple[str, str, int], TrainingReport], published: dict[str, dict[str, float]]
-) -> Table:
-    cells = []
-    for recompute in RECOMPUTE:
-        for stack in STACKS:
-            report = steps[stack, recompute, BATCH]
-            time, memory, peak = (
-                published["time"][stack],
-                published["memory"][stack],
-                report.memory.peak / 1e9,
-            )
-            states = (report.memory.weights + report.memory.gradients + report.memory.optimizer) / 1e9
-            cells.append(
-                (stack, recompute, report.time, time, report.time / time - 1, report.breakdown.elementwise / report.time,
-                 states, report.memory.activations / 1e9, peak, memory, peak / memory - 1)
-            )  # fmt: skip
+def training_table(steps: list[Step]) -> Table:
+    """Tabulates the steps with the published batch beside the published time and memory."""
     columns = {
-        "BitLinear": "", "recomputed": "", "step s": ".2f", "published s": ".2f", "error": "+.0%", "element-wise": ".0%",
-        "states GB": ".1f", "activations GB": ".1f", "peak GB": ".1f", "published GB": ".0f", "error ": "+.0%",
-    }  # fmt: skip
-    title = (
-        f"A training step of MatMul-free LM 1.3B: {BATCH} sequences of {LENGTH:,} tokens on one A100 80 GB"
-    )
-    return Table("training", title, columns, cells)
+        "stack": ("BitLinear", ""),
+        "recompute": ("recomputed", ""),
+        "step_s": ("step s", ".2f"),
+        "published_s": ("published s", ".2f"),
+        "time_error": ("error", "+.0%"),
+        "elementwise": ("element-wise", ".0%"),
+        "states_gb": ("states GB", ".1f"),
+        "activations_gb": ("activations GB", ".1f"),
+        "peak_gb": ("peak GB", ".1f"),
+        "published_gb": ("published GB", ".0f"),
+        "memory_error": ("error", "+.0%"),
+    }
+    published = {row["quantity"]: row for row in read_rows(HERE / "published.csv")}
+    rows = []
+    chosen = [step for step in steps if step.batch == BATCH]
+    for step in sorted(chosen, key=lambda step: RECOMPUTATIONS.index(step.recompute)):
+        report, memory = step.report, step.report.memory
+        seconds, gigabytes = (float(published[name][step.stack]) for name in ("time", "memory"))
+        rows.append(
+            {
+                "stack": step.stack,
+                "recompute": step.recompute,
+                "step_s": report.time,
+                "published_s": seconds,
+                "time_error": report.time / seconds - 1,
+                "elementwise": report.breakdown.elementwise / report.time,
+                "states_gb": (memory.weights + memory.gradients + memory.optimizer) / 1e9,
+                "activations_gb": memory.activations / 1e9,
+                "peak_gb": memory.peak / 1e9,
+                "published_gb": gigabytes,
+                "memory_error": memory.peak / 1e9 / gigabytes - 1,
+            }
+        )
+    title = f"A training step of 1.3B: {BATCH} sequences of {SEQUENCE_LENGTH:,} tokens on one A100 80 GB"
+    return Table("training", title, columns, rows)
 
 
 # --- serving
 
 
-def served(model: Model, batch: float, contexts: list[int]) -> dict[tuple[str, int], GenerationReport]:
-    """Generation after each context by model of `MODELS`, with the same stack for all of them: TensorRT-LLM's."""
+@dataclasses.dataclass(frozen=True)
+class Served:
+    """The estimate of generating tokens with a served model after a context."""
+
+    name: str
+    context: int
+    report: GenerationReport
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak memory of the device is within its capacity."""
+        return bool(self.report.memory.excess <= 0)
+
+
+def estimate_serving(model: Model, batch: int, contexts: list[int]) -> list[Served]:
+    """Estimates generation after each context by all served models, with the stack of TensorRT-LLM."""
     system = dp.load_system(SYSTEM, 1, stack="tensorrt-llm")
-    found = {}
-    for name, (attends, precision, *_) in MODELS.items():
-        chosen = transformer(model) if attends else model
+    results = []
+    for name, served in SERVED_MODELS.items():
+        variant = transformer_like(model) if served.attention else model
         base = dp.load_strategy(
-            {"global_batch": batch, "output_length": OUTPUT, "weight_precision": precision}
+            {
+                "global_batch": batch,
+                "output_length": OUTPUT_LENGTH,
+                "weight_precision": served.weight_precision,
+            }
         )
 
-        def run(context, chosen=chosen, base=base) -> GenerationReport:
-            return dp.generate(chosen, system, replace(base, {"sequence_length": context}))
+        def generate(context: jax.Array, variant=variant, base=base) -> GenerationReport:
+            return dp.generate(variant, system, replace(base, {"sequence_length": context}))
 
-        reports = each(run, np.array(contexts, float))
-        found |= {(name, context): at(reports, i) for i, context in enumerate(contexts)}
-    return found
+        reports = evaluate_cases(generate, np.array(contexts, float))
+        results += [Served(name, context, report) for context, report in zip(contexts, reports, strict=True)]
+    return results
 
 
-def serving_table(reports: dict[tuple[str, int], GenerationReport]) -> Table:
-    cells = [
-        (name, context, report.memory.weights / 1e9, report.memory.kv_cache / 1e9, report.memory.activations / 1e9,
-         report.memory.peak / 1e9, "yes" if report.memory.excess <= 0 else "no", 1e3 * report.time_per_output_token)
-        for (name, context), report in reports.items()
-    ]  # fmt: skip
+def serving_table(results: list[Served]) -> Table:
+    """Tabulates memory and time of all served models and contexts."""
     columns = {
-        "model": "", "context": ",.0f", "weights GB": ".2f", "cache or state GB": ".4f", "activations GB": ".2f",
-        "peak GB": ".2f", "fits": "", "ms a token": ".2f",
-    }  # fmt: skip
-    return Table("serving", f"Serving 2.7B: {SERVED} sequences on one A100 80 GB", columns, cells)
+        "model": ("model", ""),
+        "context": ("context", ",.0f"),
+        "weights_gb": ("weights GB", ".2f"),
+        "cache_gb": ("cache or state GB", ".4f"),
+        "activations_gb": ("activations GB", ".2f"),
+        "peak_gb": ("peak GB", ".2f"),
+        "fits": ("fits", ""),
+        "token_ms": ("ms a token", ".2f"),
+    }
+    rows = [
+        {
+            "model": served.name,
+            "context": served.context,
+            "weights_gb": served.report.memory.weights / 1e9,
+            "cache_gb": served.report.memory.kv_cache / 1e9,
+            "activations_gb": served.report.memory.activations / 1e9,
+            "peak_gb": served.report.memory.peak / 1e9,
+            "fits": "yes" if served.fits else "no",
+            "token_ms": 1e3 * served.report.time_per_output_token,
+        }
+        for served in results
+    ]
+    return Table("serving", f"Serving 2.7B: {SERVED_SEQUENCES} sequences on one A100 80 GB", columns, rows)
 
 
-def large() -> Model:
-    """The paper's 13B, whose dimensions it does not say: those of Llama 2 13B, with the recurrence."""
+def large_model() -> Model:
+    """Returns the recurrence with the dimensions of Llama 2 13B; those of the published 13B are not stated."""
     model, llama = dp.load_model("matmulfree-2.7b"), dp.load_model("llama-2-13b")
-    kinds = tuple(dataclasses.replace(kind, recurrence=model.layers[0].recurrence) for kind in llama.layers)
-    return dataclasses.replace(llama, layers=kinds)
+    recurrence = model.layers[0].recurrence
+    layers = tuple(dataclasses.replace(kind, recurrence=recurrence) for kind in llama.layers)
+    return dataclasses.replace(llama, layers=layers)
 
 
-def large_table(row: dict[str, str]) -> Table:
-    """Weights, cache, activations and reserve of the 13B model against the paper's Figure 4(d)."""
-    reports = served(large(), 1, [2048])
-    cells = []
-    for name, column in (("MatMul-free, ternary", "matmul_free_gb"), ("transformer, bf16", "transformer_gb")):
-        report = reports[name, 2048]
-        memory, published = report.memory.peak / 1e9, float(row[column])
-        weights = report.memory.weights / 1e9
-        cells.append((name, weights, report.memory.kv_cache / 1e9, memory, published, memory / published - 1))
+def large_table() -> Table:
+    """Tabulates weights, cache, activations and reserve of 13B against Figure 4(d) of the paper."""
     columns = {
-        "model": "", "weights GB": ".2f", "cache or state GB": ".4f", "peak GB": ".2f", "published GB": ".2f", "error": "+.0%",
-    }  # fmt: skip
-    return Table("serving_13b", "Serving 13B: one sequence of 2,048 tokens", columns, cells)
+        "model": ("model", ""),
+        "weights_gb": ("weights GB", ".2f"),
+        "cache_gb": ("cache or state GB", ".4f"),
+        "peak_gb": ("peak GB", ".2f"),
+        "published_gb": ("published GB", ".2f"),
+        "error": ("error", "+.0%"),
+    }
+    published = read_rows(HERE / "published_serving.csv")[0]
+    published_columns = {"MatMul-free, ternary": "matmul_free_gb", "transformer, bf16": "transformer_gb"}
+    results = {
+        served.name: served.report.memory for served in estimate_serving(large_model(), 1, [LARGE_CONTEXT])
+    }
+    rows = []
+    for name, column in published_columns.items():
+        memory, gigabytes = results[name], float(published[column])
+        rows.append(
+            {
+                "model": name,
+                "weights_gb": memory.weights / 1e9,
+                "cache_gb": memory.kv_cache / 1e9,
+                "peak_gb": memory.peak / 1e9,
+                "published_gb": gigabytes,
+                "error": memory.peak / 1e9 / gigabytes - 1,
+            }
+        )
+    return Table("serving_13b", f"Serving 13B: one sequence of {LARGE_CONTEXT:,} tokens", columns, rows)
 
 
 # --- figure
 
 
-def draw_training(axes: Axes, table: Table, ours: int, published: int, form: str, title: str) -> None:
-    """Bars of what the steps without recomputation take beside the published."""
-    for x, row in enumerate(table.rows[: len(STACKS)]):
-        for shift, value, colour, label in (
-            (-0.2, row[published], GREY, "published"),
-            (0.2, row[ours], BLUE, "ours"),
-        ):
-            axes.bar(x + shift, value, width=0.38, color=colour, label=label if x == 0 else None)
-            axes.annotate(
-                format(value, form),
-                (x + shift, value),
-                xytext=(0, 2),
-                textcoords="offset points",
-                ha="center",
-                fontsize=9,
-            )
-    axes.set_xticks(range(len(STACKS)), STACKS)
+def draw_training(axes: Axes, table: Table, ours: str, published: str, form: str, title: str) -> None:
+    """Draws two columns of the training table, without recomputation, as bars."""
+    rows = [row for row in table.rows if row["recompute"] == "none"]
+    bars = ((-0.2, published, GREY, "published"), (0.2, ours, BLUE, "ours"))
+    for x, row in enumerate(rows):
+        for shift, column, colour, label in bars:
+            axes.bar(x + shift, row[column], width=0.38, color=colour, label=label if x == 0 else None)
+            label_point(axes, format(row[column], form), x + shift, row[column])
+    axes.set_xticks(range(len(rows)), [row["stack"] for row in rows])
     axes.set_title(title)
     axes.legend(frameon=False, fontsize=9, loc="upper right")
     axes.set_ylim(top=1.25 * axes.get_ylim()[1])
     bare(axes)
 
 
-def draw_batches(axes: Axes, steps: dict[tuple[str, str, int], TrainingReport]) -> None:
-    batches = sorted({batch for *_, batch in steps})
+def draw_batches(axes: Axes, steps: list[Step]) -> None:
+    """Draws the tokens a second of training over the batch."""
+    batches = sorted({step.batch for step in steps})
     for stack, colour in zip(STACKS, (GREY, BLUE), strict=True):
-        speeds = [batch * LENGTH / steps[stack, "none", batch].time / 1e3 for batch in batches]
-        axes.plot(batches, speeds, "o-", color=colour, linewidth=2, markersize=4, label=stack)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(batches, [str(batch) for batch in batches])
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(f"sequences of {LENGTH:,} tokens")
+        chosen = [step for step in steps if (step.stack, step.recompute) == (stack, "none")]
+        speeds = [step.batch * SEQUENCE_LENGTH / step.report.time / 1e3 for step in chosen]
+        sizes = [step.batch for step in chosen]
+        axes.plot(sizes, speeds, "o-", color=colour, linewidth=2, markersize=4, label=stack)
+    binary_axis(axes, batches, [str(batch) for batch in batches], f"sequences of {SEQUENCE_LENGTH:,} tokens")
     axes.set_ylim(bottom=0)
     axes.set_title("Training 1.3B, thousand tokens a second")
-    axes.grid(color=FAINT, linewidth=0.8)
     axes.legend(frameon=False, fontsize=9)
 
 
-def draw_serving(axes: Axes, reports: dict[tuple[str, int], GenerationReport]) -> None:
-    """Weights and cache, which stay between passes, over the context."""
-    contexts = sorted({context for _, context in reports})
-    for name, (_, _, colour, dashes) in MODELS.items():
-        memories = [reports[name, context].memory for context in contexts]
-        held = [(memory.weights + memory.kv_cache) / 1e9 for memory in memories]
-        axes.plot(contexts, held, color=colour, linestyle=dashes, linewidth=2, label=name)
-    axes.set_xscale("log", base=2)
+def draw_serving(axes: Axes, results: list[Served]) -> None:
+    """Draws the memory that stays between passes, weights and cache, over the context."""
+    contexts = sorted({served.context for served in results})
+    for name, model in SERVED_MODELS.items():
+        memories = [served.report.memory for served in results if served.name == name]
+        gigabytes = [(memory.weights + memory.kv_cache) / 1e9 for memory in memories]
+        axes.plot(contexts, gigabytes, color=model.colour, linestyle=model.dashes, linewidth=2, label=name)
     axes.set_yscale("log")
-    axes.set_xticks(contexts, [f"{context // 1024}k" for context in contexts])
-    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} GB"))
-    axes.set_xlabel("tokens of context")
-    axes.set_title(f"Weights and cache, 2.7B, {SERVED} sequences")
-    axes.grid(color=FAINT, linewidth=0.8)
+    binary_axis(axes, contexts, [f"{context // 1024}k" for context in contexts], "tokens of context")
+    axes.set_title(f"Weights and cache, 2.7B, {SERVED_SEQUENCES} sequences")
     axes.legend(frameon=False, fontsize=9)
+
+
+def draw(training: Table, steps: list[Step], results: list[Served]) -> Figure:
+    """Draws the figure of the study."""
+    with figure_style():
+        figure = Figure(figsize=(13, 9), layout="constrained")
+        (times, memory), (batches, serving) = figure.subplots(2, 2)
+        draw_training(times, training, "step_s", "published_s", ".2f", "Step of the 1.3B model (s)")
+        draw_training(memory, training, "peak_gb", "published_gb", ".0f", "Peak memory (GB)")
+        draw_batches(batches, steps)
+        draw_serving(serving, results)
+    return figure
+
+
+# --- finding
 
 
 def training_finding(table: Table) -> str:
-    unfused, fused, _, again = table.rows
+    """Writes what the table of training shows."""
+    rows = {(row["stack"], row["recompute"]): row for row in table.rows}
+    plain, fused, recomputed = (
+        rows[key] for key in (("unfused", "none"), ("fused", "none"), ("fused", "full"))
+    )
     parameters = float(dp.load_model("matmulfree-1.3b").parameters)
-    least = 6 * parameters * 2**8 * LENGTH / float(dp.load_system(SYSTEM).accelerator.matrix.bf16.rate)
+    peak_rate = float(dp.load_system(SYSTEM).accelerator.matrix.bf16.rate)
+    least_seconds = 6 * parameters * OTHER_BATCH * SEQUENCE_LENGTH / peak_rate
+    states = fused["states_gb"]
     return (
-        "Counting the element-wise kernels of the published code, without a fit to its times, a step of the 1.3B model takes"
-        f" {unfused[2]:.2f} s with the plain BitLinear and {fused[2]:.2f} s with the fused one, published {unfused[3]:g} and"
-        f" {fused[3]:g} s ({unfused[4]:+.0%} and {fused[4]:+.0%}): {unfused[2] / fused[2]:.2f} times as fast for the published"
-        f" {unfused[3] / fused[3]:.2f}. Memory does not come out: we count {unfused[8]:.0f} and {fused[8]:.0f} GB, published"
-        f" {unfused[9]:g} and {fused[9]:g} GB. States of {fused[6] * 1e9 / parameters:.0f} bytes a parameter, with the ternary"
-        f" weights of a step among them, take {fused[6]:.1f} GB and leave {fused[9] - fused[6]:.1f} of the published"
-        f" {fused[9]:g} GB, where the layers keep {fused[7]:.0f} GB by our count; with all of it computed again the peak is"
-        f" {again[8]:.0f} GB, but the step {again[2]:.2f} s. So published time and memory do not belong to one setting that we"
-        f" know how to state. The text's batch has been read as {BATCH} and as 2⁸; the second needs {least:.1f} s of arithmetic"
-        " alone at an A100's peak rate."
+        "Counting the element-wise kernels of the published code, without a fit to its times, a step of"
+        f" the 1.3B model takes {plain['step_s']:.2f} s with the plain BitLinear and {fused['step_s']:.2f}"
+        f" s with the fused one, published {plain['published_s']:g} and {fused['published_s']:g} s"
+        f" ({plain['time_error']:+.0%} and {fused['time_error']:+.0%}):"
+        f" {plain['step_s'] / fused['step_s']:.2f} times as fast, published"
+        f" {plain['published_s'] / fused['published_s']:.2f}. The published memory does not come out: we"
+        f" count {plain['peak_gb']:.0f} and {fused['peak_gb']:.0f} GB, published {plain['published_gb']:g}"
+        f" and {fused['published_gb']:g} GB. States of {states * 1e9 / parameters:.0f} bytes a parameter,"
+        f" the ternary weights of a step included, take {states:.1f} GB and leave"
+        f" {fused['published_gb'] - states:.1f} of the published {fused['published_gb']:g} GB, where the"
+        f" layers keep {fused['activations_gb']:.0f} GB by our count; with full recomputation the peak is"
+        f" {recomputed['peak_gb']:.0f} GB, but the step takes {recomputed['step_s']:.2f} s. So published"
+        " time and memory do not belong to one setting that we can state. The batch in the text has been"
+        f" read as {BATCH} and as 2⁸; the second needs {least_seconds:.1f} s of arithmetic alone at the"
+        " peak rate of an A100."
     )
 
 
-def serving_finding(reports: dict[tuple[str, int], GenerationReport], large: Table) -> str:
-    attending, free = (
-        {c: r for (n, c), r in reports.items() if n == f"{name}, ternary"}
-        for name in ("transformer", "MatMul-free")
+def serving_finding(results: list[Served], large: Table) -> str:
+    """Writes what the tables of serving show."""
+    by_case = {(served.name, served.context): served for served in results}
+    contexts = sorted({served.context for served in results})
+    shortest, longest = contexts[0], contexts[-1]
+    fitting = max(context for context in contexts if by_case["transformer, ternary", context].fits)
+    attention_ms, recurrence_ms = (
+        [1e3 * by_case[name, context].report.time_per_output_token for context in (shortest, fitting)]
+        for name in ("transformer, ternary", "MatMul-free, ternary")
     )
-    shortest, longest = min(attending), max(attending)
-    fitting = max(context for context, report in attending.items() if report.memory.excess <= 0)
-    slow, quick = (
-        [1e3 * of[context].time_per_output_token for context in (shortest, fitting)]
-        for of in (attending, free)
-    )
-    small, dense = large.rows
+    cache = by_case["transformer, ternary", longest].report.memory.kv_cache
+    state = by_case["MatMul-free, ternary", longest].report.memory.kv_cache
+    packed, dense = large.rows
     return (
-        f" In serving 2.7B to {SERVED} sequences the KV cache of a transformer of the same size grows to"
-        f" {attending[longest].memory.kv_cache / 1e9:.0f} GB at {longest:,} tokens, and with packed weights {fitting:,} tokens are"
-        f" the longest context that fits; the state of the recurrence stays at {free[longest].memory.kv_cache / 1e6:.1f} MB. A"
-        f" token takes {slow[0]:.1f} ms after {shortest:,} tokens and {slow[1]:.1f} ms after {fitting:,} with attention,"
-        f" {quick[0]:.1f} and {quick[1]:.1f} ms without. Packing saves memory here and no time: products count their weights at"
-        f" the operands' 16 bits, not as kernels that unpack them on their way. For 13B we get {small[3]:.1f} GB with packed"
-        f" weights, published {small[4]:g}, and {dense[3]:.1f} GB for the transformer, published {dense[4]:g},"
-        f" {dense[4] / dense[1]:.2f} times its weights at 16 bits."
+        f" In serving 2.7B to {SERVED_SEQUENCES} sequences the KV cache of a transformer of the same size"
+        f" grows to {cache / 1e9:.0f} GB at {longest:,} tokens, and with packed weights {fitting:,} tokens"
+        f" are the longest context that fits; the state of the recurrence stays at {state / 1e6:.1f} MB. A"
+        f" token takes {attention_ms[0]:.1f} ms after {shortest:,} tokens and {attention_ms[1]:.1f} ms"
+        f" after {fitting:,} with attention, {recurrence_ms[0]:.1f} and {recurrence_ms[1]:.1f} ms without."
+        " Packing saves memory here and no time: the estimator counts the weights of products at the 16"
+        " bits of the operands, not as kernels that unpack them while loading. For 13B we get"
+        f" {packed['peak_gb']:.1f} GB with packed weights, published {packed['published_gb']:g}, and"
+        f" {dense['peak_gb']:.1f} GB for the transformer, published {dense['published_gb']:g},"
+        f" {dense['published_gb'] / dense['weights_gb']:.2f} times its weights at 16 bits."
     )
 
 
 def main() -> None:
-    arguments = options(__doc__, "matmul_free", "batches from 4 and contexts to 8,192 tokens")
-    published = {
-        row["quantity"]: {stack: float(row[stack]) for stack in STACKS}
-        for row in read_rows(HERE / "published.csv")
-    }
-    steps = train([4, 8, 16, BATCH] if arguments.quick else [1, 2, 4, 8, 16, BATCH])
-    training = training_table(steps, published)
-    contexts = [2**i for i in range(10, 14 if arguments.quick else 16)]
-    reports = served(dp.load_model("matmulfree-2.7b"), SERVED, contexts)
-    big = large_table(read_rows(HERE / "published_serving.csv")[0])
-
-    with style():
-        figure = Figure(figsize=(13, 9), layout="constrained")
-        axes = figure.subplots(2, 2)
-        draw_training(axes[0, 0], training, 2, 3, ".2f", "Step of the 1.3B model (s)")
-        draw_training(axes[0, 1], training, 8, 9, ".0f", "Peak memory (GB)")
-        draw_batches(axes[1, 0], steps)
-        draw_serving(axes[1, 1], reports)
+    """Runs the study."""
+    options = parse_options(__doc__, "matmul_free", "batches from 4 and contexts to 8,192 tokens")
+    steps = estimate_steps([4, 8, 16, BATCH] if options.quick else [1, 2, 4, 8, 16, BATCH])
+    contexts = [2**power for power in range(10, 14 if options.quick else 16)]
+    results = estimate_serving(dp.load_model("matmulfree-2.7b"), SERVED_SEQUENCES, contexts)
+    training, large = training_table(steps), large_table()
     publish(
-        arguments.out,
-        [training, serving_table(reports), big],
-        figure,
-        training_finding(training) + serving_finding(reports, big),
+        options.out,
+        [training, serving_table(results), large],
+        training_finding(training) + serving_finding(results, large),
+        {"figure": draw(training, steps, results)},
     )
 
 

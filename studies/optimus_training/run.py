@@ -1,28 +1,42 @@
-"""Training steps that Optimus (arXiv 2407.14645) was validated on: published seconds, its predictions, and ours.
+"""Training steps that Optimus (arXiv 2407.14645) was validated on: published times, its predictions and ours.
 
-Eight steps are Megatron-LM's of 2022 (arXiv 2205.05198 Table 5), three its larger ones of 2021 (arXiv 2104.04473 Table 1), whose
-seconds follow from their published TFLOP/s. `published.csv` holds them with their layouts and sources.
+Eight steps are from Megatron-LM of 2022 (arXiv 2205.05198, Table 5), three larger ones from Megatron-LM of
+2021 (arXiv 2104.04473, Table 1), whose seconds follow from their published TFLOP/s. `published.csv` has the
+steps with their layouts and sources.
 
     python studies/optimus_training/run.py [--quick] [--out DIR]
 """
 
+import dataclasses
 import sys
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import diffperf as dp
-from diffperf.estimate.training import StepTime
+from diffperf.estimate.training import TrainingReport
+from diffperf.hardware.system import System
 from diffperf.report.plots import INK, PALETTE, bare
 from diffperf.workload.model import Model
+from diffperf.workload.strategy import Strategy
 
 sys.path.append(str(Path(__file__).parents[1]))
-from reporting import Table, at, each, options, publish, read_rows, stacked, style
+from reporting import (
+    Table,
+    evaluate_cases,
+    figure_style,
+    parse_options,
+    publish,
+    read_rows,
+    stack_cases,
+)
 
-LENGTH = 2048  # tokens of a sequence, in all rows
+SEQUENCE_LENGTH = 2048  # tokens, in all steps
+PUBLISHED = Path(__file__).parent / "published.csv"
 
-# Parts of the step as the figure shows them.
+# The parts of a step in the figure, and the fields of the breakdown that each adds up.
 PARTS = {
     "linear layers": ("matmul",),
     "attention": ("attention",),
@@ -36,22 +50,60 @@ PARTS = {
 }
 
 
-def seconds_of(row: dict[str, str], model: Model) -> float:
-    """Published seconds, or those that the published TFLOP/s stand for, which count recomputation (arXiv 2104.04473 Equation 3):
-    96·B·s·l·h²·(1 + s/6h + V/16lh)."""
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A published training step, the prediction of Optimus, and our estimate."""
+
+    row: dict[str, str]
+    published: float  # s
+    optimus: float  # s
+    report: TrainingReport
+
+    @property
+    def label(self) -> str:
+        """The model, the devices and the recomputation of the step, for tables and the figure."""
+        size = self.row["model"].removeprefix("gpt3-").upper()
+        method = {"full": "full", "selective": "selective + SP"}[self.row["recompute"]]
+        return f"{size}, {self.row['devices']} A100, {method}"
+
+    @property
+    def early(self) -> bool:
+        """Whether the step is from Megatron-LM of 2021, which published TFLOP/s in place of seconds."""
+        return not self.row["seconds"]
+
+    @property
+    def error(self) -> float:
+        """The relative error of our estimate."""
+        return float(self.report.time) / self.published - 1
+
+    @property
+    def optimus_error(self) -> float:
+        """The relative error of the prediction of Optimus."""
+        return self.optimus / self.published - 1
+
+
+def published_seconds(row: dict[str, str], model: Model) -> float:
+    """Returns the published seconds of a step, or the seconds that its published TFLOP/s stand for.
+
+    The published FLOP of a step are 96·B·s·l·h²·(1 + s/6h + V/16lh), which includes recomputation (arXiv
+    2104.04473, Equation 3), for B sequences of s tokens, l layers of width h and a vocabulary of V.
+    """
     if row["seconds"]:
         return float(row["seconds"])
     layers, hidden, vocabulary = float(model.depth), float(model.hidden), float(model.vocabulary)
-    flops = 96 * float(row["global_batch"]) * LENGTH * layers * hidden**2
-    flops *= 1 + LENGTH / (6 * hidden) + vocabulary / (16 * layers * hidden)
+    flops = 96 * float(row["global_batch"]) * SEQUENCE_LENGTH * layers * hidden**2
+    flops *= 1 + SEQUENCE_LENGTH / (6 * hidden) + vocabulary / (16 * layers * hidden)
     return flops / (float(row["tflops_per_device"]) * 1e12 * float(row["devices"]))
 
 
-def case(row: dict[str, str]) -> tuple:
-    """Model, system and strategy of a row: fp16, no FlashAttention, gradients reduced after the backward pass."""
+def inputs_of(row: dict[str, str]) -> tuple[Model, System, Strategy]:
+    """Returns model, system and strategy of a published step.
+
+    The steps ran in fp16 without FlashAttention and reduced gradients after the backward pass.
+    """
     degrees = ("tp", "pp", "dp", "virtual_stages", "micro_batch", "global_batch")
     strategy = {name: int(row[name]) for name in degrees} | {
-        "sequence_length": LENGTH,
+        "sequence_length": SEQUENCE_LENGTH,
         "recompute": row["recompute"],
         "sequence_parallel": row["sequence_parallel"] == "true",
         "attention": "standard",
@@ -62,113 +114,152 @@ def case(row: dict[str, str]) -> tuple:
     return dp.load_model(row["model"]), system, dp.load_strategy(strategy)
 
 
-def early_rows(rows: list[dict[str, str]]) -> np.ndarray:
-    """Which rows are of 2021: those published as TFLOP/s."""
-    return np.array([not row["seconds"] for row in rows])
-
-
-def label(row: dict[str, str]) -> str:
-    method = {"full": "full", "selective": "selective + SP"}[row["recompute"]]
-    return f"{row['model'].removeprefix('gpt3-').upper()}, {row['devices']} A100, {method}"
-
-
-def errors_table(errors: dict[str, np.ndarray], early: np.ndarray) -> Table:
-    """Mean and worst size of the errors and their mean, over all rows and by source."""
-    columns = {"rows": "", "n": ".0f", "by": "", "mean |error|": ".1%", "worst": "+.1%", "bias": "+.1%"}
-    groups = {"Megatron-LM 2022": ~early, "Megatron-LM 2021": early, "all": np.ones_like(early)}
-    rows = [
-        (
-            name,
-            chosen.sum(),
-            by,
-            np.abs(of[chosen]).mean(),
-            of[chosen][np.abs(of[chosen]).argmax()],
-            of[chosen].mean(),
+def estimate_steps() -> list[Step]:
+    """Estimates all published steps."""
+    rows = read_rows(PUBLISHED)
+    cases = [inputs_of(row) for row in rows]
+    for case in cases:
+        dp.check(*case)
+    reports = evaluate_cases(dp.training_step, *stack_cases(cases))
+    return [
+        Step(
+            row=row,
+            published=published_seconds(row, model),
+            optimus=float(row["optimus_seconds"]),
+            report=report,
         )
-        for name, chosen in groups.items()
-        for by, of in errors.items()
+        for row, (model, _, _), report in zip(rows, cases, reports, strict=True)
     ]
+
+
+def steps_table(steps: list[Step]) -> Table:
+    """Tabulates the time of every step."""
+    columns = {
+        "step": ("step", ""),
+        "published_s": ("published s", ".2f"),
+        "ours_s": ("ours s", ".2f"),
+        "optimus_s": ("Optimus s", ".1f"),
+        "error": ("our error", "+.1%"),
+        "optimus_error": ("error of Optimus", "+.1%"),
+        "mfu": ("MFU", ".1%"),
+        "bubble": ("bubble", ".1%"),
+        "gradients": ("gradients", ".1%"),
+    }
+    rows = [
+        {
+            "step": step.label,
+            "published_s": step.published,
+            "ours_s": step.report.time,
+            "optimus_s": step.optimus,
+            "error": step.error,
+            "optimus_error": step.optimus_error,
+            "mfu": step.report.mfu,
+            "bubble": step.report.breakdown.pipeline_bubble / step.report.time,
+            "gradients": step.report.breakdown.data_parallel / step.report.time,
+        }
+        for step in steps
+    ]
+    return Table("steps", "Step times", columns, rows)
+
+
+def errors_table(steps: list[Step]) -> Table:
+    """Tabulates mean, worst and bias of the errors, by source and over all steps."""
+    columns = {
+        "steps": ("steps", ""),
+        "count": ("n", ".0f"),
+        "by": ("by", ""),
+        "mean": ("mean |error|", ".1%"),
+        "worst": ("worst", "+.1%"),
+        "bias": ("bias", "+.1%"),
+    }
+    groups = {
+        "Megatron-LM 2022": [step for step in steps if not step.early],
+        "Megatron-LM 2021": [step for step in steps if step.early],
+        "all": steps,
+    }
+    rows = []
+    for group, members in groups.items():
+        for by, name in (("ours", "error"), ("Optimus", "optimus_error")):
+            errors = np.array([getattr(step, name) for step in members])
+            rows.append(
+                {
+                    "steps": group,
+                    "count": len(members),
+                    "by": by,
+                    "mean": np.abs(errors).mean(),
+                    "worst": errors[np.abs(errors).argmax()],
+                    "bias": errors.mean(),
+                }
+            )
     return Table("errors", "Errors of the step time", columns, rows)
 
 
-def draw(labels: list[str], breakdowns: list[StepTime], published: np.ndarray, optimus: np.ndarray) -> Figure:
-    """What our step times are made of, beside Optimus's, over the published ones."""
-    with style():
+def draw_parts(axes: Axes, steps: list[Step], published: np.ndarray) -> None:
+    """Draws the parts of our step times as bars, as shares of the published times."""
+    left = np.zeros(len(steps))
+    for colour, (name, fields) in zip(PALETTE, PARTS.items(), strict=False):
+        seconds = [sum(float(getattr(step.report.breakdown, field)) for field in fields) for step in steps]
+        axes.barh(range(len(steps)), seconds / published, left=left, height=0.7, color=colour, label=name)
+        left += seconds / published
+
+
+def draw(steps: list[Step]) -> Figure:
+    """Draws the parts of our step times and the predictions of Optimus over the published times."""
+    published, positions = np.array([step.published for step in steps]), range(len(steps))
+    with figure_style():
         figure = Figure(figsize=(11, 5.4), layout="constrained")
-        axes, rows = figure.subplots(), np.arange(len(labels))
-        left = np.zeros(len(labels))
-        for colour, (name, fields) in zip(PALETTE, PARTS.items(), strict=False):
-            width = (
-                np.array([sum(float(getattr(one, field)) for field in fields) for one in breakdowns])
-                / published
-            )
-            axes.barh(rows, width, left=left, height=0.7, color=colour, label=name)
-            left += width
-        axes.plot(
-            optimus / published, rows, "D", color="white", markeredgecolor=INK, markersize=6, label="Optimus"
-        )
+        axes = figure.subplots()
+        draw_parts(axes, steps, published)
+        optimus = [step.optimus for step in steps] / published
+        axes.plot(optimus, positions, "D", color="white", markeredgecolor=INK, markersize=6, label="Optimus")
         axes.axvline(1, color=INK, linewidth=1.2)
-        for row, (ours, theirs) in enumerate(zip(left - 1, optimus / published - 1, strict=True)):
-            text = f"{ours:+.1%}, Optimus {theirs:+.1%}".replace("-", "−")
+        for position, step in zip(positions, steps, strict=True):
+            text = f"{step.error:+.1%}, Optimus {step.optimus_error:+.1%}".replace("-", "−")
             axes.annotate(
-                text, (1.03, row), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9
+                text, (1.03, position), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9
             )
-        axes.set_yticks(rows, labels)
-        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_yticks(positions, [step.label for step in steps])
+        axes.set_ylim(len(steps) - 0.4, -0.6)
         axes.set_xlim(0, 1.36)
-        axes.set_xticks(np.arange(0, 1.01, 0.2), [f"{share:.0%}" for share in np.arange(0, 1.01, 0.2)])
+        ticks = np.arange(0, 1.01, 0.2)
+        axes.set_xticks(ticks, [f"{share:.0%}" for share in ticks])
         axes.set_title("Predicted over published step time")
         axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
         bare(axes, keep="bottom")
     return figure
 
 
-def finding(
-    rows: list[dict[str, str]], errors: dict[str, np.ndarray], reduction: np.ndarray, published: np.ndarray
-) -> str:
-    mean, worst = ({by: reduce(np.abs(of)) for by, of in errors.items()} for reduce in (np.mean, np.max))
-    ours, early = errors["ours"], early_rows(rows)
-    # 530B with full recomputation: by one pipeline in 2022, by nine in 2021.
-    alone, replicated = (
-        i for i, row in enumerate(rows) if (row["model"], row["recompute"]) == ("gpt3-530b", "full")
+def finding(steps: list[Step]) -> str:
+    """Writes what the tables show."""
+    errors = np.array([step.error for step in steps])
+    optimus = np.array([step.optimus_error for step in steps])
+    early = np.array([step.early for step in steps])
+    # 530B with full recomputation ran as one pipeline in 2022 and as nine pipelines in 2021.
+    single, replicated = (
+        step for step in steps if (step.row["model"], step.row["recompute"]) == ("gpt3-530b", "full")
     )
-    slower = published[replicated] / published[alone] - 1
+    reduction = replicated.report.breakdown.data_parallel / replicated.published
     return (
-        f"Over the {len(early)} steps that Optimus was validated on, our mean error is {mean['ours']:.1%} and our worst"
-        f" {worst['ours']:.1%}; Optimus's are {mean['Optimus']:.1%} and {worst['Optimus']:.1%}. On the eight steps of 2022 ours are"
-        f" {np.abs(ours[~early]).mean():.1%} and {np.abs(ours[~early]).max():.1%}, with a bias of {ours[~early].mean():+.1%}. The"
-        f" three steps of 2021 we put {-ours[early].mean():.1%} too low on average. They ran an older Megatron-LM: 530B with full"
-        f" recomputation has the same work per device in both papers and one more reduction of gradients in 2021, which we put at"
-        f" {reduction[replicated] / published[replicated]:.1%} of the step, while the published step is {slower:.1%} longer. No"
-        " parameter is fitted to the rows of 2021; those of 2022 are among the data that the system's network latency, its GEMM"
+        f"Over the {len(steps)} steps that Optimus was validated on, our mean error is"
+        f" {np.abs(errors).mean():.1%} and our worst {np.abs(errors).max():.1%}; those of Optimus are"
+        f" {np.abs(optimus).mean():.1%} and {np.abs(optimus).max():.1%}. On the eight steps of 2022 ours"
+        f" are {np.abs(errors[~early]).mean():.1%} and {np.abs(errors[~early]).max():.1%}, with a bias of"
+        f" {errors[~early].mean():+.1%}. Our estimates of the three steps of 2021 are"
+        f" {-errors[early].mean():.1%} too low on average. Those steps ran an older Megatron-LM: 530B with"
+        " full recomputation has the same work per device in both papers and one more reduction of"
+        f" gradients in 2021, which we estimate at {reduction:.1%} of the step, while the published step"
+        f" is {replicated.published / single.published - 1:.1%} longer. No parameter is fitted to the rows"
+        " of 2021; those of 2022 are among the data that the network latency of the system, its GEMM"
         " efficiency and the stack were calibrated on."
     )
 
 
 def main() -> None:
-    arguments = options(__doc__, "optimus_training", "changes nothing: all rows take seconds")
-    rows = read_rows(Path(__file__).parent / "published.csv")
-    cases = [case(row) for row in rows]
-    for one in cases:
-        dp.check(*one)
-    reports = each(dp.training_step, *stacked(cases))
-    published = np.array([seconds_of(row, model) for row, (model, _, _) in zip(rows, cases, strict=True)])
-    optimus = np.array([float(row["optimus_seconds"]) for row in rows])
-    errors = {"ours": reports.time / published - 1, "Optimus": optimus / published - 1}
-    early = early_rows(rows)
-
-    labels = [label(row) for row in rows]
-    columns = {
-        "step": "", "published s": ".2f", "ours s": ".2f", "Optimus s": ".1f", "our error": "+.1%", "Optimus's error": "+.1%",
-        "MFU": ".1%", "bubble": ".1%", "gradients": ".1%",
-    }  # fmt: skip
-    shares = [
-        getattr(reports.breakdown, name) / reports.time for name in ("pipeline_bubble", "data_parallel")
-    ]
-    cells = zip(labels, published, reports.time, optimus, *errors.values(), reports.mfu, *shares, strict=True)
-    tables = [Table("steps", "Step times", columns, list(cells)), errors_table(errors, early)]
-    figure = draw(labels, [at(reports.breakdown, i) for i in range(len(rows))], published, optimus)
-    publish(arguments.out, tables, figure, finding(rows, errors, reports.breakdown.data_parallel, published))
+    """Runs the study."""
+    options = parse_options(__doc__, "optimus_training", "changes nothing: all steps take seconds")
+    steps = estimate_steps()
+    tables = [steps_table(steps), errors_table(steps)]
+    publish(options.out, tables, finding(steps), {"figure": draw(steps)})
 
 
 if __name__ == "__main__":

@@ -1,234 +1,323 @@
-"""Pipeline schedules: bubble, step time and peak memory of GPT-3 175B by number of micro-batches and of stages.
+"""Pipeline schedules of GPT-3 175B: bubble, step time and peak memory.
 
-Eight-way tensor parallelism on DGX A100, one pipeline. GPipe (arXiv 1811.06965), 1F1B and interleaved 1F1B (2104.04473),
-zero-bubble H1 (2401.10241), DualPipe (2412.19437).
+The numbers of micro-batches and of pipeline stages vary; the model runs on DGX A100 with eight-way tensor
+parallelism and one pipeline. The schedules are GPipe (arXiv 1811.06965), 1F1B and interleaved 1F1B
+(2104.04473), zero-bubble H1 (2401.10241) and DualPipe (2412.19437).
 
     python studies/schedules/run.py [--quick] [--out DIR]
 """
 
+import dataclasses
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
 
 import diffperf as dp
 from diffperf.estimate.training import TrainingReport
 from diffperf.quantity import replace
-from diffperf.report.plots import BLUE, FAINT, GREY, INK, ORANGE, RED
+from diffperf.report.plots import BLUE, GREY, ORANGE, RED
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.rules import feasible
-from diffperf.workload.strategy import SCHEDULES
+from diffperf.workload.strategy import Strategy
 
 sys.path.append(str(Path(__file__).parents[1]))
-from reporting import Table, at, each, options, publish, style
+from reporting import (
+    Table,
+    binary_axis,
+    capacity_line,
+    choice_weights,
+    evaluate_cases,
+    figure_style,
+    parse_options,
+    publish,
+)
 
-# Schedule, chunks of a stage, colour.
-KINDS = {
-    "GPipe": ("gpipe", 1, GREY),
-    "1F1B": ("1f1b", 1, BLUE),
-    "interleaved, 2 chunks": ("1f1b", 2, "#5b9bd5"),
-    "interleaved, 4 chunks": ("1f1b", 4, "#8cc0e8"),
-    "zero-bubble H1": ("zero_bubble", 1, ORANGE),
-    "DualPipe": ("dualpipe", 1, RED),
-}
-STAGES, MICRO_BATCHES = (
-    8,
-    96,
-)  # where the other is varied: 96 is a multiple of all stages, and twice as many as the most
-TP, GIB = 8, 2**30
-
-Case = tuple[str, int, int]  # kind, stages, micro-batches
-
-
-def cases() -> list[Case]:
-    """By micro-batches in so many stages, then by stages with so many micro-batches."""
-    by_batches = [(kind, STAGES, STAGES * 2**i) for kind in KINDS for i in range(6)]
-    return by_batches + [(kind, stages, MICRO_BATCHES) for kind in KINDS for stages in (4, 8, 12, 24)]
+TENSOR_PARALLEL = 8
+# The number of stages where micro-batches vary, and of micro-batches where stages vary: the latter is a
+# multiple of every number of stages and at least twice as large, as DualPipe needs.
+STAGES, MICRO_BATCHES = 8, 96
+VARIED_MICRO_BATCHES = tuple(STAGES * 2**power for power in range(6))
+VARIED_STAGES = (4, 8, 12, 24)
+SMALL_BUBBLE = 0.05  # the share of a step below which the finding calls a bubble small
+GIB = 2**30
 
 
-def evaluate(of: list[Case]) -> tuple[list[TrainingReport], np.ndarray]:
-    """Reports, and which of the cases a schedule allows."""
-    model, system = dp.load_model("gpt3-175b"), dp.load_system("dgx-a100", TP)
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A schedule as the estimator knows it, the model chunks of each stage, and how the figure draws it."""
+
+    name: str
+    schedule: str
+    chunks: int
+    colour: str
+    width: float = 1.8
+    dashes: str = "-"
+
+
+# GPipe has the bubble of 1F1B, and zero-bubble H1 its memory: different lines keep both visible.
+SCHEDULES = (
+    Schedule("GPipe", "gpipe", chunks=1, colour=GREY, width=5),
+    Schedule("1F1B", "1f1b", chunks=1, colour=BLUE),
+    Schedule("interleaved, 2 chunks", "1f1b", chunks=2, colour="#5b9bd5"),
+    Schedule("interleaved, 4 chunks", "1f1b", chunks=4, colour="#8cc0e8"),
+    Schedule("zero-bubble H1", "zero_bubble", chunks=1, colour=ORANGE, dashes="--"),
+    Schedule("DualPipe", "dualpipe", chunks=1, colour=RED),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A schedule with a number of pipeline stages and of micro-batches, and the estimate of its step."""
+
+    schedule: Schedule
+    stages: int
+    micro_batches: int
+    report: TrainingReport
+
+    @property
+    def bubble_share(self) -> float:
+        """The share of the step in which the devices of a pipeline stage idle."""
+        return self.report.breakdown.pipeline_bubble / self.report.time
+
+    @property
+    def bubble_over_work(self) -> float:
+        """The pipeline bubble over the time that a stage works on its micro-batches."""
+        parts = ("matmul", "attention", "elementwise", "recompute", "host", "tensor_parallel")
+        work = sum(getattr(self.report.breakdown, part) for part in parts)
+        return self.report.breakdown.pipeline_bubble / work
+
+    @property
+    def published_bubble(self) -> float | None:
+        """The bubble over the work of a stage by the published formula, (p − 1)/(v·m).
+
+        From arXiv 2104.04473, sections 2.2.1 and 2.2.2, for p stages of v chunks and m micro-batches. None
+        for the schedules whose bubble depends on the time of weight gradients.
+        """
+        if self.schedule.schedule not in ("gpipe", "1f1b"):
+            return None
+        return (self.stages - 1) / (self.schedule.chunks * self.micro_batches)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak memory of every device is within its capacity."""
+        return bool(self.report.memory.excess <= 0)
+
+
+def evaluate() -> list[Case]:
+    """Estimates all combinations that their schedule allows: first by micro-batches, then by stages."""
+    combinations = [(schedule, STAGES, count) for schedule in SCHEDULES for count in VARIED_MICRO_BATCHES]
+    combinations += [(schedule, count, MICRO_BATCHES) for schedule in SCHEDULES for count in VARIED_STAGES]
+    model, system = dp.load_model("gpt3-175b"), dp.load_system("dgx-a100", TENSOR_PARALLEL)
     base = dp.load_strategy(
-        {"tp": TP, "recompute": "selective", "attention": "standard", "precision": "fp16"}
+        {"tp": TENSOR_PARALLEL, "recompute": "selective", "attention": "standard", "precision": "fp16"}
     )
 
-    def step(schedule, chunks, stages, micro_batches):
-        values = {"schedule": schedule, "virtual_stages": chunks, "pp": stages, "global_batch": micro_batches}
-        strategy, pods = replace(base, values), replace(system, {"n_devices": TP * stages})
-        return dp.training_step(model, pods, strategy), feasible(model, pods, strategy)
+    def step(
+        schedule: jax.Array, chunks: jax.Array, stages: jax.Array, micro_batches: jax.Array
+    ) -> tuple[TrainingReport, jax.Array]:
+        strategy = replace(
+            base,
+            {"schedule": schedule, "virtual_stages": chunks, "pp": stages, "global_batch": micro_batches},
+        )
+        devices = replace(system, {"n_devices": TENSOR_PARALLEL * stages})
+        return dp.training_step(model, devices, strategy), feasible(Configuration(model, devices, strategy))
 
-    schedules = np.stack([np.eye(len(SCHEDULES))[SCHEDULES.index(KINDS[kind][0])] for kind, _, _ in of])
-    chunks = np.array([KINDS[kind][1] for kind, _, _ in of], float)
-    reports, allowed = each(
-        step, schedules, chunks, *(np.array(column, float) for column in list(zip(*of, strict=True))[1:])
+    schedules, stages, micro_batches = zip(*combinations, strict=True)
+    results = evaluate_cases(
+        step,
+        np.stack([choice_weights(Strategy, "schedule", schedule.schedule) for schedule in schedules]),
+        np.array([schedule.chunks for schedule in schedules], float),
+        np.array(stages, float),
+        np.array(micro_batches, float),
     )
-    return [at(reports, i) for i in range(len(of))], allowed
+    return [
+        Case(*combination, report)
+        for combination, (report, allowed) in zip(combinations, results, strict=True)
+        if allowed
+    ]
 
 
-def work(report: TrainingReport) -> float:
-    """Seconds that a stage works on its micro-batches."""
-    parts = ("matmul", "attention", "elementwise", "recompute", "host", "tensor_parallel")
-    return sum(getattr(report.breakdown, part) for part in parts)
-
-
-def idle(kind: str, stages: int, micro_batches: int) -> float | None:
-    """Bubble over the work of a stage by the published formula, (p − 1)/(v·m) (arXiv 2104.04473 §2.2.1, 2.2.2). None where it
-    depends on how long weight gradients take."""
-    return (stages - 1) / (KINDS[kind][1] * micro_batches) if KINDS[kind][0] in ("gpipe", "1f1b") else None
-
-
-def table(of: list[Case], reports: list[TrainingReport]) -> Table:
-    cells = []
-    for (kind, stages, micro_batches), report in zip(of, reports, strict=True):
-        time, bubble, memory = report.time, report.breakdown.pipeline_bubble, report.memory
-        cells.append(
-            (stages, micro_batches, kind, time, bubble / time, bubble / work(report), idle(kind, stages, micro_batches), report.mfu,
-             report.breakdown.pipeline_transfers / time, memory.activations / GIB, memory.peak / GIB,
-             "yes" if memory.excess <= 0 else "no")
-        )  # fmt: skip
+def schedule_table(cases: list[Case]) -> Table:
+    """Tabulates times and memory of all cases beside the published bubbles."""
     columns = {
-        "stages": ".0f", "micro-batches": ".0f", "schedule": "", "step s": ".2f", "bubble": ".1%", "bubble / work": ".4f",
-        "formula": ".4f", "MFU": ".1%", "transfers": ".1%", "activations": ".1f", "peak GiB": ".1f", "fits": "",
-    }  # fmt: skip
-    return Table(
-        "schedules",
-        "GPT-3 175B on A100 80 GB, tensor-parallel by eight, selective recomputation",
-        columns,
-        cells,
-    )
+        "stages": ("stages", ".0f"),
+        "micro_batches": ("micro-batches", ".0f"),
+        "schedule": ("schedule", ""),
+        "step_s": ("step s", ".2f"),
+        "bubble": ("bubble", ".1%"),
+        "bubble_over_work": ("bubble / work", ".4f"),
+        "published": ("published formula", ".4f"),
+        "mfu": ("MFU", ".1%"),
+        "transfers": ("transfers", ".1%"),
+        "activations_gib": ("activations GiB", ".1f"),
+        "peak_gib": ("peak GiB", ".1f"),
+        "fits": ("fits", ""),
+    }
+    rows = [
+        {
+            "stages": case.stages,
+            "micro_batches": case.micro_batches,
+            "schedule": case.schedule.name,
+            "step_s": case.report.time,
+            "bubble": case.bubble_share,
+            "bubble_over_work": case.bubble_over_work,
+            "published": case.published_bubble,
+            "mfu": case.report.mfu,
+            "transfers": case.report.breakdown.pipeline_transfers / case.report.time,
+            "activations_gib": case.report.memory.activations / GIB,
+            "peak_gib": case.report.memory.peak / GIB,
+            "fits": "yes" if case.fits else "no",
+        }
+        for case in cases
+    ]
+    title = "GPT-3 175B on A100 80 GB, eight-way tensor parallelism, selective recomputation"
+    return Table("schedules", title, columns, rows)
 
 
-def panel(axes: Axes, along: str, lines: dict[str, list[tuple[float, float]]], title: str) -> None:
-    for kind, points in lines.items():
-        # GPipe has 1F1B's bubble and zero-bubble H1 its memory: lines of two widths show both.
-        width, dash = (5, "-") if kind == "GPipe" else (1.8, "--" if kind == "zero-bubble H1" else "-")
+# --- figure
+
+
+def draw_panel(
+    axes: Axes, cases: list[Case], along: str, name: str, title: str, measure: Callable[[Case], float]
+) -> None:
+    """Draws a line for each schedule: a measure of the step over a field of the case, `along`."""
+    for schedule in SCHEDULES:
+        chosen = [case for case in cases if case.schedule == schedule]
         axes.plot(
-            *zip(*points, strict=True),
-            color=KINDS[kind][2],
-            linewidth=width,
-            linestyle=dash,
+            [getattr(case, along) for case in chosen],
+            [measure(case) for case in chosen],
+            color=schedule.colour,
+            linewidth=schedule.width,
+            linestyle=schedule.dashes,
             marker="o",
             markersize=4,
-            label=kind,
+            label=schedule.name,
         )
-    ticks = sorted({x for points in lines.values() for x, _ in points})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(along)
+    ticks = sorted({getattr(case, along) for case in cases})
+    binary_axis(axes, ticks, [f"{tick:g}" for tick in ticks], name)
     axes.set_title(title)
-    axes.grid(color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
 
 
-MEASURES = {
-    "Bubble, % of the step": lambda report: 100 * report.breakdown.pipeline_bubble / report.time,
-    "Model FLOPs utilization, %": lambda report: 100 * report.mfu,
-    "Peak memory, GiB": lambda report: report.memory.peak / GIB,
-}
+def draw_peaks(axes: Axes, cases: list[Case], along: str, name: str) -> None:
+    """Draws the peak memory on a logarithmic axis, with the capacity of a device."""
+    draw_panel(
+        axes, cases, along, name, "Peak memory, GiB", lambda case: float(case.report.memory.peak) / GIB
+    )
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(24, 512)
+    ticks = (32, 64, 128, 256, 512)
+    axes.set_yticks(ticks, [str(tick) for tick in ticks])
+    capacity = float(cases[0].report.memory.capacity) / GIB
+    capacity_line(axes, capacity)
+    axes.annotate(
+        f"{capacity:.0f} GiB",
+        (1, capacity),
+        xycoords=("axes fraction", "data"),
+        xytext=(-4, 4),
+        textcoords="offset points",
+        ha="right",
+        fontsize=9,
+    )
 
 
-def draw(of: list[Case], reports: list[TrainingReport]) -> Figure:
-    with style():
+def draw(cases: list[Case]) -> Figure:
+    """Draws bubble, utilization and peak memory: above over micro-batches, below over stages."""
+    by_micro_batches = [
+        case for case in cases if case.stages == STAGES and case.micro_batches != MICRO_BATCHES
+    ]
+    by_stages = [case for case in cases if case.micro_batches == MICRO_BATCHES]
+    rows = (
+        (by_micro_batches, "micro_batches", f"micro-batches, in {STAGES} stages"),
+        (by_stages, "stages", f"stages, with {MICRO_BATCHES} micro-batches"),
+    )
+    with figure_style():
         figure = Figure(figsize=(14, 8), layout="constrained")
-        rows = figure.subplots(2, 3)
-        by_batches = [
-            i for i, (_, stages, count) in enumerate(of) if stages == STAGES and count != MICRO_BATCHES
-        ]
-        by_stages = [i for i, (_, _, count) in enumerate(of) if count == MICRO_BATCHES]
-        for axes_of, chosen, x, along in (
-            (rows[0], by_batches, 2, f"micro-batches, in {STAGES} stages"),
-            (rows[1], by_stages, 1, f"stages, with {MICRO_BATCHES} micro-batches"),
-        ):
-            for axes, (title, measure) in zip(axes_of, MEASURES.items(), strict=True):
-                lines = {
-                    kind: [(of[i][x], measure(reports[i])) for i in chosen if of[i][0] == kind]
-                    for kind in KINDS
-                }
-                panel(axes, along, lines, title)
-                axes.set_ylim(bottom=0 if "Bubble" in title else None)
-            peaks, capacity = axes_of[-1], reports[0].memory.capacity / GIB
-            peaks.set_yscale("log", base=2)
-            peaks.set_ylim(24, 512)
-            peaks.set_yticks([32, 64, 128, 256, 512], ["32", "64", "128", "256", "512"])
-            peaks.axhline(capacity, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
-            beside = {
-                "xycoords": ("axes fraction", "data"),
-                "xytext": (-4, 4),
-                "textcoords": "offset points",
-                "fontsize": 9,
-            }
-            peaks.annotate(f"{capacity:.0f} GiB", (1, capacity), ha="right", **beside)
-        rows[0, 0].legend(frameon=False, fontsize=9)
+        grid = figure.subplots(2, 3)
+        for (bubble, utilization, peaks), (chosen, along, name) in zip(grid, rows, strict=True):
+            draw_panel(
+                bubble, chosen, along, name, "Bubble, % of the step", lambda case: 100 * case.bubble_share
+            )
+            bubble.set_ylim(bottom=0)
+            draw_panel(
+                utilization,
+                chosen,
+                along,
+                name,
+                "Model FLOPs utilization, %",
+                lambda case: 100 * case.report.mfu,
+            )
+            draw_peaks(peaks, chosen, along, name)
+        grid[0, 0].legend(frameon=False, fontsize=9)
     return figure
 
 
-def finding(of: list[Case], reports: list[TrainingReport]) -> str:
-    found = dict(zip(of, reports, strict=True))
+# --- finding
 
-    def share(case: Case) -> float:
-        return found[case].breakdown.pipeline_bubble / found[case].time
 
-    def enough(kind: str) -> int:
-        """Micro-batches that keep the bubble below 5 % in the stages of the first row."""
-        return min(
-            count
-            for name, stages, count in of
-            if name == kind and stages == STAGES and share((kind, stages, count)) < 0.05
-        )
+def micro_batches_for_small_bubble(cases: list[Case], schedule: Schedule) -> int:
+    """Returns the fewest micro-batches that keep the bubble of a schedule below `SMALL_BUBBLE`."""
+    return min(
+        case.micro_batches
+        for case in cases
+        if case.schedule == schedule and case.stages == STAGES and case.bubble_share < SMALL_BUBBLE
+    )
 
-    off = max(
-        abs(one.breakdown.pipeline_bubble / work(one) / formula - 1)
-        for case, one in found.items()
-        if (formula := idle(*case)) is not None
-    )
-    plain, zero, dual = (
-        found[kind, STAGES, MICRO_BATCHES] for kind in ("1F1B", "zero-bubble H1", "DualPipe")
-    )
-    fewer = zero.breakdown.pipeline_bubble / plain.breakdown.pipeline_bubble
-    dual_share = dual.breakdown.pipeline_bubble / plain.breakdown.pipeline_bubble
-    chunks, most = "interleaved, 4 chunks", max(stages for _, stages, _ in of)
-    interleaved = found[chunks, STAGES, MICRO_BATCHES]
-    moved = (
-        found[chunks, most, MICRO_BATCHES].breakdown.pipeline_transfers
-        / found[chunks, most, MICRO_BATCHES].time
-    )
-    gpipe = max(
-        count
-        for name, stages, count in of
-        if (name, stages) == ("GPipe", STAGES) and found[name, stages, count].memory.excess <= 0
-    )
-    fitting = {
-        kind: found[kind, STAGES, MICRO_BATCHES]
-        for kind in KINDS
-        if found[kind, STAGES, MICRO_BATCHES].memory.excess <= 0
+
+def finding(cases: list[Case]) -> str:
+    """Writes what the table shows."""
+    by_stages = {
+        (case.schedule.name, case.stages): case for case in cases if case.micro_batches == MICRO_BATCHES
     }
-    best = min(fitting, key=lambda kind: fitting[kind].time)
-    needed = ", ".join(f"{kind} {enough(kind)}" for kind in KINDS)
+    at_base = {name: case for (name, stages), case in by_stages.items() if stages == STAGES}
+    plain, zero_bubble, dual_pipe = (at_base[name] for name in ("1F1B", "zero-bubble H1", "DualPipe"))
+    interleaved, deepest = at_base["interleaved, 4 chunks"], max(VARIED_STAGES)
+    deep = by_stages["interleaved, 4 chunks", deepest].report
+    error = max(
+        abs(case.bubble_over_work / case.published_bubble - 1) for case in cases if case.published_bubble
+    )
+    zero_bubble_share, dual_pipe_share = (
+        case.report.breakdown.pipeline_bubble / plain.report.breakdown.pipeline_bubble
+        for case in (zero_bubble, dual_pipe)
+    )
+    extra_chunks, extra_dual_pipe = (
+        (case.report.memory.peak - plain.report.memory.peak) / GIB for case in (interleaved, dual_pipe)
+    )
+    gpipe_limit = max(
+        case.micro_batches
+        for case in cases
+        if case.schedule.name == "GPipe" and case.stages == STAGES and case.fits
+    )
+    best = min((case for case in at_base.values() if case.fits), key=lambda case: case.report.time)
+    needed = ", ".join(
+        f"{schedule.name} {micro_batches_for_small_bubble(cases, schedule)}" for schedule in SCHEDULES
+    )
     return (
-        f"Bubbles of GPipe, 1F1B and interleaved 1F1B are the published (p − 1)/(v·m) of a stage's work to {off:.0e}. In {STAGES}"
-        f" stages a bubble below 5% of the step takes these numbers of micro-batches: {needed}. GPipe keeps the activations of all"
-        f" of them and fits 80 GiB up to {gpipe}. Zero-bubble H1 has {fewer:.0%} of 1F1B's bubble in the same memory, not the third"
-        f" of its paper, where forward pass, input and weight gradients take as long as each other: here weight gradients are"
-        f" {(1 - fewer) / 2:.0%} of both passes, for attention has none and tensor-parallel communication is in the others."
-        f" Four chunks quarter the bubble for {(interleaved.memory.peak - plain.memory.peak) / GIB:.1f} GiB more of activations,"
-        f" and their transfers take {moved:.1%} of the step in {most} stages. DualPipe has {dual_share:.0%} of 1F1B's bubble for"
-        f" {(dual.memory.peak - plain.memory.peak) / GIB:.0f} GiB more, its second copy of the weights and gradients. With"
-        f" {MICRO_BATCHES} micro-batches in {STAGES} stages the fastest that fits is {best}: {fitting[best].time:.2f} s for"
-        f" 1F1B's {plain.time:.2f} s."
+        "Bubbles of GPipe, 1F1B and interleaved 1F1B equal the published (p − 1)/(v·m) of a stage's work"
+        f" to {error:.0e}. In {STAGES} stages, a bubble below {SMALL_BUBBLE:.0%} of the step takes these"
+        f" numbers of micro-batches: {needed}. GPipe keeps the activations of all micro-batches and fits"
+        f" 80 GiB up to {gpipe_limit}. Zero-bubble H1 has {zero_bubble_share:.0%} of the bubble of 1F1B in"
+        " the same memory, not the third of its paper, where forward pass, input gradients and weight"
+        f" gradients take equally long: here weight gradients are {(1 - zero_bubble_share) / 2:.0%} of"
+        " both passes, because attention has none and tensor-parallel communication belongs to the other"
+        f" two. Four chunks quarter the bubble for {extra_chunks:.1f} GiB more of activations, and their"
+        f" transfers take {deep.breakdown.pipeline_transfers / deep.time:.1%} of the step in {deepest}"
+        f" stages. DualPipe has {dual_pipe_share:.0%} of the bubble of 1F1B for {extra_dual_pipe:.0f} GiB"
+        f" more, its second copy of weights and gradients. With {MICRO_BATCHES} micro-batches in {STAGES}"
+        f" stages the fastest schedule that fits is {best.schedule.name}: {best.report.time:.2f} s, where"
+        f" 1F1B takes {plain.report.time:.2f} s."
     )
 
 
 def main() -> None:
-    arguments = options(__doc__, "schedules", "changes nothing: all cases take seconds")
-    everything = cases()
-    reports, allowed = evaluate(everything)
-    of = [case for case, can in zip(everything, allowed, strict=True) if can]
-    reports = [report for report, can in zip(reports, allowed, strict=True) if can]
-    publish(arguments.out, [table(of, reports)], draw(of, reports), finding(of, reports))
+    """Runs the study."""
+    options = parse_options(__doc__, "schedules", "changes nothing: all cases take seconds")
+    cases = evaluate()
+    publish(options.out, [schedule_table(cases)], finding(cases), {"figure": draw(cases)})
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ FITS = (
     Fit("mosaic", "h100-sxm5-80gb", "llm-foundry-fsdp-hopper", _KERNELS),
     Fit("mosaic", "a100-sxm4-80gb", "llm-foundry-fsdp", _KERNELS),
     Fit("mosaic", "a100-sxm4-40gb", "llm-foundry-fsdp", _KERNELS),
-    Fit("vtrain", "a100-sxm4-80gb", "megatron-deepspeed", ("dispatch", "matrix_efficiency")),
+    Fit("vtrain", "a100-sxm4-80gb", "megatron-deepspeed", ("host_launch", "matrix_efficiency")),
     Fit(
         "hf-ultrascale",
         "h100-sxm5-80gb",
@@ -94,7 +94,7 @@ FITS = (
         (
             "elementwise_traffic",
             "matrix_efficiency",
-            "dispatch",
+            "host_launch",
             "step_overhead",
             "network_efficiency",
             "rank_stall",

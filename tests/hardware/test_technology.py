@@ -1,102 +1,11 @@
-"""From technology to accelerator: reproduces the chips it was derived from, and its own formulas written another way."""
+"""Technologies between nodes."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from diffperf.cost.package_cost import package_cost
-from diffperf.hardware.technology import (
-    Technology,
-    accelerator_of,
-    chip,
-    clock,
-    design_of,
-    interpolate,
-    split_die,
-    system_of,
-)
-from diffperf.load import load, load_system
-from diffperf.quantity import replace
-from diffperf.relax import Exact
-
-CHIPS = [
-    # technology, system, published die area (mm²) and TDP (W): NVIDIA A100 and H100 datasheets
-    ("n7-hbm2e", "dgx-a100", 826.0, 400.0),
-    ("n4-hbm3", "dgx-h100", 814.0, 700.0),
-]
-
-
-@pytest.fixture(params=CHIPS, ids=lambda row: row[1])
-def case(request):
-    technology, system, area, power = request.param
-    return load(Technology, technology), load_system(system, 8), area, power
-
-
-def test_published_chip_is_reproduced(case):
-    technology, system, area, power = case
-    made = chip(design_of(system, technology), technology, system.accelerator)
-    assert float(made.die_area) == pytest.approx(area, rel=0.01)
-    assert float(made.power) == pytest.approx(power, rel=0.03)
-    assert 0 < float(made.shoreline) < 1
-
-
-def test_accelerator_of_the_published_design_is_the_published_accelerator(case):
-    technology, system, *_ = case
-    published = system.accelerator
-    made = accelerator_of(design_of(system, technology), technology, published)
-    assert float(made.matrix.bf16.rate) == pytest.approx(float(published.matrix.bf16.rate), rel=1e-6)
-    for ours, theirs in zip(made.memory, published.memory, strict=True):
-        assert float(ours.capacity) == pytest.approx(float(theirs.capacity), rel=0.02)
-        assert float(ours.bandwidth) == pytest.approx(float(theirs.bandwidth), rel=0.02)
-    ours, theirs = (float(package_cost(accelerator, Exact()).total) for accelerator in (made, published))
-    assert ours == pytest.approx(theirs, rel=0.15)
-
-
-def test_area_and_power_by_hand():
-    technology, system = load(Technology, "n7-hbm2e"), load_system("dgx-a100", 8)
-    design = replace(design_of(system, technology), {"dies": 2.0, "voltage": 0.65})
-    made = chip(design, technology, system.accelerator)
-    t, d = technology, design
-    compute = 312e12 / float(t.compute_density)
-    cache = float(d.cache) / float(t.sram_density)
-    phys = 5 * 10.45 + 300e9 / float(t.link.area_density)
-    die = (compute + cache + phys) / 2 / (1 - 0.25) * 1.1
-    assert float(made.die_area) == pytest.approx(die, rel=1e-4)
-    speed = ((0.65 - 0.2) / (0.75 - 0.2)) ** 1.3 * 0.75 / 0.65
-    assert float(made.clock) == pytest.approx(speed, rel=1e-6)
-    scale = 0.65 / 0.75
-    energy, static = float(t.compute_energy), float(t.static_density)
-    power = (
-        312e12 * speed * energy * scale**2 + 5 * 408e9 * 31.2e-12 + 300e9 * 88e-12 + 2 * die * static * scale
-    )
-    assert float(made.power) == pytest.approx(power, rel=1e-4)
-
-
-def test_clock_rises_with_voltage_and_is_one_at_nominal():
-    technology = load(Technology, "n7-hbm2e")
-    voltages = jnp.linspace(0.3, 1.2, 50)
-    clocks = jax.vmap(lambda v: clock(v, technology))(voltages)
-    assert np.all(np.diff(clocks) > 0)
-    assert float(clock(technology.nominal_voltage, technology)) == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("dies", [1.0, 3.0])
-def test_split_die_is_the_inverse_of_chip(dies):
-    technology, system = load(Technology, "n7-hbm2e"), load_system("dgx-a100", 8)
-    fractions = jnp.array([0.6, 0.2, 0.15, 0.05])
-    design = split_die(
-        jnp.asarray(500.0),
-        fractions,
-        jnp.asarray(dies),
-        technology.nominal_voltage,
-        technology,
-        system.accelerator,
-    )
-    made = chip(design, technology, system.accelerator)
-    assert float(made.die_area) == pytest.approx(500.0, rel=1e-6)
-    areas = jnp.array([made.compute_area, made.cache_area, made.memory_area, made.network_area])
-    np.testing.assert_allclose(areas / areas.sum(), fractions, rtol=1e-5)
+from diffperf.hardware.technology import Technology, interpolate
+from diffperf.load import load
 
 
 def test_interpolation_ends_at_the_nodes_and_is_monotone_between():
@@ -106,23 +15,3 @@ def test_interpolation_ends_at_the_nodes_and_is_monotone_between():
         np.testing.assert_allclose(jax.tree.leaves(at_node), jax.tree.leaves(node), rtol=1e-6)
     density = [float(interpolate(nodes, jnp.array([1 - w, w])).compute_density) for w in np.linspace(0, 1, 9)]
     assert np.all(np.diff(density) > 0)
-
-
-def test_every_design_number_has_a_gradient_that_matches_finite_differences():
-    technology, system = load(Technology, "n7-hbm2e"), load_system("dgx-a100", 8)
-    design = replace(design_of(system, technology), {"dies": 2.5, "voltage": 0.7})
-
-    def price_and_rate(design):
-        made = system_of(design, technology, system).accelerator
-        return (
-            package_cost(made, Exact()).total
-            + made.matrix.bf16.rate * 1e-12
-            + made.device_memory.bandwidth * 1e-10
-        )
-
-    gradient = jax.grad(price_and_rate)(design)
-    for name in ("compute_units", "cache", "memory_stacks", "network_bandwidth", "dies", "voltage"):
-        value = float(getattr(design, name))
-        step = 1e-5 * value
-        up, down = (float(price_and_rate(replace(design, {name: value + sign * step}))) for sign in (1, -1))
-        assert float(getattr(gradient, name)) == pytest.approx((up - down) / (2 * step), rel=1e-5), name

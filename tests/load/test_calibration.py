@@ -7,7 +7,7 @@ import pytest
 import diffperf as dp
 from diffperf.hardware.system import System
 from diffperf.load import load, load_calibrated, load_calibration, load_system
-from diffperf.load.calibration import Calibration, part_of, parts
+from diffperf.load.calibration import STACKS, Calibration, followers, part_of, parts, places
 from diffperf.quantity import locate
 
 TEXT = """
@@ -52,6 +52,80 @@ def test_values_replace_the_system_s_own(file):
 def test_values_of_another_stack_are_left_out(file):
     other = load_system("dgx-a100", stack="tensorrt-llm", calibration="none")
     assert values(load_system("dgx-a100", stack="tensorrt-llm", calibration=file)) == (0.77, values(other)[1])
+
+
+def overheads(system: System) -> tuple[float, float]:
+    """Kernel overheads of the stacks of training and of inference."""
+    return float(system.stack.kernel_overhead), float(system.inference_stack.kernel_overhead)
+
+
+def two_stacks(folder: Path, training: str, inference: str) -> str:
+    """A DGX A100 whose file names a stack for training and another for inference."""
+    shipped = (dp.load.config_root() / "systems" / "dgx-a100.toml").read_text(encoding="utf-8")
+    lines = [line for line in shipped.splitlines() if "stack" not in line.partition("=")[0]]
+    names = [f'stack = "{training}"', f'inference_stack = "{inference}"']
+    (folder / "two-stacks.toml").write_text("\n".join(names + lines))
+    return str(folder / "two-stacks.toml")
+
+
+@pytest.mark.parametrize(
+    ("training", "inference", "fitted"),
+    [
+        ("megatron-lm", "megatron-lm", (True, True)),
+        ("megatron-lm", "tensorrt-llm", (True, False)),
+        ("tensorrt-llm", "megatron-lm", (False, True)),
+        ("tensorrt-llm", "vllm", (False, False)),
+    ],
+)
+def test_values_of_a_stack_hold_wherever_it_is_used(file, tmp_path, training, inference, fitted):
+    """The calibration was fitted with Megatron-LM as the stack of training."""
+    name = two_stacks(tmp_path, training, inference)
+    configured = overheads(load_system(name, calibration="none"))
+    system, calibration = load_calibrated(name, calibration=file)
+    expected = tuple(9e-6 if holds else own for holds, own in zip(fitted, configured, strict=True))
+    assert overheads(system) == expected
+    assert 9e-6 not in configured
+    path = "stack.kernel_overhead"
+    places = [f"{slot}.kernel_overhead" for slot, holds in zip(STACKS, fitted, strict=True) if holds]
+    assert calibration.places(path, system) == places
+    assert calibration.holds(path, system) == any(fitted)
+    assert calibration.holds("accelerator.memory.hbm.efficiency", system)
+
+
+def test_values_of_both_stacks_stay_apart(file, tmp_path):
+    """A value fitted for inference goes before that of the same stack in training."""
+    text = TEXT.replace(
+        '"stack.kernel_overhead" = "9 us"',
+        '"stack.kernel_overhead" = "9 us"\n"inference_stack.kernel_overhead" = "4 us"',
+    )
+    text = text.replace(
+        '"stack.kernel_overhead"]', '"stack.kernel_overhead", "inference_stack.kernel_overhead"]'
+    )
+    text = text.replace("[[1e-4, 2e-5], [2e-5, 4e-4]]", "[[1e-4, 0, 0], [0, 4e-4, 0], [0, 0, 4e-4]]")
+    file.write_text(
+        text.replace('stack = "megatron-lm"', 'stack = "megatron-lm"\ninference_stack = "megatron-lm"')
+    )
+    both = load_system("dgx-a100", stack="megatron-lm", calibration=file)
+    assert overheads(both) == (9e-6, 4e-6)
+
+
+def test_values_of_a_collective_library_hold_in_both_stacks():
+    """Of a library inside a stack the library's own name counts, not the stack's."""
+    system = load_system("dgx-a100", stack="vllm", calibration="none")
+    library = str(system.stack.collectives.name)
+    path = "stack.collectives.latency"
+    assert places(path, {"stack.collectives": library}, system) == [path, f"inference_{path}"]
+    assert places(path, {"stack.collectives": "another"}, system) == []
+    assert places("network.nvlink.efficiency", {"stack.collectives": library}, system) == [
+        "network.nvlink.efficiency"
+    ]
+
+
+def test_followers_are_formats_of_the_same_kernels():
+    path = "accelerator.matrix.{}.efficiency"
+    assert followers(path.format("bf16"), []) == [path.format("fp16")]
+    assert followers(path.format("fp8"), [path.format("int8")]) == [path.format("mxfp8")]
+    assert followers("accelerator.matrix", []) == followers("accelerator.vector", []) == []
 
 
 def test_a_system_names_its_calibration(file, tmp_path):

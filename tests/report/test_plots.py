@@ -71,6 +71,7 @@ def test_other_formats_are_refused():
 def test_a_cloud_tells_what_fits():
     declared = Quantity("s", "time", (0, 1), False, False, "output")
     values, fits = np.array([1.0, 10.0, 100.0]), np.array([True, False, True])
-    axes = plots.scatter((values, declared, "time"), (values, declared, "time"), fits, (1.0, 1.0)).axes[0]
+    column = plots.Column(values, declared, "time")
+    axes = plots.scatter(column, column, fits, (1.0, 1.0)).axes[0]
     assert [len(points.get_offsets()) for points in axes.collections] == [1, 2]
     assert axes.get_xscale() == "log"

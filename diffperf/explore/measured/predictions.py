@@ -1,23 +1,28 @@
-"""The estimator's answers to measured rows: one vmapped program a kind of table serves them all, block by block.
+"""The estimator's values for measured rows: a vmapped program for each kind of table, run on blocks of
+rows.
 
-Hardware, framework, layout, precision and recomputation are traced numbers and weights over alternatives; only the numbers of
-memory levels and network tiers and the structure of models tell programs apart.
+Hardware, software, layout, precision and recomputation are traced numbers, and weights over alternatives.
+Only the number of memory levels, the number of network tiers and the structure of models need programs of
+their own.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 import jax
 import numpy as np
 
 from diffperf.explore.measured.kernel_rows import ATTENTION, COLLECTIVES, GEMM
-from diffperf.explore.measured.platforms import system_of
+from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.run_rows import INFERENCE, TRAINING
+from diffperf.explore.measured.stacking import system_of
 from diffperf.explore.measured.table import Row
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.rules import first_violation
 
-BLOCK = 256  # rows a program evaluates at once: one shape for tables of any length, and intermediates that stay in cache
+# Rows that a program evaluates at once: one shape for tables of any length, and intermediates that stay in
+# cache.
+BLOCK = 256
 
 EVALUATORS = {
     "training": TRAINING,
@@ -26,57 +31,81 @@ EVALUATORS = {
     "attention": ATTENTION,
     "collectives": COLLECTIVES,
 }
-_PROGRAMS = {kind: jax.jit(jax.vmap(ways.estimate)) for kind, ways in EVALUATORS.items()}
+_PHASES = {
+    "training": "training",
+    "inference": "generate",
+}  # what the rows of tables of runs are estimates of
+_PROGRAMS = {kind: jax.jit(jax.vmap(evaluator.estimate)) for kind, evaluator in EVALUATORS.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """The estimator's values for one row by column and whether it runs out of memory, or why there are none."""
+    """The estimator's values for one row by column and whether it runs out of memory, or why there are
+    none.
+    """
 
     values: dict[str, float] = dataclasses.field(default_factory=dict)
     out_of_memory: bool | None = None
     skipped: str | None = None
 
 
-def inputs_of(kind: str, row: Row) -> tuple:
-    """The estimator's inputs that describe one row: for training and inference (model, system, strategy, …)."""
-    return jax.tree.map(lambda leaf: leaf[0], EVALUATORS[kind].stack([row]))
+def inputs_of(kind: str, row: Row, platforms: Platforms | None = None) -> tuple:
+    """The estimator's inputs that describe one row: for training and inference (model, system, strategy,
+    …).
+    """
+    inputs = EVALUATORS[kind].stack([row], platforms or Platforms())
+    return jax.tree.map(lambda leaf: leaf[0], inputs)
 
 
-def predict(kind: str, rows: Sequence[Row]) -> list[Prediction]:
-    """The estimator's answer for each row, in order."""
-    found: dict[int, Prediction] = {}
-    alike: dict[Any, list[int]] = {}
+def predict(kind: str, rows: Sequence[Row], platforms: Platforms | None = None) -> list[Prediction]:
+    """The estimator's values for each row, in order; `platforms` are those the rows were read with."""
+    platforms = platforms or Platforms()
+    predictions: dict[int, Prediction] = {}
+    by_program: dict[Hashable, list[int]] = {}
     for index, row in enumerate(rows):
-        reason = EVALUATORS[kind].unrepresentable(row)
+        reason = _unrepresentable(kind, row, platforms)
         if reason is None:
-            system = jax.tree.structure(system_of(row["hardware"], row.values.get("framework")))
-            alike.setdefault((system, EVALUATORS[kind].structure(row)), []).append(index)
+            by_program.setdefault(structure_of(kind, row, platforms), []).append(index)
         else:
-            found[index] = Prediction(skipped=reason)
-    for indices in alike.values():
+            predictions[index] = Prediction(skipped=reason)
+    for indices in by_program.values():
         for start in range(0, len(indices), BLOCK):
             block = indices[start : start + BLOCK]
-            found |= zip(block, _predict_block(kind, [rows[i] for i in block]), strict=True)
-    return [found[index] for index in range(len(rows))]
+            of_block = _predict_block(kind, [rows[i] for i in block], platforms)
+            predictions |= zip(block, of_block, strict=True)
+    return [predictions[index] for index in range(len(rows))]
 
 
-def _predict_block(kind: str, rows: list[Row]) -> list[Prediction]:
-    """At most a block of rows; a shorter one is filled up with its last row."""
+def structure_of(kind: str, row: Row, platforms: Platforms) -> Hashable:
+    """What decides which compiled program a row needs: the structures of its system and of its model."""
+    return jax.tree.structure(system_of(row, platforms)), EVALUATORS[kind].structure(row)
+
+
+def _unrepresentable(kind: str, row: Row, platforms: Platforms) -> str | None:
+    """Why the estimator cannot represent a row."""
+    if platforms[row["hardware"]].alone and row.values.get("n_devices", 1) > 1:
+        return "several devices of an accelerator whose file gives no network"
+    return EVALUATORS[kind].unrepresentable(row)
+
+
+def _predict_block(kind: str, rows: list[Row], platforms: Platforms) -> list[Prediction]:
+    """Predictions of at most a block of rows, which is filled up with the last row to the size of a block."""
     filled = rows + rows[-1:] * (BLOCK - len(rows))
-    outputs = jax.tree.map(np.asarray, _PROGRAMS[kind](*EVALUATORS[kind].stack(filled)))
+    outputs = _PROGRAMS[kind](*EVALUATORS[kind].stack(filled, platforms))
+    columns = {name: np.asarray(values) for name, values in outputs.items()}
     return [
-        _prediction(kind, row, {name: values[i] for name, values in outputs.items()})
-        for i, row in enumerate(rows)
+        _prediction(kind, row, {name: float(values[index]) for name, values in columns.items()}, platforms)
+        for index, row in enumerate(rows)
     ]
 
 
-def _prediction(kind: str, row: Row, outputs: dict[str, np.ndarray]) -> Prediction:
-    values = {name: float(value) for name, value in outputs.items()}
+def _prediction(kind: str, row: Row, values: dict[str, float], platforms: Platforms) -> Prediction:
+    """The prediction that the outputs of the estimator for a row amount to."""
     if values.pop("possible", 1.0) == 0.0:
-        phase = {"training": "training", "inference": "generate"}[kind]
-        key, _, expected, _ = first_violation(*inputs_of(kind, row)[:3], phase)
-        return Prediction(skipped=f"{key}: not {expected}")
+        model, system, strategy, *_ = inputs_of(kind, row, platforms)
+        violation = first_violation(Configuration(model, system, strategy), _PHASES[kind])
+        assert violation is not None, "a layout is impossible where it breaks a rule"
+        return Prediction(skipped=f"{violation.key}: not {violation.expected}")
     if not np.isfinite(list(values.values())).all():
         return Prediction(skipped="estimate is not finite")
     excess = values.pop("excess", None)

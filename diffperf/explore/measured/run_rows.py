@@ -1,129 +1,53 @@
-"""Measured training steps and generations as models, systems and strategies, and what the estimator says of them."""
+"""Measured training steps and generations, and the estimator's times, rates and memory of them."""
 
-import dataclasses
-import functools
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from diffperf.estimate.inference import generate
 from diffperf.estimate.training import model_flops, training_step
+from diffperf.explore.measured.model_rows import model_structure, stacked_models, unknown_architecture
+from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.stacking import (
     Evaluator,
     Outputs,
-    first,
-    lacking,
+    first_reason,
     numbers,
     one_of,
     precision,
     stacked_strategy,
     switch,
     systems_of,
+    unknown_precision,
     weights,
 )
 from diffperf.explore.measured.table import Row
 from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.system import System
-from diffperf.load import available, load_model
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import choose
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory
-from diffperf.workload.model import NO_WINDOW, Latent, Layers, Mixture, Model
+from diffperf.workload.model import Model
 from diffperf.workload.rules import feasible
 from diffperf.workload.strategy import SCHEDULES, Strategy
 
 
-@functools.cache
-def _shipped(name: str | None, x64: bool) -> Model | None:
-    """The shipped config of a model that a table names, for what a table's columns do not hold."""
-    return load_model(name) if name in available("models") else None
-
-
-def _config(row: Row) -> Model | None:
-    return _shipped(row["model"], bool(jax.config.jax_enable_x64))
-
-
-def _latent(row: Row) -> Latent | None:
-    """Ranks and dimensions of latent attention, which tables do not hold: those of the model's shipped config."""
-    shipped = _config(row)
-    return shipped.layers[-1].latent if row["attention"] == "mla" and shipped is not None else None
-
-
-def _ahead(row: Row) -> float:
-    """Modules that predict further tokens, which training runs of a model include if its config has them."""
-    shipped = _config(row)
-    return float(shipped.mtp_layers) if shipped is not None else 0.0
-
-
-def _architecture(row: Row) -> str | None:
-    return first(
-        row["attention"] == "mla"
-        and _latent(row) is None
-        and "latent attention (MLA) of a model that is not shipped"
-    )
-
-
-def _structure(row: Row) -> tuple:
-    """What tells the structure of models apart: experts, dense layers beside them, latent attention."""
-    return row["experts"] > 0, row["experts"] > 0 and row["dense_layers"] > 0, row["attention"] == "mla"
-
-
-def stacked_models(rows: Sequence[Row], *, positions: np.ndarray, training: bool) -> Model:
-    """Models of one structure from the rows' own dimensions.
-
-    Tables do not say more of a family than whether its MLP is gated: gated ones are read as Llama's (RMSNorm, rotary positions,
-    no biases, no dropout), plain ones as GPT's (LayerNorm and biases, learned positions as long as the sequence, dropout in
-    training).
-    """
-    gated, (sparse, mixed, latent) = numbers(rows, "gated_mlp"), _structure(rows[0])
-    dense = numbers(rows, "dense_layers") if mixed else np.zeros(len(rows))
-    common = {
-        "heads": numbers(rows, "heads"),
-        "kv_heads": numbers(rows, "kv_heads"),
-        "head_dim": numbers(rows, "head_dim"),
-        "gated": switch(gated),
-        "biases": switch(1 - gated),
-        "dropout": switch((1 - gated) * training),
-        "qkv_biases": switch(0 * gated),
-        "parallel": switch(0 * gated),
-        "window": np.full(len(rows), NO_WINDOW),
-        "latent": jax.tree.map(lambda *leaves: np.stack(leaves), *map(_latent, rows)) if latent else None,
-    }
-    layers = [Layers(count=numbers(rows, "layers") - dense, ffn=numbers(rows, "ffn"), **common)]
-    if sparse:
-        mixture = Mixture(
-            numbers(rows, "experts"),
-            numbers(rows, "experts_per_token"),
-            numbers(rows, "shared_experts") * numbers(rows, "expert_ffn"),
-        )
-        sparse_layers = dataclasses.replace(layers[0], ffn=numbers(rows, "expert_ffn"), mixture=mixture)
-        layers = [*([dataclasses.replace(layers[0], count=dense)] if mixed else []), sparse_layers]
-    return Model(
-        name="measured",
-        hidden=numbers(rows, "hidden"),
-        vocabulary=numbers(rows, "vocab"),
-        tied_embeddings=switch(numbers(rows, "tied_embeddings")),
-        layers=tuple(layers),
-        learned_positions=np.where(gated > 0, 0.0, positions),
-        mtp_layers=np.array([_ahead(row) * training for row in rows]),
-    )
-
-
-def _layout(model: Model, system: System, strategy: Strategy, memory: Memory, phase: str) -> Outputs:
+def _layout_outputs(model: Model, system: System, strategy: Strategy, memory: Memory, phase: str) -> Outputs:
+    """Bytes of memory, how many of them are too many, and whether the layout exists."""
     return {
         "peak_memory_bytes": memory.allocated,
-        "reserved_memory_bytes": memory.peak
-        - memory.reserve,  # what the allocator sees: not the runtime's own
+        # What the allocator reserves: without the runtime's own memory.
+        "reserved_memory_bytes": memory.peak - memory.reserve,
         "excess": memory.excess,
-        "possible": feasible(model, system, strategy, phase),
+        "possible": feasible(Configuration(model, system, strategy), phase),
     }
 
 
 # --- training
 
-# Schedules by their names in tables; interleaving is a matter of virtual stages.
+# The schedule that a name in a table means; interleaving follows from the number of virtual stages.
 _SCHEDULES = {
     "1f1b": "1f1b",
     "interleaved": "1f1b",
@@ -133,28 +57,33 @@ _SCHEDULES = {
     "zb-h1": "zero_bubble",
     "dualpipe": "dualpipe",
 }
+_FP32_BYTES, _HALF_BYTES = 4, 2  # of a gradient element
 
 
 def _training_unrepresentable(row: Row) -> str | None:
-    return first(
-        _architecture(row),
-        lacking(row, "precision"),
-        row["grad_dtype_bytes"] not in (2, 4) and f"gradients of {row['grad_dtype_bytes']:g} bytes",
+    gradient_bytes = row["grad_dtype_bytes"]
+    return first_reason(
+        unknown_architecture(row),
+        unknown_precision(row, "precision"),
+        gradient_bytes not in (_HALF_BYTES, _FP32_BYTES) and f"gradients of {gradient_bytes:g} bytes",
         row["schedule"] not in _SCHEDULES and f"schedule {row['schedule']}",
         row["virtual_stages"] is None and row["pp"] > 1 and "virtual stages unknown",
     )
 
 
-def _training_stack(rows: Sequence[Row]) -> tuple[Model, System, Strategy]:
-    """Gradients are reduced in the format they are accumulated in, under the backward pass where the stack does so by default."""
-    systems = systems_of(rows)
-    gradients = ["fp32" if row["grad_dtype_bytes"] == 4 else row["precision"] for row in rows]
+def _training_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, System, Strategy]:
+    """Models, systems and strategies of training steps.
+
+    Gradients are reduced in the number format in which they are accumulated. What a row does not say (which
+    collectives are hidden, and whether the last stage has fewer layers) is what its software does unless it
+    is told otherwise.
+    """
+    systems = systems_of(rows, platforms)
+    gradients = ["fp32" if row["grad_dtype_bytes"] == _FP32_BYTES else row["precision"] for row in rows]
+    same_names = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "global_batch")
     strategy = stacked_strategy(
         rows,
-        **{
-            name: numbers(rows, name)
-            for name in ("tp", "pp", "dp", "cp", "ep", "micro_batch", "global_batch")
-        },
+        **{name: numbers(rows, name) for name in same_names},
         virtual_stages=np.array([row["virtual_stages"] or 1.0 for row in rows]),
         sequence_length=numbers(rows, "seq_len"),
         sequence_parallel=switch(numbers(rows, "sequence_parallel")),
@@ -174,34 +103,38 @@ def _training_stack(rows: Sequence[Row]) -> tuple[Model, System, Strategy]:
 
 
 def hardware_flops(model: Model, strategy: Strategy) -> Scalar:
-    """`model_flops` of a step and what recomputation adds, attention never masked: the convention of Megatron-LM's hardware FLOP/s.
+    """FLOP of a step with recomputation, attention never masked: the convention of Megatron-LM's hardware
+    FLOP/s.
 
-    Selective recomputation repeats the two products of the attention core, full recomputation the forward pass of all layers.
+    Selective recomputation repeats the two products of the attention core, full recomputation the forward
+    pass of all layers (Korthikanti et al., arXiv 2205.05198, appendix A).
     """
     tokens, length = strategy.global_batch * strategy.sequence_length, strategy.sequence_length
     step = model_flops(model, tokens, length)
     core = tokens * sum(
         2 * length * kind.count * kind.heads * (kind.head_dim + kind.value_dim) for kind in model.layers
     )
+    # A third of a step's FLOP are those of its forward pass, the vocabulary projection among them.
     layers = step / 3 - 2 * tokens * model.embedding_parameters
-    again = choose(
+    recomputed = choose(
         strategy.recompute,
         {"none": lambda: jnp.zeros_like(step), "selective": lambda: core, "full": lambda: layers},
     )
-    return step + strategy.recompute_share * again
+    return step + strategy.recompute_share * recomputed
 
 
 def _training_estimate(model: Model, system: System, strategy: Strategy) -> Outputs:
     report = training_step(model, system, strategy)
     devices = strategy.devices
-    tera = 1e12 * report.time * devices
+    device_teraseconds = 1e12 * report.time * devices
+    peak_rate = system.accelerator.matrix_rate(strategy.precision)
     return {
         "step_time_s": report.time,
         "tokens_per_s_per_device": report.tokens_per_second / devices,
-        "model_tflops_per_device": report.mfu * system.accelerator.matrix_rate(strategy.precision) / 1e12,
-        "hardware_tflops_per_device": hardware_flops(model, strategy) / tera,
+        "model_tflops_per_device": report.mfu * peak_rate / 1e12,
+        "hardware_tflops_per_device": hardware_flops(model, strategy) / device_teraseconds,
         "mfu": report.mfu,
-        **_layout(model, system, strategy, report.memory, "training"),
+        **_layout_outputs(model, system, strategy, report.memory, "training"),
     }
 
 
@@ -209,19 +142,20 @@ def _training_estimate(model: Model, system: System, strategy: Strategy) -> Outp
 
 
 def _inference_unrepresentable(row: Row) -> str | None:
-    formats = {"weights": row["weight_dtype"], "activations": row["activation_dtype"]}
-    return first(
+    weight_format, activation_format = row["weight_dtype"], row["activation_dtype"]
+    unknown_batch = "continuous batching (concurrency)" if row["concurrency"] is not None else "batch unknown"
+    return first_reason(
         row["ep"] > 1 and "expert parallelism (ep > 1)",
-        row["batch"] is None
-        and ((row["concurrency"] is not None and "continuous batching (concurrency)") or "batch unknown"),
-        _architecture(row),
-        len(set(formats.values())) > 1
-        and "weights in {weights}, activations in {activations}".format(**formats),
-        lacking(row, "activation_dtype", "kv_dtype"),
+        row["batch"] is None and unknown_batch,
+        unknown_architecture(row),
+        weight_format != activation_format
+        and f"weights in {weight_format}, activations in {activation_format}",
+        unknown_precision(row, "activation_dtype", "kv_dtype"),
     )
 
 
-def _inference_stack(rows: Sequence[Row]) -> tuple[Model, System, Strategy, Weights]:
+def _inference_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, System, Strategy, Weights]:
+    """Models, systems and strategies of generations, and whether a throughput counts output or all tokens."""
     strategy = stacked_strategy(
         rows,
         tp=numbers(rows, "tp"),
@@ -234,23 +168,24 @@ def _inference_stack(rows: Sequence[Row]) -> tuple[Model, System, Strategy, Weig
         kv_precision=precision(rows, "kv_dtype"),
     )
     longest = numbers(rows, "input_len") + numbers(rows, "output_len")
-    kinds = one_of(rows, "throughput_kind", ("output", "total"))
-    return stacked_models(rows, positions=longest, training=False), systems_of(rows), strategy, kinds
+    models = stacked_models(rows, positions=longest, training=False)
+    throughput_kind = one_of(rows, "throughput_kind", ("output", "total"))
+    return models, systems_of(rows, platforms), strategy, throughput_kind
 
 
 def _inference_estimate(
     model: Model, system: System, strategy: Strategy, throughput_kind: Weights
 ) -> Outputs:
     report = generate(model, system, strategy)
-    prompts = throughput_kind.total * strategy.global_batch * strategy.sequence_length / report.time
+    prompts = throughput_kind["total"] * strategy.global_batch * strategy.sequence_length / report.time
     return {
         "latency_s": report.time,
         "ttft_s": report.time_to_first_token,
         "tpot_s": report.time_per_output_token,
         "throughput_tokens_per_s": report.tokens_per_second + prompts,
-        **_layout(model, system, strategy, report.memory, "generate"),
+        **_layout_outputs(model, system, strategy, report.memory, "generate"),
     }
 
 
-TRAINING = Evaluator(_training_unrepresentable, _training_stack, _training_estimate, _structure)
-INFERENCE = Evaluator(_inference_unrepresentable, _inference_stack, _inference_estimate, _structure)
+TRAINING = Evaluator(_training_unrepresentable, _training_inputs, _training_estimate, model_structure)
+INFERENCE = Evaluator(_inference_unrepresentable, _inference_inputs, _inference_estimate, model_structure)

@@ -1,1 +1,1 @@
-"""Which strategy to use: candidate layouts, their ranking, and why those behind the best lose."""
+"""Plans: the strategies of a system's devices, ranked, and the reasons why those behind the best lose."""

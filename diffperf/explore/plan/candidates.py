@@ -23,6 +23,7 @@ from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.rules import broken
 from diffperf.workload.strategy import SCHEDULES, Strategy
+from diffperf.workload.whole_numbers import divisors
 
 DEGREES = ("tp", "pp", "dp")
 
@@ -75,13 +76,6 @@ def default_global_batch(system: System, strategy: Strategy) -> Scalar:
     (arXiv 2205.05198, Table 3: 280 sequences on 280 GPUs, 512 on 512).
     """
     return system.n_devices * strategy.micro_batch
-
-
-def divisors(number: float) -> list[int]:
-    """Whole divisors of a whole number, ascending."""
-    whole = round(number)
-    small = [d for d in range(1, int(whole**0.5) + 1) if whole % d == 0]
-    return small + [whole // d for d in reversed(small) if d * d != whole]
 
 
 # --- the candidates
@@ -239,7 +233,7 @@ def _evaluate(inputs: Configuration, rows: Columns, phase: str):
 
     def one(row):
         chosen = dataclasses.replace(inputs, strategy=placed(inputs.strategy, row))
-        return estimate(chosen, phase), broken(chosen.model, chosen.system, chosen.strategy, phase)
+        return estimate(chosen, phase), broken(chosen, phase)
 
     return jax.vmap(one)(rows)
 

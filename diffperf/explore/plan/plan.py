@@ -13,7 +13,7 @@ from diffperf.explore.plan.candidates import FIELDS, SEARCHED, Columns, Ranking,
 from diffperf.hardware.system import System
 from diffperf.load import check
 from diffperf.quantity import replace
-from diffperf.report.tables import outputs
+from diffperf.report.tables import memory_parts, outputs
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import SCHEDULES, Strategy
@@ -221,10 +221,4 @@ def smallest_system(search: Search) -> tuple[Search, Plan] | None:
 
 def largest_part(memory: eqx.Module) -> tuple[str, float]:
     """What takes the most of a device's memory, and how many bytes."""
-    skipped = ("peak", "capacity", "excess")
-    parts = [
-        (declared.doc, float(value))
-        for path, (declared, value) in outputs(memory).items()
-        if "." not in path and path not in skipped
-    ]
-    return max(parts, key=lambda part: part[1])
+    return max(memory_parts(memory).items(), key=lambda part: part[1])

@@ -1,1 +1,1 @@
-"""Every configuration of a declared space."""
+"""Sweeps: every configuration of a declared space, estimated and ranked."""

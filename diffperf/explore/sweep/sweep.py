@@ -1,58 +1,54 @@
-"""Every point of a space, estimated in blocks that stay in cache, streamed to a Parquet file, and resumable.
+"""A sweep: every point of a space, estimated chunk by chunk, streamed to a Parquet file, and resumable.
 
-A finished chunk file is the checkpoint: whoever runs the same space to the same file again goes on where it stopped, and the
-result has the same bytes as an uninterrupted run.
+A finished chunk's file is a checkpoint. The same sweep to the same file, started again after an
+interruption, goes on from the chunks that are there, and writes the same bytes as an uninterrupted run.
 """
 
 import contextlib
 import dataclasses
-import hashlib
 import math
 import os
 import shutil
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import feather
+from numpy.typing import DTypeLike
 
-from diffperf.estimate.phases import estimate
-from diffperf.explore.sweep.space import Axis, Space
-from diffperf.report.tables import outputs
-from diffperf.workload.rules import feasible
-
-BLOCK = 512  # points evaluated together: their intermediates stay in cache
-CHUNK = 128 * BLOCK  # points per row group and checkpoint
-
-COLUMNS = (
-    "time",
-    "tokens_per_second",
-    "mfu",
-    "memory.peak",
-    "power",
-    "energy.total",
-    "cost.run",
-    "cost.capital",
+from diffperf.explore.sweep.chunk_files import (
+    ChunkFiles,
+    check_output_file,
+    fingerprint,
+    only_writer,
+    parts_folder,
 )
+from diffperf.explore.sweep.point_estimates import BLOCK, compile_chunk
+from diffperf.explore.sweep.space import Space
+from diffperf.workload.rules import first_violation
+
+CHUNK = 128 * BLOCK  # points per row group of the table, and per checkpoint
+
+# Points of which the broken rules are looked up, one by one, where a whole space has no possible layout.
+_EXPLAINED_POINTS = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepResult:
-    """What a sweep leaves behind.
+    """The outcome of a sweep.
 
-    - `path`: the Parquet table: one column per axis and output (internal units), `feasible` and `fits`.
-    - `best`: the best rows by the space's rank, among the points that are feasible and fit memory.
-    - `points`, `feasible`, `fitting`: how many points there are, how many are possible layouts, and how many of these fit memory.
-    - `resumed`: points taken over from an interrupted run.
-    - `seconds`, `compile_seconds`: evaluating and writing the others, and compiling before that.
+    - `path`: the Parquet table: one column per axis and per output (in internal units), and the columns
+      `feasible` and `fits`.
+    - `best`: the best rows by the space's rank, among the points that are possible layouts and fit memory.
+    - `points`, `feasible`, `fitting`: how many points there are, how many are possible layouts, and how
+      many of these fit memory.
+    - `resumed`: how many points an interrupted run had already estimated.
+    - `seconds`, `compile_seconds`: the time that estimating and writing the other points took, and
+      compiling before that.
     """
 
     path: Path
@@ -66,136 +62,15 @@ class SweepResult:
 
     @property
     def points_per_second(self) -> float:
+        """Points estimated per second, without the time to compile."""
         return (self.points - self.resumed) / max(self.seconds, 1e-9)
-
-
-def columns(space: Space) -> tuple[str, ...]:
-    """The outputs a sweep records: those of `COLUMNS` that the phase has, and the one it ranks by."""
-    return tuple(path for path in dict.fromkeys((*COLUMNS, space.rank_by)) if path in space.outputs)
-
-
-def evaluator(space: Space, points: int, dtype: np.dtype) -> Callable:
-    """A function of the position of a first point, (axes,), to the outputs of it and the `points` − 1 after it.
-
-    `points` is a multiple of `BLOCK`. What is not an axis is closed over: of its choices only the chosen
-    alternative is computed.
-    """
-    base = jax.tree.map(lambda leaf: leaf.astype(dtype), space.inputs)
-    recorded = columns(space)
-
-    def point(digits, offset):
-        inputs = space.point(space.advance(digits, offset), base)
-        report = estimate(inputs, space.phase)
-        found = outputs(report)
-        possible = feasible(inputs.model, inputs.system, inputs.strategy, space.phase)
-        fits = report.memory.excess <= 0
-        return {"feasible": possible, "fits": fits} | {path: found[path][1] for path in recorded}
-
-    def chunk(digits):
-        offsets = jnp.arange(points, dtype=jnp.int32).reshape(-1, BLOCK)
-        blocks = jax.lax.map(jax.vmap(lambda offset: point(digits, offset)), offsets)
-        return jax.tree.map(lambda leaf: leaf.reshape(points), blocks)
-
-    return chunk
-
-
-def _axis_column(axis: Axis, positions: np.ndarray) -> pa.Array:
-    if axis.labels is None:
-        return pa.array(axis.values[positions])
-    return pa.DictionaryArray.from_arrays(pa.array(positions, pa.int32()), list(axis.labels))
-
-
-def _table(space: Space, start: int, stop: int, results: dict[str, np.ndarray]) -> pa.Table:
-    """The rows of the points from `start` to before `stop`."""
-    positions, numbers = [], np.arange(stop - start, dtype=np.int64)
-    for first, length in zip(reversed(space.digits(start)), reversed(space.shape), strict=True):
-        numbers = numbers + first
-        positions.append(numbers % length)
-        numbers = numbers // length
-    rows = {
-        axis.path: _axis_column(axis, at) for axis, at in zip(space.axes, reversed(positions), strict=True)
-    }
-    rows |= {name: pa.array(results[name][: stop - start]) for name in ("feasible", "fits", *columns(space))}
-    return pa.table(rows)
-
-
-def fingerprint(space: Space, chunk: int, dtype: np.dtype) -> str:
-    """Tells one sweep's chunk files from another's: equal where every byte of the result is."""
-    digest = hashlib.blake2b(digest_size=8)
-    releases = [version(package) for package in ("diffperf", "jax", "pyarrow")]
-    described = (
-        *releases,
-        jax.default_backend(),
-        space.phase,
-        columns(space),
-        sorted(space.derived),
-        chunk,
-        np.dtype(dtype).name,
-    )
-    digest.update(repr(described).encode())
-    for leaf in jax.tree.leaves(space.inputs):
-        digest.update(np.asarray(leaf, dtype=float).tobytes())
-    for axis in space.axes:
-        digest.update(repr((axis.path, axis.labels, axis.values.shape)).encode() + axis.values.tobytes())
-    return digest.hexdigest()
-
-
-class _Best:
-    """The best rows of what has been seen, and how many points qualified."""
-
-    def __init__(self, space: Space):
-        self.space, self.rows, self.feasible, self.fitting = space, None, 0, 0
-
-    def see(self, table: pa.Table) -> None:
-        possible = table["feasible"].to_numpy()
-        fits = possible & table["fits"].to_numpy()
-        self.feasible += int(possible.sum())
-        self.fitting += int(fits.sum())
-        candidates = self._top(table.take(np.flatnonzero(fits)))
-        self.rows = candidates if self.rows is None else self._top(pa.concat_tables([self.rows, candidates]))
-
-    def _top(self, table: pa.Table) -> pa.Table:
-        ranked = table[self.space.rank_by].to_numpy()
-        order = np.argsort(-ranked if self.space.descending else ranked, kind="stable")
-        return table.take(order[: self.space.top])
-
-
-def _in_order(work: Callable, items: list, workers: int) -> Iterator:
-    """`work(item)` of every item, in order, a few at once."""
-    with ThreadPoolExecutor(workers) as pool:
-        waiting: deque = deque()
-        for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-def _write_part(table: pa.Table, path: Path) -> None:
-    """Writes a chunk file that is either complete or not there."""
-    unfinished = path.with_suffix(".unfinished")
-    feather.write_feather(table, unfinished, compression="lz4")
-    os.replace(unfinished, path)
-
-
-def _writer(path: Path, table: pa.Table, space: Space) -> pq.ParquetWriter:
-    """Dictionaries pay off for axes, whose values repeat, and only cost time for outputs."""
-    return pq.ParquetWriter(
-        path, table.schema, compression="zstd", use_dictionary=[axis.path for axis in space.axes]
-    )
-
-
-def parts_folder(path: Path) -> Path:
-    """Where a sweep to `path` keeps its chunks until it is finished."""
-    return path.with_name(path.name + ".parts")
 
 
 def sweep(
     space: Space,
     path: str | Path,
     *,
-    dtype: np.dtype = np.float32,
+    dtype: DTypeLike = np.float32,
     chunk: int = CHUNK,
     workers: int | None = None,
     progress: Callable[[int], None] = lambda points: None,
@@ -207,59 +82,139 @@ def sweep(
     - `dtype`: the precision to compute and record in.
     - `chunk`: points per row group and checkpoint, rounded up to whole blocks.
     - `workers`: chunks evaluated at once; by default one core is left to write them.
-    - `progress`: called with the number of points each time some are done.
+    - `progress`: called with a number of points each time so many more are done.
 
-    Interrupted (by any exception, or killed), it leaves its chunks in `parts_folder(path)`; the same call goes on from them.
+    Interrupted by any exception, or killed, a sweep leaves its finished chunks in `parts_folder(path)`; the
+    same call goes on from them.
+
+    **Raises:** `ConfigError` where `path` cannot be written, or another sweep is writing it.
     """
     path = Path(path)
+    check_output_file(path)
     chunk = BLOCK * math.ceil(min(chunk, space.size) / BLOCK)
-    starts = range(0, space.size, chunk)
-    folder, key = parts_folder(path), fingerprint(space, chunk, dtype)
-    folder.mkdir(parents=True, exist_ok=True)
-    parts = {start: folder / f"{key}-{start // chunk:09d}.arrow" for start in starts}
-    missing = [start for start in starts if not parts[start].is_file()]
+    with only_writer(path):
+        files = ChunkFiles(parts_folder(path), fingerprint(space, chunk, dtype), chunk, space.size)
+        files.folder.mkdir(exist_ok=True)
+        return _estimate_and_merge(space, path, files, dtype, workers, progress)
 
-    best, resumed = _Best(space), 0
+
+def _estimate_and_merge(
+    space: Space,
+    path: Path,
+    files: ChunkFiles,
+    dtype: DTypeLike,
+    workers: int | None,
+    progress: Callable[[int], None],
+) -> SweepResult:
+    """Estimates the missing chunks, and merges all chunks into the table."""
+    missing, best = files.missing(), _BestRows(space)
     began = time.perf_counter()
-    digits = jax.ShapeDtypeStruct((len(space.axes),), jnp.int32)
-    compiled = jax.jit(evaluator(space, chunk, dtype)).lower(digits).compile() if missing else None
-    compiled_at = time.perf_counter()
-
-    def evaluate(start: int) -> pa.Table:
-        results = jax.device_get(compiled(jnp.asarray(space.digits(start), jnp.int32)))
-        table = _table(space, start, min(start + chunk, space.size), results)
-        _write_part(table, parts[start])
-        return table
-
-    def tables() -> Iterator[tuple[pa.Table, bool]]:
-        """The chunks in order, and whether an earlier run had finished them."""
-        evaluated, to_evaluate = (
-            _in_order(evaluate, missing, workers or max(1, (os.cpu_count() or 1) - 1)),
-            frozenset(missing),
-        )
-        for start in starts:
-            done = start not in to_evaluate
-            yield (feather.read_table(parts[start]) if done else next(evaluated)), done
-
-    merged = folder / "merged.unfinished"
+    evaluate = compile_chunk(space, files.chunk, dtype) if missing else None
+    compiled = time.perf_counter()
+    merged = files.folder / "merged.unfinished"
     with contextlib.ExitStack() as stack:
         writer = None
-        for table, done in tables():
-            writer = writer or stack.enter_context(_writer(merged, table, space))
+        for table in _chunks(files, missing, evaluate, workers or max(1, (os.cpu_count() or 1) - 1)):
+            writer = writer or stack.enter_context(_parquet_writer(merged, table, space))
             writer.write_table(table)
-            best.see(table)
-            resumed += table.num_rows if done else 0
+            best.add(table)
             progress(table.num_rows)
     os.replace(merged, path)
-    shutil.rmtree(folder)
-    finished = time.perf_counter()
+    shutil.rmtree(files.folder)
     return SweepResult(
-        path,
-        best.rows,
-        space.size,
-        best.feasible,
-        best.fitting,
-        resumed,
-        finished - compiled_at,
-        compiled_at - began,
+        path=path,
+        best=best.rows,
+        points=space.size,
+        feasible=best.feasible,
+        fitting=best.fitting,
+        resumed=space.size - sum(min(files.chunk, space.size - start) for start in missing),
+        seconds=time.perf_counter() - compiled,
+        compile_seconds=compiled - began,
     )
+
+
+def _chunks(
+    files: ChunkFiles, missing: list[int], evaluate: Callable[[int], pa.Table] | None, workers: int
+) -> Iterator[pa.Table]:
+    """The rows of every chunk in order: read where its file is there, else estimated and written."""
+
+    def estimate_and_keep(start: int) -> pa.Table:
+        assert evaluate is not None
+        table = evaluate(start)
+        files.write(start, table)
+        return table
+
+    estimated, to_estimate = _in_order(estimate_and_keep, missing, workers), frozenset(missing)
+    for start in files.starts:
+        table = next(estimated) if start in to_estimate else files.read(start)
+        assert table is not None, "the lock keeps other sweeps from these files"
+        yield table
+
+
+def _in_order(work: Callable[[int], pa.Table], starts: list[int], workers: int) -> Iterator[pa.Table]:
+    """The results of `work` on every item, in order, computed by several threads that never run far ahead
+    of the reader."""
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque = deque()
+        for start in starts:
+            waiting.append(pool.submit(work, start))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _parquet_writer(path: Path, table: pa.Table, space: Space) -> pq.ParquetWriter:
+    """A writer of tables like this one. Dictionaries pay off for axes, whose values repeat, and only cost
+    time for outputs."""
+    axes = [axis.path for axis in space.axes]
+    return pq.ParquetWriter(
+        path,
+        table.schema,
+        compression="zstd",
+        use_dictionary=axes,  # pyright: ignore[reportArgumentType]  # a list of columns, which the stubs do not know
+    )
+
+
+class _BestRows:
+    """The best rows of the chunks added so far, and how many points were possible layouts and fitted
+    memory."""
+
+    def __init__(self, space: Space):
+        self.space, self.rows, self.feasible, self.fitting = space, None, 0, 0
+
+    def add(self, table: pa.Table) -> None:
+        """Counts the rows of a chunk, and keeps those that are among the best."""
+        possible = table["feasible"].to_numpy()
+        fits = possible & table["fits"].to_numpy()
+        self.feasible += int(possible.sum())
+        self.fitting += int(fits.sum())
+        candidates = self._top(table.take(np.flatnonzero(fits)))
+        self.rows = candidates if self.rows is None else self._top(pa.concat_tables([self.rows, candidates]))
+
+    def _top(self, table: pa.Table) -> pa.Table:
+        """The best rows of a table by the space's rank, the best first; of equal rows the earlier first."""
+        ranked = table[self.space.rank_by].to_numpy()
+        order = np.argsort(-ranked if self.space.descending else ranked, kind="stable")
+        return table.take(order[: self.space.top])
+
+
+def commonest_violation(space: Space) -> str:
+    """The rule that excludes the most points of a space without possible layouts, with an example, in one
+    line.
+
+    Points evenly spread over the space are examined, and of each the first rule that it breaks.
+    """
+    numbers = np.unique(np.linspace(0, space.size - 1, _EXPLAINED_POINTS).astype(np.int64))
+    counts, examples = Counter(), {}
+    for number in numbers.tolist():
+        inputs = space.point(space.digits(number), space.inputs)
+        violation = first_violation(inputs, space.phase)
+        if violation is not None:
+            key, value, expected, remedy = violation
+            counts[key, expected] += 1
+            examples.setdefault((key, expected), f"{key}: found {value}; expected {expected}; {remedy}")
+    if not counts:
+        return "no rule is broken by the points examined"
+    rule, count = counts.most_common(1)[0]
+    return f"{count} of {len(numbers)} points examined break the same rule, such as {examples[rule]}"

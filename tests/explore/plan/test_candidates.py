@@ -2,17 +2,11 @@ import numpy as np
 import pytest
 
 import diffperf as dp
-from diffperf.explore.plan.candidates import best_layout, divisors
+from diffperf.explore.plan.candidates import best_layout
 
 
 def degrees(layout):
     return tuple(float(getattr(layout.strategy, name)) for name in ("tp", "pp", "dp"))
-
-
-def test_divisors():
-    assert divisors(1) == [1]
-    assert divisors(12) == [1, 2, 3, 4, 6, 12]
-    assert divisors(49) == [1, 7, 49]
 
 
 @pytest.mark.parametrize("n_devices", [8, 24])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from diffperf.errors import ConfigError
-from diffperf.explore.sweep.space import load_space
+from diffperf.explore.sweep.space_file import load_space
 from diffperf.load import available, config_root
 
 HEAD = 'model = "gpt3-22b"\nsystem = "dgx-a100"\n'
@@ -54,7 +54,8 @@ def test_an_axis_takes_its_values(space_of, axis, expected):
 
 def test_units_and_names_are_kept(space_of):
     space = space_of(
-        '[[axis]]\npath = "strategy.recompute"\nvalues = ["full", "none"]\n[[axis]]\npath = "hbm.capacity"\nvalues = ["80 GiB"]'
+        '[[axis]]\npath = "strategy.recompute"\nvalues = ["full", "none"]\n'
+        '[[axis]]\npath = "hbm.capacity"\nvalues = ["80 GiB"]'
     )
     assert space.axes[0].labels == ("full", "none")
     assert space.axes[1].path == "system.accelerator.memory.hbm.capacity"
@@ -64,7 +65,8 @@ def test_units_and_names_are_kept(space_of):
 def test_points_are_numbered_like_a_nested_loop(space_of):
     space = space_of(
         AXIS
-        + '[[axis]]\npath = "strategy.pp"\nvalues = [1, 2, 3]\n[[axis]]\npath = "strategy.micro_batch"\nvalues = [1, 2]'
+        + '[[axis]]\npath = "strategy.pp"\nvalues = [1, 2, 3]\n'
+        + '[[axis]]\npath = "strategy.micro_batch"\nvalues = [1, 2]'
     )
     loop = list(itertools.product(*map(range, space.shape)))
     assert [space.digits(number) for number in range(space.size)] == loop
@@ -95,6 +97,11 @@ def test_what_nobody_gives_follows_from_the_point(space_of):
     assert (float(strategy.tp), float(strategy.dp), float(strategy.global_batch)) == (4, 4, 64)
 
 
+def test_the_devices_left_for_dp_are_those_outside_a_context_parallel_group(space_of):
+    space = space_of("[set]\nsystem.n_devices = 32\nstrategy.cp = 2\n" + AXIS)
+    assert float(space.point([2], space.inputs).strategy.dp) == 4
+
+
 def test_what_is_given_stays(space_of):
     space = space_of("[strategy]\ndp = 2\nglobal_batch = 16\n" + AXIS)
     assert space.derived == frozenset()
@@ -114,6 +121,9 @@ def test_rank_follows_the_output(space_of):
         ("axes = 1\n" + AXIS, "axes", '"axis"'),
         ('phase = "train"\n' + AXIS, "phase", '"training"'),
         ('rank_by = "tme"\n' + AXIS, "rank_by", '"time"'),
+        ('rank_by = ["time", "cost.run"]\n' + AXIS, "rank_by", '"time"'),
+        ("rank_by = 3\n" + AXIS, "rank_by", '"time"'),
+        ('phase = ["decode"]\n' + AXIS, "phase", '"decode"'),
         ('order = "ascend"\n' + AXIS, "order", '"ascending"'),
         ("top = 0\n" + AXIS, "top", "how many"),
         ("[strategy]\ntpp = 2\n" + AXIS, "tpp", '"tp"'),

@@ -10,9 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import diffperf as dp
-from diffperf.explore.sweep.space import load_space
-from diffperf.explore.sweep.sweep import BLOCK, columns, parts_folder, sweep
+from diffperf.explore.sweep.chunk_files import parts_folder
+from diffperf.explore.sweep.point_estimates import BLOCK, recorded_outputs
+from diffperf.explore.sweep.space_file import load_space
+from diffperf.explore.sweep.sweep import commonest_violation, sweep
 from diffperf.report.tables import outputs
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.rules import feasible
 
 SMALL = """
@@ -57,7 +60,7 @@ def test_equals_a_loop_of_estimates(space, tmp_path):
         sweep(space, tmp_path / "out.parquet", dtype=np.float64)
         and pq.read_table(tmp_path / "out.parquet").to_pylist()
     )
-    model, recorded = dp.load_model("gpt3-22b"), columns(space)
+    model, recorded = dp.load_model("gpt3-22b"), recorded_outputs(space)
     loop = itertools.product((1, 2, 4, 8), (1, 2, 5), ("selective", "full"), (2e12, 3e12))
     for row, (tp, pp, recompute, bandwidth) in zip(table, loop, strict=True):
         system = dp.override(
@@ -69,7 +72,7 @@ def test_equals_a_loop_of_estimates(space, tmp_path):
         assert row["strategy.tp"] == tp
         assert row["strategy.recompute"] == recompute
         assert row["system.accelerator.memory.hbm.bandwidth"] == bandwidth
-        assert row["feasible"] == bool(feasible(model, system, strategy))
+        assert row["feasible"] == bool(feasible(Configuration(model, system, strategy)))
         assert row["fits"] == (float(report.memory.excess) <= 0)
         found = outputs(report)
         assert [row[path] for path in recorded] == pytest.approx(
@@ -82,7 +85,7 @@ def test_float32_agrees(space, tmp_path):
     sweep(space, tmp_path / "double.parquet", dtype=np.float64)
     single, double = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("single", "double"))
     assert str(single["time"].type) == "float"
-    for path in columns(space):
+    for path in recorded_outputs(space):
         assert np.allclose(single[path], double[path], rtol=1e-4), path
 
 
@@ -102,6 +105,20 @@ def test_nothing_fits(tmp_path):
     assert result.feasible > 0
 
 
+def test_a_space_without_possible_layouts_names_the_rule(tmp_path):
+    space = space_of(
+        tmp_path,
+        SMALL.replace("powers_of_two = {from = 1, to = 8}", "values = [7, 2]")
+        + "[set]\nsystem.n_devices = 7\n",
+    )
+    assert sweep(space, tmp_path / "out.parquet").feasible == 0
+    reason = commonest_violation(space)
+    assert "\n" not in reason
+    assert reason.startswith("12 of 24 points examined")
+    assert "strategy.tp" in reason
+    assert "a divisor of the heads" in reason
+
+
 def test_one_row_group_a_chunk_and_no_leftovers(tmp_path):
     space = space_of(tmp_path, LARGE)
     result = sweep(space, tmp_path / "out.parquet", chunk=BLOCK)
@@ -119,7 +136,7 @@ def test_one_row_group_a_chunk_and_no_leftovers(tmp_path):
 
 
 def test_one_trace_for_the_whole_sweep(tmp_path, monkeypatch):
-    from diffperf.explore import sweep as module
+    from diffperf.explore.sweep import point_estimates as module
 
     traces = []
     original = module.feasible
@@ -167,16 +184,18 @@ def test_chunks_of_another_space_are_not_taken_over(tmp_path):
 KILLED = """
 import os, sys
 from pathlib import Path
-import diffperf.explore.sweep.sweep as module
-from diffperf.explore.sweep.space import load_space
+from diffperf.explore.sweep.chunk_files import ChunkFiles
+from diffperf.explore.sweep.point_estimates import BLOCK
+from diffperf.explore.sweep.space_file import load_space
+from diffperf.explore.sweep.sweep import sweep
 
-original = module._write_part
-def write(table, path):
-    original(table, path)
-    if path.name.endswith("000000001.arrow") and "kill" in sys.argv:
+original = ChunkFiles.write
+def write(files, start, table):
+    original(files, start, table)
+    if start == BLOCK and "kill" in sys.argv:
         os.kill(os.getpid(), 9)
-module._write_part = write
-print(module.sweep(load_space(sys.argv[1]), sys.argv[2], chunk=module.BLOCK, workers=1).resumed)
+ChunkFiles.write = write
+print(sweep(load_space(sys.argv[1]), sys.argv[2], chunk=BLOCK, workers=1).resumed)
 """
 
 
@@ -199,7 +218,8 @@ def test_a_killed_process_resumes_to_the_same_bytes(tmp_path):
 
 
 def test_many_points_a_second(tmp_path):
-    """A floor far below what a core does (hundreds of thousands), so that only a loop over points or a retrace fails it."""
+    """A floor far below what a core does (hundreds of thousands), so that only a loop over points or a
+    retrace fails it."""
     space = space_of(tmp_path, LARGE.replace("points = 30", "points = 1000"))
     began = time.perf_counter()
     result = sweep(space, tmp_path / "out.parquet")

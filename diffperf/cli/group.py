@@ -1,0 +1,74 @@
+"""The group of commands: a command is imported when it is called for, and its errors are one line."""
+
+import pkgutil
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
+
+import click
+
+from diffperf.cli.printable import make_printable
+from diffperf.errors import ConfigError
+
+INTERRUPTED = 130  # exit code of a command that Ctrl-C ended, as in a shell: 128 + SIGINT
+
+
+class Interrupted(click.ClickException):
+    """Ctrl-C, with a message about what is left of the work."""
+
+    exit_code = INTERRUPTED
+
+
+class Command(NamedTuple):
+    """A command that is not imported yet.
+
+    - `home`: where it is defined, "module:name".
+    - `summary`: what the help of the group says about it.
+    """
+
+    home: str
+    summary: str
+
+
+class Commands(click.Group):
+    """A group that imports a command only when it is called for, and shows an error as one line on stderr."""
+
+    def __init__(self, homes: Mapping[str, Command], **settings: Any):
+        super().__init__(**settings)
+        self.homes = homes
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.homes)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return pkgutil.resolve_name(self.homes[cmd_name].home) if cmd_name in self.homes else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.summary) for name, command in self.homes.items()])
+
+    def main(self, *args: Any, **settings: Any) -> NoReturn:
+        make_printable(sys.stdout, sys.stderr)
+        try:
+            code = super().main(*args, **(settings | {"standalone_mode": False}))
+        except click.ClickException as problem:
+            _fail(problem.format_message(), problem.exit_code)
+        except click.Abort:
+            _fail("interrupted", INTERRUPTED)
+        except ConfigError as problem:
+            _fail(str(problem), 1)
+        except OSError as problem:
+            _fail(f"{problem.filename or 'file'}: {problem.strerror or problem}", 1)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted") from None
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    """Ends the process with a message of one line."""
+    click.echo("Error: " + " ".join(message.split()), err=True)
+    sys.exit(code)

@@ -1,0 +1,273 @@
+"""From a technology and a few design numbers to an accelerator: area, die edge, power, bandwidths,
+capacities.
+
+A `ChipDesign` says how many compute units, how much cache, how many memory stacks, how much network
+bandwidth, on how many dies, at which voltage. The microarchitecture (FLOPs per unit and cycle, private memory
+per unit, efficiencies) is that of a template accelerator.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from diffperf.hardware.accelerator import Accelerator, MatrixFormats, MemoryLevel
+from diffperf.hardware.formats import PRECISIONS
+from diffperf.hardware.package import Package
+from diffperf.hardware.system import System
+from diffperf.hardware.technology import Technology
+from diffperf.quantity import Declared, Label, Scalar, output, quantity
+
+# Share of a die's edge that memory and network PHYs may take; the rest feeds power, host and die-to-die links
+# (an estimate: GA100 spends two of its four sides on HBM and one on NVLink).
+USABLE_EDGE = 0.75
+
+# Volts above the threshold below which the alpha-power law is not followed: the clock stays positive (an
+# estimate).
+_LEAST_DRIVE = 1e-3
+
+
+class ChipDesign(Declared):
+    """The numbers that an architect chooses for a package."""
+
+    compute_units: Scalar = quantity("", "compute units of the package", bounds=(1, 1e4), integer=True)
+    cache: Scalar = quantity("byte", "capacity of the last-level cache of the package", bounds=(1e5, 1e11))
+    memory_stacks: Scalar = quantity("", "memory stacks on the package", bounds=(1, 64), integer=True)
+    network_bandwidth: Scalar = quantity(
+        "byte/s", "scale-up network bandwidth of the package per direction", bounds=(1e9, 1e14)
+    )
+    dies: Scalar = quantity("", "compute dies of the package", bounds=(1, 16), integer=True)
+    voltage: Scalar = quantity("V", "supply voltage of the compute dies", bounds=(0.3, 1.5))
+
+
+class Chip(Declared):
+    """The floorplan of one die of a design, the die's edge, and the power of the package."""
+
+    compute_area: Scalar = output("mm^2", "area of the compute units of one die")
+    cache_area: Scalar = output("mm^2", "area of the cache of one die")
+    memory_area: Scalar = output("mm^2", "area of the memory PHY of one die")
+    network_area: Scalar = output("mm^2", "area of the network PHY of one die")
+    uncore_area: Scalar = output("mm^2", "area of everything else on one die")
+    die_area: Scalar = output("mm^2", "area of one die")
+    carried_area: Scalar = output("mm^2", "area of all dies and memory stacks of the package")
+    shoreline: Scalar = output("", "die edge that PHYs need over the die edge that PHYs may take")
+    clock: Scalar = output("", "clock over the clock of the template accelerator")
+    power: Scalar = output("W", "power of the package at peak compute and memory rates")
+
+
+def clock(voltage: Scalar, technology: Technology) -> Scalar:
+    """The clock at `voltage` over the clock at nominal voltage, by the alpha-power law f ∝ (V − Vt)^α / V.
+
+    Source: Sakurai and Newton, IEEE J. Solid-State Circuits 25 (1990), 584.
+    """
+    drive = jnp.maximum(voltage - technology.threshold_voltage, _LEAST_DRIVE)
+    nominal = technology.nominal_voltage - technology.threshold_voltage
+    return (drive / nominal) ** technology.alpha * technology.nominal_voltage / voltage
+
+
+def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> Chip:
+    """Area (mm²), edge and power (W) of a design.
+
+    Areas add up from densities; uncore takes a fixed share of the die, and die-to-die links add a share where
+    there are several dies.
+    """
+    # Density is given at the clock of the template: a faster process shrinks the area per rate, not per unit.
+    unit_area = _unit_rate(template) * technology.speed / technology.compute_density
+    compute = design.compute_units * unit_area / design.dies
+    cache = design.cache / technology.sram_density / design.dies
+    memory = design.memory_stacks * technology.memory.phy_area / design.dies
+    network = design.network_bandwidth / technology.link.area_density / design.dies
+    used = compute + cache + memory + network
+    die = used / (1 - technology.uncore_fraction) * _die_to_die_factor(design.dies, technology)
+    edge = (
+        design.memory_stacks * technology.memory.phy_edge
+        + design.network_bandwidth / technology.link.edge_density
+    ) / design.dies
+    return Chip(
+        compute_area=compute,
+        cache_area=cache,
+        memory_area=memory,
+        network_area=network,
+        uncore_area=die - used,
+        die_area=die,
+        carried_area=design.dies * die + design.memory_stacks * technology.memory.stack_area,
+        shoreline=edge / (4 * jnp.sqrt(die) * USABLE_EDGE),  # of a square die
+        clock=_clock_over_template(design, technology),
+        power=_peak_power(design, die, technology, template),
+    )
+
+
+def _unit_rate(template: Accelerator) -> Scalar:
+    """bf16 FLOP/s of one compute unit of the template."""
+    return template.matrix.bf16.rate / template.compute_units
+
+
+def _clock_over_template(design: ChipDesign, technology: Technology) -> Scalar:
+    """The clock of a design over the clock of the template accelerator."""
+    return clock(design.voltage, technology) * technology.speed
+
+
+def _die_to_die_factor(dies: Scalar, technology: Technology) -> Scalar:
+    """The area of a die with its die-to-die links over the area without them: 1 for a single die."""
+    several = jnp.clip(dies - 1, 0.0, 1.0)
+    return 1 + several * technology.die_to_die_fraction
+
+
+def _peak_power(
+    design: ChipDesign, die_area: Scalar, technology: Technology, template: Accelerator
+) -> Scalar:
+    """W of a package at peak compute, memory and network rates.
+
+    The energy of a switched gate scales with V² (its capacitance is charged to V), static power with V (an
+    estimate: a leakage current that does not change).
+    """
+    voltage = design.voltage / technology.nominal_voltage
+    rate = design.compute_units * _unit_rate(template) * _clock_over_template(design, technology)
+    return (
+        rate * technology.compute_energy * voltage**2
+        + design.memory_stacks * technology.memory.stack_bandwidth * technology.memory.energy
+        + design.network_bandwidth * technology.link.energy
+        + design.dies * die_area * technology.static_density * voltage
+    )
+
+
+def accelerator_of(design: ChipDesign, technology: Technology, template: Accelerator) -> Accelerator:
+    """The accelerator of a design: the template's microarchitecture with the design's counts, clock,
+    memory and package."""
+    made = chip(design, technology, template)
+    scale = design.compute_units / template.compute_units * made.clock
+    voltage = design.voltage / technology.nominal_voltage
+    return Accelerator(
+        name=Label("design"),
+        compute_units=design.compute_units,
+        matrix=_with_scaled_rates(template.matrix, scale),
+        vector=template.vector * scale,
+        memory=_memory_of(design, technology, template, scale),
+        compute_energy=technology.compute_energy * voltage**2,
+        static_power=design.dies * made.die_area * technology.static_density * voltage,
+        power_limit=made.power,
+        kernel_latency=template.kernel_latency,
+        attention=template.attention,
+        cluster=template.cluster,
+        package=_package_of(design, made, technology, template.package),
+    )
+
+
+def _with_scaled_rates(formats: MatrixFormats, scale: Scalar) -> MatrixFormats:
+    """Matrix formats whose rates are multiplied by `scale`."""
+    rates = [getattr(formats, name).rate * scale for name in PRECISIONS]
+    return eqx.tree_at(lambda formats: [getattr(formats, name).rate for name in PRECISIONS], formats, rates)
+
+
+def _memory_of(
+    design: ChipDesign, technology: Technology, template: Accelerator, scale: Scalar
+) -> tuple[MemoryLevel, ...]:
+    """The memory levels of a design: private memory scaled with the units, the design's cache and its stacks.
+
+    The bandwidth of a cache is that of its ports, one for a compute unit, and its energy that of the process:
+    both are scaled or replaced. `scale` is the rate of all compute units over that of the template's.
+    """
+    innermost, *middle, device = template.memory
+    voltage = design.voltage / technology.nominal_voltage
+    units = design.compute_units / template.compute_units
+    private = _with_figures(
+        innermost,
+        capacity=innermost.capacity * units,
+        bandwidth=innermost.bandwidth * scale,
+        energy=innermost.energy,
+    )
+    cache = _with_figures(
+        middle[-1],
+        capacity=design.cache,
+        bandwidth=middle[-1].bandwidth * scale,
+        energy=technology.sram_energy * voltage**2,
+    )
+    stacked = MemoryLevel(
+        name=device.name,
+        capacity=design.memory_stacks * technology.memory.stack_capacity,
+        bandwidth=design.memory_stacks * technology.memory.stack_bandwidth,
+        latency=technology.memory.latency,
+        energy=technology.memory.energy,
+        efficiency=device.efficiency,
+    )
+    return (private, *middle[:-1], cache, stacked)
+
+
+def _with_figures(level: MemoryLevel, *, capacity: Scalar, bandwidth: Scalar, energy: Scalar) -> MemoryLevel:
+    """A memory level with another capacity (byte), bandwidth (byte/s) and energy (J/byte)."""
+    return MemoryLevel(
+        name=level.name,
+        capacity=capacity,
+        bandwidth=bandwidth,
+        latency=level.latency,
+        energy=energy,
+        efficiency=level.efficiency,
+    )
+
+
+def _package_of(design: ChipDesign, made: Chip, technology: Technology, package: Package) -> Package:
+    """The package of a design: dies of the technology and its memory stacks in the template's packaging."""
+    return Package(
+        process=technology.process,
+        packaging=package.packaging,
+        technology=package.technology,
+        dies=design.dies,
+        die_area=made.die_area,
+        memory_stacks=design.memory_stacks,
+        stack_area=technology.memory.stack_area,
+        memory_price=technology.memory.price,
+        assembly_price=package.assembly_price,
+    )
+
+
+def system_of(design: ChipDesign, technology: Technology, template: System) -> System:
+    """The template system with the accelerators of a design, whose innermost tier runs at the design's
+    bandwidth."""
+    innermost, *outer = template.network
+    tier = eqx.tree_at(
+        lambda tier: (tier.bandwidth, tier.energy),
+        innermost,
+        (design.network_bandwidth, technology.link.energy),
+    )
+    accelerator = accelerator_of(design, technology, template.accelerator)
+    return eqx.tree_at(
+        lambda system: (system.accelerator, system.network), template, (accelerator, (tier, *outer))
+    )
+
+
+def design_of(system: System, technology: Technology) -> ChipDesign:
+    """The design numbers of an existing system, at nominal voltage: the start of a search."""
+    accelerator = system.accelerator
+    return ChipDesign(
+        compute_units=accelerator.compute_units,
+        cache=accelerator.memory[-2].capacity,
+        memory_stacks=jnp.maximum(accelerator.package.memory_stacks, 1.0),
+        network_bandwidth=system.network[0].bandwidth,
+        dies=accelerator.package.dies,
+        voltage=technology.nominal_voltage,
+    )
+
+
+def split_die(
+    die_area: Scalar,
+    fractions: Float[Array, "4"],
+    dies: Scalar,
+    voltage: Scalar,
+    technology: Technology,
+    template: Accelerator,
+) -> ChipDesign:
+    """The design whose dies of `die_area` mm² are split by `fractions`: compute, cache, memory PHY, network
+    PHY.
+
+    The inverse of `chip`: the area that is neither uncore nor die-to-die links is divided by the fractions,
+    which add up to 1, and every part holds as much as its density allows.
+    """
+    usable = dies * die_area * (1 - technology.uncore_fraction) / _die_to_die_factor(dies, technology)
+    compute, cache, memory, network = usable * fractions
+    return ChipDesign(
+        compute_units=compute * technology.compute_density / (_unit_rate(template) * technology.speed),
+        cache=cache * technology.sram_density,
+        memory_stacks=memory / technology.memory.phy_area,
+        network_bandwidth=network * technology.link.area_density,
+        dies=dies,
+        voltage=voltage,
+    )

@@ -1,0 +1,173 @@
+"""Tables become modules: the keys of a table are the fields of a class, checked against their declarations.
+
+A field that is a module itself is a table, an array of tables, or the name of another config.
+"""
+
+import dataclasses
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+
+from diffperf import units
+from diffperf.errors import ConfigError, did_you_mean
+from diffperf.hardware.accelerator import Accelerator
+from diffperf.hardware.package import Packaging, Process
+from diffperf.hardware.system import Prices, System
+from diffperf.hardware.technology import Technology
+from diffperf.load.calibration import Calibration
+from diffperf.load.checks import checked, shown
+from diffperf.load.files import display, find, read_toml
+from diffperf.load.huggingface import read_huggingface
+from diffperf.quantity import declaration, segment
+from diffperf.software.collective_library import CollectiveLibrary
+from diffperf.software.stack import Stack
+from diffperf.workload.model import Model
+
+# The folder of configs/ that holds the configs of each class.
+FOLDERS: dict[type, str] = {
+    Accelerator: "accelerators",
+    System: "systems",
+    Model: "models",
+    Technology: "technology",
+    Process: "processes",
+    Packaging: "packages",
+    Stack: "stacks",
+    CollectiveLibrary: "collectives",
+    Prices: "prices",
+    Calibration: "calibrations",
+}
+
+
+def read_module(cls: type[eqx.Module], path: Path) -> Any:
+    """The module of class `cls` that a TOML file holds, or the model that a `config.json` describes.
+
+    Unless the file gives a name, the module is called as the file is, or as the folder of a `config.json`.
+    **Raises:** `ConfigError`.
+    """
+    builder = Builder(display(path), path.parent)
+    if path.suffix == ".json":
+        return builder.module(cls, read_huggingface(path), name=path.parent.name or path.stem)
+    return builder.module(cls, read_toml(path), name=path.stem)
+
+
+@dataclasses.dataclass(frozen=True)
+class Builder:
+    """Builds modules from the tables of one file.
+
+    - `file`: the file as error messages name it.
+    - `folder`: the folder that holds the file, which paths to other configs are relative to.
+    """
+
+    file: str
+    folder: Path | None = None
+
+    def error(self, key: str, found: str, expected: str, remedy: str) -> ConfigError:
+        """A `ConfigError` of this file."""
+        return ConfigError(self.file, key, found, expected, remedy)
+
+    def module(self, cls: type[eqx.Module], table: Any, prefix: str = "", name: str | None = None) -> Any:
+        """A module of class `cls` from a table.
+
+        `prefix` is the path of the table in its file, with a dot at its end; `name` is what the module is
+        called where the table has no name.
+        """
+        if not isinstance(table, dict):
+            expected = f"a table of {cls.__name__} keys"
+            raise self.error(prefix.rstrip("."), shown(table), expected, "write it as a TOML table")
+        if (complete := getattr(cls, "complete", None)) is not None:
+            table = complete(table)
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        self._refuse_unknown_keys(cls, table, prefix, fields)
+        values = {}
+        for field in fields.values():
+            key = prefix + field.name
+            if field.name in table:
+                values[field.name] = self._value(field, table[field.name], key)
+            elif field.name == "name" and "label" in field.metadata and name is not None:
+                values["name"] = name
+            elif field.default is dataclasses.MISSING:
+                raise self.error(key, "no such key", _expected(field), f"add {field.name} = …")
+        return cls(**values)
+
+    def _refuse_unknown_keys(
+        self,
+        cls: type[eqx.Module],
+        table: dict[str, Any],
+        prefix: str,
+        fields: dict[str, dataclasses.Field],
+    ) -> None:
+        """Raises `ConfigError` for the first key of a table that is no field of the class."""
+        for key in table:
+            if key not in fields:
+                remedy = _remedy_for_unknown_key(key, table, fields)
+                raise self.error(prefix + key, f'unknown key "{key}"', f"a key of {cls.__name__}", remedy)
+
+    def _value(self, field: dataclasses.Field, value: Any, key: str) -> Any:
+        """The value of one field: a number, weights, a text, a module, or a tuple of modules."""
+        if (declared := declaration(field)) is not None:
+            return checked(declared, value, self.file, key)
+        if "label" in field.metadata:
+            if not isinstance(value, str):
+                raise self.error(key, shown(value), "a text", "quote it")
+            return value
+        cls = _module_class(field.type)
+        if isinstance(field.type, types.GenericAlias):  # tuple[Module, ...]
+            return self._array(cls, value, key)
+        return self._nested(cls, value, key)
+
+    def _array(self, cls: type[eqx.Module], value: Any, key: str) -> tuple[eqx.Module, ...]:
+        """Modules from an array of at least one table.
+
+        Their names are parts of paths: all different, without dots.
+        """
+        if not isinstance(value, list) or not value:
+            raise self.error(key, shown(value), "an array of tables", f"write [[{key}]] before each")
+        members = tuple(self._nested(cls, item, f"{key}[{index}]") for index, item in enumerate(value))
+        names = [segment(member, index) for index, member in enumerate(members)]
+        for index, name in enumerate(names):
+            if not name or "." in name or name in names[:index]:
+                expected = "a name without dots that no other has"
+                raise self.error(f"{key}[{index}].name", shown(name), expected, "give each its own name")
+        return members
+
+    def _nested(self, cls: type[eqx.Module], value: Any, key: str) -> Any:
+        """A module from its own table, or from the config that a text names."""
+        if not isinstance(value, str):
+            is_member = key.endswith("]")  # members of an array have to be given a name
+            return self.module(cls, value, key + ".", name=None if is_member else key.rsplit(".", 1)[-1])
+        if cls not in FOLDERS:
+            expected = f"a table of {cls.__name__} keys"
+            raise self.error(key, shown(value), expected, "write it as a TOML table")
+        return read_module(cls, find(value, FOLDERS[cls], self.folder, (self.file, key)))
+
+
+def _module_class(annotation: Any) -> type[eqx.Module]:
+    """The class of module in an annotation `Module`, `Module | None` or `tuple[Module, ...]`."""
+    return next(iter(typing.get_args(annotation)), annotation)
+
+
+def _remedy_for_unknown_key(key: str, table: dict[str, Any], fields: dict[str, dataclasses.Field]) -> str:
+    """Where an unknown key belongs: in an optional part that has such a key, else under a similar name."""
+    for field in fields.values():
+        if not isinstance(field.type, types.UnionType):
+            continue
+        part = dataclasses.fields(_module_class(field.type))
+        if any(inner.name == key for inner in part):
+            names = [
+                inner.name for inner in part if inner.name in table or inner.default is dataclasses.MISSING
+            ]
+            keys = ", ".join(f"{name} = {shown(table[name]) if name in table else '…'}" for name in names)
+            return f"write {field.name} = {{ {keys} }}"
+    return did_you_mean(key, list(fields))
+
+
+def _expected(field: dataclasses.Field) -> str:
+    """What a file should give for a field that it leaves out."""
+    if (declared := field.metadata.get("quantity")) is not None:
+        return f"{declared.doc}, such as {units.example(declared.unit)}"
+    if (declared := field.metadata.get("choice")) is not None:
+        return "one of " + ", ".join(declared.alternatives)
+    return field.metadata.get("label", field.name.replace("_", " "))

@@ -1,0 +1,78 @@
+"""Where configs lie: shipped ones by name, a user's own by path; and the tables that TOML files hold."""
+
+import functools
+import importlib.resources
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
+
+
+@functools.cache
+def config_root() -> Path:
+    """The folder of the shipped configs: inside an installed package, or beside the package in a checkout."""
+    package = Path(str(importlib.resources.files("diffperf")))
+    return package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
+
+
+def available(folder: str) -> list[str]:
+    """The names of the shipped configs in a folder of configs/, in alphabetical order."""
+    return sorted(path.stem for path in (config_root() / folder).glob("*.toml"))
+
+
+def find(
+    name: str, folder: str, beside: Path | None = None, asked_by: tuple[str, str] = (ARGUMENTS, "")
+) -> Path:
+    """The path of the file that `name` means.
+
+    **Arguments:**
+
+    - `name`: a path, where it holds a slash or ends in .toml or .json; else the name of a shipped config.
+    - `folder`: the folder of configs/ that holds shipped configs of this kind.
+    - `beside`: the folder of the file that refers to the config. A path is relative to this folder first,
+      then to the working directory.
+    - `asked_by`: the file and the key that hold the name, for the error message.
+
+    **Raises:** `ConfigError` where there is no such file.
+    """
+    file, key = asked_by
+    if name.endswith((".toml", ".json")) or "/" in name:
+        for base in ([beside] if beside else []) + [Path()]:
+            if _is_file(base / name):
+                return base / name
+        raise ConfigError(file, key, f'"{name}"', "an existing file", "check the path")
+    path = config_root() / folder / f"{name}.toml"
+    if _is_file(path):
+        return path
+    hint = did_you_mean(name, available(folder))
+    raise ConfigError(file, key, f'"{name}"', f"a name from configs/{folder} or a path ending in .toml", hint)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether the file exists. Names that no file can have (too long, with a NUL) count as missing files."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table that a TOML file holds. Raises `ConfigError` where it cannot be read or is not TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, OSError) as problem:
+        found = f"an unreadable file ({problem})"
+        raise ConfigError(display(path), "", found, "UTF-8 text", "check the file") from None
+    # Numbers of thousands of digits raise ValueError as syntax does, thousands of brackets RecursionError.
+    except (ValueError, RecursionError) as problem:
+        found = f"invalid TOML ({problem})"
+        raise ConfigError(display(path), "", found, "TOML", "mend the syntax there") from None
+
+
+def display(path: Path) -> str:
+    """A path as messages show it: shipped configs relative to configs/, other files as they were given."""
+    try:
+        return f"configs/{path.relative_to(config_root())}"
+    except ValueError:
+        return str(path)

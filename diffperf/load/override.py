@@ -1,0 +1,68 @@
+"""Inputs replaced by path: the declaration at a dotted path, and a module with other values there."""
+
+import dataclasses
+import re
+from typing import Any
+
+import equinox as eqx
+
+from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
+from diffperf.load.checks import checked
+from diffperf.quantity import AnyModule, Choice, Label, Quantity, locate, replace, segment
+
+
+def override(module: AnyModule, assignments: dict[str, Any], file: str = ARGUMENTS) -> AnyModule:
+    """The module with other values at dotted paths, such as {"memory.hbm.bandwidth": "4 TB/s"}.
+
+    Values are checked like those of a file. **Raises:** `ConfigError` that names `file` and the path.
+    """
+    values = {
+        path: checked(declared_at(module, path, file), literal(value), file, path)
+        for path, value in assignments.items()
+    }
+    return replace(module, values) if values else module
+
+
+def literal(text: Any) -> Any:
+    """A text as TOML would read a bare word: a boolean, a number, or else the text itself.
+
+    Values that are no texts stay as they are.
+    """
+    if not isinstance(text, str):
+        return text
+    if text in ("true", "false"):
+        return text == "true"
+    if re.fullmatch(r"[+-]?\d{1,15}", text.strip()):
+        return int(text)
+    return float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text.strip()) else text
+
+
+def declared_at(module: eqx.Module, path: str, file: str, key: str | None = None) -> Quantity | Choice:
+    """The declaration of the input at a dotted path.
+
+    **Raises:** `ConfigError` that names `file` and `key` (by default the path), where the path leads to
+    nothing, to a name, or to a group of inputs.
+    """
+    key = path if key is None else key
+    try:
+        node, declared = locate(module, path)
+    except KeyError as problem:
+        known, missing = problem.args[0]
+        hint = did_you_mean(missing, known) if known else f"{path.rsplit('.', 1)[0]} has no parts"
+        raise ConfigError(file, key, f'unknown name "{missing}"', "a path into the inputs", hint) from None
+    if declared is not None:
+        return declared
+    if node is None:
+        remedy = "give the part in its file first"
+        raise ConfigError(file, key, "a part that is not there", "one input", remedy)
+    if isinstance(node, Label):
+        raise ConfigError(file, key, "a name", "a number or a choice", "names are not inputs")
+    remedy = f"go on with one of: {', '.join(_parts(node))}"
+    raise ConfigError(file, key, "a group of inputs", "one input", remedy)
+
+
+def _parts(node: Any) -> list[str]:
+    """How a path goes on from a group of inputs: by a member of a tuple, or a field of a module."""
+    if isinstance(node, tuple):
+        return [segment(child, index) for index, child in enumerate(node)]
+    return [field.name for field in dataclasses.fields(node)]

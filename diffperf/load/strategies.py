@@ -1,0 +1,33 @@
+"""Strategies from tables of their fields, and whether a strategy is possible for a model on a system."""
+
+from typing import Any
+
+from diffperf.errors import ARGUMENTS, ConfigError
+from diffperf.hardware.system import System
+from diffperf.load.builder import Builder
+from diffperf.quantity import replace
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.model import Model
+from diffperf.workload.rules import first_violation
+from diffperf.workload.strategy import Strategy
+
+
+def load_strategy(table: dict[str, Any], file: str = ARGUMENTS, n_devices: float | None = None) -> Strategy:
+    """A strategy from a table of its fields, such as {"tp": 8, "recompute": "full"}.
+
+    Where the table has no `dp`, the data-parallel degree is what the other degrees leave of `n_devices`.
+    **Raises:** `ConfigError` that names `file` and the field.
+    """
+    strategy: Strategy = Builder(file).module(Strategy, table)
+    if "dp" in table or n_devices is None:
+        return strategy
+    return replace(strategy, {"dp": max(1.0, n_devices / float(strategy.devices))})
+
+
+def check(
+    model: Model, system: System, strategy: Strategy, phase: str = "training", file: str = ARGUMENTS
+) -> None:
+    """Raises `ConfigError` when a rule of the phase refuses the strategy (see `diffperf.workload.rules`)."""
+    violation = first_violation(Configuration(model, system, strategy), phase)
+    if violation is not None:
+        raise ConfigError(file, *violation)

@@ -1,0 +1,46 @@
+"""Figures for a slide: where time and memory go, what an output depends on, what a search came to.
+
+Each function returns a matplotlib `Figure`; `save` writes it in the format of a file's name.
+"""
+
+from diffperf.report.plots.calibration_figure import calibration
+from diffperf.report.plots.codesign_figure import codesign
+from diffperf.report.plots.scatter import Column, predicted_against_measured, scatter
+from diffperf.report.plots.style import (
+    BLUE,
+    FAINT,
+    GREY,
+    INK,
+    ORANGE,
+    PALETTE,
+    RED,
+    STYLE,
+    bare,
+    check_format,
+    save,
+)
+from diffperf.report.plots.tornado import input_name, tornado
+from diffperf.report.plots.waterfall import breakdown, package_cost
+
+__all__ = [
+    "BLUE",
+    "FAINT",
+    "GREY",
+    "INK",
+    "ORANGE",
+    "PALETTE",
+    "RED",
+    "STYLE",
+    "Column",
+    "bare",
+    "breakdown",
+    "calibration",
+    "check_format",
+    "codesign",
+    "input_name",
+    "package_cost",
+    "predicted_against_measured",
+    "save",
+    "scatter",
+    "tornado",
+]

@@ -1,0 +1,70 @@
+"""What an output depends on most: a tornado of elasticities."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from diffperf import units
+from diffperf.quantity import Quantity
+from diffperf.report.plots.style import BLUE, INK, ORANGE, bare, new_figure, note, set_title, styled
+
+_NEGLIGIBLE = 1e-3  # of the largest elasticity: bars that could not be seen are left out
+
+
+class Elasticity(Protocol):
+    """What a tornado needs to know of an input: a `diffperf.explore.sensitivity.Sensitivity` has it."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def declared(self) -> Quantity: ...
+    @property
+    def value(self) -> float: ...
+    @property
+    def elasticity(self) -> float: ...
+
+
+def _signed_percent(value: float) -> str:
+    return f"{value:+.3g} %".replace("-", "−") if value else "0"
+
+
+def input_name(path: str) -> str:
+    """A short name for the input at a dotted path: its last two words, such as "nvlink bandwidth"."""
+    words = " ".join(path.replace("_", " ").split(".")[-2:])
+    return words.removeprefix("system ").removeprefix("accelerator ")
+
+
+@styled
+def tornado(elasticities: Sequence[Elasticity], title: str = "", limit: int = 12) -> Figure:
+    """What 1 % more of each input does to an output, in percent.
+
+    `elasticities` are ranked, the largest first; at most `limit` of them are shown.
+    """
+    largest = max((abs(row.elasticity) for row in elasticities), default=0.0)
+    shown = [row for row in elasticities if abs(row.elasticity) > _NEGLIGIBLE * largest][:limit]
+    figure = new_figure(9, 1.2 + 0.42 * max(len(shown), 1))
+    axes = figure.add_subplot()
+    for place, row in enumerate(shown):
+        side = 1 if row.elasticity > 0 else -1
+        axes.barh(place, row.elasticity, color=ORANGE if side > 0 else BLUE, height=0.68)
+        text, align = _signed_percent(row.elasticity), "left" if side > 0 else "right"
+        note(axes, text, (row.elasticity, place), (4 * side, 0), ha=align, va="center", fontsize=9)
+    labels = [f"{input_name(row.path)}  ({units.show(row.value, row.declared.unit, 3)})" for row in shown]
+    axes.set_yticks(range(len(shown)), labels)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    _set_reach(axes, shown, largest or 1.0)
+    axes.axvline(0, color=INK, linewidth=1)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _signed_percent(value)))
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    bare(axes)
+    set_title(figure, title, fontweight="bold")
+    return figure
+
+
+def _set_reach(axes: Axes, shown: Sequence[Elasticity], largest: float) -> None:
+    """Leaves room for the bars and their labels, on the sides of 0 that have any."""
+    sides = [sign for sign in (-1, 1) if any(sign * row.elasticity > 0 for row in shown)] or [-1, 1]
+    axes.set_xlim(min(0, 1.35 * largest * sides[0]), max(0, 1.35 * largest * sides[-1]))

@@ -1,0 +1,174 @@
+"""Where the time and the memory of an estimate go, and what a package costs: a whole and its parts."""
+
+import re
+
+import equinox as eqx
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from diffperf import units
+from diffperf.quantity import locate
+from diffperf.report.plots.style import (
+    BLUE,
+    DASHED,
+    GREY,
+    INK,
+    ORANGE,
+    PALETTE,
+    RED,
+    bare,
+    faint_grid,
+    legend_beside,
+    new_figure,
+    note,
+    set_title,
+    styled,
+    unit_ticks,
+)
+from diffperf.report.tables import has_total, memory_parts, outputs
+
+# Parts of a report that break its time down, and their titles.
+BREAKDOWNS = {"breakdown": "Time", "prefill": "Time to first token", "decode": "Time per output token"}
+
+_NEGLIGIBLE = 1e-6  # share of a whole below which a part is left out
+_LABELLED = 0.045  # share of the memory bar's height that a label fits into
+
+
+def time_breakdowns(report: eqx.Module) -> list[str]:
+    """The names of those parts of a report that break a time down."""
+    return [name for name in BREAKDOWNS if hasattr(report, name) and has_total(getattr(report, name))]
+
+
+def parts_of(module: eqx.Module) -> list[tuple[str, float, str]]:
+    """The parts of a whole that matter: (label, value, unit)."""
+    parts = [
+        (declared.doc, float(value), declared.unit)
+        for path, (declared, value) in outputs(module).items()
+        if "." not in path and path != "total"
+    ]
+    whole = sum(value for _, value, _ in parts)
+    return [(label, value, unit) for label, value, unit in parts if value > _NEGLIGIBLE * whole]
+
+
+def total_of(module: eqx.Module) -> float:
+    """The sum of the parts of a whole."""
+    return float(locate(module, "total")[0])
+
+
+def draw_waterfall(axes: Axes, parts: list[tuple[str, float, str]], title: str) -> None:
+    """Draws parts one after the other, from 0 to their sum."""
+    total, start = sum(value for _, value, _ in parts), 0.0
+    for row, (_, value, unit) in enumerate(parts):
+        end = start + value
+        axes.barh(row, value, left=start, color=PALETTE[row % len(PALETTE)], height=0.72)
+        if row + 1 < len(parts):
+            axes.plot([end, end], [row - 0.36, row + 1.36], color=GREY, linewidth=0.8)
+        _label_bar(axes, row, (start, end), total, f"{units.show(value, unit, 3)}  {value / total:.0%}")
+        start = end
+    axes.set_yticks(range(len(parts)), [label for label, _, _ in parts])
+    axes.set_ylim(len(parts) - 0.4, -0.6)
+    axes.set_xlim(0, total * 1.02)
+    axes.xaxis.set_major_formatter(unit_ticks(parts[0][2]))
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.set_title(title)
+    bare(axes)
+
+
+def _label_bar(axes: Axes, row: int, ends: tuple[float, float], total: float, text: str) -> None:
+    """Writes a bar's value where there is room: to its right, to its left, or in it."""
+    start, end = ends
+    if end < 0.8 * total:
+        note(axes, text, (end, row), (5, 0), ha="left", va="center", fontsize=9)
+    elif start > 0.25 * total:
+        note(axes, text, (start, row), (-5, 0), ha="right", va="center", fontsize=9)
+    else:
+        note(axes, text, (end, row), (-5, 0), ha="right", va="center", fontsize=9, color="white")
+
+
+def _brief(label: str) -> str:
+    """The part of a description that a legend has room for: up to its first remark."""
+    return re.split(r",| kept| that | \(", label)[0]
+
+
+def _contrasting_colour(index: int) -> str:
+    """Colours whose neighbours differ: every other one of the palette, then those between."""
+    half = len(PALETTE) // 2
+    return PALETTE[(2 * index + index // half) % len(PALETTE)]
+
+
+def _draw_memory(axes: Axes, memory: eqx.Module) -> None:
+    """Draws what fills a device's memory as a stacked bar, and its capacity as a line."""
+    peak, capacity = (float(locate(memory, name)[0]) for name in ("peak", "capacity"))
+    height, top = max(capacity, peak), 0.0
+    parts = {label: value for label, value in memory_parts(memory).items() if value > 0}
+    for index, (label, value) in enumerate(parts.items()):
+        axes.bar(0, value, bottom=top, width=0.6, color=_contrasting_colour(index), label=_brief(label))
+        if value > _LABELLED * height:
+            text = units.show(value, "byte", 3)
+            axes.text(0, top + value / 2, text, ha="center", va="center", fontsize=9, color="white")
+        top += value
+    _draw_capacity(axes, peak, capacity)
+    axes.set_xlim(-0.5, 0.75)
+    axes.set_ylim(0, 1.1 * height)
+    axes.set_xticks([])
+    axes.yaxis.set_major_formatter(unit_ticks("byte"))
+    bare(axes, keep="left")
+    legend_beside(axes, fontsize=9)
+
+
+def _draw_capacity(axes: Axes, peak: float, capacity: float) -> None:
+    """Draws a line at the capacity of a device, and says in the title whether the peak fits below it."""
+    over = peak > capacity
+    colour = RED if over else INK
+    axes.axhline(capacity, color=colour, linewidth=1.6, linestyle=DASHED)
+    box = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.0}
+    text = f"{units.show(capacity, 'byte', 3)} per device"
+    note(axes, text, (-0.5, capacity), (3, 5), fontsize=9, color=colour, bbox=box)
+    verdict = f"does not fit: {peak / capacity:.0%}" if over else f"fits: {peak / capacity:.0%} used"
+    axes.set_title(f"Memory ({verdict})", color=colour)
+
+
+@styled
+def breakdown(report: eqx.Module, title: str = "") -> Figure:
+    """Where the time of an estimate goes, as a waterfall for each phase, beside what fills the memory."""
+    names = time_breakdowns(report)
+    parts = {name: parts_of(getattr(report, name)) for name in names}
+    rows = sum(map(len, parts.values()))
+    figure = new_figure(11, max(4.2, 0.42 * rows + 1.2 * len(parts)))
+    grid = figure.add_gridspec(
+        len(names), 2, width_ratios=(3.2, 1), height_ratios=[len(parts[name]) for name in names]
+    )
+    for row, name in enumerate(names):
+        whole = units.show(total_of(getattr(report, name)), "s")
+        draw_waterfall(figure.add_subplot(grid[row, 0]), parts[name], f"{BREAKDOWNS[name]}: {whole}")
+    _draw_memory(figure.add_subplot(grid[:, 1]), locate(report, "memory")[0])
+    set_title(figure, title)
+    return figure
+
+
+@styled
+def package_cost(
+    cost: eqx.Module, areas: np.ndarray, totals: np.ndarray, die_area: float, title: str = ""
+) -> Figure:
+    """What a package costs, piece by piece, and how that grows with the die.
+
+    - areas: areas of one compute die, in mm², shape (areas,).
+    - totals: what the package costs with dies of those areas, in USD, shape (areas,).
+    - die_area: the area of the die that `cost` is for, in mm².
+    """
+    figure = new_figure(11, 4.2)
+    pieces, growth = figure.subplots(1, 2, width_ratios=(1.5, 1))
+    total = total_of(cost)
+    draw_waterfall(pieces, parts_of(cost), f"One package: {units.show(total, 'USD')}")
+    growth.plot(areas, totals, color=BLUE, linewidth=2)
+    growth.plot([die_area], [total], "o", color=ORANGE, markersize=8)
+    note(growth, f"{die_area:.0f} mm²", (die_area, total), (-8, 8), ha="right")
+    growth.set_title("Package cost by die area")
+    growth.set_xlabel("area of one compute die (mm²)")
+    growth.set_ylim(0, 1.15 * float(np.max(totals)))
+    growth.yaxis.set_major_formatter(unit_ticks("USD"))
+    faint_grid(growth)
+    set_title(figure, title)
+    return figure

@@ -1,0 +1,118 @@
+"""Rules of the pipeline: how layers are split into stages and chunks, and what its schedules need."""
+
+import math
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.model import Model
+from diffperf.workload.rules.verdict import Verdict, Violation
+from diffperf.workload.rules.wording import nearest_multiples, show, use_nearest
+from diffperf.workload.strategy import Strategy
+from diffperf.workload.whole_numbers import divides, reaches
+
+
+def every_chunk_has_a_layer(configuration: Configuration) -> Verdict:
+    """Every chunk of every pipeline stage has at least one layer; chunks need not be of one size."""
+    model, strategy = configuration.model, configuration.strategy
+
+    def explain() -> Violation:
+        return Violation(
+            key="strategy.pp",
+            found=f"{show(strategy.pp)} stages of {show(strategy.virtual_stages)} chunks "
+            f"for {show(model.depth)} layers",
+            expected="at least one layer per chunk",
+            remedy=f"use at most {show(model.depth)} chunks in all: {_fewer_chunks(model, strategy)}",
+        )
+
+    return Verdict(reaches(model.depth, strategy.pp * strategy.virtual_stages), explain)
+
+
+def _fewer_chunks(model: Model, strategy: Strategy) -> str:
+    """The most stages with as many chunks each, and the most chunks of as many stages, that have a layer."""
+    stages = math.floor(float(model.depth / strategy.virtual_stages))
+    chunks = math.floor(float(model.depth / strategy.pp))
+    interleaved = chunks > 0 and float(strategy.virtual_stages) > 1
+    return f"pp {max(stages, 1)}" + (f" or virtual_stages {chunks}" if interleaved else "")
+
+
+def interleaving_needs_a_pipeline(configuration: Configuration) -> Verdict:
+    """A model has chunks to interleave only where it is split into pipeline stages."""
+    strategy = configuration.strategy
+
+    def explain() -> Violation:
+        return Violation(
+            key="strategy.virtual_stages",
+            found=f"{show(strategy.virtual_stages)} chunks with one pipeline stage",
+            expected="interleaving only where pp is above 1",
+            remedy="set virtual_stages to 1 or pp above 1",
+        )
+
+    return Verdict(_is_not_interleaved(strategy) | (strategy.pp > 1), explain)
+
+
+def only_1f1b_interleaves(configuration: Configuration) -> Verdict:
+    """Of the schedules only 1F1B is defined for several chunks per stage (Megatron-LM, arXiv 2104.04473
+    §2.2).
+    """
+    strategy = configuration.strategy
+
+    def explain() -> Violation:
+        schedule = strategy.schedule.likeliest()
+        return Violation(
+            key="strategy.virtual_stages",
+            found=f"{show(strategy.virtual_stages)} chunks per stage with schedule {schedule}",
+            expected="one chunk per stage: only 1f1b interleaves",
+            remedy='set virtual_stages to 1 or schedule to "1f1b"',
+        )
+
+    return Verdict(_is_not_interleaved(strategy) | (strategy.schedule["1f1b"] > 0.5), explain)
+
+
+def stages_divide_interleaved_micro_batches(configuration: Configuration) -> Verdict:
+    """Interleaved 1F1B passes micro-batches on in groups of one for each stage (Megatron-LM, arXiv 2104.04473
+    §2.2).
+    """
+    strategy = configuration.strategy
+
+    def explain() -> Violation:
+        unit = strategy.dp * strategy.micro_batch * strategy.pp
+        batches = nearest_multiples(strategy.global_batch, unit)
+        return Violation(
+            key="strategy.virtual_stages",
+            found=f"{show(strategy.micro_batches)} micro-batches for {show(strategy.pp)} interleaved stages",
+            expected="a multiple of pp micro-batches (arXiv 2104.04473 §2.2)",
+            remedy=f"use a global_batch of {batches}, or set virtual_stages to 1",
+        )
+
+    return Verdict(_is_not_interleaved(strategy) | divides(strategy.pp, strategy.micro_batches), explain)
+
+
+def dualpipe_feeds_both_ends(configuration: Configuration) -> Verdict:
+    """DualPipe feeds an even number of stages from both ends (DeepSeek-V3, arXiv 2412.19437 §3.2.1)."""
+    model, strategy = configuration.model, configuration.strategy
+
+    def explain() -> Violation:
+        possible = _possible_dualpipe_stages(model, strategy)
+        return Violation(
+            key="strategy.schedule",
+            found=f"dualpipe with {show(strategy.pp)} stages and "
+            f"{show(strategy.micro_batches)} micro-batches",
+            expected="an even number of stages, and two micro-batches for each (arXiv 2412.19437 §3.2.1)",
+            remedy=use_nearest("pp", strategy.pp, possible, "a larger global_batch or another schedule"),
+        )
+
+    fed = divides(jnp.asarray(2.0), strategy.pp) & reaches(strategy.micro_batches, 2 * strategy.pp)
+    return Verdict((strategy.schedule.dualpipe < 0.5) | fed, explain)
+
+
+def _possible_dualpipe_stages(model: Model, strategy: Strategy) -> list[int]:
+    """The even numbers of stages that have at least one layer and two micro-batches each."""
+    most = min(float(model.depth), float(strategy.micro_batches) / 2)
+    return list(range(2, math.floor(most) + 1, 2))
+
+
+def _is_not_interleaved(strategy: Strategy) -> Bool[Array, ""]:
+    """Whether every pipeline stage is a single chunk of the model."""
+    return jnp.asarray(strategy.virtual_stages <= 1)

@@ -1,0 +1,42 @@
+"""What the tests of the command line share: an empty folder to run in, and one compile cache."""
+
+import json
+from collections.abc import Callable
+
+import jax
+import pytest
+from click.testing import CliRunner, Result
+
+from diffperf.cli import cli
+
+
+@pytest.fixture(scope="session")
+def compile_cache(tmp_path_factory):
+    """One folder of compiled programs for the session."""
+    return tmp_path_factory.mktemp("compile_cache")
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path, compile_cache) -> Callable[..., Result]:
+    """Runs a command line in an empty folder: `run("list models")`."""
+    monkeypatch.setenv("DIFFPERF_CACHE", str(compile_cache))
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(line: str, *more: str) -> Result:
+        return CliRunner().invoke(cli, [*line.split(), *more])
+
+    yield invoke
+    # The command line sets where JAX keeps its programs; other tests keep none.
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.fixture
+def answer(run) -> Callable[..., dict]:
+    """Runs a command line that writes JSON to stdout, and reads it."""
+
+    def invoke(line: str, *more: str) -> dict:
+        result = run(line, *more)
+        assert result.exit_code == 0, result.stderr
+        return json.loads(result.stdout)
+
+    return invoke

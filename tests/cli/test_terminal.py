@@ -1,0 +1,72 @@
+"""The command line and its terminal: narrow encodings, and commands that are imported when called for."""
+
+import io
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+
+from diffperf.cli import cli
+from diffperf.cli.printable import make_printable
+
+
+def diffperf(arguments: str, compile_cache, **environment: str) -> subprocess.CompletedProcess:
+    """The command in a process of its own, its output as bytes."""
+    return subprocess.run(
+        [sys.executable, "-m", "diffperf", *arguments.split()],
+        capture_output=True,
+        check=False,
+        env=os.environ | {"DIFFPERF_CACHE": str(compile_cache)} | environment,
+    )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "cp437"])
+def test_output_is_complete_in_narrow_encodings(encoding, compile_cache):
+    """Written to a file of an encoding without bars, every line of the answer is there, and says the same."""
+    line = "estimate gpt3-22b dgx-a100 --tp 8 --global-batch 8"
+    whole = diffperf(line, compile_cache, PYTHONIOENCODING="utf-8").stdout.decode("utf-8").splitlines()
+    narrow = diffperf(line, compile_cache, PYTHONIOENCODING=encoding)
+    assert (narrow.returncode, narrow.stderr) == (0, b"")
+    lines = narrow.stdout.decode(encoding).splitlines()
+    assert len(lines) == len(whole)
+    assert "?" not in "".join(lines)
+    for line, full in zip(lines, whole, strict=True):
+        words = [word for word in full.split() if word.isascii()]
+        assert set(words) <= set(line.split())
+
+
+def test_characters_of_a_narrow_encoding_are_kept():
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="cp1252")
+    make_printable(stream)
+    stream.write("8 × a100 ± 3 % ███▌▏ 2 − 1 → 漢")
+    stream.flush()
+    assert raw.getvalue().decode("cp1252") == "8 × a100 ± 3 % ####  2 - 1 -> ?"
+
+
+def test_a_stream_of_another_kind_is_left_as_it_is():
+    make_printable(io.StringIO(), None)
+
+
+def test_the_help_imports_no_jax():
+    program = "import sys; from diffperf.cli import cli; cli(['--help'], standalone_mode=True)"
+    check = f"import atexit, sys; atexit.register(lambda: print('jax' in sys.modules)); {program}"
+    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "False"
+    assert "estimate" in result.stdout
+
+
+def test_an_estimate_imports_nothing_it_does_not_need():
+    """Figures, tables in files, fits and optimizers are imported by the commands that use them."""
+    program = "import sys, diffperf.cli.estimate_command; print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"matplotlib", "pyarrow", "scipy.optimize", "optax"} & set(result.stdout.split())
+
+
+def test_every_command_is_where_the_group_says():
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        assert cli.get_command(context, name).name == name
+    assert cli.get_command(context, "no-such-command") is None

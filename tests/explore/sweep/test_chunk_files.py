@@ -1,0 +1,121 @@
+"""What may be written, by how many sweeps at once, and what becomes of damaged checkpoints."""
+
+import pyarrow.parquet as pq
+import pytest
+from filelock import FileLock
+
+from diffperf.errors import ConfigError
+from diffperf.explore.sweep.chunk_files import check_output_file, only_writer, parts_folder
+from diffperf.explore.sweep.point_estimates import BLOCK
+from diffperf.explore.sweep.space_file import load_space
+from diffperf.explore.sweep.sweep import sweep
+
+# Three chunks of one block each.
+SPACE = """
+model = "gpt3-22b"
+system = "dgx-a100"
+[strategy]
+global_batch = 16
+[[axis]]
+path = "strategy.tp"
+powers_of_two = {from = 1, to = 8}
+[[axis]]
+path = "nvlink.latency"
+log = {from = "1 us", to = "9 us", points = 360}
+"""
+
+
+@pytest.fixture
+def space(tmp_path):
+    path = tmp_path / "space.toml"
+    path.write_text(SPACE, encoding="utf-8")
+    return load_space(path)
+
+
+def interrupt(points):
+    raise KeyboardInterrupt
+
+
+def test_a_second_sweep_to_the_same_file_is_refused_and_the_first_stays_whole(space, tmp_path):
+    reference, out = sweep(space, tmp_path / "reference.parquet", chunk=BLOCK), tmp_path / "out.parquet"
+    refusals = []
+
+    def start_a_second(points):
+        with pytest.raises(ConfigError) as problem:
+            sweep(space, out, chunk=BLOCK)
+        refusals.append(str(problem.value))
+
+    result = sweep(space, out, chunk=BLOCK, progress=start_a_second)
+    assert len(refusals) == 3
+    for line in refusals:
+        assert "\n" not in line
+        assert line.startswith(f"{out}: found another sweep")
+        assert "name another output file" in line
+    assert result.points == pq.read_table(out).num_rows == 1440
+    assert out.read_bytes() == reference.path.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "out.parquet",
+        "reference.parquet",
+        "space.toml",
+    ]
+
+
+def test_sweeps_to_different_files_do_not_wait_for_one_another(space, tmp_path):
+    with only_writer(tmp_path / "other.parquet"):
+        assert sweep(space, tmp_path / "out.parquet", chunk=BLOCK).points == 1440
+
+
+def test_a_lock_file_left_behind_blocks_nobody(tmp_path):
+    """A killed process leaves its lock file, but no lock."""
+    out = tmp_path / "out.parquet"
+    lock = FileLock(tmp_path / "out.parquet.lock")
+    with lock, pytest.raises(ConfigError), only_writer(out):
+        pass
+    (tmp_path / "out.parquet.lock").touch()
+    with only_writer(out):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "overwritten"])
+def test_a_damaged_chunk_is_estimated_again(space, tmp_path, damage):
+    reference, out = sweep(space, tmp_path / "reference.parquet", chunk=BLOCK), tmp_path / "out.parquet"
+    with pytest.raises(KeyboardInterrupt):
+        sweep(space, out, chunk=BLOCK, workers=3, progress=interrupt)
+    first, *others = sorted(parts_folder(out).glob("*.arrow"))
+    whole = first.read_bytes()
+    first.write_bytes(
+        {"truncated": whole[: len(whole) // 2], "empty": b"", "overwritten": bytes(len(whole))}[damage]
+    )
+    result = sweep(space, out, chunk=BLOCK)
+    assert result.resumed == sum(
+        512 if path.name.endswith(("0.arrow", "1.arrow")) else 416 for path in others
+    )
+    assert out.read_bytes() == reference.path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("folder", "found a folder; expected the name of a Parquet file"),
+        ("nowhere/out.parquet", "create the folder first"),
+        ("space.toml", "found a file that is not a Parquet table"),
+    ],
+)
+def test_a_file_that_cannot_or_should_not_be_written_is_refused_before_computing(
+    space, tmp_path, name, words
+):
+    (tmp_path / "folder").mkdir()
+    before = (tmp_path / "space.toml").read_bytes()
+    with pytest.raises(ConfigError, match=words):
+        sweep(space, tmp_path / name, progress=interrupt)
+    assert (tmp_path / "space.toml").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "space.toml"]
+
+
+def test_an_empty_file_and_an_earlier_table_may_be_replaced(space, tmp_path):
+    out = tmp_path / "out.parquet"
+    out.touch()
+    check_output_file(out)
+    sweep(space, out)
+    check_output_file(out)
