@@ -1,4 +1,6 @@
-"""Energy of a run: arithmetic, data movement, network and static power (arXiv 2507.02456 §III counts the same terms)."""
+"""Energy of a run: arithmetic, data movement, network and static power (arXiv 2507.02456 §III counts the same
+terms).
+"""
 
 import equinox as eqx
 import jax

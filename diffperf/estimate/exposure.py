@@ -19,10 +19,10 @@ class LayerCompute(eqx.Module):
 
 
 def exposed(time: Scalar, hidden_under: Scalar, overlap: Weights, relax: Relaxation) -> Scalar:
-    """Seconds left of communication that runs under `hidden_under` seconds of computation, where it overlaps."""
-    return choose(
-        overlap, {"off": lambda: time, "on": lambda: relax.excess(time, hidden_under)}
-    )
+    """Seconds left of communication that runs under `hidden_under` seconds of computation, where it
+    overlaps.
+    """
+    return choose(overlap, {"off": lambda: time, "on": lambda: relax.excess(time, hidden_under)})
 
 
 def exposed_of_layer(
@@ -30,8 +30,8 @@ def exposed_of_layer(
 ) -> dict[str, Scalar]:
     """Exposed seconds of an average layer's collectives by purpose, from the seconds that they take.
 
-    Tensor-parallel communication hides under matrix products, the ring of keys and values under attention, the dispatch to
-    experts under another micro-batch's layer; each where the strategy overlaps it.
+    Tensor-parallel communication hides under matrix products, the ring of keys and values under attention,
+    the dispatch to experts under another micro-batch's layer; each where the strategy overlaps it.
     """
     # Only the ring runs beside attention: heads are exchanged before it and after.
     ring = strategy.overlap_context.on * strategy.context_parallel.ring
@@ -40,8 +40,6 @@ def exposed_of_layer(
     experts = exposed(times["expert parallelism"], compute.whole, strategy.overlap_experts, relax)
     return {
         "tensor parallelism": tensor,
-        "context parallelism": exposed(
-            times["context parallelism"], compute.attention, context, relax
-        ),
+        "context parallelism": exposed(times["context parallelism"], compute.attention, context, relax),
         "expert parallelism": experts,
     }

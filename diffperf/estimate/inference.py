@@ -1,4 +1,6 @@
-"""Inference: prefill of the prompts, decode of one token, and a whole generation from the first to the last token."""
+"""Inference: prefill of the prompts, decode of one token, and a whole generation from the first to the last
+token.
+"""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -72,7 +74,8 @@ class GenerationReport(Readable):
 
 
 class TimedPass(eqx.Module):
-    """A pass with all that it is made of: its operators and collectives, and the parts of its time that sum them.
+    """A pass with all that it is made of: its operators and collectives, and the parts of its time that sum
+    them.
 
     `exposed` has the seconds of the pass by the purpose of collectives.
     """
@@ -100,9 +103,7 @@ class TimedPass(eqx.Module):
         )
 
 
-def prefill(
-    model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None
-) -> PassReport:
+def prefill(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> PassReport:
     """The prompts of all sequences at once, up to the first output token of each."""
     c = _configuration(model, system, strategy, relax)
     tokens = strategy.global_batch * strategy.sequence_length
@@ -120,8 +121,8 @@ def generate(
 ) -> GenerationReport:
     """Prefill, then `output_length` − 1 decode passes over a growing context.
 
-    Decode time is affine in the context as long as no operator changes what bounds it, so the sum over the passes is their
-    number times the pass at the mean context (a closed form, exact in that case).
+    Decode time is affine in the context as long as no operator changes what bounds it, so the sum over the
+    passes is their number times the pass at the mean context (a closed form, exact in that case).
     """
     c = _configuration(model, system, strategy, relax)
     first, each = timed_pass(c, prompt_pass(strategy)), timed_pass(c, token_pass(strategy))
@@ -180,7 +181,7 @@ def token_pass(strategy: Strategy) -> TokenPass:
 
 def timed_pass(c: Configuration, tokens: TokenPass) -> TimedPass:
     """One pass through all stages, one after the other, with all that it is made of."""
-    strategy, machine, depth = c.strategy, Machine.of(c), c.model.depth
+    strategy, machine, depth = c.strategy, Machine.of(c.system, c.strategy, c.relax), c.model.depth
     operators = evaluate(inference_operators(c, tokens), machine)
     requests = [*layer_collectives(c, tokens), boundary_transfer(c, tokens, strategy.pp - 1)]
     collectives = transfers(requests, c.system, c.relax)
@@ -193,13 +194,13 @@ def timed_pass(c: Configuration, tokens: TokenPass) -> TimedPass:
     head = total((work for group, work in works if group.part == "head"), machine)
 
     sent = _sent(collectives, c)
-    compute = LayerCompute(
-        matmul=layer["matmul"].time, attention=layer["attention"].time, whole=whole.time
-    )
+    compute = LayerCompute(matmul=layer["matmul"].time, attention=layer["attention"].time, whole=whole.time)
     layer_times = {purpose: transfer.time for purpose, transfer in sent.items() if purpose != "pipeline"}
     layer_exposed = exposed_of_layer(layer_times, compute, strategy, c.relax)
     pipeline = exposed(sent["pipeline"].time, depth * whole.time, strategy.overlap_transfers, c.relax)
-    exposed_times = {purpose: depth * time for purpose, time in layer_exposed.items()} | {"pipeline": pipeline}
+    exposed_times = {purpose: depth * time for purpose, time in layer_exposed.items()} | {
+        "pipeline": pipeline
+    }
     breakdown = PassTime(
         **{part: depth * work.time for part, work in layer.items()},
         head=head.time,

@@ -13,7 +13,9 @@ from diffperf.relax import positive
 
 
 class OperatorTable(eqx.Module):
-    """Operators of a phase on a device of the slowest pipeline stage, a row for each kernel, kind of layers and pass."""
+    """Operators of a phase on a device of the slowest pipeline stage, a row for each kernel, kind of layers
+    and pass.
+    """
 
     names: tuple[str, ...] = eqx.field(static=True)
     parts: tuple[str, ...] = eqx.field(static=True)  # fields of the phase's breakdown
@@ -47,7 +49,8 @@ class PhaseTables(eqx.Module):
 def operator_table(
     operators: Iterable[TimedOperators], counts: dict[str, Scalar | float], *, trained: bool
 ) -> OperatorTable:
-    """The table of timed operators; `counts` says how many of each `per` the phase has: layers, micro-batches, steps.
+    """The table of timed operators; `counts` says how many of each `per` the phase has: layers,
+    micro-batches, steps.
 
     In training, what the backward pass recomputes has rows of its own.
     """
@@ -57,7 +60,9 @@ def operator_table(
     columns: list[tuple[Array, Array]] = []
     for timed in operators:
         group, count = timed.operators, counts[timed.operators.per]
-        rows = [f"{name} ({kind})" if kind else name for kind in group.layers or ("",) for name in group.names]
+        rows = [
+            f"{name} ({kind})" if kind else name for kind in group.layers or ("",) for name in group.names
+        ]
         time = jnp.ravel(timed.work.time)
         names += rows
         parts += [group.part] * len(rows)
@@ -81,8 +86,8 @@ def collective_table(
 ) -> CollectiveTable:
     """The table of timed collectives.
 
-    `runs` counts a collective's runs in the phase; `exposed` says for each purpose the seconds that count in the breakdown, which
-    its collectives share by the time that they take.
+    `runs` counts a collective's runs in the phase; `exposed` says for each purpose the seconds that count
+    in the breakdown, which its collectives share by the time that they take.
     """
     collectives = list(collectives)
     counts = [runs(timed) for timed in collectives]

@@ -1,4 +1,6 @@
-"""One training step: a pipeline of transformer layers over micro-batches, then gradient reduction and the optimizer."""
+"""One training step: a pipeline of transformer layers over micro-batches, then gradient reduction and the
+optimizer.
+"""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -65,9 +67,7 @@ class TrainingReport(Readable):
 
     time: Scalar = output("s", "step time")
     tokens_per_second: Scalar = output("token/s", "tokens per second")
-    mfu: Scalar = output(
-        "", "model FLOPs utilization (attention not masked, recomputation not counted)"
-    )
+    mfu: Scalar = output("", "model FLOPs utilization (attention not masked, recomputation not counted)")
     hfu: Scalar = output("", "hardware FLOPs utilization (FLOPs executed)")
     power: Scalar = output("W", "average power per device")
     breakdown: StepTime
@@ -77,9 +77,11 @@ class TrainingReport(Readable):
 
 
 class TimedStep(eqx.Module):
-    """A training step with all that it is made of: its operators and collectives, and the report that sums them.
+    """A training step with all that it is made of: its operators and collectives, and the report that sums
+    them.
 
-    - `layer_passes`: passes, forward and backward together, of a micro-batch through a layer on the slowest stage.
+    - `layer_passes`: passes, forward and backward together, of a micro-batch through a layer on the
+      slowest stage.
     - `exposed`: seconds of the step by the purpose of collectives.
     """
 
@@ -112,8 +114,9 @@ def training_step(
 ) -> TrainingReport:
     """One optimizer step over `strategy.global_batch` sequences.
 
-    The slowest stage works through all micro-batches; filling and draining the pipeline leaves it idle for the schedule's bubble.
-    Vocabulary projection and loss are on the last stage, with the modules of multi-token prediction.
+    The slowest stage works through all micro-batches; filling and draining the pipeline leaves it idle for
+    the schedule's bubble. Vocabulary projection and loss are on the last stage, with the modules of
+    multi-token prediction.
     """
     relax = Exact() if relax is None else relax
     return timed_step(Configuration(model=model, system=system, strategy=strategy, relax=relax)).report
@@ -121,13 +124,11 @@ def training_step(
 
 def timed_step(c: Configuration) -> TimedStep:
     """The step of a configuration, with all that it is made of."""
-    strategy, relax, machine = c.strategy, c.relax, Machine.of(c)
+    strategy, relax, machine = c.strategy, c.relax, Machine.of(c.system, c.strategy, c.relax)
     parameters = stage_parameters(c.model, strategy, relax)
     owned = owned_parameters(strategy, parameters, relax)
     operators = evaluate(training_operators(c, owned), machine)
-    collectives = transfers(
-        _collectives(c, parameters), c.system, relax, c.system.stack.network_efficiency
-    )
+    collectives = transfers(_collectives(c, parameters), c.system, relax, c.system.stack.network_efficiency)
     network = _Network.of(collectives, c)
     layer, head = _LayerStep.of(operators, machine), _sum_per("micro-batch", operators, machine)
     optimizer = _sum_per("step", operators, machine)
@@ -156,7 +157,8 @@ def timed_step(c: Configuration) -> TimedStep:
         offload=relax.excess(activations, compute) + states,
         optimizer=optimizer.time,
     )
-    # An average device runs its share of the model's layers, and of the head and the multi-token prediction on the last stage.
+    # An average device runs its share of the model's layers, and of the head and the multi-token prediction
+    # on the last stage.
     layers = strategy.micro_batches * (c.model.depth + c.model.mtp_layers) / strategy.pp
     done = layer.work * layers + head * (strategy.micro_batches / strategy.pp) + optimizer
     return TimedStep(
@@ -234,7 +236,9 @@ class _Network(eqx.Module):
     layer: dict[str, Transfer]
     totals: dict[str, Transfer]
     recomputed: Scalar  # share of forward passes that the backward pass repeats with their communication
-    crosses_tiers: Scalar  # 1 where a boundary between pipeline stages leaves the innermost network tier, else 0
+    crosses_tiers: (
+        Scalar  # 1 where a boundary between pipeline stages leaves the innermost network tier, else 0
+    )
 
     @classmethod
     def of(cls, collectives: list[TimedCollective], c: Configuration) -> "_Network":
@@ -261,7 +265,9 @@ class _Network(eqx.Module):
         return {purpose: transfer.time for purpose, transfer in self.layer.items()}
 
     def sent(self, layers: Scalar, strategy: Strategy) -> Transfer:
-        """What an average device sends in a step in which it runs `layers` layers; two stages share a tied embedding."""
+        """What an average device sends in a step in which it runs `layers` layers; two stages share a tied
+        embedding.
+        """
         in_layers = [transfer * layers for transfer in self.layer.values()]
         embedding = self.totals["tied embedding"] * (2 / strategy.pp)
         result = embedding + self.totals["pipeline"] + self.totals["gradients"] + self.totals["weights"]
@@ -282,12 +288,17 @@ class _Stage(eqx.Module):
 
     @classmethod
     def of(
-        cls, c: Configuration, layer: _LayerStep, exposed_times: dict[str, Scalar], network: _Network, head: Work
+        cls,
+        c: Configuration,
+        layer: _LayerStep,
+        exposed_times: dict[str, Scalar],
+        network: _Network,
+        head: Work,
     ) -> "_Stage":
         """Half of the exposed communication is in either pass.
 
-        The host launches kernels before the device needs them, and the device waits where its queue runs empty: a pass takes the
-        longer of both, nearly.
+        The host launches kernels before the device needs them, and the device waits where its queue runs
+        empty: a pass takes the longer of both, nearly.
         """
         half = sum(exposed_times.values()) / 2
         forward, backward = layer.forward + half, layer.backward + layer.recomputed + half
@@ -313,10 +324,11 @@ class _Stage(eqx.Module):
 
 
 def _host_waits(c: Configuration, network: _Network) -> tuple[Scalar, Scalar]:
-    """Seconds that the host takes to launch one pass of a layer, and that a forward pass waits for the host's routing.
+    """Seconds that the host takes to launch one pass of a layer, and that a forward pass waits for the host's
+    routing.
 
-    The host reads how many tokens go to each expert before it sizes the experts' kernels; experts of a set capacity do not need
-    that.
+    The host reads how many tokens go to each expert before it sizes the experts' kernels; experts of a set
+    capacity do not need that.
     """
     stack, strategy = c.system.stack, c.strategy
     tensor_parallel = c.relax.minimum(strategy.tp - 1, 1.0)
@@ -325,11 +337,15 @@ def _host_waits(c: Configuration, network: _Network) -> tuple[Scalar, Scalar]:
     return stack.host_launch + stalls, jnp.where(strategy.capacity_factor > 0, 0.0, routing)
 
 
-def _data_parallel(c: Configuration, network: _Network, layer: _LayerStep, stage: _Stage) -> dict[str, Scalar]:
-    """Seconds of a step that the exchange of gradients and weights adds, by purpose: exposed, or slowing what hides it.
+def _data_parallel(
+    c: Configuration, network: _Network, layer: _LayerStep, stage: _Stage
+) -> dict[str, Scalar]:
+    """Seconds of a step that the exchange of gradients and weights adds, by purpose: exposed, or slowing what
+    hides it.
 
-    Gradients are reduced under the backward pass of the last micro-batch, or of every micro-batch where ZeRO shards them. Weights
-    are gathered under the forward pass of the first micro-batch, or under both passes of every one where ZeRO shards them too.
+    Gradients are reduced under the backward pass of the last micro-batch, or of every micro-batch where
+    ZeRO shards them. Weights are gathered under the forward pass of the first micro-batch, or under both
+    passes of every one where ZeRO shards them too.
     """
     strategy, further = c.strategy, c.strategy.micro_batches - 1
     forward, backward = stage.layers * stage.forward, stage.layers * stage.backward
@@ -349,7 +365,9 @@ def _data_parallel(c: Configuration, network: _Network, layer: _LayerStep, stage
 
 
 def _host_transfers(c: Configuration, owned: Scalar) -> tuple[Scalar, Scalar]:
-    """Seconds of a step to carry activations to host memory and back; and for the optimizer in host memory gradients and weights."""
+    """Seconds of a step to carry activations to host memory and back; and for the optimizer in host memory
+    gradients and weights.
+    """
     strategy, per_byte = c.strategy, inverse(c.system.host_bandwidth)
     kept = stage_activation_bytes(c) * strategy.micro_batches
     activations = 2 * strategy.offload_activations * kept

@@ -1,49 +1,66 @@
-"""Operator by operator: how long each kernel of a training step takes, and which resource bounds it.
+"""Operator by operator: how long each kernel of a phase takes, and which resource bounds it.
 
-What bounds a kernel is read off derivatives: its time falls by some share of a per cent for one per cent more of a resource, and
-the shares of all resources, with what no rate changes (latencies and launches), add up to one.
+What bounds a kernel is read off derivatives: its time falls by some share of a per cent for one per cent more
+of a resource, and the shares of all resources, with what no rate changes (latencies and launches), add up to
+one.
 """
 
 import dataclasses
+from collections.abc import Iterable
+from functools import partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from diffperf.estimate.kernels.attention import context_passes
-from diffperf.estimate.kernels.elementwise import as_fused, stream_work
-from diffperf.estimate.kernels.gemm import gemm_work
-from diffperf.estimate.kernels.roofline import Machine, together
-from diffperf.estimate.layer import layer_tables
+from diffperf.estimate.phases import phase_tables
+from diffperf.estimate.tables import PhaseTables
+from diffperf.hardware.accelerator import MatrixFormat
 from diffperf.hardware.system import System
-from diffperf.relax import Exact
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.model import Layers
-from diffperf.workload.operators import concatenate, head
-from diffperf.workload.schedule import stage_layers
 
 OVERHEAD = "latency and launch"
 
 
 @dataclasses.dataclass(frozen=True)
 class Operator:
-    """One operator of a training step on a device of the slowest pipeline stage.
+    """One operator of a phase on a device of the slowest pipeline stage.
 
-    - `count`: how often it runs in a step.
-    - `time`: s in all.
-    - `bounds`: by resource, the share of a per cent that one per cent more of it saves.
+    - `pass_name`: the field of the phase's report that the operator's time is part of.
+    - `part`: the part of that breakdown.
+    - `count`: how often the operator runs in the phase.
+    - `time`: seconds of all its runs.
+    - `bounds`: by resource, the share of a per cent that one per cent more of the resource saves.
     """
 
     name: str
+    pass_name: str
+    part: str
     count: float
     time: float
     bounds: dict[str, float]
 
     @property
     def bound(self) -> str:
-        """The resource that bounds it most."""
+        """The resource that bounds the operator most."""
         return max(self.bounds, key=self.bounds.__getitem__)
+
+
+@dataclasses.dataclass(frozen=True)
+class CollectiveTime:
+    """One collective of a phase on a device of the slowest pipeline stage: how often it runs, and seconds of all runs.
+
+    `exposed` are the seconds that the report's breakdown counts: those that no computation hides.
+    """
+
+    name: str
+    pass_name: str
+    part: str
+    count: float
+    time: float
+    exposed: float
 
 
 def _resources(system: System) -> list[str]:
@@ -53,140 +70,109 @@ def _resources(system: System) -> list[str]:
 
 def _scaled(system: System, growth: Float[Array, " resources"]) -> System:
     """The system with each of its resources grown by a logarithm."""
-    factor = jnp.exp(growth)
+    matrix, vector, *levels, power = jnp.exp(growth)
     accelerator = system.accelerator
-    matrix = jax.tree.map(lambda kind: eqx.tree_at(lambda k: k.rate, kind, kind.rate * factor[0]), accelerator.matrix,
-                          is_leaf=lambda node: hasattr(node, "rate"))  # fmt: skip
-    memory = tuple(
-        level
-        if index == 0
-        else eqx.tree_at(lambda m: m.bandwidth, level, level.bandwidth * factor[1 + index])
-        for index, level in enumerate(accelerator.memory)
-    )
-    # Energies stay; leakage grows with the limit, so that what is left for arithmetic and data grows by the same factor.
-    grown = eqx.tree_at(
-        lambda a: (a.matrix, a.vector, a.memory, a.power_limit, a.static_power),
+    innermost, *outer = accelerator.memory
+    memory = [
+        dataclasses.replace(level, bandwidth=level.bandwidth * factor)
+        for level, factor in zip(outer, levels, strict=True)
+    ]
+
+    def faster(matrix_format: MatrixFormat) -> MatrixFormat:
+        return dataclasses.replace(matrix_format, rate=matrix_format.rate * matrix)
+
+    def is_format(node) -> bool:
+        return isinstance(node, MatrixFormat)
+
+    grown = dataclasses.replace(
         accelerator,
-        (
-            matrix,
-            accelerator.vector * factor[1],
-            memory,
-            accelerator.power_limit * factor[-1],
-            accelerator.static_power * factor[-1],
-        ),
+        matrix=jax.tree.map(faster, accelerator.matrix, is_leaf=is_format),
+        vector=accelerator.vector * vector,
+        memory=(innermost, *memory),
+        # Energies stay; leakage grows with the limit, so that what is left for arithmetic and data grows by the
+        # same factor.
+        power_limit=accelerator.power_limit * power,
+        static_power=accelerator.static_power * power,
     )
     return eqx.tree_at(lambda s: s.accelerator, system, grown)
 
 
-def _linear_names(layers: Layers) -> list[str]:
-    """The rows of `linear_layers`, in their order."""
-    attention = ["qkv"] if layers.latent is None else ["latents", "queries", "keys and values"]
-    mlp = ["mlp up", "mlp down"]
-    if layers.mixture is not None:
-        mlp = ["experts up", "experts down", "shared experts up", "shared experts down", "router"]
-    return [*attention, "attention output", *mlp]
-
-
-def _elementwise_names(layers: Layers) -> list[str]:
-    """The rows of `elementwise_forward`, in their order."""
-    names = ["norm 1", "norm 2", "residual 1", "residual 2", "activation", "rotary embedding"]
-    return names if layers.mixture is None else [*names, "copy to experts", "copy from experts"]
-
-
-def _names(inputs: Configuration) -> list[str]:
-    names = []
-    for group in inputs.model.kinds:
-        sort = "dense" if group.mixture is None else "experts"
-        numbers = [f" {i + 1}" if len(group.count) > 1 else "" for i in range(len(group.count))]
-        kinds = [f" ({sort} layers{number})" if len(inputs.model.layers) > 1 else "" for number in numbers]
-        linear, elementwise = _linear_names(group), _elementwise_names(group)
-        for kind in kinds:
-            names += [f"{name}{kind}" for name in linear]
-            names += [f"{name}, gradient of inputs{kind}" for name in linear]
-            names += [f"{name}, gradient of weights{kind}" for name in linear]
-            core = "attention core" if group.recurrence is None else "recurrence"
-            names += [f"{core}{kind}", f"{core}, backward{kind}"]
-            names += [f"{name}{kind}" for name in elementwise] + [
-                f"{name}, backward{kind}" for name in elementwise
-            ]
-    return [*names, "vocabulary projection", "vocabulary projection, gradients", "loss"]
-
-
-def _times(
-    inputs: Configuration, growth: Float[Array, " resources"]
-) -> tuple[Float[Array, " operators"], Float[Array, " operators"]]:
-    """Seconds of each operator, in the order of `_names`, and how often it runs in a step."""
-    model, strategy, relax = inputs.model, inputs.strategy, Exact()
-    machine = Machine.of(_scaled(inputs.system, growth), strategy, relax)
-    logits = head(model, strategy.tp, strategy.tokens)
-    gemms = {"head": concatenate(logits, logits.backward)}
-    streams = {
-        "loss": jnp.reshape(24 * strategy.tokens * model.vocabulary / strategy.tp / machine.activation, (1,))
-    }
-    groups = layer_tables(
-        model, strategy, strategy.micro_batch, strategy.sequence_length, strategy.sequence_length
-    )
-    for i, tables in enumerate(groups):
-        linear = tables.linear
-        gemms |= {(i, 0): linear, (i, 1): linear.input_gradient, (i, 2): linear.weight_gradient}
-        if tables.core is None:
-            streams |= {(i, "recurrence", part): tables.softmax[part] for part in (0, 1)}
-        streams |= {(i, 3): tables.forward * as_fused(machine), (i, 4): tables.backward * as_fused(machine)}
-    products, moved = together(gemm_work, machine, gemms), together(stream_work, machine, streams)
-    attending = {i: tables.core for i, tables in enumerate(groups) if tables.core is not None}
-    cores = together(context_passes, machine, attending) if attending else {}
-
-    layers = stage_layers(model, strategy, relax)[1] * strategy.micro_batches
-    times, counts = [], []
-    for i, tables in enumerate(groups):
-        linear = [products[i, part].time for part in range(3)]
-        if tables.core is None:
-            passes = [moved[i, "recurrence", part].total().time[:, None] for part in (0, 1)]
-        else:
-            passes = [work.time[:, None] for work in cores[i]]
-        elementwise = [moved[i, part].time * machine.elementwise_kernels for part in (3, 4)]
-        times.append(jnp.ravel(jnp.concatenate([*linear, *passes, *elementwise], axis=1)))
-        counts.append(jnp.repeat(layers * tables.share, len(times[-1]) // len(tables.share)))
-    projection = products["head"].time
-    times.append(
-        jnp.concatenate([projection[:1], jnp.sum(projection[1:], keepdims=True), moved["loss"].time])
-    )
-    counts.append(jnp.repeat(strategy.micro_batches, 3))
-    return jnp.concatenate(times), jnp.concatenate(counts)
-
-
-@jax.jit
-def _evaluate(inputs: Configuration):
-    """Times, counts, and by how much each time falls as each resource grows, relative to both."""
+@partial(jax.jit, static_argnames="phase")
+def _evaluate(configuration: Configuration, phase: str):
+    """The phase's tables, and by how much the time of each operator falls as each resource grows, relative to both."""
+    system = configuration.system
 
     def at(growth):
-        times, counts = _times(inputs, growth)
-        return times, (times, counts)
+        grown = dataclasses.replace(configuration, system=_scaled(system, growth))
+        tables = phase_tables(grown, phase)
+        return {name: table.operators.run_time for name, table in tables.items()}, tables
 
-    slopes, (times, counts) = jax.jacfwd(at, has_aux=True)(jnp.zeros(len(_resources(inputs.system))))
-    return times, counts, -slopes / jnp.where(times > 0, times, 1.0)[:, None]
+    slopes, tables = jax.jacfwd(at, has_aux=True)(jnp.zeros(len(_resources(system))))
+    shares = {
+        name: -slopes[name] / jnp.where(table.operators.run_time > 0, table.operators.run_time, 1.0)[:, None]
+        for name, table in tables.items()
+    }
+    return tables, shares
 
 
-def operators(inputs: Configuration) -> list[Operator]:
-    """The operators of a training step with fused attention, the longest first; recomputation and communication are not among them.
+def operators(configuration: Configuration, phase: str = "training") -> list[Operator]:
+    """The operators of a phase, the longest first; what they take adds up to the report's breakdown.
 
-    An operator that the model lacks, such as shared experts of which there are none, is left out.
+    An operator that takes no time, such as shared experts of a model that has none, is left out.
     """
-    times, counts, shares = jax.device_get(_evaluate(inputs))
-    resources = _resources(inputs.system)
-    found = []
-    for name, time, count, share in zip(_names(inputs), times, counts, shares, strict=True):
-        bounds = {resource: max(float(part), 0.0) for resource, part in zip(resources, share, strict=True)}
+    tables, shares = jax.device_get(_evaluate(configuration, phase))
+    resources = _resources(configuration.system)
+    rows = [
+        row for name, table in tables.items() for row in _operator_rows(name, table, shares[name], resources)
+    ]
+    return sorted(rows, key=lambda operator: -operator.time)
+
+
+def _operator_rows(
+    pass_name: str, table: PhaseTables, shares: np.ndarray, resources: list[str]
+) -> Iterable[Operator]:
+    asked = table.operators
+    columns = zip(asked.names, asked.parts, asked.run_time, asked.runs, shares, strict=True)
+    for name, part, run_time, runs, share in columns:
+        bounds = {resource: max(float(saved), 0.0) for resource, saved in zip(resources, share, strict=True)}
         bounds[OVERHEAD] = max(1.0 - sum(bounds.values()), 0.0)
-        if time > 0:
-            found.append(Operator(name, float(count), float(time * count), bounds))
-    return sorted(found, key=lambda one: -one.time)
+        if run_time * runs > 0:
+            yield Operator(
+                name=name,
+                pass_name=pass_name,
+                part=part,
+                count=float(runs),
+                time=float(run_time * runs),
+                bounds=bounds,
+            )
 
 
-def memory_bound_share(found: list[Operator]) -> float:
+def collectives(configuration: Configuration, phase: str = "training") -> list[CollectiveTime]:
+    """The collectives of a phase that take any time, the longest first."""
+    tables, _ = jax.device_get(_evaluate(configuration, phase))
+    rows = []
+    for pass_name, table in tables.items():
+        asked = table.collectives
+        columns = zip(asked.names, asked.parts, asked.run_time, asked.runs, asked.exposed, strict=True)
+        rows += [
+            CollectiveTime(
+                name=name,
+                pass_name=pass_name,
+                part=part,
+                count=float(runs),
+                time=float(run_time * runs),
+                exposed=float(exposed),
+            )
+            for name, part, run_time, runs, exposed in columns
+            if run_time * runs > 0
+        ]
+    return sorted(rows, key=lambda collective: -collective.time)
+
+
+def memory_bound_share(rows: list[Operator]) -> float:
     """The share of the operators' time that more bandwidth of some memory level would save, to first order."""
     bound = sum(
-        one.time * sum(share for name, share in one.bounds.items() if name.endswith(" bandwidth"))
-        for one in found
+        row.time * sum(share for name, share in row.bounds.items() if name.endswith(" bandwidth"))
+        for row in rows
     )
-    return bound / sum(one.time for one in found)
+    return bound / sum(row.time for row in rows)

@@ -1,8 +1,9 @@
 """Activation memory of transformer layers, by what the backward pass recomputes.
 
-Bytes follow Korthikanti et al. (arXiv 2205.05198, Equations 1–6 and Table 2), written out by tensor so that gated MLPs, grouped-query
-attention and experts count what they store. With 2-byte elements, a plain MLP of width 4h and as many KV heads as heads, one layer
-is s·b·h·(10 + 24/t + 5·a·s/(h·t)) bytes, all of it divided by t under sequence parallelism.
+Bytes follow Korthikanti et al. (arXiv 2205.05198, Equations 1–6 and Table 2), written out by tensor so
+that gated MLPs, grouped-query attention and experts count what they store. With 2-byte elements, a plain
+MLP of width 4h and as many KV heads as heads, one layer is s·b·h·(10 + 24/t + 5·a·s/(h·t)) bytes, all of
+it divided by t under sequence parallelism.
 """
 
 import equinox as eqx
@@ -17,7 +18,8 @@ from diffperf.workload.layer_operators import expert_load, inner_elements, route
 from diffperf.workload.model import Layers, Model
 from diffperf.workload.strategy import Strategy
 
-# Tensors per token of the residual's width that a layer stores: the inputs of two norms, of QKV and of the MLP.
+# Tensors per token of the residual's width that a layer stores: the inputs of two norms, of QKV and of the
+# MLP.
 _RESIDUAL_INPUTS = 4
 
 
@@ -68,8 +70,8 @@ def layer_activations(
 ) -> LayerActivations:
     """What one layer keeps of one micro-batch for its backward pass.
 
-    Without a stack, the layer keeps what Megatron-LM's fusions do; a stack may keep more, and the inputs of its column-parallel
-    layers whole.
+    Without a stack, the layer keeps what Megatron-LM's fusions do; a stack may keep more, and the inputs
+    of its column-parallel layers whole.
     """
     element, tokens, shards = strategy.activation_width, strategy.tokens, sequence_shards(strategy)
     residual = tokens * model.hidden
@@ -107,9 +109,11 @@ def layer_activations(
 
 
 def model_activations(c: Configuration) -> ModelActivations:
-    """Activations of one micro-batch over all layers: what an average layer keeps, and what the fullest layer adds.
+    """Activations of one micro-batch over all layers: what an average layer keeps, and what the fullest layer
+    adds.
 
-    While a layer runs backward, what it recomputes, or fetches from where it was offloaded, comes on top of what it kept.
+    While a layer runs backward, what it recomputes, or fetches from where it was offloaded, comes on top
+    of what it kept.
     """
     strategy = c.strategy
     of_each = jax.vmap(layer_activations, in_axes=(0, None, None, None))

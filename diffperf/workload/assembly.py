@@ -1,4 +1,5 @@
-"""The operators of a phase: every kernel that a device runs in a training step or an inference pass, each listed once.
+"""The operators of a phase: every kernel that a device runs in a training step or an inference pass, each
+listed once.
 
 Reports sum these operators, listings show them, and calibration and validation evaluate the same ones.
 """
@@ -26,8 +27,8 @@ from diffperf.workload.model import Layers
 from diffperf.workload.operators import AttentionCore, Gemms, Operators, Streams, operators_of
 from diffperf.workload.strategy import Strategy
 
-# Bytes that the loss moves for one logit: a cast from 16 bits to fp32 (2 + 4), the maximum (4), exponential and sum (4 + 4), and
-# the gradient (4 + 2).
+# Bytes that the loss moves for one logit: a cast from 16 bits to fp32 (2 + 4), the maximum (4), exponential
+# and sum (4 + 4), and the gradient (4 + 2).
 LOSS_BYTES = 24.0
 
 FUSED_KERNELS = ("context", "generation")  # the fused attention kernels, for prompts and for generated tokens
@@ -46,7 +47,9 @@ def training_operators(c: Configuration, owned_parameters: Scalar) -> list[Opera
 
 
 def inference_operators(c: Configuration, tokens: TokenPass) -> list[Operators]:
-    """All operators of one inference pass on one device; logits are computed for one token of every sequence."""
+    """All operators of one inference pass on one device; logits are computed for one token of every
+    sequence.
+    """
     logits = vocabulary_projection(c.model, c.strategy.tp, tokens.sequences)
     return [
         *layer_operators(c, tokens, trained=False),
@@ -55,7 +58,8 @@ def inference_operators(c: Configuration, tokens: TokenPass) -> list[Operators]:
 
 
 def layer_operators(c: Configuration, tokens: TokenPass, *, trained: bool) -> list[Operators]:
-    """The operators of a pass through an average layer: those of every kind of layer, by its share of the model's layers.
+    """The operators of a pass through an average layer: those of every kind of layer, by its share of the
+    model's layers.
 
     `trained` adds the backward pass, and what it recomputes.
     """
@@ -66,7 +70,9 @@ def layer_operators(c: Configuration, tokens: TokenPass, *, trained: bool) -> li
     return operators
 
 
-def _operators_of_layer(layers: Layers, c: Configuration, tokens: TokenPass, trained: bool) -> list[Operators]:
+def _operators_of_layer(
+    layers: Layers, c: Configuration, tokens: TokenPass, trained: bool
+) -> list[Operators]:
     """The operators of layers of one kind."""
     strategy, share = c.strategy, layers.count / c.model.depth
     rank_tokens = tokens.tokens_on_rank(strategy)
@@ -74,14 +80,11 @@ def _operators_of_layer(layers: Layers, c: Configuration, tokens: TokenPass, tra
     linear = linear_layers(layers, c.model.hidden, strategy, rank_tokens)
     operators = [operators_of(linear, part="matmul", runs=share, recomputed=recomputed)]
     if trained:
-        operators.append(
-            operators_of(linear.input_gradient, part="matmul", runs=share, direction="backward")
-        )
-        operators.append(
-            operators_of(linear.weight_gradient, part="matmul", runs=share, direction="weights")
-        )
+        operators.append(operators_of(linear.input_gradient, part="matmul", runs=share, direction="backward"))
+        operators.append(operators_of(linear.weight_gradient, part="matmul", runs=share, direction="weights"))
     operators += _attention_of_layer(layers, c, tokens, share, trained)
-    # The stack's kernels move `elementwise_traffic` times the bytes of Megatron-LM's fusions in `elementwise_kernels` times as many.
+    # The stack's kernels move `elementwise_traffic` times the bytes of Megatron-LM's fusions in
+    # `elementwise_kernels` times as many.
     stack = c.system.stack
     size, number = stack.elementwise_traffic / stack.elementwise_kernels, stack.elementwise_kernels
     for backward in (False, True) if trained else (False,):
@@ -103,8 +106,9 @@ def _attention_of_layer(
 ) -> list[Operators]:
     """The operators of a layer's attention core, or of the recurrence in its place.
 
-    Selective recomputation repeats the forward pass of the core where scores are stored; FlashAttention's backward kernel
-    recomputes them by itself. A recurrence counts as the core of its layers, and keeps what it wrote under FlashAttention.
+    Selective recomputation repeats the forward pass of the core where scores are stored; FlashAttention's
+    backward kernel recomputes them by itself. A recurrence counts as the core of its layers, and keeps
+    what it wrote under FlashAttention.
     """
     strategy = c.strategy
     repeated = strategy.recompute.full + strategy.recompute.selective * strategy.attention.standard
@@ -144,10 +148,13 @@ def attention_operators(
     recomputed: Scalar | float = 0.0,
     directions: Iterable[str] = ("forward",),
 ) -> list[Operators]:
-    """The operators of one attention core, by weights over how it is computed; those without weight are left out.
+    """The operators of one attention core, by weights over how it is computed; those without weight are left
+    out.
 
-    - `attention`: weights over standard attention, which writes its scores to memory, and fused kernels ("flash").
-    - `fused`: weights over `FUSED_KERNELS`, for fused attention's forward pass; its backward pass has one kernel.
+    - `attention`: weights over standard attention, which writes its scores to memory, and fused kernels
+      ("flash").
+    - `fused`: weights over `FUSED_KERNELS`, for fused attention's forward pass; its backward pass has one
+      kernel.
     - `element`: bytes of an activation; `dropout`: weight of dropout on the scores.
     - `runs`, `recomputed`, `directions`: see `Operators`.
     """
@@ -187,10 +194,12 @@ def attention_operators(
 
 
 def _training_head(c: Configuration) -> list[Operators]:
-    """The vocabulary projection and the loss for one micro-batch, once for the model and once for each further token predicted.
+    """The vocabulary projection and the loss for one micro-batch, once for the model and once for each
+    further token predicted.
 
-    A module of multi-token prediction projects the residual stream and the next token's embedding together to the width of the
-    model (DeepSeek-V3, arXiv 2412.19437 §2.2); its layer counts with the model's own layers.
+    A module of multi-token prediction projects the residual stream and the next token's embedding together
+    to the width of the model (DeepSeek-V3, arXiv 2412.19437 §2.2); its layer counts with the model's own
+    layers.
     """
     model, strategy = c.model, c.strategy
     products = [(vocabulary_projection(model, strategy.tp, strategy.tokens), 1 + model.mtp_layers)]
@@ -213,7 +222,8 @@ def _training_head(c: Configuration) -> list[Operators]:
 def _optimizer(c: Configuration, owned_parameters: Scalar) -> Operators:
     """Adam's update of the parameters that a device owns and does not leave to its host.
 
-    It reads gradients for their norm and for the update, reads and writes the optimizer state, and writes weights.
+    It reads gradients for their norm and for the update, reads and writes the optimizer state, and writes
+    weights.
     """
     strategy = c.strategy
     moved = 2 * width(strategy.gradient_precision) + 2 * strategy.optimizer_bytes + strategy.kept_weight_width

@@ -1,4 +1,5 @@
-"""Collectives: what the devices of a parallel group send each other, and how often. One function for each group of devices.
+"""Collectives: what the devices of a parallel group send each other, and how often. One function for each
+group of devices.
 
 How long a collective takes is `diffperf.estimate.network`'s business.
 """
@@ -20,7 +21,6 @@ from diffperf.workload.parameters import StageParameters, zero_ranks
 from diffperf.workload.schedule import device_stages
 from diffperf.workload.strategy import ORDERS, Strategy
 
-
 # The part of the time that collectives count as, by their purpose.
 PARTS = {
     "tensor parallelism": "tensor_parallel",
@@ -36,12 +36,14 @@ PARTS = {
 class Collective(eqx.Module):
     """A collective that a group of `degree` ranks, `stride` devices apart, runs on `volume` bytes.
 
-    - `volume`: the larger buffer of a rank: the buffer of an all-reduce, the gathered output of an all-gather, the input of a
-      reduce-scatter, the send buffer of an all-to-all, the message of a transfer between two ranks.
-    - `forward`, `backward`: how often it runs in either pass of an average layer where `per` is "layer"; where `per` is "step",
-      it runs `forward` times in a training step or an inference pass.
+    - `volume`: the larger buffer of a rank: the buffer of an all-reduce, the gathered output of an
+      all-gather, the input of a reduce-scatter, the send buffer of an all-to-all, the message of a
+      transfer between two ranks.
+    - `forward`, `backward`: how often it runs in either pass of an average layer where `per` is "layer";
+      where `per` is "step", it runs `forward` times in a training step or an inference pass.
     - `copies`: members to which a piece of an all-to-all's buffer goes.
-    - `once`: share of those pieces that a network domain gets once, however many of its members they go to.
+    - `once`: share of those pieces that a network domain gets once, however many of its members they go
+      to.
     - `kind`: a name from `diffperf.estimate.network.transfers.COLLECTIVES`.
     - `purpose`: what it is for, a key of `PARTS`, which says which part of the time it counts as.
     """
@@ -84,7 +86,9 @@ def strides(strategy: Strategy) -> dict[str, Scalar]:
 
 
 def layer_collectives(c: Configuration, tokens: TokenPass) -> list[Collective]:
-    """All collectives of an average layer of the model, for one pass: of training, prefill and decode alike."""
+    """All collectives of an average layer of the model, for one pass: of training, prefill and decode
+    alike.
+    """
     return [
         *tensor_parallel_collectives(c, tokens),
         *context_parallel_collectives(c, tokens),
@@ -93,7 +97,8 @@ def layer_collectives(c: Configuration, tokens: TokenPass) -> list[Collective]:
 
 
 def tensor_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Collective]:
-    """All-reduces of the residual stream after attention and after the MLP (Megatron-LM, arXiv 1909.08053 §3).
+    """All-reduces of the residual stream after attention and after the MLP (Megatron-LM, arXiv 1909.08053
+    §3).
 
     With sequence parallelism reduce-scatters and all-gathers move as many bytes (arXiv 2205.05198 §4.2.2).
     """
@@ -115,10 +120,11 @@ def tensor_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
 def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Collective]:
     """What ranks that share a sequence exchange around the attention core.
 
-    - A ring passes keys and values on from rank to rank, with their gradients on the way back (arXiv 2310.01889).
+    - A ring passes keys and values on from rank to rank, with their gradients on the way back (arXiv
+      2310.01889).
     - All-to-all exchanges heads for tokens before and after attention (arXiv 2309.14509).
-    - Generating, each rank holds a part of the context: the ranks all-reduce the outputs of all heads with the sums of their
-      softmax (Tree Attention, arXiv 2408.04093 §5).
+    - Generating, each rank holds a part of the context: the ranks all-reduce the outputs of all heads with
+      the sums of their softmax (Tree Attention, arXiv 2408.04093 §5).
     """
     strategy, stride = c.strategy, strides(c.strategy)["cp"]
     keys_and_values = _average(c.model, functools.partial(_kv_elements, strategy=strategy))
@@ -127,9 +133,7 @@ def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Co
     around = functools.partial(Collective, purpose="context parallelism", degree=strategy.cp, stride=stride)
     if tokens.generating:
         outputs = _average(c.model, functools.partial(_generated_outputs, strategy=strategy))
-        return [
-            around(name="all-reduce of attention outputs", kind="all_reduce", volume=element * outputs)
-        ]
+        return [around(name="all-reduce of attention outputs", kind="all_reduce", volume=element * outputs)]
     collectives = []
     if strategy.context_parallel.possible("ring"):
         hops = strategy.context_parallel.ring * (strategy.cp - 1)
@@ -157,9 +161,9 @@ def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Co
 def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Collective]:
     """Tokens go to experts by one all-to-all and come back by another (GShard, arXiv 2006.16668).
 
-    They are padded to the experts' capacity, or as many as the busiest device gets. The tensor-parallel ranks of an expert gather
-    them. Serving, the ranks of a tensor-parallel group all have their group's tokens: nothing is dispatched where the experts'
-    ranks are among them.
+    They are padded to the experts' capacity, or as many as the busiest device gets. The tensor-parallel
+    ranks of an expert gather them. Serving, the ranks of a tensor-parallel group all have their group's
+    tokens: nothing is dispatched where the experts' ranks are among them.
     """
     strategy, model = c.strategy, c.model
     mixtures = [(kind, kind.mixture) for kind in model.layers if kind.mixture is not None]
@@ -167,7 +171,9 @@ def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
         return []
     rank_tokens = tokens.tokens_on_rank(strategy)
     layers = sum(kind.count for kind, _ in mixtures)
-    routed = sum(kind.count * routed_tokens(kind, strategy, rank_tokens) for kind, _ in mixtures) / model.depth
+    routed = (
+        sum(kind.count * routed_tokens(kind, strategy, rank_tokens) for kind, _ in mixtures) / model.depth
+    )
     visited = sum(kind.count * mixture.experts_per_token for kind, mixture in mixtures) / layers
     volume = routed * expert_load(strategy) * model.hidden * strategy.activation_width
     stride = strides(strategy)["tp"]
@@ -212,10 +218,12 @@ def _residual_bytes(c: Configuration, tokens: TokenPass) -> Scalar:
 
 
 def _reductions(layers: Layers, serving: bool) -> Scalar:
-    """All-reduces of the residual stream in one pass of a layer: after attention, and after an MLP that does not stand beside it.
+    """All-reduces of the residual stream in one pass of a layer: after attention, and after an MLP that does
+    not stand beside it.
 
-    In training the tokens of routed experts come back complete, and only shared experts are reduced. Serving, the ranks of a
-    tensor-parallel group add up what each rank's experts or slices of experts gave for the same tokens.
+    In training the tokens of routed experts come back complete, and only shared experts are reduced.
+    Serving, the ranks of a tensor-parallel group add up what each rank's experts or slices of experts gave
+    for the same tokens.
     """
     if layers.mixture is None or serving:
         return 2 - layers.parallel.on
@@ -223,7 +231,9 @@ def _reductions(layers: Layers, serving: bool) -> Scalar:
 
 
 def _kv_elements(layers: Layers, strategy: Strategy) -> Scalar:
-    """Elements per token of keys and values on a tensor-parallel rank; a recurrence passes on its state alone."""
+    """Elements per token of keys and values on a tensor-parallel rank; a recurrence passes on its state
+    alone.
+    """
     if layers.recurrence is not None:
         return 0.0 * layers.heads
     if layers.latent is None:
@@ -239,7 +249,8 @@ def _query_elements(layers: Layers, strategy: Strategy) -> Scalar:
 
 
 def _generated_outputs(layers: Layers, strategy: Strategy) -> Scalar:
-    """Elements per generated token of all heads' outputs on a tensor-parallel rank, with two numbers of a head's softmax.
+    """Elements per generated token of all heads' outputs on a tensor-parallel rank, with two numbers of a
+    head's softmax.
 
     Latent attention's outputs are still in the latent (arXiv 2405.04434 §2.1.2).
     """
@@ -253,7 +264,8 @@ def _generated_outputs(layers: Layers, strategy: Strategy) -> Scalar:
 
 
 def boundary_transfer(c: Configuration, tokens: TokenPass, runs: Scalar) -> Collective:
-    """The residual stream across a boundary between pipeline stages: each tensor-parallel rank sends its share.
+    """The residual stream across a boundary between pipeline stages: each tensor-parallel rank sends its
+    share.
 
     Source: Narayanan et al., arXiv 2104.04473 §4.1.
     """
@@ -270,7 +282,9 @@ def boundary_transfer(c: Configuration, tokens: TokenPass, runs: Scalar) -> Coll
 
 
 def tied_embedding_reduction(c: Configuration) -> Collective:
-    """The all-reduce of a tied embedding's gradients between the first and the last stage (arXiv 1909.08053 §5)."""
+    """The all-reduce of a tied embedding's gradients between the first and the last stage (arXiv 1909.08053
+    §5).
+    """
     strategy, ends = c.strategy, c.relax.minimum(c.strategy.pp, 2.0)
     return Collective(
         name="all-reduce of the tied embedding's gradients",
@@ -288,11 +302,12 @@ def tied_embedding_reduction(c: Configuration) -> Collective:
 
 
 def gradient_collectives(c: Configuration, parameters: StageParameters) -> list[Collective]:
-    """The reduction of a step's gradients between the ranks that hold the same parameters, once or layer by layer.
+    """The reduction of a step's gradients between the ranks that hold the same parameters, once or layer by
+    layer.
 
-    All-reduced, or reduce-scattered to their owners (ZeRO, arXiv 1910.02054 §7): at once, and from stage 2 on for every
-    micro-batch; at stage 3 layer by layer. Ranks that share in groups (hybrid: arXiv 2304.11277 §3.2.2) all-reduce their parts
-    between the groups.
+    All-reduced, or reduce-scattered to their owners (ZeRO, arXiv 1910.02054 §7): at once, and from stage 2
+    on for every micro-batch; at stage 3 layer by layer. Ranks that share in groups (hybrid: arXiv
+    2304.11277 §3.2.2) all-reduce their parts between the groups.
     """
     strategy, element = c.strategy, width(c.strategy.gradient_precision)
     times = 1 + strategy.shards_gradients * (strategy.micro_batches - 1)
@@ -363,13 +378,12 @@ def _sharded_pieces(c: Configuration) -> Scalar:
     return 1 + c.strategy.shards_weights * (c.model.depth / c.strategy.pp - 1)
 
 
-def _replicated(
-    c: Configuration, parameters: StageParameters
-) -> list[tuple[str, Scalar, Scalar, Scalar]]:
-    """Parts of a stage that the same ranks hold: a suffix of their names, parameters, ranks, and the stride between the ranks.
+def _replicated(c: Configuration, parameters: StageParameters) -> list[tuple[str, Scalar, Scalar, Scalar]]:
+    """Parts of a stage that the same ranks hold: a suffix of their names, parameters, ranks, and the stride
+    between the ranks.
 
-    Context- and data-parallel ranks count as one group, spread evenly over all devices that they span. With DualPipe a device
-    reduces the gradients of both its stages.
+    Context- and data-parallel ranks count as one group, spread evenly over all devices that they span.
+    With DualPipe a device reduces the gradients of both its stages.
     """
     strategy, stride, stages = c.strategy, strides(c.strategy), device_stages(c.strategy)
     span = larger(stride["cp"] * strategy.cp, stride["dp"] * strategy.dp)

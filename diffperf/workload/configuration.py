@@ -9,10 +9,11 @@ from diffperf.workload.strategy import Strategy
 
 
 class Configuration(eqx.Module):
-    """A model, the system it runs on, the strategy that lays it out, and how decisions between cases are relaxed.
+    """A model, the system it runs on, the strategy that lays it out, and how decisions between cases are
+    relaxed.
 
-    Dotted paths into a configuration name its inputs: `strategy.tp`, `system.accelerator.memory.hbm.bandwidth`,
-    `model.hidden`.
+    Dotted paths into a configuration name its inputs: `strategy.tp`,
+    `system.accelerator.memory.hbm.bandwidth`, `model.hidden`.
     """
 
     model: Model

@@ -1,4 +1,6 @@
-"""What one pass through one layer asks of a device: tables of matrix products, attention cores and element-wise kernels."""
+"""What one pass through one layer asks of a device: tables of matrix products, attention cores and
+element-wise kernels.
+"""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,7 +11,8 @@ from diffperf.workload.model import Layers, Model
 from diffperf.workload.operators import AttentionCore, Gemms, Streams
 from diffperf.workload.strategy import Strategy
 
-# Bytes of a dropout mask over those of a 16-bit element: kernels that apply dropout read or write one byte for each element.
+# Bytes of a dropout mask over those of a 16-bit element: kernels that apply dropout read or write one byte
+# for each element.
 _MASK = 0.5
 
 
@@ -19,9 +22,11 @@ class TokenPass(eqx.Module):
     - `sequences`: sequences that a replica serves at once, or the micro-batch of a training step.
     - `queries`: new tokens of each sequence.
     - `context`: tokens that the last of them attends to, itself included.
-    - `generating`: whether the new tokens follow a context in the KV cache, rather than being a prompt or a training sequence.
-    - `serving`: whether the pass is inference, in which every rank of a tensor-parallel group ends a layer with the residual stream of
-      all tokens of the group; in training the ranks of the group may hand on a part of the tokens each.
+    - `generating`: whether the new tokens follow a context in the KV cache, rather than being a prompt or
+      a training sequence.
+    - `serving`: whether the pass is inference, in which every rank of a tensor-parallel group ends a layer
+      with the residual stream of all tokens of the group; in training the ranks of the group may hand on a
+      part of the tokens each.
     """
 
     sequences: Scalar
@@ -38,8 +43,8 @@ class TokenPass(eqx.Module):
     def tokens_on_rank(self, strategy: Strategy) -> Scalar:
         """New tokens that a tensor-parallel group works on.
 
-        Context-parallel ranks share a prompt. Generated tokens are too few to share: every rank works on all of them, against its
-        part of the context.
+        Context-parallel ranks share a prompt. Generated tokens are too few to share: every rank works on
+        all of them, against its part of the context.
         """
         return self.tokens if self.generating else self.tokens / strategy.cp
 
@@ -47,8 +52,8 @@ class TokenPass(eqx.Module):
 def expert_load(strategy: Strategy) -> Scalar:
     """Tokens that the busiest device's experts compute on, over the mean of all devices.
 
-    That is the capacity factor where experts have a set capacity, which dropped and padded tokens fill up, and the imbalance of
-    the router where they have none.
+    That is the capacity factor where experts have a set capacity, which dropped and padded tokens fill up,
+    and the imbalance of the router where they have none.
     """
     return jnp.where(strategy.capacity_factor > 0, strategy.capacity_factor, strategy.expert_imbalance)
 
@@ -62,15 +67,18 @@ def routed_tokens(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar:
 
 
 def sequence_shards(strategy: Strategy) -> Scalar:
-    """How many ways norms, dropouts and residuals are split: tp with sequence parallelism, else 1 (arXiv 2205.05198 §4.2.2)."""
+    """How many ways norms, dropouts and residuals are split: tp with sequence parallelism, else 1 (arXiv
+    2205.05198 §4.2.2).
+    """
     return strategy.sequence_parallel.off + strategy.sequence_parallel.on * strategy.tp
 
 
 def linear_layers(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar) -> Gemms:
-    """The products of one layer's linear layers in the forward pass, with Megatron-LM's column- and row-parallel split.
+    """The products of one layer's linear layers in the forward pass, with Megatron-LM's column- and
+    row-parallel split.
 
-    Source of the split: arXiv 1909.08053 §3. A device's experts are independent products (`batch`), each over the tokens that
-    the expert-parallel group routes to it.
+    Source of the split: arXiv 1909.08053 §3. A device's experts are independent products (`batch`), each
+    over the tokens that the expert-parallel group routes to it.
     """
     rows = _attention_projections(layers, hidden, strategy, tokens)
     rows["attention output"] = (tokens, hidden, layers.heads * layers.value_dim / strategy.tp, 1.0)
@@ -81,7 +89,8 @@ def linear_layers(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Sc
 def _attention_projections(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar) -> dict:
     """Products that make queries, keys and values, as (m, n, k, batch).
 
-    Latent attention projects down to its latents, whole on every rank, and up again for the rank's heads (arXiv 2405.04434 §2.1).
+    Latent attention projects down to its latents, whole on every rank, and up again for the rank's heads
+    (arXiv 2405.04434 §2.1).
     """
     heads = layers.heads / strategy.tp
     if layers.latent is None:
@@ -99,7 +108,9 @@ def _attention_projections(layers: Layers, hidden: Scalar, strategy: Strategy, t
 
 
 def _dense_mlp(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar) -> dict:
-    """Products of an MLP without experts, as (m, n, k, batch). A gated MLP computes its gate beside its first product."""
+    """Products of an MLP without experts, as (m, n, k, batch). A gated MLP computes its gate beside its first
+    product.
+    """
     inner = layers.ffn / strategy.tp
     return {
         "mlp up": (tokens, (1 + layers.gated.on) * inner, hidden, 1.0),
@@ -108,7 +119,9 @@ def _dense_mlp(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scala
 
 
 def _expert_mlp(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar) -> dict:
-    """Products of routed experts, of the experts that every token visits, and of the router, as (m, n, k, batch)."""
+    """Products of routed experts, of the experts that every token visits, and of the router, as (m, n, k,
+    batch).
+    """
     mixture, up = layers.mixture, 1 + layers.gated.on
     assert mixture is not None
     inner, experts = layers.ffn / strategy.experts_tp, mixture.experts / strategy.ep  # on one device
@@ -132,12 +145,14 @@ def vocabulary_projection(model: Model, tp: Scalar, tokens: Scalar) -> Gemms:
 
 
 def attention_core(layers: Layers, strategy: Strategy, tokens: TokenPass) -> AttentionCore:
-    """The attention core of one layer, its heads split over the tensor-parallel group, its work over the context-parallel one.
+    """The attention core of one layer, its heads split over the tensor-parallel group, its work over the
+    context-parallel one.
 
-    Context-parallel ranks share the work evenly: each has some heads (all-to-all: arXiv 2309.14509), or as much in all with a head
-    and a tail of the queries (ring: arXiv 2310.01889, in causal order: 2311.09431), or with a part of a generation's context.
-    All count as heads here. Generating tokens, latent attention leaves keys and values in their latent, which all heads share
-    (arXiv 2405.04434 §2.1.2).
+    Context-parallel ranks share the work evenly: each has some heads (all-to-all: arXiv 2309.14509), or as
+    much in all with a head and a tail of the queries (ring: arXiv 2310.01889, in causal order:
+    2311.09431), or with a part of a generation's context. All count as heads here. Generating tokens,
+    latent attention leaves keys and values in their latent, which all heads share (arXiv 2405.04434
+    §2.1.2).
     """
     ways = strategy.tp * strategy.cp
     heads, kv_heads = layers.heads / ways, layers.kv_heads_on_rank(strategy.tp) / strategy.cp
@@ -147,7 +162,8 @@ def attention_core(layers: Layers, strategy: Strategy, tokens: TokenPass) -> Att
         head_dim, value_dim = layers.latent.kv_rank + layers.latent.rotary_dim, layers.latent.kv_rank
     elif layers.latent is not None:
         kv_heads, value_dim = heads, layers.value_dim
-    # A ring launches a kernel for every block of keys and values; ranks that generate launch one, on their part of the context.
+    # A ring launches a kernel for every block of keys and values; ranks that generate launch one, on their
+    # part of the context.
     blocks = 1.0 if tokens.generating else 1 + strategy.context_parallel.ring * (strategy.cp - 1)
     return AttentionCore(
         sequences=tokens.sequences,
@@ -172,7 +188,9 @@ def inner_elements(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar
 
 
 def _rotated_elements(layers: Layers, model: Model, strategy: Strategy, tokens: Scalar) -> Scalar:
-    """Elements of queries and keys that rotary embeddings rotate; every model without learned positions is taken to have them."""
+    """Elements of queries and keys that rotary embeddings rotate; every model without learned positions is
+    taken to have them.
+    """
     heads = layers.heads / strategy.tp
     if layers.recurrence is not None:
         return jnp.zeros_like(tokens)
@@ -186,12 +204,14 @@ def _rotated_elements(layers: Layers, model: Model, strategy: Strategy, tokens: 
 def elementwise_kernels(
     layers: Layers, model: Model, strategy: Strategy, tokens: Scalar, *, backward: bool = False
 ) -> Streams:
-    """The fused element-wise kernels of one layer in one pass, with the bytes that each moves to or from device memory.
+    """The fused element-wise kernels of one layer in one pass, with the bytes that each moves to or from
+    device memory.
 
-    Counted from the fusions of Megatron-LM (bias-GELU, bias-dropout-add). Forward, two norms read and write the residual stream;
-    two additions of bias, dropout and residual read two tensors and write one, and a mask; the MLP's activation reads one or two
-    tensors and writes one; the rotary embedding rotates in place; tokens are copied on their way to experts and back. Backward,
-    each kernel reads its incoming gradient and its saved input. A block whose parts are parallel has one norm and one addition.
+    Counted from the fusions of Megatron-LM (bias-GELU, bias-dropout-add). Forward, two norms read and
+    write the residual stream; two additions of bias, dropout and residual read two tensors and write one,
+    and a mask; the MLP's activation reads one or two tensors and writes one; the rotary embedding rotates
+    in place; tokens are copied on their way to experts and back. Backward, each kernel reads its incoming
+    gradient and its saved input. A block whose parts are parallel has one norm and one addition.
     """
     element = strategy.activation_width
     residual = tokens * model.hidden / sequence_shards(strategy)
@@ -220,10 +240,11 @@ def recurrence_kernels(
 ) -> Streams:
     """The two kernels of an element-wise recurrence in one pass, with the bytes that each moves.
 
-    The scan over tokens reads f and c and writes h, its state on chip but at both ends of a pass; the output gate, with the norm
-    before it, reads g and h and writes o (hgrn/recurrent_fuse.py and layernorm.py of github.com/ridgerchu/matmulfreellm). Backward
-    the scan reads f, c, h and dh and writes df and dc, the gate reads g, h and do and writes dg and dh. Channels count as many as
-    compute units need: the latency of one step after another, which shows in few sequences, is not modelled.
+    The scan over tokens reads f and c and writes h, its state on chip but at both ends of a pass; the
+    output gate, with the norm before it, reads g and h and writes o (hgrn/recurrent_fuse.py and
+    layernorm.py of github.com/ridgerchu/matmulfreellm). Backward the scan reads f, c, h and dh and writes
+    df and dc, the gate reads g, h and do and writes dg and dh. Channels count as many as compute units
+    need: the latency of one step after another, which shows in few sequences, is not modelled.
     """
     assert layers.recurrence is not None
     element = strategy.activation_width

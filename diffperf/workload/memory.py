@@ -51,10 +51,12 @@ class Memory(eqx.Module):
 
     @classmethod
     def of(cls, c: Configuration, stages: dict[str, Float[Array, "3"]]) -> "Memory":
-        """The footprint from the parts that tensors take on the first, a middle and the last pipeline stage."""
+        """The footprint from the parts that tensors take on the first, a middle and the last pipeline
+        stage.
+        """
         totals = jnp.sum(jnp.stack(list(stages.values())), axis=0)
-        # Derivatives of the maximum weigh the stages so that the fullest stage's parts add up to it: the maximum is homogeneous, so
-        # Euler's theorem holds.
+        # Derivatives of the maximum weigh the stages so that the fullest stage's parts add up to it: the
+        # maximum is homogeneous, so Euler's theorem holds.
         share = jax.grad(c.relax.reduce_maximum)(totals)
         stack, capacity = c.system.stack, c.system.accelerator.device_memory.capacity
         allocated = c.relax.reduce_maximum(totals)
@@ -93,7 +95,8 @@ def training_memory(c: Configuration) -> Memory:
 def _training_stage(c: Configuration, position: Scalar, first: Scalar, last: Scalar) -> dict[str, Scalar]:
     """Bytes on a device of one stage, by part.
 
-    `position` runs from 0 for the first stage to 1 for the last; `first` and `last` are 1 for these stages, else 0.
+    `position` runs from 0 for the first stage to 1 for the last; `first` and `last` are 1 for these
+    stages, else 0.
     """
     model, strategy, stack = c.model, c.strategy, c.system.stack
     activations = model_activations(c)
@@ -134,13 +137,17 @@ def stage_activation_bytes(c: Configuration) -> Scalar:
 
 
 def _logits_bytes(model: Model, strategy: Strategy) -> Scalar:
-    """The vocabulary projection's output and its copy in fp32, for the model and for each further token that it predicts."""
+    """The vocabulary projection's output and its copy in fp32, for the model and for each further token that
+    it predicts.
+    """
     logits = strategy.tokens * model.vocabulary / strategy.tp
     return logits * (strategy.activation_width + PRECISION_BYTES["fp32"]) * (1 + model.mtp_layers)
 
 
 def _gathered_bytes(model: Model, strategy: Strategy) -> Scalar:
-    """What ZeRO-3 holds whole: the weights of the layer in use, those of the next layer if fetched early, one layer's gradients."""
+    """What ZeRO-3 holds whole: the weights of the layer in use, those of the next layer if fetched early, one
+    layer's gradients.
+    """
     dense = sum(kind.count * kind.dense_parameters(model.hidden) for kind in model.layers) / model.depth
     routed = sum(kind.count * kind.routed_parameters(model.hidden) for kind in model.layers) / model.depth
     layer = dense / strategy.tp + routed / (strategy.experts_tp * strategy.ep)
@@ -149,7 +156,9 @@ def _gathered_bytes(model: Model, strategy: Strategy) -> Scalar:
 
 
 def _buffer_bytes(c: Configuration) -> Scalar:
-    """Sequence parallelism gathers a layer's input on every rank; stages receive a micro-batch's residual stream each way."""
+    """Sequence parallelism gathers a layer's input on every rank; stages receive a micro-batch's residual
+    stream each way.
+    """
     strategy = c.strategy
     residual = strategy.tokens * c.model.hidden * strategy.activation_width
     gathers = strategy.sequence_parallel.on * c.relax.minimum(strategy.tp - 1, 1.0)
@@ -161,9 +170,11 @@ def _buffer_bytes(c: Configuration) -> Scalar:
 
 
 def kv_cache_bytes(model: Model, strategy: Strategy, context: Scalar) -> Scalar:
-    """Keys and values of `context` tokens of every sequence that a replica serves, or their latents, on one device.
+    """Keys and values of `context` tokens of every sequence that a replica serves, or their latents, on one
+    device.
 
-    Context-parallel ranks keep a part of the context each. A recurrence keeps its state, whatever the context.
+    Context-parallel ranks keep a part of the context each. A recurrence keeps its state, whatever the
+    context.
     """
     sequences = strategy.global_batch / strategy.dp
 

@@ -25,9 +25,11 @@ class Mixture(eqx.Module):
 
 
 class Latent(eqx.Module):
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1): keys and values are projections of one latent per token.
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1): keys and values are projections of
+    one latent per token.
 
-    A head's queries and keys have `head_dim` dimensions, of which `rotary_dim` carry positions and are shared by all keys.
+    A head's queries and keys have `head_dim` dimensions, of which `rotary_dim` carry positions and are
+    shared by all keys.
     """
 
     query_rank: Scalar = quantity(
@@ -56,10 +58,12 @@ class Latent(eqx.Module):
 
 
 class Recurrence(eqx.Module):
-    """An element-wise linear recurrence in place of the attention core: MLGRU (MatMul-free LM, arXiv 2406.02528 §3).
+    """An element-wise linear recurrence in place of the attention core: MLGRU (MatMul-free LM, arXiv
+    2406.02528 §3).
 
-    hₜ = fₜ ⊙ hₜ₋₁ + (1 − fₜ) ⊙ cₜ and oₜ = gₜ ⊙ hₜ, then the output projection: forget gate f, candidate c and output gate g are
-    projections of the input, as wide as the query, key and value heads; the state h takes the place of the KV cache.
+    hₜ = fₜ ⊙ hₜ₋₁ + (1 − fₜ) ⊙ cₜ and oₜ = gₜ ⊙ hₜ, then the output projection: forget gate f, candidate c
+    and output gate g are projections of the input, as wide as the query, key and value heads; the state h
+    takes the place of the KV cache.
     """
 
     state: Scalar = quantity(
@@ -118,7 +122,9 @@ class Layers(eqx.Module):
         return 0.0 if self.mixture is None else self.mixture.shared_ffn
 
     def kv_heads_on_rank(self, tp: Scalar) -> Scalar:
-        """Key and value heads a tensor-parallel rank holds: its share, but at least one, replicated where ranks outnumber heads."""
+        """Key and value heads a tensor-parallel rank holds: its share, but at least one, replicated where
+        ranks outnumber heads.
+        """
         return larger(self.kv_heads / tp, 1.0)
 
     def attention_matrices(self, hidden: Scalar) -> Scalar:
@@ -158,7 +164,9 @@ class Layers(eqx.Module):
         )
 
     def dense_parameters(self, hidden: Scalar) -> Scalar:
-        """All of one layer but the experts that tokens are routed to: what expert parallelism does not split."""
+        """All of one layer but the experts that tokens are routed to: what expert parallelism does not
+        split.
+        """
         norms = (2 - self.parallel.on) * hidden * (1 + self.biases.on)
         if self.mixture is None:
             mlp = self.expert_parameters(hidden)
@@ -208,7 +216,9 @@ class Model(eqx.Module):
 
     @property
     def kind_names(self) -> list[tuple[str, ...]]:
-        """A name for each kind of layers, grouped and ordered as `kinds`; empty names where all layers are of one kind."""
+        """A name for each kind of layers, grouped and ordered as `kinds`; empty names where all layers are of
+        one kind.
+        """
         alike: dict[object, list[Layers]] = {}
         for layers in self.layers:
             alike.setdefault(jax.tree.structure(layers), []).append(layers)
@@ -244,15 +254,17 @@ class Model(eqx.Module):
 
     @property
     def mtp_parameters(self) -> Scalar:
-        """Modules that predict further tokens: projection, layer and norms (DeepSeek-V3, arXiv 2412.19437 §2.2); they share the
-        embeddings."""
+        """Modules that predict further tokens: projection, layer and norms (DeepSeek-V3, arXiv 2412.19437
+        §2.2); they share the embeddings."""
         return self.mtp_layers * (
             2 * self.hidden**2 + self.layers[-1].parameters(self.hidden) + 3 * self.hidden
         )
 
     @property
     def parameters(self) -> Scalar:
-        """The parameters of the model itself: embeddings (once if tied), positions, layers and the final norm."""
+        """The parameters of the model itself: embeddings (once if tied), positions, layers and the final
+        norm.
+        """
         embeddings = (
             self.embedding_parameters * (1 + self.tied_embeddings.off) + self.learned_positions * self.hidden
         )

@@ -9,10 +9,11 @@ from diffperf.workload.strategy import Strategy
 
 
 def model_flops(model: Model, tokens: Scalar, context: Scalar) -> Scalar:
-    """FLOPs of one training pass over `tokens` tokens: three times those of the forward pass, attention over the whole context.
+    """FLOPs of one training pass over `tokens` tokens: three times those of the forward pass, attention over
+    the whole context.
 
-    Korthikanti et al. (arXiv 2205.05198, Appendix A): 72·b·s·l·h²·(1 + s/6h + V/12hl) for a plain GPT. Modules of multi-token
-    prediction count as well.
+    Korthikanti et al. (arXiv 2205.05198, Appendix A): 72·b·s·l·h²·(1 + s/6h + V/12hl) for a plain GPT.
+    Modules of multi-token prediction count as well.
     """
 
     def forward(layers: Layers) -> Scalar:
@@ -29,13 +30,17 @@ def model_flops(model: Model, tokens: Scalar, context: Scalar) -> Scalar:
 
 
 def hardware_flops(model: Model, strategy: Strategy) -> Scalar:
-    """`model_flops` of a step and what recomputation adds, attention never masked: the convention of Megatron-LM's hardware FLOP/s.
+    """`model_flops` of a step and what recomputation adds, attention never masked: the convention of
+    Megatron-LM's hardware FLOP/s.
 
-    Selective recomputation repeats the two products of the attention core, full recomputation the forward pass of all layers.
+    Selective recomputation repeats the two products of the attention core, full recomputation the forward
+    pass of all layers.
     """
     tokens, length = strategy.global_batch * strategy.sequence_length, strategy.sequence_length
     step = model_flops(model, tokens, length)
-    scores = sum(2 * length * kind.count * kind.heads * (kind.head_dim + kind.value_dim) for kind in model.layers)
+    scores = sum(
+        2 * length * kind.count * kind.heads * (kind.head_dim + kind.value_dim) for kind in model.layers
+    )
     core = tokens * scores
     layers = step / 3 - 2 * tokens * model.embedding_parameters
     repeated = choose(

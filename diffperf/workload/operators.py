@@ -1,9 +1,11 @@
-"""Operators: units of work that one kernel does on one device, in tables that one evaluation of a kernel covers.
+"""Operators: units of work that one kernel does on one device, in tables that one evaluation of a kernel
+covers.
 
-A table says what its operators have to do (matrix products, bytes to stream, attention cores). An `Operators` record adds their
-names, how often each runs, and which part of the time they belong to. How long they take is `diffperf.estimate.kernels`'
-business. The last axis of every array in a table runs over its operators; a leading axis, where there is one, runs over the
-kinds of layers that ask for the same operators. All dimensions are those that remain on one device after parallelism.
+A table says what its operators have to do (matrix products, bytes to stream, attention cores). An
+`Operators` record adds their names, how often each runs, and which part of the time they belong to. How
+long they take is `diffperf.estimate.kernels`' business. The last axis of every array in a table runs over
+its operators; a leading axis, where there is one, runs over the kinds of layers that ask for the same
+operators. All dimensions are those that remain on one device after parallelism.
 """
 
 import functools
@@ -61,7 +63,9 @@ class Gemms(eqx.Module):
 
 
 class Streams(eqx.Module):
-    """Kernels that stream through device memory and compute little: element-wise kernels, norms, losses, optimizer updates."""
+    """Kernels that stream through device memory and compute little: element-wise kernels, norms, losses,
+    optimizer updates.
+    """
 
     bytes: Float[Array, "*kinds operators"]
     names: tuple[str, ...] = eqx.field(static=True, default=())
@@ -77,16 +81,19 @@ class Streams(eqx.Module):
 
 
 class AttentionCore(eqx.Module):
-    """softmax(Q·Kᵀ)·V for `sequences` sequences: `queries` new tokens attend to a context that ends with them.
+    """softmax(Q·Kᵀ)·V for `sequences` sequences: `queries` new tokens attend to a context that ends with
+    them.
 
     - `causal`: weight of the causal mask; without the mask every query sees the whole context.
     - `window`: the latest tokens that a query sees at most (sliding window); `NO_WINDOW` for all of them.
-    - `head_dim`: dimensions of a query and a key; `value_dim`: of a value and an output, as many unless given.
-    - `latent`: weight of values that are part of the keys, read once. Multi-head latent attention (DeepSeek-V2, arXiv
-      2405.04434 §2.1) decodes so: one KV head whose keys are the latent and the rotary part (512 + 64 dimensions), whose
-      values are the latent (512).
+    - `head_dim`: dimensions of a query and a key; `value_dim`: of a value and an output, as many unless
+      given.
+    - `latent`: weight of values that are part of the keys, read once. Multi-head latent attention
+      (DeepSeek-V2, arXiv 2405.04434 §2.1) decodes so: one KV head whose keys are the latent and the rotary
+      part (512 + 64 dimensions), whose values are the latent (512).
     - `backward`: 1 for the backward pass, 0 for the forward pass.
-    - `launches`: kernels that a pass takes: a ring of context-parallel ranks launches one for every block of keys and values.
+    - `launches`: kernels that a pass takes: a ring of context-parallel ranks launches one for every block
+      of keys and values.
     """
 
     sequences: Scalar
@@ -160,11 +167,15 @@ class AttentionCore(eqx.Module):
     @functools.cached_property
     def kv_elements(self) -> Scalar:
         """Elements of those keys and values that at least one query sees."""
-        return self.sequences * self.kv_heads * self.span * (self.head_dim + (1 - self.latent) * self.values_dim)
+        return (
+            self.sequences * self.kv_heads * self.span * (self.head_dim + (1 - self.latent) * self.values_dim)
+        )
 
     @property
     def products(self) -> Gemms:
-        """The two batched products of standard attention's forward pass, one problem for each sequence and head."""
+        """The two batched products of standard attention's forward pass, one problem for each sequence and
+        head.
+        """
         batch = self.sequences * self.heads
         return Gemms.table(
             {
@@ -174,10 +185,12 @@ class AttentionCore(eqx.Module):
         )
 
     def softmax(self, element: Scalar, dropout: Scalar, *, backward: bool) -> Streams:
-        """The kernels between the products of standard attention, which stream the scores, in one of its passes.
+        """The kernels between the products of standard attention, which stream the scores, in one of its
+        passes.
 
-        The fused scale-mask-softmax kernel reads and writes the scores (backward it reads gradients as well); dropout on its
-        output, by weight, reads and writes them with a one-byte mask. `element` is the width of an activation in bytes.
+        The fused scale-mask-softmax kernel reads and writes the scores (backward it reads gradients as
+        well); dropout on its output, by weight, reads and writes them with a one-byte mask. `element` is
+        the width of an activation in bytes.
         """
         suffix = ", backward" if backward else ""
         passes = 3.0 if backward else 2.0
@@ -193,13 +206,16 @@ class Operators(eqx.Module):
     """Operators of one table that belong to the same part of the time: what they do, how often, for whom.
 
     - `table`: what they have to do.
-    - `runs`: how often each runs for one of what `per` says: "layer" for one pass through an average layer of the model,
-      "micro-batch" for one micro-batch (in inference one pass), "step" for one training step. Less than one for a kind of layer that
-      is a share of all layers, or for a choice that has a weight.
+    - `runs`: how often each runs for one of what `per` says: "layer" for one pass through an average layer
+      of the model, "micro-batch" for one micro-batch (in inference one pass), "step" for one training
+      step. Less than one for a kind of layer that is a share of all layers, or for a choice that has a
+      weight.
     - `recomputed`: how often the backward pass repeats each, likewise.
-    - `kernel`: the kind of kernel that does the work, a name from `diffperf.estimate.kernels.evaluation.KERNELS`.
+    - `kernel`: the kind of kernel that does the work, a name from
+      `diffperf.estimate.kernels.evaluation.KERNELS`.
     - `part`: the part of the time that it counts as: a field of the phase's breakdown.
-    - `direction`: "forward", "backward", or "weights" for gradients of weights, which no other pipeline stage waits for.
+    - `direction`: "forward", "backward", or "weights" for gradients of weights, which no other pipeline
+      stage waits for.
     - `layers`: the kinds of layers that the leading axis runs over; empty outside layers.
     """
 
@@ -225,7 +241,9 @@ def operators_of(
     kernel: str = "",
     names: tuple[str, ...] = (),
 ) -> Operators:
-    """The operators of a table, each running `runs` times. The kind of kernel follows from the kind of table."""
+    """The operators of a table, each running `runs` times. The kind of kernel follows from the kind of
+    table.
+    """
     names = names or getattr(table, "names", ())
     shape = (len(names),)
     return Operators(

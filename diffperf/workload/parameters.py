@@ -1,4 +1,6 @@
-"""The parameters that one device holds, and how they are shared between the ranks that would hold the same."""
+"""The parameters that one device holds, and how they are shared between the ranks that would hold the
+same.
+"""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -36,8 +38,8 @@ def parameters_of_layers(
 ) -> StageParameters:
     """Parameters of some average layers, input embeddings and vocabulary projections on one device.
 
-    Modules of multi-token prediction lie beside the vocabulary projection: each is a projection and a layer of the last kind
-    (DeepSeek-V3, arXiv 2412.19437 §2.2), and shares the embeddings.
+    Modules of multi-token prediction lie beside the vocabulary projection: each is a projection and a
+    layer of the last kind (DeepSeek-V3, arXiv 2412.19437 §2.2), and shares the embeddings.
     """
     share = layers / model.depth
     dense = share * sum(kind.count * kind.dense_parameters(model.hidden) for kind in model.layers)
@@ -54,9 +56,11 @@ def parameters_of_layers(
 
 
 def stage_parameters(model: Model, strategy: Strategy, relax: Relaxation) -> StageParameters:
-    """Parameters on one device of the fullest stage: its layers, and the embeddings where the pipeline begins or ends.
+    """Parameters on one device of the fullest stage: its layers, and the embeddings where the pipeline begins
+    or ends.
 
-    With one stage a tied embedding is stored once; with more, the first and the last stage hold a copy each.
+    With one stage a tied embedding is stored once; with more, the first and the last stage hold a copy
+    each.
     """
     alone = one_stage(strategy, relax)
     return parameters_of_layers(
@@ -69,7 +73,9 @@ def stage_parameters(model: Model, strategy: Strategy, relax: Relaxation) -> Sta
 
 
 def zero_ranks(strategy: Strategy, replicas: Scalar, relax: Relaxation) -> Scalar:
-    """How many of the ranks that hold the same parameters share them: all, or as many as hybrid sharding says."""
+    """How many of the ranks that hold the same parameters share them: all, or as many as hybrid sharding
+    says.
+    """
     within_group = relax.minimum(strategy.zero_ranks, replicas)
     return larger(jnp.where(strategy.zero_ranks > 0, within_group, replicas), 1.0)
 

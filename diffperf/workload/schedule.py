@@ -1,7 +1,7 @@
 """Pipeline schedules: how long stages stand idle, how many micro-batches they hold, and how many layers.
 
-Every formula of idle time and micro-batches is that of an event-by-event run of the schedule in which stages are alike and
-transfers take no time of their own.
+Every formula of idle time and micro-batches is that of an event-by-event run of the schedule in which
+stages are alike and transfers take no time of their own.
 """
 
 import equinox as eqx
@@ -28,16 +28,19 @@ class StagePass(eqx.Module):
 def bubble(stage: StagePass, strategy: Strategy, relax: Relaxation) -> Scalar:
     """Seconds of a step in which the last stage, which works on all micro-batches, has nothing to do.
 
-    With p stages, m micro-batches, forward time F, time B of the whole backward pass, time W of its weight gradients, and
-    H = p/2 − 1:
+    With p stages, m micro-batches, forward time F, time B of the whole backward pass, time W of its weight
+    gradients, and H = p/2 − 1:
 
-    - GPipe (arXiv 1811.06965) and 1F1B (arXiv 2104.04473 §2.2): (p − 1)(F + B), over v where the stages interleave v chunks.
-    - Zero-bubble H1 (arXiv 2401.10241 §2.1): stage i starts its weight gradients i micro-batches late, and fills the drain with
-      what is left of them: (p − 1)(F + B − W) − (min(m, p) − 1)·min(W, F, B − W). With m ≥ p and the least W that is
-      (p − 1)(F + B − 2W), as in its Table 2. Less than p micro-batches may idle less where B − W is less than both W and F.
-    - DualPipe (arXiv 2412.19437 §3.2.1; orders of github.com/deepseek-ai/DualPipe): micro-batches from both ends, at least 2p,
-      where a pass forward and one backward that overlap take F + B: H·(2F + max(B − 2W, 0)) + max(H·(B − W) − (H + 1)·F, 0).
-      Where B − W = F that is H·(F + 2B − 3W), as in its Table 2.
+    - GPipe (arXiv 1811.06965) and 1F1B (arXiv 2104.04473 §2.2): (p − 1)(F + B), over v where the stages
+      interleave v chunks.
+    - Zero-bubble H1 (arXiv 2401.10241 §2.1): stage i starts its weight gradients i micro-batches late, and
+      fills the drain with what is left of them: (p − 1)(F + B − W) − (min(m, p) − 1)·min(W, F, B − W).
+      With m ≥ p and the least W that is (p − 1)(F + B − 2W), as in its Table 2. Less than p micro-batches
+      may idle less where B − W is less than both W and F.
+    - DualPipe (arXiv 2412.19437 §3.2.1; orders of github.com/deepseek-ai/DualPipe): micro-batches from
+      both ends, at least 2p, where a pass forward and one backward that overlap take F + B: H·(2F + max(B
+      − 2W, 0)) + max(H·(B − W) − (H + 1)·F, 0). Where B − W = F that is H·(F + 2B − 3W), as in its Table
+      2.
     """
     others, weights = strategy.pp - 1, stage.weight_gradients
     inputs = relax.excess(stage.backward, weights)  # s of input gradients and recomputation
@@ -61,12 +64,13 @@ def bubble(stage: StagePass, strategy: Strategy, relax: Relaxation) -> Scalar:
 
 
 def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 0.0) -> Scalar:
-    """Micro-batches whose activations a stage holds, in units of all its layers; `position` is 0 for the first stage, 1 for the
-    last. Never more than there are.
+    """Micro-batches whose activations a stage holds, in units of all its layers; `position` is 0 for the
+    first stage, 1 for the last. Never more than there are.
 
-    GPipe holds all. 1F1B holds one per stage from its own to the last; interleaving adds (p − 1)/v to the first (arXiv 2205.05198
-    §4.2.3; 2104.04473 §2.2). Zero-bubble H1 holds p on every stage, those that wait for their weight gradients included
-    (arXiv 2401.10241 §2.1), and DualPipe p + 1, some of them with its other half's layers (arXiv 2412.19437, Table 2).
+    GPipe holds all. 1F1B holds one per stage from its own to the last; interleaving adds (p − 1)/v to the
+    first (arXiv 2205.05198 §4.2.3; 2104.04473 §2.2). Zero-bubble H1 holds p on every stage, those that
+    wait for their weight gradients included (arXiv 2401.10241 §2.1), and DualPipe p + 1, some of them with
+    its other half's layers (arXiv 2412.19437, Table 2).
     """
     after = (strategy.pp - 1) * (1 - position)
     chunks = relax.minimum(strategy.virtual_stages - 1, 1.0)
@@ -87,11 +91,13 @@ def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 
 
 
 def stage_layers(model: Model, strategy: Strategy, relax: Relaxation) -> tuple[Scalar, Scalar]:
-    """Layers of the fullest pipeline stage and of the last stage, which has the vocabulary projection to compute as well.
+    """Layers of the fullest pipeline stage and of the last stage, which has the vocabulary projection to
+    compute as well.
 
-    All stages hold the same whole number of layers in each chunk, at least the fullest one does. With a balanced head the last
-    stage holds fewer layers, so that all stages compute as much, or no layer where the projection alone is more: layers and
-    projection count by the size of their matrices (the partition of github.com/huggingface/nanotron).
+    All stages hold the same whole number of layers in each chunk, at least the fullest one does. With a
+    balanced head the last stage holds fewer layers, so that all stages compute as much, or no layer where
+    the projection alone is more: layers and projection count by the size of their matrices (the partition
+    of github.com/huggingface/nanotron).
     """
     depth, chunks = model.depth, strategy.virtual_stages
 
@@ -110,5 +116,7 @@ def stage_layers(model: Model, strategy: Strategy, relax: Relaxation) -> tuple[S
 
 
 def device_stages(strategy: Strategy) -> Scalar:
-    """Stages whose layers a device holds: two with DualPipe, one from either end of the pipeline, else one."""
+    """Stages whose layers a device holds: two with DualPipe, one from either end of the pipeline, else
+    one.
+    """
     return 1 + strategy.schedule.dualpipe

@@ -1,4 +1,6 @@
-"""What devices send each other in a training step, byte by byte, and where their groups lie, by counting devices."""
+"""What devices send each other in a training step, byte by byte, and where their groups lie, by counting
+devices.
+"""
 
 import itertools
 
@@ -60,7 +62,9 @@ def test_neighbours_send_over_the_tier_that_connects_them(gpt, system, order, na
 
 
 def test_a_tied_embedding_lies_on_the_first_and_the_last_stage(gpt, system):
-    """Stages next to each other in a node share it there, stages in different nodes across them: one all-reduce in fp32."""
+    """Stages next to each other in a node share it there, stages in different nodes across them: one
+    all-reduce in fp32.
+    """
     bytes_ = 51200 * 12288 / 2 * 4
     inside = told(gpt, system, tp=2, pp=4, dp=8, order="tp-pp-cp-dp", global_batch=8).embedding
     np.testing.assert_allclose(inside.sent, [bytes_, 0], rtol=1e-9)
@@ -73,7 +77,9 @@ def test_a_tied_embedding_lies_on_the_first_and_the_last_stage(gpt, system):
 
 @pytest.mark.parametrize(("stage", "volumes"), [("0", 2), ("1", 2), ("2", 2), ("3", 3)])
 def test_communication_of_zero(system, stage, volumes):
-    """2Ψ, 2Ψ, 2Ψ and 3Ψ of (N − 1)/N each (arXiv 1910.02054 §7), with gradients and weights of 2 bytes and one micro-batch."""
+    """2Ψ, 2Ψ, 2Ψ and 3Ψ of (N − 1)/N each (arXiv 1910.02054 §7), with gradients and weights of 2 bytes and
+    one micro-batch.
+    """
     model, n = dp.load_model("gpt-7.5b"), 64
     table = {"dp": n, "global_batch": n, "gradient_precision": "bf16", "zero": stage}
     parameters = float(stage_parameters(model, dp.load_strategy(table), Exact()).total)
@@ -87,7 +93,9 @@ def test_communication_of_zero(system, stage, volumes):
     ("stage", "gradients", "weights"), [("0", 2, 0), ("1", 1, 1), ("2", 4, 1), ("3", 4, 2 * 4)]
 )
 def test_accumulation_repeats_what_is_sharded(llama, system, stage, gradients, weights):
-    """Of four micro-batches: ZeRO-2 scatters the gradients of each, ZeRO-3 gathers the weights for both passes of each."""
+    """Of four micro-batches: ZeRO-2 scatters the gradients of each, ZeRO-3 gathers the weights for both
+    passes of each.
+    """
     n = 64
     table = {"dp": n, "global_batch": 4 * n, "zero": stage}
     part = float(stage_parameters(llama, dp.load_strategy(table), Exact()).total) * (n - 1) / n
@@ -97,7 +105,9 @@ def test_accumulation_repeats_what_is_sharded(llama, system, stage, gradients, w
 
 
 def test_hybrid_sharding_by_hand(llama, system):
-    """Nodes of 8 that share everything inside: weights twice and gradients once in the node, an 8th of the gradients between."""
+    """Nodes of 8 that share everything inside: weights twice and gradients once in the node, an 8th of the
+    gradients between.
+    """
     table = {"dp": 64, "global_batch": 64, "zero": "3", "zero_ranks": 8}
     parameters = float(stage_parameters(llama, dp.load_strategy(table), Exact()).total)
     found = told(llama, system, **table)
@@ -132,7 +142,9 @@ def test_experts_are_reduced_among_their_own_replicas(system):
 
 @pytest.mark.parametrize(("recompute", "passes"), [("none", 2), ("selective", 2), ("full", 3)])
 def test_tensor_parallelism_by_hand(gpt, system, recompute, passes):
-    """Two all-reduces a pass of s·b·h at 2 bytes; full recomputation runs the forward ones again (arXiv 2205.05198 §4.2.2)."""
+    """Two all-reduces a pass of s·b·h at 2 bytes; full recomputation runs the forward ones again (arXiv
+    2205.05198 §4.2.2).
+    """
     found = told(gpt, system, tp=8, micro_batch=2, global_batch=2, recompute=recompute)
     assert sent(found.tensor) == pytest.approx(passes * 2 * 2 * 7 / 8 * 2 * 2048 * 12288 * 2, rel=1e-9)
 
@@ -144,7 +156,9 @@ def test_stages_send_their_share_of_the_residual_stream(gpt, system):
 
 @pytest.mark.parametrize(("recompute", "passes"), [("none", 3), ("full", 4)])
 def test_the_ring_by_hand(system, recompute, passes):
-    """Llama-2 70B, 8 KV heads of 128 over tp 4: keys and values past cp − 1 others, back with their gradients."""
+    """Llama-2 70B, 8 KV heads of 128 over tp 4: keys and values past cp − 1 others, back with their
+    gradients.
+    """
     model, cp, s = dp.load_model("llama-2-70b"), 4, 8192
     found = told(
         model, system, tp=4, cp=cp, sequence_length=s, micro_batch=2, global_batch=2, recompute=recompute
@@ -154,7 +168,9 @@ def test_the_ring_by_hand(system, recompute, passes):
 
 
 def test_all_to_all_context_parallelism_by_hand(system):
-    """Queries, keys, values before attention and outputs after it, to (cp − 1)/cp elsewhere, both passes (arXiv 2309.14509)."""
+    """Queries, keys, values before attention and outputs after it, to (cp − 1)/cp elsewhere, both passes
+    (arXiv 2309.14509).
+    """
     model, cp, s = dp.load_model("llama-2-70b"), 2, 8192
     found = told(model, system, tp=4, cp=cp, sequence_length=s, context_parallel="all_to_all")
     elements = (s / cp) * (64 + 8 + 8 + 64) / 4 * 128
@@ -162,14 +178,18 @@ def test_all_to_all_context_parallelism_by_hand(system):
 
 
 def test_latent_attention_passes_keys_and_values_of_all_heads(system):
-    """DeepSeek-V3: 128 heads of 192 and 128 (arXiv 2405.04434 §2.1: the latent is projected before attention in training)."""
+    """DeepSeek-V3: 128 heads of 192 and 128 (arXiv 2405.04434 §2.1: the latent is projected before attention
+    in training).
+    """
     found = told(dp.load_model("deepseek-v3"), system, cp=4, sequence_length=4096)
     assert sent(found.context) == pytest.approx(3 * 3 * 1024 * 128 * (192 + 128) * 2, rel=1e-9)
 
 
 @pytest.mark.parametrize(("tp", "ep", "expert_tp"), [(1, 64, 0), (4, 16, 1), (4, 8, 2), (8, 8, 0)])
 def test_tokens_to_experts_and_back_by_hand(system, tp, ep, expert_tp):
-    """DeepSeek-V3: 8 experts a token, there and back, both passes, in 58 of 61 layers; tensor-parallel ranks of experts gather."""
+    """DeepSeek-V3: 8 experts a token, there and back, both passes, in 58 of 61 layers; tensor-parallel ranks
+    of experts gather.
+    """
     model, ways = dp.load_model("deepseek-v3"), expert_tp or tp
     found = told(
         model,

@@ -1,6 +1,7 @@
 """Change the unit of one dimension in every input, and every output must change by its own declared unit.
 
-Catches bytes divided by a FLOP rate, latencies added to bandwidths and smoothing with an absolute temperature.
+Catches bytes divided by a FLOP rate, latencies added to bandwidths and smoothing with an absolute
+temperature.
 """
 
 import jax
@@ -67,8 +68,8 @@ def test_a_wrong_dimension_is_found(gpt, system, strategy):
 def test_bytes(llama, system, strategy, phase, relax, monkeypatch):
     """The sizes of elements are the constants that have bytes in them, and change with the unit.
 
-    Others exist only in dropout masks (1 byte) and the fp32 loss (24 and 4 bytes a logit), which a model without dropout and
-    without vocabulary does not have.
+    Others exist only in dropout masks (1 byte) and the fp32 loss (24 and 4 bytes a logit), which a model
+    without dropout and without vocabulary does not have.
     """
     model = replace(llama, {"vocabulary": 0.0})
     before = jax.jit(dp.PHASES[phase])(model, system, strategy, relax)
@@ -81,9 +82,11 @@ def test_bytes(llama, system, strategy, phase, relax, monkeypatch):
 
 
 def test_flops(llama, system, strategy):
-    """A GEMM has 2·m·n·k FLOP whatever the unit, so rescaled rates mean other hardware: only what computes may tell.
+    """A GEMM has 2·m·n·k FLOP whatever the unit, so rescaled rates mean other hardware: only what computes
+    may tell.
 
-    With everything but arithmetic free, times and energies of arithmetic scale as FLOP / (FLOP/s) and FLOP · J/FLOP.
+    With everything but arithmetic free, times and energies of arithmetic scale as FLOP / (FLOP/s) and FLOP
+    · J/FLOP.
     """
     free = {
         "stack.kernel_overhead": 1e-30,

@@ -17,9 +17,11 @@ ENDS = 0.1  # share of the designs in which a number is the lowest it may be, wh
 
 
 def _designs(module, rng, count, choices):
-    """Random numbers in their documented ranges and, if asked, random definite choices: {path: (designs, ...)}.
+    """Random numbers in their documented ranges and, if asked, random definite choices: {path: (designs,
+    ...)}.
 
-    The first two designs have all numbers at the lowest end of their ranges, and at the highest, with the module's own choices.
+    The first two designs have all numbers at the lowest end of their ranges, and at the highest, with the
+    module's own choices.
     """
     paths, _ = leaves(module)
     columns = dict(zip(paths, draw(module, rng, count).T, strict=True))
@@ -37,8 +39,9 @@ def _designs(module, rng, count, choices):
     return columns
 
 
-# Traced choices take long to compile; the exact formulas of other alternatives are the smooth ones with sharper corners. Models are
-# drawn as well where they have latent attention and experts, dense layers and modules that predict further tokens.
+# Traced choices take long to compile; the exact formulas of other alternatives are the smooth ones with
+# sharper corners. Models are drawn as well where they have latent attention and experts, dense layers and
+# modules that predict further tokens.
 CASES = [
     ("training", "gpt3-175b", Exact, 100_000),
     ("generate", "llama-2-7b", Exact, 100_000),
@@ -61,7 +64,8 @@ def test_random_designs_are_finite(system, strategy, phase, name, relaxation, co
     def total(design):
         inputs = [replace(modules[part], design[part]) if part in design else modules[part] for part in PARTS]
         report = dp.PHASES[phase](*inputs, Smooth(design["sharpness"]) if smooth else Exact())
-        # What is not finite in any of them is not finite in their sum. A step of years has slopes beyond float32, its log has not.
+        # What is not finite in any of them is not finite in their sum. A step of years has slopes beyond
+        # float32, its log has not.
         return jnp.log(report.time + report.memory.peak + report.energy.total + report.cost.run), report
 
     def finite(design):

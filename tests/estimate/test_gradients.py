@@ -1,4 +1,6 @@
-"""Gradients with respect to every number of a system and a strategy against finite differences, in float64 and smooth mode."""
+"""Gradients with respect to every number of a system and a strategy against finite differences, in float64
+and smooth mode.
+"""
 
 import equinox as eqx
 import jax
@@ -13,7 +15,8 @@ from diffperf.relax import Smooth
 from diffperf.workload.strategy import Strategy
 
 SHARPNESS = 20.0
-# Rounding wants long steps, the bends of a staircase short ones: whichever serves a derivative best judges it.
+# Rounding wants long steps, the bends of a staircase short ones: whichever serves a derivative best judges
+# it.
 STEPS = np.logspace(-2, -9, 15)
 TOLERANCE = 1e-5  # of the derivative
 ROUNDING = 1e-9  # of the output: what differences cannot resolve
@@ -97,7 +100,9 @@ def _differences(outputs):
 
 
 def _disagreements(derivatives, differences, values, paths):
-    """Of derivatives (outputs, inputs) with the differences that suit them best, beyond tolerance: readable lines."""
+    """Of derivatives (outputs, inputs) with the differences that suit them best, beyond tolerance: readable
+    lines.
+    """
     error = np.abs(differences - derivatives.T) - ROUNDING * np.abs(values)
     wrong = np.min(error, axis=0) > TOLERANCE * np.abs(derivatives.T)
     ours, theirs = derivatives / values[:, None], differences / values
@@ -112,7 +117,8 @@ def test_gradients_agree_with_differences(problem):
     rng = np.random.default_rng(0)
     chosen = [leaves(inputs)[0].index(path) for path in paths]
     if "strategy.tp" in paths:
-        # Whole degrees lie on the bends of staircases, which have no second derivative; far from here, steps are many stairs long.
+        # Whole degrees lie on the bends of staircases, which have no second derivative; far from here, steps
+        # are many stairs long.
         points = [
             *draw(inputs, rng, 2, shrink=0.95)[:, chosen],
             *draw(inputs, rng, 2, shrink=0.85)[:, chosen],

@@ -1,4 +1,6 @@
-"""Inference: the closed form over a growing context against the sum over its passes, and what a pass must at least take."""
+"""Inference: the closed form over a growing context against the sum over its passes, and what a pass must at
+least take.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +18,9 @@ prefill, decode = jax.jit(dp.prefill), jax.jit(dp.decode)
     ("prompt", "output", "batch"), [(200, 200, 1), (2000, 500, 16), (128, 2048, 64), (50, 2, 1), (50, 1, 1)]
 )
 def test_generation_is_the_sum_of_its_passes(llama, system, prompt, output, batch):
-    """The prefill gives the first token; each other token attends to the prompt and every output before it, itself included."""
+    """The prefill gives the first token; each other token attends to the prompt and every output before it,
+    itself included.
+    """
     strategy = dp.load_strategy({"sequence_length": prompt, "output_length": output, "global_batch": batch})
     system = replace(system, {"n_devices": 1})
     report = generate(llama, system, strategy, Exact())
@@ -37,7 +41,9 @@ def test_generation_is_the_sum_of_its_passes(llama, system, prompt, output, batc
 
 
 def test_decode_at_batch_one_streams_the_weights(llama, system):
-    """At batch 1 every weight but the input embedding is read once a token: the floor that no kernel beats."""
+    """At batch 1 every weight but the input embedding is read once a token: the floor that no kernel
+    beats.
+    """
     strategy = dp.load_strategy({"sequence_length": 10, "output_length": 2})
     memory = system.accelerator.device_memory
     weights = 2 * float(llama.parameters - llama.embedding_parameters)

@@ -1,4 +1,6 @@
-"""What must hold for all hardware: better parts are never slower, more silicon is never cheaper, sharper is closer to exact."""
+"""What must hold for all hardware: better parts are never slower, more silicon is never cheaper, sharper is
+closer to exact.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""Bubbles and micro-batches in flight against an event-by-event run of every schedule, in the order its authors give."""
+"""Bubbles and micro-batches in flight against an event-by-event run of every schedule, in the order its
+authors give.
+"""
 
 import itertools
 from collections import Counter
@@ -12,9 +14,9 @@ from diffperf.quantity import real
 from diffperf.relax import Exact, Smooth
 from diffperf.workload.schedule import StagePass, bubble, in_flight
 
-# A part of the work on one device: (kind, micro-batch, chunk), chunks counted along a micro-batch's way through the device. "F" is
-# a forward pass, "B" a whole backward pass, "I" its input gradients alone (with recomputation), "W" its weight gradients. Parts of
-# one unit run together and end together.
+# A part of the work on one device: (kind, micro-batch, chunk), chunks counted along a micro-batch's way
+# through the device. "F" is a forward pass, "B" a whole backward pass, "I" its input gradients alone (with
+# recomputation), "W" its weight gradients. Parts of one unit run together and end together.
 Part = tuple[str, int, int]
 Unit = tuple[Part, ...]
 
@@ -44,7 +46,9 @@ def gpipe(stage: int, stages: int, micro_batches: int) -> list[Unit]:
 
 
 def zero_bubble(stage: int, stages: int, micro_batches: int) -> list[Unit]:
-    """ZB-H1 (arXiv 2401.10241 §2.1): 1F1B, and stage i does a weight gradient after every backward pass from its i-th on."""
+    """ZB-H1 (arXiv 2401.10241 §2.1): 1F1B, and stage i does a weight gradient after every backward pass from
+    its i-th on.
+    """
     order, waiting = [], []
     for (part,) in one_forward_one_backward(stage, stages, micro_batches):
         if part[0] == "F":
@@ -61,8 +65,8 @@ def zero_bubble(stage: int, stages: int, micro_batches: int) -> list[Unit]:
 def dualpipe(stage: int, stages: int, micro_batches: int) -> list[Unit]:
     """In the eight steps of github.com/deepseek-ai/DualPipe (Figure 5 of arXiv 2412.19437).
 
-    A chunk is one end's micro-batches: those of the first stage's end for 0, of the last's for 1. Of a device in the first half,
-    near micro-batches come from the first end.
+    A chunk is one end's micro-batches: those of the first stage's end for 0, of the last's for 1. Of a
+    device in the first half, near micro-batches come from the first end.
     """
     half, rank = stages // 2, min(stage, stages - 1 - stage)
     near, far = (0, 1) if stage < half else (1, 0)
@@ -130,7 +134,9 @@ def _next_to(
 
 
 class Run:
-    """What an event-by-event run of a schedule finds; `forward`, `inputs` and `weights` are seconds of all of a stage's chunks."""
+    """What an event-by-event run of a schedule finds; `forward`, `inputs` and `weights` are seconds of all of
+    a stage's chunks.
+    """
 
     def __init__(self, order, stages, micro_batches, forward, inputs, weights, chunks=1):
         both_ways = order is dualpipe
@@ -140,7 +146,9 @@ class Run:
         self.started, self.finished, free = {}, {}, [0.0] * stages
 
         def ready(stage, part):
-            """What must be finished before a part may start, as (stage, kind, micro-batch, chunk) under any of some kinds."""
+            """What must be finished before a part may start, as (stage, kind, micro-batch, chunk) under any
+            of some kinds.
+            """
             kind, micro_batch, chunk = part
             if kind == "W":
                 return [(stage, "I", micro_batch, chunk)]
@@ -227,8 +235,8 @@ def test_smooth_bubbles_are_near(schedule):
 def test_the_simulation_knows_the_textbook():
     """(m + p − 1)·(F + B) for 1F1B, m·(F + B) + (p − 1)/v·(F + B) interleaved; a stage alone has no bubble.
 
-    Of equal passes, ZB-H1 leaves a third of 1F1B's bubble (arXiv 2401.10241 §2.1: F + B − 2W of F + B), DualPipe F + 2B − 3W for
-    each of p/2 − 1 (arXiv 2412.19437, Table 2).
+    Of equal passes, ZB-H1 leaves a third of 1F1B's bubble (arXiv 2401.10241 §2.1: F + B − 2W of F + B),
+    DualPipe F + 2B − 3W for each of p/2 − 1 (arXiv 2412.19437, Table 2).
     """
     assert Run(one_forward_one_backward, 4, 8, 1.0, 1.5, 0.5).time == (8 + 3) * 3
     assert Run(gpipe, 4, 8, 1.0, 1.5, 0.5).time == (8 + 3) * 3
@@ -284,7 +292,9 @@ def test_bubble_of_a_step(gpt, schedule, stages, micro_batches, chunks):
 
 
 def test_split_backward_passes_of_a_step(gpt):
-    """Of GPT-3's layers weight gradients are a third of the matrix products: what the schedules leave of 1F1B's bubble."""
+    """Of GPT-3's layers weight gradients are a third of the matrix products: what the schedules leave of
+    1F1B's bubble.
+    """
     table = {"tp": 8, "pp": 8, "global_batch": 32}
     found = {name: _step(gpt, table | {"schedule": name}) for name in ("1f1b", "zero_bubble", "dualpipe")}
     weights = float(found["1f1b"][2]["breakdown.matmul"]) / 32 / 3

@@ -43,7 +43,9 @@ def test_megatrons_fusions_are_the_measure(system):
 
 
 def test_unfused_layers_slow_a_pass_down(llama, system):
-    """Six element-wise kernels a layer: as many again cost that many overheads more, and twice the bytes their streaming."""
+    """Six element-wise kernels a layer: as many again cost that many overheads more, and twice the bytes
+    their streaming.
+    """
     strategy = dp.load_strategy({"global_batch": 1, "sequence_length": 128})
 
     def elementwise(**stack):
@@ -94,7 +96,9 @@ def test_measured_runs_reduce_gradients_as_their_stack_does(tmp_path, framework,
 
 
 def stalled(gpt, system, devices: int, seconds: float, **table):
-    """The step of GPT-3 in two stages of two tensor-parallel ranks, where each rank stalls a layer for so long."""
+    """The step of GPT-3 in two stages of two tensor-parallel ranks, where each rank stalls a layer for so
+    long.
+    """
     strategy = dp.load_strategy({"tp": 2, "pp": 2, "global_batch": 4 * devices, **table}, n_devices=devices)
     return strategy, training(
         gpt, replace(system, {"stack.rank_stall": seconds, "n_devices": devices}), strategy
@@ -102,8 +106,8 @@ def stalled(gpt, system, devices: int, seconds: float, **table):
 
 
 def test_ranks_stall_layers_where_the_pipeline_leaves_the_node(gpt, system):
-    """A stall longer than all else is all that a layer takes, once a pass and rank: 16 micro-batches through 48 layers, and a
-    bubble of one more. In a node of eight devices there is none."""
+    """A stall longer than all else is all that a layer takes, once a pass and rank: 16 micro-batches through
+    48 layers, and a bubble of one more. In a node of eight devices there is none."""
     strategy, beyond = stalled(gpt, system, 16, 1e2)
     assert float(strategy.micro_batches) == 16
     assert float(beyond.time) == pytest.approx((16 + 1) * 48 * 2 * 2 * 1e2, rel=1e-3)
@@ -112,7 +116,9 @@ def test_ranks_stall_layers_where_the_pipeline_leaves_the_node(gpt, system):
 
 
 def test_a_lighter_last_stage_does_not_shorten_a_pipeline_of_stalls(gpt, system):
-    """The last stage gives a layer to the first, for its vocabulary projection of a third of one: 49 layers stall where 48 did."""
+    """The last stage gives a layer to the first, for its vocabulary projection of a third of one: 49 layers
+    stall where 48 did.
+    """
     even, balanced = (
         float(stalled(gpt, system, 16, 1e2, balanced_head=balanced)[1].time) for balanced in (False, True)
     )
@@ -120,7 +126,9 @@ def test_a_lighter_last_stage_does_not_shorten_a_pipeline_of_stalls(gpt, system)
 
 
 def test_layers_with_experts_wait_for_the_routing(system):
-    """Once a forward pass of every one of Mixtral's 32 layers and of each micro-batch, unless experts have a capacity."""
+    """Once a forward pass of every one of Mixtral's 32 layers and of each micro-batch, unless experts have a
+    capacity.
+    """
     model = dp.load_model("mixtral-8x7b")
 
     def time(model, **table) -> float:
@@ -137,7 +145,9 @@ def test_layers_with_experts_wait_for_the_routing(system):
 
 
 def test_hidden_communication_slows_what_hides_it(llama, system):
-    """By a share of the time that overlapping saves: the step lies that far on the way from overlapped to not."""
+    """By a share of the time that overlapping saves: the step lies that far on the way from overlapped to
+    not.
+    """
 
     def step(contention: float, overlap: bool) -> float:
         table = {"zero": "3", "global_batch": 256, "overlap_gradients": overlap, "overlap_weights": overlap}

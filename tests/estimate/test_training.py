@@ -59,13 +59,16 @@ def test_energy_by_hand(gpt, system, strategy, report):
     assert float(report.energy.compute) == pytest.approx(
         executed * float(accelerator.compute_energy), rel=1e-9
     )
-    # Each of 32 micro-batches reads a device's weights, 2 bytes of a 32nd of the layers, at least forward and backward.
+    # Each of 32 micro-batches reads a device's weights, 2 bytes of a 32nd of the layers, at least forward and
+    # backward.
     weights = 2 * 32 * 2 * float(gpt.layer_parameters) / 32
     assert float(report.energy.memory) > 64 * weights * float(accelerator.device_memory.energy)
 
 
 def test_network_energy_of_pure_data_parallelism(llama, system):
-    """A ring all-reduce of Ψ fp32 gradients over n devices sends 2·(n − 1)/n · 4Ψ bytes a device, 8 of 64 in a node."""
+    """A ring all-reduce of Ψ fp32 gradients over n devices sends 2·(n − 1)/n · 4Ψ bytes a device, 8 of 64 in
+    a node.
+    """
     strategy = dp.load_strategy({"dp": 64, "global_batch": 64})
     report = training(llama, system, strategy, Exact())
     gradients = 4 * float(llama.parameters - llama.hidden)  # the final norm is left out
@@ -88,7 +91,9 @@ def test_gradient_reduction_hides_under_the_backward_pass(llama, system):
 
 @pytest.mark.parametrize(("stage", "bytes_"), [("1", 4 + 2), ("2", 4 + 2), ("3", 4 + 2 * 2)])
 def test_zero_moves_weights_and_saves_optimizer_time(llama, system, stage, bytes_):
-    """Reduce-scatter of fp32 gradients and all-gather of 2-byte weights, once or for either pass; else an all-reduce."""
+    """Reduce-scatter of fp32 gradients and all-gather of 2-byte weights, once or for either pass; else an
+    all-reduce.
+    """
     table = {"dp": 64, "global_batch": 64, "overlap_gradients": False, "overlap_weights": False}
     plain, sharded = (
         training(llama, system, dp.load_strategy({**table, "zero": z}), Exact()) for z in ("0", stage)
@@ -100,7 +105,9 @@ def test_zero_moves_weights_and_saves_optimizer_time(llama, system, stage, bytes
 
 
 def test_gathering_hides_under_the_passes(llama, system):
-    """ZeRO-3: what nothing hides is what is longer than both passes; with little to hide under, all of it shows."""
+    """ZeRO-3: what nothing hides is what is longer than both passes; with little to hide under, all of it
+    shows.
+    """
     table = {"dp": 64, "zero": "3"}
     for length in (4096, 64):
         hidden, open_ = (
@@ -120,7 +127,9 @@ def test_gathering_hides_under_the_passes(llama, system):
 
 
 def test_offloading_takes_the_hosts_bandwidth(gpt, system):
-    """Activations there and back hide under the passes; gradients there and weights back for the host's optimizer do not."""
+    """Activations there and back hide under the passes; gradients there and weights back for the host's
+    optimizer do not.
+    """
     table = {"tp": 8, "pp": 8, "global_batch": 64}
     none, states = (
         training(gpt, system, dp.load_strategy(table | {"offload_optimizer": share}), Exact())

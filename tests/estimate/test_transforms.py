@@ -1,4 +1,6 @@
-"""One function under every transform: the same numbers compiled and mapped, and one compilation for whatever changes."""
+"""One function under every transform: the same numbers compiled and mapped, and one compilation for whatever
+changes.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +75,9 @@ def _same(a, b, rtol):
     ],
 )
 def test_compiled_is_eager(request, system, model, name):
-    """Eager, choices are concrete and only those with weight are evaluated; compiled, all are, and weighed."""
+    """Eager, choices are concrete and only those with weight are evaluated; compiled, all are, and
+    weighed.
+    """
     inputs = request.getfixturevalue(model), system, _strategy(**CHOICES[name])
     _same(training(*inputs, Exact()), dp.training_step(*inputs), rtol=1e-12)
 
@@ -137,7 +141,9 @@ def test_whatever_changes_is_traced_once(gpt, llama, system, phase):
 
 
 def test_experts_and_their_choices_are_traced_once(deepseek, system):
-    """ZeRO's stage, schedule, order, context parallelism, experts, schedules of either structure: none compiles again."""
+    """ZeRO's stage, schedule, order, context parallelism, experts, schedules of either structure: none
+    compiles again.
+    """
     traces = []
 
     @jax.jit
@@ -185,6 +191,7 @@ def _narrow_is_wide(phases, model, system, relax, name):
             assert narrow.time.dtype == jnp.float32
             for path, value in outputs(wide).items():
                 found, expected = float(outputs(narrow)[path]), float(value)
-                # What is exposed of a communication is a difference of two times, and good to the digits of the step.
+                # What is exposed of a communication is a difference of two times, and good to the digits of
+                # the step.
                 small = EXPOSED.get(path, 0.0) * float(wide.time) + 1e-12
                 assert found == pytest.approx(expected, rel=1e-4, abs=small), path

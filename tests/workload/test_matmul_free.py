@@ -1,4 +1,6 @@
-"""MatMul-free LM (arXiv 2406.02528): weights, work and memory of a recurrence in place of attention, written out again here."""
+"""MatMul-free LM (arXiv 2406.02528): weights, work and memory of a recurrence in place of attention, written
+out again here.
+"""
 
 import dataclasses
 
@@ -38,7 +40,9 @@ def _hybrid(model):
 
 
 def test_token_mixer_of_4d2_and_channel_mixer_of_8d2(model):
-    """W_f, W_c, W_g and W_o of d×d; three matrices of 8d²/3, whose inner dimension is rounded up to a multiple of 256."""
+    """W_f, W_c, W_g and W_o of d×d; three matrices of 8d²/3, whose inner dimension is rounded up to a
+    multiple of 256.
+    """
     layers = model.layers[0]
     assert float(layers.attention_matrices(model.hidden)) == 4 * D**2
     assert float(layers.mlp_matrices(model.hidden, layers.ffn)) == 3 * D * 256 * -(-(8 * D // 3) // 256)
@@ -49,7 +53,9 @@ def test_token_mixer_of_4d2_and_channel_mixer_of_8d2(model):
 
 @pytest.mark.parametrize("tp", [1, 4])
 def test_bytes_of_the_recurrence_by_tensor(model, tp):
-    """Forward f, c in and h out, then g, h in and o out; backward f, c, h, dh in and df, dc out, then g, h, do in, dg, dh out."""
+    """Forward f, c in and h out, then g, h in and o out; backward f, c, h, dh in and df, dc out, then g, h,
+    do in, dg, dh out.
+    """
     b, s = 3, 1000
     forward, backward = recurrence_kernels(model.layers[0], dp.load_strategy({"tp": tp}), real(b), real(s))
     one, state = b * s * D / tp, b * D / tp
@@ -67,7 +73,9 @@ def test_no_rotary_embedding(model):
 
 @pytest.mark.parametrize("attention", ["flash", "standard"])
 def test_kept_activations_by_tensor(model, attention):
-    """2 bytes each: inputs of two norms, of f, c, g and of the MLP; f, c, g, h, o; gate, up and their product. No scores."""
+    """2 bytes each: inputs of two norms, of f, c, g and of the MLP; f, c, g, h, o; gate, up and their
+    product. No scores.
+    """
     b, s = 2, 512
     strategy = dp.load_strategy({"micro_batch": b, "sequence_length": s, "attention": attention})
     expected = 2 * b * s * (4 * D + 5 * D + 3 * FFN)
@@ -103,7 +111,9 @@ def test_a_generated_token_takes_as_long_after_any_context(model, system):
 
 @pytest.mark.parametrize("attention", ["flash", "standard", {"standard": 0.5, "flash": 0.5}])
 def test_time_of_the_token_mixer(model, attention):
-    """Whatever the attention kernel: eight kernels' bytes (two kernels of each pass) over the reached bandwidth, and overheads."""
+    """Whatever the attention kernel: eight kernels' bytes (two kernels of each pass) over the reached
+    bandwidth, and overheads.
+    """
     system = dp.load_system("dgx-a100", 1, stack="megatron-lm")
     b, s = 8, 1024
     strategy = dp.load_strategy(
@@ -163,7 +173,9 @@ def test_packed_ternary_weights(model, system):
 
 
 def test_published_times_of_training(model):
-    """1.52 and 1.21 s per iteration (arXiv 2406.02528 §4): stacks counted from the published code, not fitted."""
+    """1.52 and 1.21 s per iteration (arXiv 2406.02528 §4): stacks counted from the published code, not
+    fitted.
+    """
     strategy = dp.load_strategy({"global_batch": 28, "micro_batch": 28, "sequence_length": 1024})
     for stack, published in (("unfused", 1.52), ("fused", 1.21)):
         system = dp.load_system("dgx-a100", 1, stack=f"matmulfree-{stack}")

@@ -1,4 +1,6 @@
-"""The memory footprint against Korthikanti et al. (arXiv 2205.05198) and ZeRO (arXiv 1910.02054), written out again here."""
+"""The memory footprint against Korthikanti et al. (arXiv 2205.05198) and ZeRO (arXiv 1910.02054), written out
+again here.
+"""
 
 import numpy as np
 import pytest
@@ -74,7 +76,9 @@ class TestActivationsOfOneLayer:
 
 
 def test_gated_mlp_and_grouped_queries_by_tensor(llama):
-    """Stored, 2 bytes each: inputs of norms, of QKV and of the MLP; Q, K, V and attention output; gate, up and their product."""
+    """Stored, 2 bytes each: inputs of norms, of QKV and of the MLP; Q, K, V and attention output; gate, up
+    and their product.
+    """
     layers = replace(llama.layers[0], {"kv_heads": 8})
     strategy = dp.load_strategy({"micro_batch": 3, "sequence_length": 100, "sequence_parallel": False})
     h, kv, ffn = 4096, 8 * 128, 11008
@@ -102,7 +106,9 @@ def test_micro_batches_in_flight(table, held):
 
 
 def test_activations_of_the_first_stage(gpt, system):
-    """All p micro-batches of the layers of one stage: s·b·h·L/t·(34 + 5as/h)·(1 + (p − 1)/(p·m)) (Equation 5 and §4.2.3)."""
+    """All p micro-batches of the layers of one stage: s·b·h·L/t·(34 + 5as/h)·(1 + (p − 1)/(p·m)) (Equation 5
+    and §4.2.3).
+    """
     t, p, m, s, b = 8, 8, 3, 2048, 1
     strategy = dp.load_strategy(
         {"tp": t, "pp": p, "virtual_stages": m, "global_batch": 64, "micro_batch": b, "attention": "standard"}
@@ -114,7 +120,9 @@ def test_activations_of_the_first_stage(gpt, system):
 
 
 def test_one_stage_holds_the_logits_as_well(gpt, system):
-    """Activations of all layers, scores of the one that computes them again, and, on the same device, logits in 2 and 4 bytes."""
+    """Activations of all layers, scores of the one that computes them again, and, on the same device, logits
+    in 2 and 4 bytes.
+    """
     s, v, t = 2048, 51200, 8
     strategy = dp.load_strategy({"tp": t, "recompute": "selective", "attention": "standard"})
     memory = training_memory(gpt, system, strategy, Exact())
@@ -141,7 +149,8 @@ def test_full_recomputation_works_on_one_layer_at_a_time(gpt, system):
     )
 
 
-# 16Ψ, 4Ψ + 12Ψ/N, 2Ψ + 14Ψ/N, 16Ψ/N with 2-byte weights and gradients and 12-byte optimizer state (arXiv 1910.02054 §5).
+# 16Ψ, 4Ψ + 12Ψ/N, 2Ψ + 14Ψ/N, 16Ψ/N with 2-byte weights and gradients and 12-byte optimizer state (arXiv
+# 1910.02054 §5).
 ZERO = {"0": lambda n: 16.0, "1": lambda n: 4 + 12 / n, "2": lambda n: 2 + 14 / n, "3": lambda n: 16 / n}
 STATES = ("weights", "gradients", "optimizer")
 
@@ -172,7 +181,9 @@ def test_the_example_of_zero(system, stage, gigabytes):
 
 @pytest.mark.parametrize("ranks", [2, 8, 0])
 def test_hybrid_sharding_shares_among_some_ranks(llama, system, ranks):
-    """FSDP's hybrid shard (arXiv 2304.11277 §3.2.2): 16Ψ over as many ranks as share; context-parallel ranks share as well."""
+    """FSDP's hybrid shard (arXiv 2304.11277 §3.2.2): 16Ψ over as many ranks as share; context-parallel ranks
+    share as well.
+    """
     table = {
         "dp": 8,
         "cp": 2,
@@ -187,7 +198,9 @@ def test_hybrid_sharding_shares_among_some_ranks(llama, system, ranks):
 
 
 def test_zero_three_gathers_layers(llama, system):
-    """The weights of two layers and the gradients of one, at 2 bytes; one layer's where the next is not fetched ahead."""
+    """The weights of two layers and the gradients of one, at 2 bytes; one layer's where the next is not
+    fetched ahead.
+    """
     layer = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
     table = {"dp": 8, "global_batch": 8, "zero": "3", "gradient_precision": "bf16"}
     for ahead, layers in ((True, 3), (False, 2)):
@@ -199,7 +212,9 @@ def test_zero_three_gathers_layers(llama, system):
 
 
 def test_experts_are_shared_out_apart_from_all_else(system):
-    """Mixtral on 8 ranks of two experts' tensor parallelism and four of expert parallelism, ZeRO-1 over what holds the same."""
+    """Mixtral on 8 ranks of two experts' tensor parallelism and four of expert parallelism, ZeRO-1 over what
+    holds the same.
+    """
     model = dp.load_model("mixtral-8x7b")
     table = {
         "tp": 4,
@@ -234,7 +249,9 @@ def _memory(gpt, system, **choices):
 
 
 def test_stages_by_hand(gpt, system):
-    """First: embeddings, p micro-batches; middle: 1 + (p − 1)/2; last: the tied embedding again, one, and logits in 2 + 4 bytes."""
+    """First: embeddings, p micro-batches; middle: 1 + (p − 1)/2; last: the tied embedding again, one, and
+    logits in 2 + 4 bytes.
+    """
     layers = LAYERS / P * (12 * H**2 + 13 * H) / T
     tables = 51200 * H / T, 2048 * H
     buffers = RESIDUAL + 2 * RESIDUAL / T  # the gathered input; received activations and gradients
@@ -283,7 +300,9 @@ def test_offloading_keeps_one_layer_at_work(gpt, system, share):
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_recomputation_of_some_layers(gpt, system, share):
-    """A share keeps its input alone (full) or all but scores (selective), the others everything; one layer is at work."""
+    """A share keeps its input alone (full) or all but scores (selective), the others everything; one layer is
+    at work.
+    """
     scores = 5 * A * S**2 / T
     memory = _memory(gpt, system, recompute="full", recompute_share=share)
     kept = share * RESIDUAL / T + (1 - share) * FLASH
@@ -295,7 +314,8 @@ def test_recomputation_of_some_layers(gpt, system, share):
 
 def test_parameters_of_a_stage(gpt):
     one = dp.load_strategy({})
-    # All but the final norm: the fullest device of many stages has the embeddings, and one stage has everything.
+    # All but the final norm: the fullest device of many stages has the embeddings, and one stage has
+    # everything.
     assert float(stage_parameters(gpt, one, Exact()).total) == pytest.approx(float(gpt.parameters), rel=1e-6)
     split = dp.load_strategy({"tp": 8, "pp": 8})
     layers, embedding = 12 * LAYERS * H**2 + 13 * LAYERS * H, 51200 * H
@@ -312,7 +332,9 @@ def test_untied_embeddings_count_twice_on_one_stage(llama):
 
 
 def test_kv_cache(llama):
-    """2·layers·heads·dim·2 bytes a token: 512 KiB for Llama-2 7B in 16 bits, over tensor- and pipeline-parallel devices."""
+    """2·layers·heads·dim·2 bytes a token: 512 KiB for Llama-2 7B in 16 bits, over tensor- and
+    pipeline-parallel devices.
+    """
     strategy = dp.load_strategy({"global_batch": 4})
     assert float(kv_cache_bytes(llama, strategy, real(1000))) == 4 * 1000 * 512 * 1024
     split = dp.load_strategy({"tp": 2, "pp": 4, "dp": 2, "global_batch": 4, "kv_precision": "fp8"})

@@ -16,7 +16,9 @@ def _gpt(hidden, layers, vocabulary, positions):
     ("h", "n", "v", "s"), [(1024, 24, 50304, 1024), (12288, 96, 51200, 2048), (25600, 128, 51200, 2048)]
 )
 def test_gpt_follows_the_formula_of_megatron(h, n, v, s):
-    """P = 12·l·h²·(1 + 13/(12h) + (V + s)/(12·l·h)) (arXiv 2104.04473, Equation 2), which leaves out the final norm's 2h."""
+    """P = 12·l·h²·(1 + 13/(12h) + (V + s)/(12·l·h)) (arXiv 2104.04473, Equation 2), which leaves out the
+    final norm's 2h.
+    """
     expected = 12 * n * h**2 * (1 + 13 / (12 * h) + (v + s) / (12 * n * h))
     assert float(_gpt(h, n, v, s).parameters) == pytest.approx(expected + 2 * h, rel=1e-12)
 
@@ -55,7 +57,9 @@ def test_shared_experts_by_hand():
 
 
 def test_latent_attention_by_hand():
-    """The projections of DeepSeek-V3 (arXiv 2412.19437 §2.1.1, Equations 1 to 11, with the dimensions of §4.2), and two norms."""
+    """The projections of DeepSeek-V3 (arXiv 2412.19437 §2.1.1, Equations 1 to 11, with the dimensions of
+    §4.2), and two norms.
+    """
     h, heads, content, rotary, value, q, c = 7168, 128, 128, 64, 128, 1536, 512
     kind = Layers(61, heads, heads, content + rotary, 18432, gated=True, latent=Latent(q, c, rotary, value))
     down, up = h * c + h * q + h * rotary, heads * (content * c + value * c + content * q + rotary * q)
@@ -98,7 +102,9 @@ def test_biases_of_queries_keys_and_values():
 
 
 def test_predicting_further_tokens_by_hand():
-    """Each module: a projection of two streams, norms of both and of the output, and a layer (arXiv 2412.19437 §2.2)."""
+    """Each module: a projection of two streams, norms of both and of the output, and a layer (arXiv
+    2412.19437 §2.2).
+    """
     kinds = (
         Layers(1, 8, 8, 64, 2048, gated=True),
         Layers(7, 8, 8, 64, 1024, gated=True, mixture=Mixture(4, 2)),

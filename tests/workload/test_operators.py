@@ -1,4 +1,6 @@
-"""FLOPs and bytes of operators against the closed forms of Korthikanti et al. (arXiv 2205.05198, Appendix A)."""
+"""FLOPs and bytes of operators against the closed forms of Korthikanti et al. (arXiv 2205.05198, Appendix
+A).
+"""
 
 import itertools
 
@@ -94,7 +96,9 @@ def test_experts_compute_what_tokens_visit():
     ],
 )
 def test_experts_by_counting_tokens(tp, ep, expert_tp, load):
-    """Mixtral's tokens sent to experts one by one, evenly: the rows of each expert's GEMM on each of a stage's devices."""
+    """Mixtral's tokens sent to experts one by one, evenly: the rows of each expert's GEMM on each of a
+    stage's devices.
+    """
     model, devices, tokens = dp.load_model("mixtral-8x7b"), 16, 64  # tokens of a tensor-parallel group
     layers = model.layers[0]
     strategy = dp.load_strategy(
@@ -120,7 +124,9 @@ def test_experts_by_counting_tokens(tp, ep, expert_tp, load):
 
 
 def test_a_token_activates_what_is_published():
-    """37 of DeepSeek-V3's 671 billion parameters (arXiv 2412.19437 §1), 13 of Mixtral's 47 (arXiv 2401.04088 §1)."""
+    """37 of DeepSeek-V3's 671 billion parameters (arXiv 2412.19437 §1), 13 of Mixtral's 47 (arXiv 2401.04088
+    §1).
+    """
     for name, billions in (("deepseek-v3", 37), ("mixtral-8x7b", 13)):
         model = dp.load_model(name)
         layers = sum(float(kind.count * kind.active_matrices(model.hidden)) for kind in model.layers)
@@ -130,7 +136,9 @@ def test_a_token_activates_what_is_published():
 
 @pytest.mark.parametrize("tp", [1, 8])
 def test_latent_attention_by_hand(tp):
-    """DeepSeek-V3: 128 heads of 128 + 64, values of 128, latents of 1536 and 512 + 64; down projections whole on every rank."""
+    """DeepSeek-V3: 128 heads of 128 + 64, values of 128, latents of 1536 and 512 + 64; down projections whole
+    on every rank.
+    """
     model, h, tokens = dp.load_model("deepseek-v3"), 7168, 100
     dense, sparse = (
         linear_layers(kind, model.hidden, dp.load_strategy({"tp": tp}), real(tokens)) for kind in model.layers
@@ -146,7 +154,9 @@ def test_latent_attention_by_hand(tp):
 
 
 def test_latent_attention_cores_by_hand():
-    """In training keys and values of every head, 192 and 128 wide; generating, one latent of 512 + 64 for all heads."""
+    """In training keys and values of every head, 192 and 128 wide; generating, one latent of 512 + 64 for all
+    heads.
+    """
     layers, strategy = dp.load_model("deepseek-v3").layers[0], dp.load_strategy({"tp": 4})
     prompt = attention_core(layers, strategy, real(1), real(100), real(100))
     assert float(prompt.gemms.flops.sum()) == 2 * 32 * 100 * 100 * (192 + 128)
@@ -200,7 +210,9 @@ def test_sequence_parallelism_shards_what_tensor_parallelism_does_not(gpt, paral
 
 
 def test_elementwise_kernels_by_hand(llama, gpt):
-    """Elements read and written by the fused kernels of one layer; a dropout mask takes a byte, half an element."""
+    """Elements read and written by the fused kernels of one layer; a dropout mask takes a byte, half an
+    element.
+    """
     tokens, one = 10, dp.load_strategy({})
     h, ffn = 4096, 11008
     forward = elementwise_forward(llama.layers[0], llama, one, real(tokens))
@@ -212,7 +224,9 @@ def test_elementwise_kernels_by_hand(llama, gpt):
 
 
 def test_key_value_heads_are_replicated_where_ranks_outnumber_them():
-    """Grouped-query attention with 8 KV heads on 16 ranks: each holds one (as TensorRT-LLM and vLLM replicate them)."""
+    """Grouped-query attention with 8 KV heads on 16 ranks: each holds one (as TensorRT-LLM and vLLM replicate
+    them).
+    """
     model = dp.load_model("llama-2-70b")
     kind = model.layers[0]
     assert [float(kind.kv_heads_on_rank(tp)) for tp in (1.0, 4.0, 8.0, 16.0, 64.0)] == [8, 2, 1, 1, 1]

@@ -1,9 +1,10 @@
 """How long fused attention kernels take.
 
-They come in two shapes. The context kernel (FlashAttention: arXiv 2205.14135, 2307.08691) works on tiles of queries and is bound by
-products and softmax. The generation kernel (Flash-Decoding) works on the few query heads that share a KV head, splits long contexts
-over the compute units, and is bound by the way of the KV cache from memory. Standard attention, which writes its scores to memory,
-needs no kernel of its own: it is matrix products and streams.
+They come in two shapes. The context kernel (FlashAttention: arXiv 2205.14135, 2307.08691) works on tiles
+of queries and is bound by products and softmax. The generation kernel (Flash-Decoding) works on the few
+query heads that share a KV head, splits long contexts over the compute units, and is bound by the way of
+the KV cache from memory. Standard attention, which writes its scores to memory, needs no kernel of its
+own: it is matrix products and streams.
 """
 
 import jax.numpy as jnp
@@ -24,28 +25,34 @@ from diffperf.relax import inverse, smaller
 from diffperf.workload.operators import AttentionCore
 
 TILE = 128.0  # queries of a tile: FlashAttention-2 (arXiv 2307.08691 §3.3) and 3 (arXiv 2407.08608 §4.1)
-# Least tokens of a context that a compute unit takes alone: kMinHistoryTokensPerBlock of TensorRT-LLM's XQA kernels.
+# Least tokens of a context that a compute unit takes alone: kMinHistoryTokensPerBlock of TensorRT-LLM's XQA
+# kernels.
 SPLIT = 128.0
-GENERATED = 16.0  # new tokens of a sequence up to which the generation kernel runs: speculative drafts included
+GENERATED = (
+    16.0  # new tokens of a sequence up to which the generation kernel runs: speculative drafts included
+)
 
-# Share of the longest tile's time by which the last compute unit ends later than with all work spread evenly. An estimate: any
-# order of the tiles has at most 1 (Graham, 1969), and causal kernels start the longest first.
+# Share of the longest tile's time by which the last compute unit ends later than with all work spread evenly.
+# An estimate: any order of the tiles has at most 1 (Graham, 1969), and causal kernels start the longest
+# first.
 TAIL = 0.7
 
 _BACKWARD_PRODUCTS = 2.5  # five block products for the forward pass's two: arXiv 2205.14135, Algorithm 4
 
-# Least query heads that share a KV head for the generation kernel to process them as a group rather than one by one: two, with
-# half a head of room on either side for degrees that are not whole.
+# Least query heads that share a KV head for the generation kernel to process them as a group rather than one
+# by one: two, with half a head of room on either side for degrees that are not whole.
 _SEVERAL_HEADS = 1.5
 
 
 def flash_traffic(core: AttentionCore, machine: Machine, shared_heads: Scalar | float) -> list[Array]:
-    """Bytes that each level outside the innermost serves: no scores, K and V streamed once for every block of queries.
+    """Bytes that each level outside the innermost serves: no scores, K and V streamed once for every block of
+    queries.
 
-    A level of capacity M holds a block of M / (4·d·element) queries with its K, V and output blocks, so the level outside serves
-    Q and O once and K and V once for every block: Θ(N²d²/M) in all (arXiv 2205.14135, Theorem 2), less what the masks hide from a
-    block. Query heads that share a KV head share its stream: all of them in the caches, `shared_heads` of them in a compute unit.
-    The backward pass moves twice as much (it reads Q, K, V and dO and writes dQ, dK and dV).
+    A level of capacity M holds a block of M / (4·d·element) queries with its K, V and output blocks, so
+    the level outside serves Q and O once and K and V once for every block: Θ(N²d²/M) in all (arXiv
+    2205.14135, Theorem 2), less what the masks hide from a block. Query heads that share a KV head share
+    its stream: all of them in the caches, `shared_heads` of them in a compute unit. The backward pass
+    moves twice as much (it reads Q, K, V and dO and writes dQ, dK and dV).
     """
     relax, group, units = machine.relax, core.group, machine.attention
     # Times a capacity: the blocks that the queries of a head take, by the share of K and V that a block sees.
@@ -63,11 +70,12 @@ def flash_traffic(core: AttentionCore, machine: Machine, shared_heads: Scalar | 
 
 
 def score_time(core: AttentionCore, machine: Machine, products: Scalar | float = 1.0) -> Scalar:
-    """Seconds of the whole device for one score: its products on the matrix units, its softmax on the vector units.
+    """Seconds of the whole device for one score: its products on the matrix units, its softmax on the vector
+    units.
 
-    The softmax of one tile runs under the products of another, in part: the root of the sum of squares is taken, an estimate
-    between the sum, as FlashAttention-3 (arXiv 2407.08608, Figure 5) on H100, and the longer of both. `products` counts the
-    products over those of the forward pass.
+    The softmax of one tile runs under the products of another, in part: the root of the sum of squares is
+    taken, an estimate between the sum, as FlashAttention-3 (arXiv 2407.08608, Figure 5) on H100, and the
+    longer of both. `products` counts the products over those of the forward pass.
     """
     matrix = products * core.score_flops * machine.attention.flop_time
     softmax = machine.attention.softmax_time
@@ -77,12 +85,13 @@ def score_time(core: AttentionCore, machine: Machine, products: Scalar | float =
 
 
 def context_work(core: AttentionCore, machine: Machine) -> Work:
-    """The context kernel: a tile of queries of one head to a compute unit, whole tiles of scores up to the causal diagonal.
+    """The context kernel: a tile of queries of one head to a compute unit, whole tiles of scores up to the
+    causal diagonal.
 
-    Every tile takes its latency, in whole waves; the last ends with a part of the longest tile's time for which other units idle.
-    The backward pass recomputes the scores, and streams O, dO and the fp32 sums of dQ in kernels around its own
-    (FlashAttention-2). A pass that a ring splits in several launches pays the launch for each of them, in both kernels of the
-    backward pass.
+    Every tile takes its latency, in whole waves; the last ends with a part of the longest tile's time for
+    which other units idle. The backward pass recomputes the scores, and streams O, dO and the fp32 sums of
+    dQ in kernels around its own (FlashAttention-2). A pass that a ring splits in several launches pays the
+    launch for each of them, in both kernels of the backward pass.
     """
     relax, units, backward = machine.relax, machine.accelerator.compute_units, core.backward
     tile_latency, kernels = machine.attention.format.tile_latency, machine.accelerator.attention
@@ -115,9 +124,9 @@ def context_work(core: AttentionCore, machine: Machine) -> Work:
 def generation_work(core: AttentionCore, machine: Machine) -> Work:
     """The generation kernel: a sequence's KV head with the query heads that share it to a compute unit.
 
-    As many heads as the stack's kernels process together share one stream of K and V; where more heads share a KV head, each has a
-    stream of its own. Contexts are split as long as compute units would idle. The first tile's latency stands before the stream,
-    and that of the others overlaps with it.
+    As many heads as the stack's kernels process together share one stream of K and V; where more heads
+    share a KV head, each has a stream of its own. Contexts are split as long as compute units would idle.
+    The first tile's latency stands before the stream, and that of the others overlaps with it.
     """
     relax, units, kernels = machine.relax, machine.accelerator.compute_units, machine.accelerator.attention
     within_group = relax.step(1 - core.group * inverse(machine.attention.grouped_heads))
@@ -141,9 +150,11 @@ def generation_work(core: AttentionCore, machine: Machine) -> Work:
 
 
 def generated_share(core: AttentionCore, machine: Machine) -> Scalar:
-    """1 where the new tokens of a core are generated, 0 where they are a prompt: which kernel a measured core ran.
+    """1 where the new tokens of a core are generated, 0 where they are a prompt: which kernel a measured core
+    ran.
 
-    A few new tokens that follow a longer context are generated; all else is context, a prompt of one token too.
+    A few new tokens that follow a longer context are generated; all else is context, a prompt of one token
+    too.
     """
     few = machine.relax.step(1 - core.queries * (1 / GENERATED))
     follow = machine.relax.step(1 - 2 * core.queries * inverse(core.context))

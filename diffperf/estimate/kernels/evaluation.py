@@ -1,7 +1,8 @@
 """How long operators take: all that one kind of kernel runs is evaluated at once.
 
-A program's compilation and its derivatives cost as much as the expressions in it. All matrix products of a phase are therefore one
-table, and so are all streams and all attention cores, whatever layers and passes they belong to.
+A program's compilation and its derivatives cost as much as the expressions in it. All matrix products of a
+phase are therefore one table, and so are all streams and all attention cores, whatever layers and passes
+they belong to.
 """
 
 import dataclasses
@@ -55,7 +56,9 @@ def _weighted(work: Work, counts: jax.Array) -> Work:
 
 
 def evaluate(operators: Sequence[Operators], machine: Machine) -> list[TimedOperators]:
-    """The work of each operator, in the order given; each kind of kernel is traced, compiled and differentiated once."""
+    """The work of each operator, in the order given; each kind of kernel is traced, compiled and
+    differentiated once.
+    """
     works: dict[int, Work] = {}
     for kernel, work_of in KERNELS.items():
         indices = [index for index, group in enumerate(operators) if group.kernel == kernel]
@@ -68,7 +71,9 @@ def evaluate(operators: Sequence[Operators], machine: Machine) -> list[TimedOper
 def _columns(operators: Operators) -> Any:
     """The table of some operators, with arrays that all have the shape of their runs and without names."""
     table, shape = operators.table, operators.runs.shape
-    if isinstance(table, AttentionCore):  # one core for each kind of layers: the axis of operators is still to come
+    if isinstance(
+        table, AttentionCore
+    ):  # one core for each kind of layers: the axis of operators is still to come
         table = jax.tree.map(lambda leaf: leaf[..., None], table)
     else:
         table = dataclasses.replace(table, names=())
@@ -78,7 +83,9 @@ def _columns(operators: Operators) -> Any:
 def _evaluate_together(
     work_of: Callable[[Any, Machine], Work], tables: list[Any], machine: Machine
 ) -> list[Work]:
-    """What a kernel takes for each of several tables of any shape, by one evaluation of all their operators in a row."""
+    """What a kernel takes for each of several tables of any shape, by one evaluation of all their operators
+    in a row.
+    """
     shapes = [jax.tree.leaves(table)[0].shape for table in tables]
     rows = jax.tree.map(lambda *columns: jnp.concatenate([jnp.ravel(c) for c in columns]), *tables)
     parts = split(work_of(rows, machine), [math.prod(shape) for shape in shapes], axis=-1)

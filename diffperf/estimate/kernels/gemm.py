@@ -19,25 +19,26 @@ from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, smaller
 from diffperf.workload.operators import Gemms
 
-# Tiles (rows, columns) that a compute unit may work on: the shapes that CUTLASS ships as defaults for large, medium and skinny
-# GEMMs; the largest is that of Blackwell's pairs of units.
+# Tiles (rows, columns) that a compute unit may work on: the shapes that CUTLASS ships as defaults for large,
+# medium and skinny GEMMs; the largest is that of Blackwell's pairs of units.
 TILES = np.array([(256.0, 256.0), (256.0, 128.0), (128.0, 128.0), (64.0, 64.0), (16.0, 64.0)])
 
 
 def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     """What each product of a table takes.
 
-    Every tile shape of `TILES`, with its K dimension whole or split, is a candidate, and the fastest candidate counts. A
-    candidate's time is the roofline over
+    Every tile shape of `TILES`, with its K dimension whole or split, is a candidate, and the fastest
+    candidate counts. A candidate's time is the roofline over
 
-    - whole waves of tiles over the compute units (tile and wave quantization), each tile running through K at its share of the
-      peak rate, yet never faster than the pipeline of its main loop;
-    - at every memory level, the bytes that reuse in blocks leaves: batch · (m·k·max(1, n / column block) + k·n·max(1, m / row
-      block)) elements of operands and batch · m·n elements of products;
+    - whole waves of tiles over the compute units (tile and wave quantization), each tile running through K
+      at its share of the peak rate, yet never faster than the pipeline of its main loop;
+    - at every memory level, the bytes that reuse in blocks leaves: batch · (m·k·max(1, n / column block) +
+      k·n·max(1, m / row block)) elements of operands and batch · m·n elements of products;
     - the energy that the power limit allows.
 
-    The block of the level outside the innermost is that of a cluster of compute units, a tile for each, as far as their innermost
-    level holds it: multicast fetches what they share once. Formats under 16 bits add the kernels that convert the activations.
+    The block of the level outside the innermost is that of a cluster of compute units, a tile for each, as
+    far as their innermost level holds it: multicast fetches what they share once. Formats under 16 bits
+    add the kernels that convert the activations.
     """
     relax, units, matrix = machine.relax, machine.accelerator.compute_units, machine.matrix
     m, n, k, batch = gemms.m, gemms.n, gemms.k, larger(gemms.batch, 1.0)
@@ -69,9 +70,11 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
 
 
 def _traffic(m, n, k, batch, rows, columns, machine: Machine) -> tuple[Array, list[Array]]:
-    """Bytes that the level outside the innermost serves, for each tile shape, and that every level farther out serves.
+    """Bytes that the level outside the innermost serves, for each tile shape, and that every level farther
+    out serves.
 
-    A cache holds a square block whose three operands fill it, of side √(capacity / (3 · element)) (Hong and Kung, STOC 1981).
+    A cache holds a square block whose three operands fill it, of side √(capacity / (3 · element)) (Hong
+    and Kung, STOC 1981).
     """
     relax, matrix = machine.relax, machine.matrix
     per_byte = inverse(3 * matrix.width)
@@ -90,7 +93,9 @@ def _traffic(m, n, k, batch, rows, columns, machine: Machine) -> tuple[Array, li
 
 
 def _conversion(elements: Float[Array, " operators"], machine: Machine) -> Work:
-    """The kernels that convert activations from 16 bits to the narrower format of a product; nothing for wider formats."""
+    """The kernels that convert activations from 16 bits to the narrower format of a product; nothing for
+    wider formats.
+    """
     matrix = machine.matrix
     moved = matrix.format.conversion_passes * elements * (matrix.output_width + matrix.width)
     moved = matrix.converted * moved

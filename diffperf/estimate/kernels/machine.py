@@ -1,4 +1,6 @@
-"""What kernels need to know of the device that they run on, for one configuration: rates, widths and overheads."""
+"""What kernels need to know of the device that they run on, for one configuration: rates, widths and
+overheads.
+"""
 
 import equinox as eqx
 
@@ -8,11 +10,10 @@ from diffperf.hardware.formats import attention_format, converted, fp8_share, ou
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
 from diffperf.relax import Relaxation, inverse
-from diffperf.workload.configuration import Configuration
 from diffperf.workload.strategy import Strategy
 
-# A design whose leakage alone reaches its power limit is unbuildable; this fraction of the limit is left to it, so that its
-# estimate stays finite.
+# A design whose leakage alone reaches its power limit is unbuildable; this fraction of the limit is left to
+# it, so that its estimate stays finite.
 _LEAST_POWER = 0.05
 
 
@@ -88,12 +89,12 @@ class Machine(eqx.Module):
     relax: Relaxation
 
     @classmethod
-    def of(cls, c: Configuration) -> "Machine":
-        """The device of a configuration, driven by its system's stack."""
-        accelerator, limit = c.system.accelerator, c.system.accelerator.power_limit
-        dynamic = c.relax.excess(limit, accelerator.static_power) + _LEAST_POWER * limit  # W
+    def of(cls, system: System, strategy: Strategy, relax: Relaxation) -> "Machine":
+        """The device of a system, driven by the system's stack, for the number formats of a strategy."""
+        accelerator, limit = system.accelerator, system.accelerator.power_limit
+        dynamic = relax.excess(limit, accelerator.static_power) + _LEAST_POWER * limit  # W
         joule_time = inverse(dynamic)
-        overhead = accelerator.kernel_latency + c.system.stack.kernel_overhead
+        overhead = accelerator.kernel_latency + system.stack.kernel_overhead
         return cls(
             accelerator=accelerator,
             kernel_overhead=overhead,
@@ -105,7 +106,7 @@ class Machine(eqx.Module):
                 )
                 for level in accelerator.memory[1:]
             ),
-            matrix=MatrixUnits.of(c.system, c.strategy, joule_time),
-            attention=AttentionUnits.of(c.system, c.strategy, overhead),
-            relax=c.relax,
+            matrix=MatrixUnits.of(system, strategy, joule_time),
+            attention=AttentionUnits.of(system, strategy, overhead),
+            relax=relax,
         )

@@ -1,8 +1,8 @@
 """What every kernel's time is made of: the hierarchical roofline.
 
-A kernel's parts run at the same time: compute, bytes / bandwidth + latency of every memory level outside the innermost, and what
-the power limit asks for. Then comes the overhead that no other kernel hides (Williams et al., CACM 2009; hierarchical form:
-arXiv 2407.14645 §III).
+A kernel's parts run at the same time: compute, bytes / bandwidth + latency of every memory level outside
+the innermost, and what the power limit asks for. Then comes the overhead that no other kernel hides
+(Williams et al., CACM 2009; hierarchical form: arXiv 2407.14645 §III).
 """
 
 import functools
@@ -15,8 +15,8 @@ from jaxtyping import Array, Float
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.relax import positive
 
-# The lowest clock to which the power limit may force a device, over the nominal clock: 210 MHz of 1,410 on A100
-# (nvidia-smi -q -d CLOCK), rounded down.
+# The lowest clock to which the power limit may force a device, over the nominal clock: 210 MHz of 1,410 on
+# A100 (nvidia-smi -q -d CLOCK), rounded down.
 _SLOWEST_CLOCK = 0.1
 
 
@@ -41,8 +41,8 @@ class Work(eqx.Module):
 def overlapped(*times: Array) -> Array:
     """How long the parts of one kernel take that run at the same time: the 4-norm of their times.
 
-    Near the ridge of a roofline neither part hides the other whole; two equal parts take 19 % longer than either of them.
-    An estimate: exponents of 3 to 8 fit measured GEMMs of A100 to B200 equally well.
+    Near the ridge of a roofline neither part hides the other whole; two equal parts take 19 % longer than
+    either of them. An estimate: exponents of 3 to 8 fit measured GEMMs of A100 to B200 equally well.
     """
     unit = longest(*times)
     return fourth_root(unit, overlapping(unit, *times))
@@ -51,7 +51,8 @@ def overlapped(*times: Array) -> Array:
 def waiting(time: Array, other: Array) -> Array:
     """`overlapped(time, other) − time`, with all its digits where `other` is little.
 
-    A difference of two nearly equal numbers would lose them: ∜(a⁴ + b⁴) − a = b⁴ / ((c + a)·(c² + a²)) with c = ∜(a⁴ + b⁴).
+    A difference of two nearly equal numbers would lose them: ∜(a⁴ + b⁴) − a = b⁴ / ((c + a)·(c² + a²))
+    with c = ∜(a⁴ + b⁴).
     """
     unit = longest(time, other)
     own, other_power = time / unit, jnp.square(jnp.square(other / unit))
@@ -65,7 +66,9 @@ def longest(*times: Array) -> Array:
 
 
 def overlapping(unit: Array, *times: Array) -> Array:
-    """`overlapped` to the fourth power, in fourth powers of a unit: candidates are compared before the root is taken."""
+    """`overlapped` to the fourth power, in fourth powers of a unit: candidates are compared before the root
+    is taken.
+    """
     per_unit = 1 / unit
     powers = [jnp.square(jnp.square(time * per_unit)) for time in times]
     return functools.reduce(jnp.add, powers)
@@ -78,7 +81,9 @@ def fourth_root(unit: Array, sum_of_powers: Array) -> Array:
 
 def memory_times(machine: Machine, traffic: list[Array]) -> list[Array]:
     """Seconds that each memory level outside the innermost needs for the bytes that it serves."""
-    return [bytes_ * level.byte + level.latency for bytes_, level in zip(traffic, machine.levels, strict=True)]
+    return [
+        bytes_ * level.byte + level.latency for bytes_, level in zip(traffic, machine.levels, strict=True)
+    ]
 
 
 def stream_time(machine: Machine, bytes_: Array) -> Array:

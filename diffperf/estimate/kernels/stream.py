@@ -9,7 +9,9 @@ from diffperf.workload.operators import Streams
 
 
 def stream_work(streams: Streams, machine: Machine) -> Work:
-    """What each kernel of a table takes, bound by the bandwidth of device memory; a kernel without bytes takes nothing."""
+    """What each kernel of a table takes, bound by the bandwidth of device memory; a kernel without bytes
+    takes nothing.
+    """
     moved = streams.bytes
     time = stream_time(machine, moved) + machine.levels[-1].latency + machine.kernel_overhead
     present = smaller(moved, 1.0)

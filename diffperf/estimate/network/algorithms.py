@@ -1,8 +1,10 @@
-"""Collective algorithms on one network tier: how many hops one after the other, and how much each device sends.
+"""Collective algorithms on one network tier: how many hops one after the other, and how much each device
+sends.
 
-An algorithm on a buffer of V bytes takes `hops` times the latency of a hop plus `work`·V over the rate of a device (the α–β model,
-Thakur et al., IJHPCA 2005), by the better of a library's two protocols: one of low latency for small messages, one of full
-bandwidth for large ones. Every number may have an axis of tiers.
+An algorithm on a buffer of V bytes takes `hops` times the latency of a hop plus `work`·V over the rate of
+a device (the α–β model, Thakur et al., IJHPCA 2005), by the better of a library's two protocols: one of
+low latency for small messages, one of full bandwidth for large ones. Every number may have an axis of
+tiers.
 """
 
 import equinox as eqx
@@ -20,7 +22,9 @@ _LEAST_REDUCTION = 1e-3  # fraction of the bandwidth below which switches count 
 
 
 class Algorithm(eqx.Module):
-    """Cost of an algorithm: hops one after the other, bytes sent for each byte of the buffer, and 1 where the library lacks it."""
+    """Cost of an algorithm: hops one after the other, bytes sent for each byte of the buffer, and 1 where the
+    library lacks it.
+    """
 
     hops: Array
     work: Array
@@ -28,7 +32,9 @@ class Algorithm(eqx.Module):
 
 
 class Wire(eqx.Module):
-    """A buffer on the links of a tier, sent by a library: what turns an algorithm's hops and work into seconds."""
+    """A buffer on the links of a tier, sent by a library: what turns an algorithm's hops and work into
+    seconds.
+    """
 
     fabric: Fabric
     library: CollectiveLibrary
@@ -55,10 +61,11 @@ class Wire(eqx.Module):
 
 
 def wire_time(wire: Array, ramp: Array) -> Array:
-    """Seconds of a bulk transfer that takes `wire` seconds at full rate, in as many pieces as finish it soonest.
+    """Seconds of a bulk transfer that takes `wire` seconds at full rate, in as many pieces as finish it
+    soonest.
 
-    Pieces of a pipeline that each cost a fixed time make it (√wire + √ramp)² when their number is the best one; the cross term
-    2·√(wire·ramp) is met by 2·wire·√(ramp / (wire + ramp)), which has a slope at 0.
+    Pieces of a pipeline that each cost a fixed time make it (√wire + √ramp)² when their number is the best
+    one; the cross term 2·√(wire·ramp) is met by 2·wire·√(ramp / (wire + ramp)), which has a slope at 0.
     """
     return ramp + wire + 2 * wire * jnp.sqrt(ramp * inverse(wire + ramp))
 
@@ -66,9 +73,10 @@ def wire_time(wire: Array, ramp: Array) -> Array:
 def neighbours(wire: Wire, rounds: float) -> Algorithm:
     """Reduce-scatter, all-gather or (two rounds) both, with all links of a device busy.
 
-    A ring in m − 1 steps through switches (Patarasuk and Yuan, JPDC 2009), in both directions on a ring of links; dimension by
-    dimension on meshes, tori and hypercubes, parts of the buffer starting in different dimensions (Chan et al., CCPE 2007);
-    straight to its owner when fully connected. Exact where the sides of grids are whole.
+    A ring in m − 1 steps through switches (Patarasuk and Yuan, JPDC 2009), in both directions on a ring of
+    links; dimension by dimension on meshes, tori and hypercubes, parts of the buffer starting in different
+    dimensions (Chan et al., CCPE 2007); straight to its owner when fully connected. Exact where the sides
+    of grids are whole.
     """
     fabric = wire.fabric
     sent = rounds * fabric.part + wire.library.own_share * fabric.own
@@ -78,16 +86,19 @@ def neighbours(wire: Wire, rounds: float) -> Algorithm:
 def alternative(wire: Wire, rounds: float) -> Algorithm:
     """The same as `neighbours` in fewer steps, by weights over what a library may have.
 
-    Trees (all-reduce only): two binary trees, each reducing and broadcasting one half (Sanders et al., Parallel Computing 2009);
-    exact on a switch with small pieces, an upper bound elsewhere. Halving and doubling: log₂ m steps through switches, exact for
-    powers of two (Rabenseifner, ICCS 2004); elsewhere as neighbours. Direct: every share straight to its owner, exact.
+    Trees (all-reduce only): two binary trees, each reducing and broadcasting one half (Sanders et al.,
+    Parallel Computing 2009); exact on a switch with small pieces, an upper bound elsewhere. Halving and
+    doubling: log₂ m steps through switches, exact for powers of two (Rabenseifner, ICCS 2004); elsewhere
+    as neighbours. Direct: every share straight to its owner, exact.
     """
     fabric, weight = wire.fabric, wire.alternative.by_name()
     own = wire.library.own_share * fabric.own
     reduces = rounds - 1  # trees reduce and broadcast: they do not scatter
     trees, halving, direct = (weight[name] for name in ("trees", "halving_doubling", "direct"))
     hops = rounds * (halving * fabric.doubling_steps + direct * fabric.reach)
-    work = halving * fabric.doubling * (rounds * fabric.part + own) + direct * (rounds * fabric.exchange + own)
+    work = halving * fabric.doubling * (rounds * fabric.part + own) + direct * (
+        rounds * fabric.exchange + own
+    )
     return Algorithm(
         hops=hops + trees * reduces * 2 * fabric.doublings * fabric.reach,
         work=work + trees * reduces * 2 * fabric.tree * fabric.present,
@@ -104,7 +115,9 @@ def one_shot(wire: Wire) -> Algorithm:
 
 
 def in_network(wire: Wire) -> Algorithm:
-    """All-reduce by switches (Graham et al., COMHPC 2016): a device sends its buffer and multicasts its part of the result."""
+    """All-reduce by switches (Graham et al., COMHPC 2016): a device sends its buffer and multicasts its part
+    of the result.
+    """
     fabric = wire.fabric
     work = (fabric.present + fabric.own) * _reduction_slowdown(fabric)
     return Algorithm(hops=2 * fabric.present, work=work, missing=lacks_reduction(fabric))
@@ -141,9 +154,11 @@ def all_reduce(wire: Wire, relax: Relaxation) -> Array:
 
 
 def broadcast(wire: Wire, relax: Relaxation) -> Array:
-    """Seconds of a broadcast: a pipeline of small pieces around a ring, a binomial tree of whole buffers, or a multicast.
+    """Seconds of a broadcast: a pipeline of small pieces around a ring, a binomial tree of whole buffers, or
+    a multicast.
 
-    The pipeline is a lower bound that small pieces approach; the tree is exact on a switch for powers of two.
+    The pipeline is a lower bound that small pieces approach; the tree is exact on a switch for powers of
+    two.
     """
     fabric = wire.fabric
     ring = Algorithm(hops=fabric.steps, work=fabric.slowdown * fabric.present)

@@ -1,7 +1,7 @@
 """Where a parallel group lies on the network tiers.
 
-A group of `degree` ranks whose neighbours are `stride` devices apart fills the innermost tier first. On each tier it has some
-number of members in each domain.
+A group of `degree` ranks whose neighbours are `stride` devices apart fills the innermost tier first. On
+each tier it has some number of members in each domain.
 """
 
 import equinox as eqx
@@ -18,9 +18,13 @@ from diffperf.software.collective_library import CollectiveLibrary
 
 
 class Group(eqx.Module):
-    """A parallel group placed on the network. Arrays with a leading axis of tiers start with the innermost tier."""
+    """A parallel group placed on the network. Arrays with a leading axis of tiers start with the innermost
+    tier.
+    """
 
-    members: Float[Array, " tiers"]  # how many ways the group spreads on each tier; their product is its degree
+    members: Float[
+        Array, " tiers"
+    ]  # how many ways the group spreads on each tier; their product is its degree
     starts: Scalar  # 1 where there is anything to communicate, 0 for a group of one
     fabric: Fabric  # with a leading axis of tiers
     alternative: Weights  # reductions of fewer steps that the library has on each tier
@@ -40,7 +44,8 @@ class Group(eqx.Module):
 
     def wire(self, volumes: Float[Array, " tiers"]) -> Wire:
         """Buffers of `volumes` bytes on the links of the tiers, one for each tier."""
-        # The library is spread over the tiers here, and not wherever it is used: derivatives then add up over them once.
+        # The library is spread over the tiers here, and not wherever it is used: derivatives then add up over
+        # them once.
         spread = (len(self.members),)
         library = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*spread, *leaf.shape)), self.library)
         return Wire(
@@ -60,8 +65,9 @@ def place(
 ) -> Group:
     """Where a group of `degree` ranks, `stride` devices apart, lies on the tiers; degrees need not be whole.
 
-    A domain of a tier holds size / stride of the group's members, at least one and at most all; the outermost tier holds whatever
-    is left. `network_efficiency` is the share of its efficiency that every tier but the innermost reaches.
+    A domain of a tier holds size / stride of the group's members, at least one and at most all; the
+    outermost tier holds whatever is left. `network_efficiency` is the share of its efficiency that every
+    tier but the innermost reaches.
     """
     counts = [jnp.ones_like(degree)]
     for tier in system.network[:-1]:

@@ -1,10 +1,11 @@
 """What a tier's topology offers a group of its members, as a few numbers that all algorithms are written in.
 
-A group of m ranks uses a block of the topology of its own kind: a ring of m, a torus of m, a cube of m. Ranks of a fully connected
-tier or a hypercube have as many of their links within the group as the block has. Grids have equal sides, which need not be whole.
-Every number may have an axis of tiers.
+A group of m ranks uses a block of the topology of its own kind: a ring of m, a torus of m, a cube of m.
+Ranks of a fully connected tier or a hypercube have as many of their links within the group as the block
+has. Grids have equal sides, which need not be whole. Every number may have an axis of tiers.
 
-Link counts, steps and loads: Dally and Towles, *Principles and Practices of Interconnection Networks*, chapters 3 and 5.
+Link counts, steps and loads: Dally and Towles, *Principles and Practices of Interconnection Networks*,
+chapters 3 and 5.
 """
 
 import math
@@ -46,7 +47,8 @@ class Fabric(eqx.Module):
 def offer(tier: NetworkTier, spread: Array, inside: Array, relax: Relaxation) -> Fabric:
     """What `tier` offers a group with `spread` members in each of its domains, all of them busy.
 
-    A domain of the next tier inside has `inside` devices. Switches carry what devices inject, over the oversubscription.
+    A domain of the next tier inside has `inside` devices. Switches carry what devices inject, over the
+    oversubscription.
     """
     weight = tier.topology.by_name()
     lines, cliques, cubes = weight["ring"], weight["fully_connected"], weight["hypercube"]
@@ -63,10 +65,14 @@ def offer(tier: NetworkTier, spread: Array, inside: Array, relax: Relaxation) ->
     grid_steps = lines * (m - 1) + 2 * squares * (side - 1) + 3 * blocks * (edge - 1) + cubes * doublings
 
     def links(members: Array, dimensions: Array) -> Array:
-        """Links of a member to others of a fully connected group, or along the dimensions of a hypercube; else one."""
+        """Links of a member to others of a fully connected group, or along the dimensions of a hypercube;
+        else one.
+        """
         return 1 + cliques * (members - 2) + cubes * (dimensions - 1)
 
-    group_links = links(larger(m, 2.0), larger(doublings, 1.0))  # a group of less than two has the links of two
+    group_links = links(
+        larger(m, 2.0), larger(doublings, 1.0)
+    )  # a group of less than two has the links of two
     devices = larger(tier.size * inverse(inside), 2.0)
     domain_links = links(devices, jnp.log(devices) * _PER_DOUBLING)
     uplink = tier.uplink * inverse(inside)
@@ -83,8 +89,7 @@ def offer(tier: NetworkTier, spread: Array, inside: Array, relax: Relaxation) ->
         reduction=tier.in_network_reduction,
         steps=grid_steps + switched * (m - 1) + cliques * present,
         slowdown=1 + meshes,
-        exchange=(switched + cliques) * (1 - own)
-        + _middle_load(weight, m, side, edge, doublings) * present,
+        exchange=(switched + cliques) * (1 - own) + _middle_load(weight, m, side, edge, doublings) * present,
         reach=_farthest(weight, m, side, edge, doublings, present),
         doublings=doublings,
         doubling_steps=grid_steps + (switched + cliques) * doublings,
@@ -96,8 +101,8 @@ def offer(tier: NetworkTier, spread: Array, inside: Array, relax: Relaxation) ->
 def _middle_load(weight: dict[str, Array], m: Array, side: Array, edge: Array, doublings: Array) -> Array:
     """Work of traffic between all pairs, set by the load on the middle of rings and grids.
 
-    The middle of a ring of m carries m/4 of a buffer for each byte of injection bandwidth (even m; odd m have less), a torus as
-    much in each dimension, a mesh twice as much, a hypercube log₂ m / 2.
+    The middle of a ring of m carries m/4 of a buffer for each byte of injection bandwidth (even m; odd m
+    have less), a torus as much in each dimension, a mesh twice as much, a hypercube log₂ m / 2.
     """
     squares = weight["torus_2d"] + 2 * weight["mesh_2d"]
     blocks = weight["torus_3d"] + 2 * weight["mesh_3d"]
@@ -110,8 +115,9 @@ def _farthest(
 ) -> Array:
     """Hops to the farthest member.
 
-    One through a switch or a direct link, two up and down a fat tree, three between the groups of a dragonfly, half way around
-    rings and the dimensions of tori, all along the dimensions of meshes, one for each dimension of a hypercube.
+    One through a switch or a direct link, two up and down a fat tree, three between the groups of a
+    dragonfly, half way around rings and the dimensions of tori, all along the dimensions of meshes, one
+    for each dimension of a hypercube.
     """
     direct = weight["fully_connected"] + weight["switch"] + weight["rail"]
     switched = direct + 2 * weight["fat_tree"] + 3 * weight["dragonfly"]

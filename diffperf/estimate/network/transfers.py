@@ -1,7 +1,7 @@
 """How long collectives take on the network tiers, if nothing hides them.
 
-Collectives work tier by tier, each with its best algorithm, on what the inner tiers left; or on all tiers at once, in rings through
-all members.
+Collectives work tier by tier, each with its best algorithm, on what the inner tiers left; or on all tiers
+at once, in rings through all members.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,9 @@ class TimedCollective(eqx.Module):
     transfer: Transfer
 
     def in_layer(self, recomputed: Scalar | float = 0.0) -> Scalar:
-        """How often it runs in both passes of an average layer that recomputes a share of its forward pass."""
+        """How often it runs in both passes of an average layer that recomputes a share of its forward
+        pass.
+        """
         return self.collective.forward * (1 + recomputed) + self.collective.backward
 
 
@@ -60,8 +62,8 @@ def transfers(
 ) -> list[TimedCollective]:
     """The collectives with one run of each timed, in the order given.
 
-    All groups are placed, and each kind of collective is evaluated, in one traced expression. `network_efficiency` is the share of
-    its efficiency that every tier but the innermost reaches.
+    All groups are placed, and each kind of collective is evaluated, in one traced expression.
+    `network_efficiency` is the share of its efficiency that every tier but the innermost reaches.
     """
     order = sorted(range(len(collectives)), key=lambda index: collectives[index].kind)
     ordered = [collectives[index] for index in order]
@@ -87,7 +89,9 @@ def transfers(
 
 
 def all_reduce(group: Group, volume: Scalar) -> Transfer:
-    """All-reduce of a `volume`-byte buffer: each tier works on the share that the next tier inside left it (arXiv 1909.09756)."""
+    """All-reduce of a `volume`-byte buffer: each tier works on the share that the next tier inside left it
+    (arXiv 1909.09756).
+    """
     wire = group.wire(volume * inverse(group.within))
     return _by_tiers_or_rings(group, algorithms.all_reduce(wire, group.relax), volume, rounds=2.0)
 
@@ -113,11 +117,13 @@ def broadcast(group: Group, volume: Scalar) -> Transfer:
 def all_to_all(
     group: Group, volume: Scalar, copies: Scalar | float = 1.0, once: Scalar | float = 0.0
 ) -> Transfer:
-    """All-to-all of a `volume`-byte send buffer: to the members that a tier connects, over that tier; all tiers at once.
+    """All-to-all of a `volume`-byte send buffer: to the members that a tier connects, over that tier; all
+    tiers at once.
 
-    Where pieces of the buffer are copies that go to several members at random, `copies` of each, the share `once` of them goes
-    to a domain once, to the member that stands there where the sender stands in its own, which hands it on inside: of D
-    domains, D·(1 − (1 − 1/D)^copies) get a piece (DeepSeek-V3, arXiv 2412.19437 §3.2.2).
+    Where pieces of the buffer are copies that go to several members at random, `copies` of each, the share
+    `once` of them goes to a domain once, to the member that stands there where the sender stands in its
+    own, which hands it on inside: of D domains, D·(1 − (1 − 1/D)^copies) get a piece (DeepSeek-V3, arXiv
+    2412.19437 §3.2.2).
     """
     degree = group.across[-1]
     direct = group.across * inverse(degree)
@@ -130,7 +136,9 @@ def all_to_all(
 
 
 def send(group: Group, volume: Scalar) -> Transfer:
-    """`volume` bytes from a rank to its neighbour, averaged over the hops along the group: most stay on the inner tiers."""
+    """`volume` bytes from a rank to its neighbour, averaged over the hops along the group: most stay on the
+    inner tiers.
+    """
     degree = group.across[-1]
     # Of degree − 1 hops, (domains − 1) cross each tier's boundary; the rest stay inside.
     crossing = inverse(group.within) - inverse(group.across)
@@ -158,7 +166,9 @@ def _started(group: Group, time: Scalar, sent: Float[Array, " tiers"]) -> Transf
 def _by_tiers_or_rings(
     group: Group, times: Float[Array, " tiers"], volume: Scalar, rounds: float
 ) -> Transfer:
-    """One tier after the other, from the inside out and back in, or in rings through all tiers: the faster."""
+    """One tier after the other, from the inside out and back in, or in rings through all tiers: the
+    faster.
+    """
     time = jnp.sum(times)
     if len(group.fabric.ways) > 1:
         time = group.relax.minimum(time, *_rings(group, volume, rounds))
@@ -166,10 +176,12 @@ def _by_tiers_or_rings(
 
 
 def _rings(group: Group, volume: Scalar, rounds: float) -> list[Scalar]:
-    """Seconds of rings through all members at once, as many as a domain has members, so that each leaves it by another device.
+    """Seconds of rings through all members at once, as many as a domain has members, so that each leaves it
+    by another device.
 
-    All tiers are busy at the same time; the slowest sets the pace. Of the hops of a ring, those across a domain's boundary are
-    on the tier outside (as in NCCL's model of its rings, src/graph/tuning.cc). By either protocol.
+    All tiers are busy at the same time; the slowest sets the pace. Of the hops of a ring, those across a
+    domain's boundary are on the tier outside (as in NCCL's model of its rings, src/graph/tuning.cc). By
+    either protocol.
     """
     fabric, library, within, across = group.fabric, group.library, group.within, group.across
     degree = across[-1]

@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from diffperf.estimate.kernels.attention import attention_backward, attention_forward
-from diffperf.estimate.kernels.gemm import gemm_work
-from diffperf.estimate.kernels.roofline import Machine, memory_times
-from diffperf.estimate.network.collectives import place
+from diffperf.estimate.kernels.attention import generated_share
+from diffperf.estimate.kernels.evaluation import evaluate
+from diffperf.estimate.kernels.machine import Machine
+from diffperf.estimate.kernels.roofline import memory_times
+from diffperf.estimate.network.placement import place
+from diffperf.estimate.network.transfers import COLLECTIVES
 from diffperf.explore.measured.platforms import stacked_systems
 from diffperf.explore.measured.stacking import (
     Evaluator,
@@ -29,7 +31,8 @@ from diffperf.hardware.system import System
 from diffperf.load import load_system
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import Exact, choose
-from diffperf.workload.operators import NO_WINDOW, AttentionCore, Gemms
+from diffperf.workload.assembly import FUSED_KERNELS, attention_operators
+from diffperf.workload.operators import NO_WINDOW, AttentionCore, Gemms, operators_of
 from diffperf.workload.strategy import Strategy
 
 
@@ -50,9 +53,9 @@ def _gemm_stack(rows: Sequence[Row]) -> tuple[System, Strategy, np.ndarray]:
 
 
 def _gemm_estimate(system: System, formats: Strategy, sizes: jax.Array) -> Outputs:
-    return {
-        "latency_s": gemm_work(Gemms.table(tuple(sizes)), Machine.of(system, formats, Exact())).total().time
-    }
+    product = operators_of(Gemms.table({"product": tuple(sizes)}), part="matmul")
+    (timed,) = evaluate([product], Machine.of(system, formats, Exact()))
+    return {"latency_s": timed.once().time}
 
 
 _UNFUSED = ("standard", "pytorch")  # attention kernels that write their scores to memory
@@ -107,7 +110,8 @@ def _preparation(core: AttentionCore, machine: Machine) -> Scalar:
     The launch of the kernel that does so is part of the attention call's latency.
     """
     new = core.kv_elements * core.queries / core.context
-    bytes_ = 2 * machine.output_width * core.query_elements + (machine.output_width + machine.kv_width) * new
+    bytes_ = 2 * machine.matrix.output_width * core.query_elements
+    bytes_ += (machine.matrix.output_width + machine.attention.kv_width) * new
     return memory_times(machine, [bytes_] * (len(machine.accelerator.memory) - 1))[-1]
 
 
@@ -119,9 +123,21 @@ def _attention_estimate(
     both_passes: Scalar,
     prepared: Scalar,
 ) -> Outputs:
-    machine, dropout = Machine.of(system, formats, Exact()), jnp.zeros_like(core.queries)
-    forward = attention_forward(core, dropout, machine, kernel).time + prepared * _preparation(core, machine)
-    return {"latency_s": forward + both_passes * attention_backward(core, dropout, machine, kernel).time}
+    machine = Machine.of(system, formats, Exact())
+    generated = generated_share(core, machine)
+    operators = attention_operators(
+        core,
+        kernel,
+        Weights(jnp.stack([1 - generated, generated]), FUSED_KERNELS),
+        element=formats.activation_width,
+        dropout=jnp.zeros_like(core.queries),
+        directions=("forward", "backward"),
+    )
+    times = {"forward": jnp.zeros_like(core.queries), "backward": jnp.zeros_like(core.queries)}
+    for timed in evaluate(operators, machine):
+        times[timed.operators.direction] += timed.once().time
+    forward = times["forward"] + prepared * _preparation(core, machine)
+    return {"latency_s": forward + both_passes * times["backward"]}
 
 
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
@@ -157,18 +173,8 @@ def _collective_stack(rows: Sequence[Row]) -> tuple[System, Weights, np.ndarray,
 
 def _collective_estimate(system: System, which: Weights, degree: Scalar, volume: Scalar) -> Outputs:
     group = place(system, degree, jnp.ones_like(degree), Exact())
-    kinds = (
-        group.all_reduce,
-        group.all_gather,
-        group.reduce_scatter,
-        group.all_to_all,
-        group.broadcast,
-        group.send,
-    )
-    alternatives = {
-        name: functools.partial(kind, volume) for name, kind in zip(_COLLECTIVES, kinds, strict=True)
-    }
-    return {"latency_s": choose(which, alternatives).time}
+    kinds = {name: functools.partial(COLLECTIVES[name], group, volume) for name in _COLLECTIVES}
+    return {"latency_s": choose(which, kinds).time}
 
 
 GEMM = Evaluator(_gemm_unrepresentable, _gemm_stack, _gemm_estimate)

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-import jax.numpy as jnp
 import numpy as np
 
 from diffperf.estimate.inference import generate
-from diffperf.estimate.training import model_flops, training_step
+from diffperf.estimate.training import training_step
 from diffperf.explore.measured.model_rows import model_structure, stacked_models, unknown_architecture
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.stacking import (
@@ -25,11 +24,11 @@ from diffperf.explore.measured.stacking import (
 from diffperf.explore.measured.table import Row
 from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.system import System
-from diffperf.quantity import Scalar, Weights
-from diffperf.relax import choose
+from diffperf.quantity import Weights
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory
 from diffperf.workload.model import Model
+from diffperf.workload.model_flops import hardware_flops
 from diffperf.workload.rules import feasible
 from diffperf.workload.strategy import SCHEDULES, Strategy
 
@@ -100,27 +99,6 @@ def _training_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, 
         gradient_precision=weights(gradients, PRECISIONS),
     )
     return stacked_models(rows, positions=numbers(rows, "seq_len"), training=True), systems, strategy
-
-
-def hardware_flops(model: Model, strategy: Strategy) -> Scalar:
-    """FLOP of a step with recomputation, attention never masked: the convention of Megatron-LM's hardware
-    FLOP/s.
-
-    Selective recomputation repeats the two products of the attention core, full recomputation the forward
-    pass of all layers (Korthikanti et al., arXiv 2205.05198, appendix A).
-    """
-    tokens, length = strategy.global_batch * strategy.sequence_length, strategy.sequence_length
-    step = model_flops(model, tokens, length)
-    core = tokens * sum(
-        2 * length * kind.count * kind.heads * (kind.head_dim + kind.value_dim) for kind in model.layers
-    )
-    # A third of a step's FLOP are those of its forward pass, the vocabulary projection among them.
-    layers = step / 3 - 2 * tokens * model.embedding_parameters
-    recomputed = choose(
-        strategy.recompute,
-        {"none": lambda: jnp.zeros_like(step), "selective": lambda: core, "full": lambda: layers},
-    )
-    return step + strategy.recompute_share * recomputed
 
 
 def _training_estimate(model: Model, system: System, strategy: Strategy) -> Outputs:

@@ -1,4 +1,6 @@
-"""The attention core by hand: each term where it alone counts, the limits in which kernels agree, and their gradients."""
+"""The attention core by hand: each term where it alone counts, the limits in which kernels agree, and their
+gradients.
+"""
 
 import itertools
 
@@ -34,7 +36,9 @@ OF_FORMAT = ("efficiency", "tile_latency", "group_latency")
 
 
 def _machine(system, relax=None, strategy=None, **values):
-    """A round-numbered accelerator whose memory costs nothing but what `values` say; a path's dots are written __."""
+    """A round-numbered accelerator whose memory costs nothing but what `values` say; a path's dots are
+    written __.
+    """
     kernels = {
         "efficiency": EFFICIENCY,
         "backward_efficiency": 0.5,
@@ -92,7 +96,9 @@ def _per_score(head_dim=128, rate=RATE * EFFICIENCY):
 @pytest.mark.parametrize("window", [1, 3, 100])
 @pytest.mark.parametrize(("queries", "context"), [(1, 1), (5, 5), (1, 9), (4, 7)])
 def test_visible_scores_by_enumeration(queries, context, window):
-    """Query i is token context − queries + i, and sees itself and what comes before it, as far as the window goes."""
+    """Query i is token context − queries + i, and sees itself and what comes before it, as far as the window
+    goes.
+    """
     positions = [context - queries + i for i in range(queries)]
     seen = [(p, j) for p, j in itertools.product(positions, range(context)) if p - window < j <= p]
     core = _core(queries, context, heads=3, sequences=2, window=window)
@@ -115,7 +121,9 @@ def test_a_window_beyond_the_context_is_none(system):
 
 
 def test_latent_attention_reads_one_latent_for_all_heads(system):
-    """DeepSeek-V2's decode: 512 + 64 elements a token, the 512 read once as keys and values (arXiv 2405.04434 Table 1)."""
+    """DeepSeek-V2's decode: 512 + 64 elements a token, the 512 read once as keys and values (arXiv 2405.04434
+    Table 1).
+    """
     core = _core(1, 4096, heads=128, kv_heads=1, sequences=8, head_dim=576, value_dim=real(512), latent=1.0)
     machine = _machine(system, memory__hbm__bandwidth=HBM, stack__grouped_heads=128.0)
     assert float(core.kv_elements) == 8 * 4096 * 576
@@ -130,7 +138,9 @@ def test_latent_attention_reads_one_latent_for_all_heads(system):
 
 
 def test_a_tile_takes_its_latency_and_its_scores(system):
-    """128 queries see 128 keys each, the causal diagonal is computed whole; a lone tile is the longest and adds its tail."""
+    """128 queries see 128 keys each, the causal diagonal is computed whole; a lone tile is the longest and
+    adds its tail.
+    """
     tile = TILE * TILE * _per_score() * UNITS
     expected = TILE_LATENCY + tile / UNITS + TAIL * (TILE_LATENCY + tile)
     work = context_work(_core(128, heads=1), _machine(system))
@@ -166,7 +176,9 @@ def test_tiles_come_in_whole_waves(system):
 
 
 def test_backward_recomputes_the_scores(system):
-    """Five products for two, at the backward kernel's efficiency; O and dO read, and dQ's sums, 4 bytes set and read, written."""
+    """Five products for two, at the backward kernel's efficiency; O and dO read, and dQ's sums, 4 bytes set
+    and read, written.
+    """
     n, heads = 65536, 100
     per_score = np.hypot(2.5 * 512 / (RATE * EFFICIENCY * 0.5), SOFTMAX / VECTOR)
     core = _core(n, heads=heads, causal=0.0)
@@ -185,7 +197,9 @@ def test_backward_recomputes_the_scores(system):
 
 
 def test_traffic_follows_its_theorem(system):
-    """Θ(N²·d²/M): four times for twice the tokens, half for twice the memory (arXiv 2205.14135, Theorem 2)."""
+    """Θ(N²·d²/M): four times for twice the tokens, half for twice the memory (arXiv 2205.14135, Theorem
+    2).
+    """
 
     def streamed(tokens, capacity):
         core = _core(tokens, causal=0.0)
@@ -240,7 +254,9 @@ def test_generated_tiles_take_their_latency(system):
 
 
 def test_more_heads_than_a_kernel_takes_are_on_their_own(system):
-    """64 query heads per KV head: kernels for 32 work through 64 heads, each with a stream from the caches of its own."""
+    """64 query heads per KV head: kernels for 32 work through 64 heads, each with a stream from the caches of
+    its own.
+    """
     core = _core(1, 1024, heads=64, kv_heads=1, sequences=100)
     alone, grouped = (
         generation_work(core, _machine(system, stack__grouped_heads=heads)) for heads in (32.0, 64.0)
@@ -252,7 +268,9 @@ def test_more_heads_than_a_kernel_takes_are_on_their_own(system):
 
 
 def test_few_long_contexts_are_split(system):
-    """Two KV heads on 100 units: 50 splits each, fewer where that leaves less than a split's tokens; then they are combined."""
+    """Two KV heads on 100 units: 50 splits each, fewer where that leaves less than a split's tokens; then
+    they are combined.
+    """
     machine = _machine(system)
     long, short, none = (
         float(generation_work(_core(1, n, heads=2), machine).time) for n in (1e5, 10 * SPLIT, SPLIT)
@@ -282,7 +300,9 @@ def test_new_tokens_that_follow_others_are_generated(system):
 
 
 def test_the_cache_says_what_is_multiplied(system):
-    """fp8 caches use fp8 kernels and rates where silicon has them; int4 ones are converted to 16 bits; fp32 stays itself."""
+    """fp8 caches use fp8 kernels and rates where silicon has them; int4 ones are converted to 16 bits; fp32
+    stays itself.
+    """
     hopper, core = dp.load_system("dgx-h100"), _core(8192, heads=64)
 
     def rate(**formats):

@@ -1,4 +1,6 @@
-"""The roofline by hand: cases whose answer fits on a line, and the limits in which the formulas become simple."""
+"""The roofline by hand: cases whose answer fits on a line, and the limits in which the formulas become
+simple.
+"""
 
 import dataclasses
 
@@ -52,7 +54,9 @@ def _gemm(m, n, k, batch=1):
 
 
 def test_whole_waves_of_tiles_compute(system):
-    """m = 256, n = 128·150, k = 1000: 150 tiles of 256 × 128 on 100 units take 2 waves; the other tiles waste as much or more."""
+    """m = 256, n = 128·150, k = 1000: 150 tiles of 256 × 128 on 100 units take 2 waves; the other tiles waste
+    as much or more.
+    """
     work = gemm_work(_gemm(256, 128 * 150, 1000), _machine(system, l2=FREE, hbm=FREE))
     waves = {(256, 256): 1, (256, 128): 2, (128, 128): 3, (64, 64): 12, (16, 64): 48}
     assert set(waves) == {tuple(map(int, tile)) for tile in TILES}
@@ -83,7 +87,9 @@ def test_a_skinny_gemm_streams_its_weights(system):
 
 
 def test_traffic_is_left_by_reuse_in_blocks(system):
-    """4096³: L2 (48 MB) holds blocks of 2828²; a unit's memory (192 KiB) holds 181², to which tiles are cut."""
+    """4096³: L2 (48 MB) holds blocks of 2828²; a unit's memory (192 KiB) holds 181², to which tiles are
+    cut.
+    """
     n, block = 4096, (48e6 / 6) ** 0.5
     tile_block = (196608.0 / 6) ** 0.5
     work = gemm_work(_gemm(n, n, n), _machine(system))
@@ -106,7 +112,9 @@ def _with(machine, **changes):
 
 
 def test_a_tile_is_never_faster_than_its_main_loop(system):
-    """A single tile runs through K in k · k_latency, whatever its size; more tiles than units run in waves of it."""
+    """A single tile runs through K in k · k_latency, whatever its size; more tiles than units run in waves of
+    it.
+    """
     machine = _with(_machine(system, l2=FREE, hbm=FREE), k_latency=1e-8)
     assert float(gemm_work(_gemm(1, 64, 4096), machine).time[0]) == pytest.approx(
         4096e-8 + OVERHEAD, rel=1e-9
@@ -120,7 +128,9 @@ def test_a_tile_is_never_faster_than_its_main_loop(system):
 
 
 def test_splitting_k_occupies_idle_units(system):
-    """One tile of 16 × 64 in four parts takes a quarter and pays for fp32 partial sums, moved twice; 100 tiles gain nothing."""
+    """One tile of 16 × 64 in four parts takes a quarter and pays for fp32 partial sums, moved twice; 100
+    tiles gain nothing.
+    """
     free = _with(_machine(system, l2=FREE, hbm=FREE), k_latency=1e-8, split_k=4.0)
     assert float(gemm_work(_gemm(16, 64, 4096), free).time[0]) == pytest.approx(
         4096e-8 / 4 + OVERHEAD, rel=1e-9
@@ -138,7 +148,9 @@ def test_splitting_k_occupies_idle_units(system):
 
 
 def test_narrow_formats_convert_their_activations(system):
-    """fp8: products are as fast as the rate says, written at 16 bits; the activations pass through memory on their own first."""
+    """fp8: products are as fast as the rate says, written at 16 bits; the activations pass through memory on
+    their own first.
+    """
     m, n, k = 2048, 1024, 1024
     system = replace(system, {f"accelerator.matrix.{f}.rate": 2 * RATE for f in ("fp8", "fp16")})
     system = replace(
@@ -159,7 +171,9 @@ def test_narrow_formats_convert_their_activations(system):
 
 
 def test_the_power_limit_slows_clocks(system):
-    """Where full speed draws several times the limit, a GEMM takes its energy over what leakage leaves, to a floor."""
+    """Where full speed draws several times the limit, a GEMM takes its energy over what leakage leaves, to a
+    floor.
+    """
     roomy, size = {"capacity": 1e12}, _gemm(8192, 8192, 8192)
     work = gemm_work(size, _machine(system, smem=roomy))
     accelerator, fast = system.accelerator, float(work.time[0])
@@ -182,7 +196,9 @@ def test_parts_of_a_kernel_overlap_all_but_near_the_ridge():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_what_waiting_adds_keeps_its_digits(dtype):
-    """The 4-norm less its first part: for a much shorter second part y⁴ / (4·x³), far below the digits of the norm itself."""
+    """The 4-norm less its first part: for a much shorter second part y⁴ / (4·x³), far below the digits of the
+    norm itself.
+    """
     with jax.enable_x64(dtype is np.float64):
         for time, other in ((1.0, 1.0), (3e-3, 2e-3), (1e-3, 5.0)):
             expected = (time**4 + other**4) ** 0.25 - time
@@ -206,7 +222,9 @@ def test_rows_of_a_table_do_not_see_each_other(system):
 
 
 def test_half_the_width_moves_half_the_bytes(system):
-    """Of operands and products; activations stay at 16 bits between products unless they have a format of their own."""
+    """Of operands and products; activations stay at 16 bits between products unless they have a format of
+    their own.
+    """
     tables = [
         {"precision": "bf16"},
         {"precision": "fp8"},
@@ -244,7 +262,9 @@ def test_smooth_times_stay_within_their_bounds(system, sharpness):
 
 
 def test_a_cluster_fetches_what_it_shares_once(system):
-    """Four units side by side work on 512 × 512 as one: half the operand bytes of a lone tile, the same output."""
+    """Four units side by side work on 512 × 512 as one: half the operand bytes of a lone tile, the same
+    output.
+    """
     roomy = {"capacity": 1e12}
     m = n = k = 4096
     alone = gemm_work(_gemm(m, n, k), _machine(system, smem=roomy)).traffic[0, 0]

@@ -1,7 +1,8 @@
-"""Collectives by brute force: real numbers moved over the links of explicit graphs, step by step, links shared by all on them.
+"""Collectives by brute force: real numbers moved over the links of explicit graphs, step by step, links
+shared by all on them.
 
-A step lasts as long as its longest route takes (hops × latency) and its fullest link (bytes / bandwidth). Nothing here knows a
-formula of the estimator.
+A step lasts as long as its longest route takes (hops × latency) and its fullest link (bytes / bandwidth).
+Nothing here knows a formula of the estimator.
 """
 
 import itertools
@@ -13,7 +14,9 @@ ELEMENT = 8.0  # bytes of the numbers that are moved
 
 
 class Grid:
-    """A torus (`wraps`) or mesh of equal sides; a hypercube is a mesh of sides of two. Messages go dimension by dimension."""
+    """A torus (`wraps`) or mesh of equal sides; a hypercube is a mesh of sides of two. Messages go dimension
+    by dimension.
+    """
 
     def __init__(
         self, side: int, dimensions: int, *, wraps: bool, bandwidth: float, links: int | None = None
@@ -34,7 +37,9 @@ class Grid:
         return [self.rank((*at[:dimension], i, *at[dimension + 1 :])) for i in range(self.side)]
 
     def _ways(self, start: int, end: int) -> list[tuple[list[int], float]]:
-        """Coordinates passed along one dimension, and the share of a message on that way: halves if both are as short."""
+        """Coordinates passed along one dimension, and the share of a message on that way: halves if both are
+        as short.
+        """
         ahead = (end - start) % self.side
         if not self.wraps:
             return [(list(range(start, end + 1)) if end >= start else list(range(start, end - 1, -1)), 1.0)]
@@ -82,7 +87,9 @@ class FullyConnected:
 
 
 class Switch:
-    """Devices on one switch; or on leaf switches of `leaf` devices whose uplinks carry 1/`oversubscription` of what they send."""
+    """Devices on one switch; or on leaf switches of `leaf` devices whose uplinks carry 1/`oversubscription`
+    of what they send.
+    """
 
     def __init__(
         self,
@@ -150,7 +157,9 @@ def merged(schedules) -> list:
 
 
 def ring(order, shares, *, add: bool) -> list:
-    """Reduce-scatter (`add`) that leaves share i with member i of a ring, or the all-gather of those shares."""
+    """Reduce-scatter (`add`) that leaves share i with member i of a ring, or the all-gather of those
+    shares.
+    """
     n = len(order)
     first = 1 if add else 0
     return [
@@ -167,7 +176,9 @@ def both_ways(order, shares, *, add: bool) -> list:
 
 
 def line(order, shares, *, add: bool) -> list:
-    """The same on a line without a way around: partial sums flow to their owner from both ends, or shares away from it."""
+    """The same on a line without a way around: partial sums flow to their owner from both ends, or shares
+    away from it.
+    """
     n = len(order)
     steps = [[] for _ in range(n - 1)]
     for ranks, parts in ((order, shares), (order[::-1], shares[::-1])):
@@ -185,7 +196,9 @@ def line(order, shares, *, add: bool) -> list:
 
 
 def dimension_wise(graph: Grid, elements: int, *, add: bool) -> list:
-    """Reduce-scatter or all-gather on a grid: as many parts of the buffer as dimensions, each starting in another one."""
+    """Reduce-scatter or all-gather on a grid: as many parts of the buffer as dimensions, each starting in
+    another one.
+    """
     d, n = graph.dimensions, graph.side
     along = both_ways if graph.wraps and n > 2 else line
     schedules = []

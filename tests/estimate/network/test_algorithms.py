@@ -1,4 +1,6 @@
-"""Every algorithm on every topology against the link-level simulation: equal where it is exact, not below where it is a bound."""
+"""Every algorithm on every topology against the link-level simulation: equal where it is exact, not below
+where it is a bound.
+"""
 
 import math
 
@@ -152,7 +154,9 @@ def test_halving_and_doubling(topology, size, seed):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("topology", "size"), PLACES)
 def test_direct(topology, size, seed):
-    """To owners and back, in one step, and all-to-all, which loads links alike: exact for even sides, a bound for odd ones."""
+    """To owners and back, in one step, and all-to-all, which loads links alike: exact for even sides, a bound
+    for odd ones.
+    """
     bandwidth, latency, elements = drawn(topology, size, seed)
     simulation = Simulation(graph_of(topology, size, bandwidth), elements, latency)
     there = simulation.run(to_owners(size, elements))
@@ -206,7 +210,9 @@ def test_ring_broadcast_is_what_small_pieces_approach(pieces):
 
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_reducing_switches(size):
-    """A device sends its buffer up and gets its reduced share; then sends that up, and everyone gets all shares."""
+    """A device sends its buffer up and gets its reduced share; then sends that up, and everyone gets all
+    shares.
+    """
     bandwidth, latency, volume = 40.0, 0.5, 960.0
     up = {"reduce": volume, "multicast": volume / size}
     down = {"reduce": volume / size, "multicast": volume}
@@ -221,7 +227,9 @@ def test_reducing_switches(size):
 @pytest.mark.parametrize(("topology", "far"), [("fat_tree", 2), ("dragonfly", 3)])
 @pytest.mark.parametrize("leaf", [1, 2, 4])
 def test_oversubscribed_cores_are_bounded(topology, far, leaf, oversubscription):
-    """Exact with one member under each leaf switch; else some traffic stays below the core, and the estimate is a bound."""
+    """Exact with one member under each leaf switch; else some traffic stays below the core, and the estimate
+    is a bound.
+    """
     size, elements, bandwidth, latency = 8, 240, 30.0, 0.2
     graph = Switch(size, bandwidth=bandwidth, leaf=leaf, oversubscription=oversubscription, far=far)
     simulation = Simulation(graph, elements, latency)
@@ -249,7 +257,9 @@ def test_parts_of_a_domain_have_the_links_within(topology, size, room):
 
 @pytest.mark.parametrize("size", [4, 8, 16, 64])
 def test_pairs_of_trees(size):
-    """Bytes and hops counted edge by edge: ranks 1 … m − 1 in order, rank 0 above; the second tree mirrors the first."""
+    """Bytes and hops counted edge by edge: ranks 1 … m − 1 in order, rank 0 above; the second tree mirrors
+    the first.
+    """
     sent, depth = np.zeros(size), 0
     for mirrored in (False, True):
         for leaf in range(1, size):
@@ -271,7 +281,9 @@ def test_pairs_of_trees(size):
 
 
 def test_the_simulation_can_disagree():
-    """Formulas that are wrong in one term: a ring of one direction only, a step too few, a mesh taken for a torus."""
+    """Formulas that are wrong in one term: a ring of one direction only, a step too few, a mesh taken for a
+    torus.
+    """
     simulation = Simulation(graph_of("ring", 6, 10.0), 120, 1.0)
     time = simulation.run(keeping_all_links_busy(simulation.graph, "ring", 120, add=True))
     on = wire("ring", 6, 10.0, 1.0, simulation.volume)

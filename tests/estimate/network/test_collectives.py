@@ -1,4 +1,6 @@
-"""Collectives over two tiers against a step-by-step simulation that moves real numbers, and placement against counting devices."""
+"""Collectives over two tiers against a step-by-step simulation that moves real numbers, and placement against
+counting devices.
+"""
 
 import dataclasses
 import itertools
@@ -27,7 +29,9 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"
 
 
 class Simulation:
-    """Ranks with a buffer each, on a grid of domains × members; every step costs what its largest message does."""
+    """Ranks with a buffer each, on a grid of domains × members; every step costs what its largest message
+    does.
+    """
 
     def __init__(self, domains, members, elements):
         self.grid = np.arange(domains * members).reshape(domains, members)
@@ -179,7 +183,9 @@ def test_every_collective_pays_its_overhead_once(system):
 
 
 def _counted(sizes, degree, stride):
-    """Ways a group of ranks 0, stride, 2·stride … spreads on each tier, by counting the domains it touches."""
+    """Ways a group of ranks 0, stride, 2·stride … spreads on each tier, by counting the domains it
+    touches.
+    """
     devices = [rank * stride for rank in range(degree)]
     domains = [len({device // size for device in devices}) for size in sizes]  # on tiers from the inside out
     spread = [degree, *domains]
@@ -253,10 +259,13 @@ def test_all_to_all_by_counting_messages(domains, members):
 
 @pytest.mark.parametrize("copies", [1, 2, 5])
 def test_pieces_sent_once_to_a_domain_by_enumeration(copies):
-    """Every way that the copies of a piece go to members: between domains it travels once to each that gets any, but its own."""
+    """Every way that the copies of a piece go to members: between domains it travels once to each that gets
+    any, but its own.
+    """
     domains, members, volume = 3, 2, 960.0
     ways = list(itertools.product(range(domains * members), repeat=copies))
-    # The first member of each domain gets what comes from the first of another, and hands on what is not for itself.
+    # The first member of each domain gets what comes from the first of another, and hands on what is not for
+    # itself.
     moved = np.mean(
         [
             (sum(member % members > 0 for member in set(way)), len({m // members for m in way} - {0}))
@@ -306,7 +315,9 @@ def test_a_better_network_is_never_slower(system, what, topology, degree, stride
 
 @pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)], ids=["exact", "smooth"])
 def test_gradients_are_finite_differences(system, relax):
-    """Of an all-reduce and an all-to-all, in every number of tiers and library, group and buffer; topologies mixed a little."""
+    """Of an all-reduce and an all-to-all, in every number of tiers and library, group and buffer; topologies
+    mixed a little.
+    """
     inputs = {
         path: value
         for path, (_, value) in numeric(system).items()
