@@ -50,7 +50,8 @@ class Operator:
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveTime:
-    """One collective of a phase on a device of the slowest pipeline stage: how often it runs, and seconds of all runs.
+    """One collective of a phase on a device of the slowest pipeline stage: how often it runs, and seconds of
+    all runs.
 
     `exposed` are the seconds that the report's breakdown counts: those that no computation hides.
     """
@@ -89,8 +90,8 @@ def _scaled(system: System, growth: Float[Array, " resources"]) -> System:
         matrix=jax.tree.map(faster, accelerator.matrix, is_leaf=is_format),
         vector=accelerator.vector * vector,
         memory=(innermost, *memory),
-        # Energies stay; leakage grows with the limit, so that what is left for arithmetic and data grows by the
-        # same factor.
+        # Energies stay; leakage grows with the limit, so that what is left for arithmetic and data grows by
+        # the same factor.
         power_limit=accelerator.power_limit * power,
         static_power=accelerator.static_power * power,
     )
@@ -99,7 +100,9 @@ def _scaled(system: System, growth: Float[Array, " resources"]) -> System:
 
 @partial(jax.jit, static_argnames="phase")
 def _evaluate(configuration: Configuration, phase: str):
-    """The phase's tables, and by how much the time of each operator falls as each resource grows, relative to both."""
+    """The phase's tables, and by how much the time of each operator falls as each resource grows, relative to
+    both.
+    """
     system = configuration.system
 
     def at(growth):
@@ -170,7 +173,9 @@ def collectives(configuration: Configuration, phase: str = "training") -> list[C
 
 
 def memory_bound_share(rows: list[Operator]) -> float:
-    """The share of the operators' time that more bandwidth of some memory level would save, to first order."""
+    """The share of the operators' time that more bandwidth of some memory level would save, to first
+    order.
+    """
     bound = sum(
         row.time * sum(share for name, share in row.bounds.items() if name.endswith(" bandwidth"))
         for row in rows

@@ -1,23 +1,24 @@
-"""The LLM architecture: dimensions, and the parameters they add up to."""
+"""The LLM architecture: its dimensions, and the parameters that they add up to."""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from diffperf.quantity import Label, Scalar, Weights, label, quantity, switch
-from diffperf.relax import larger
+from diffperf.relax import TINY, larger
 
-NO_WINDOW = 1e12  # tokens: longer than any context
+# Tokens of a window that hides nothing: longer than any context.
+NO_WINDOW = 1e12
 
 
 class Mixture(eqx.Module):
     """A mixture of experts in place of one MLP. Every expert is an MLP of the layer's inner dimension."""
 
-    experts: Scalar = quantity("", "experts per layer", bounds=(1, 4096), integer=True)
-    experts_per_token: Scalar = quantity("", "experts each token visits", bounds=(1, 64), integer=True)
+    experts: Scalar = quantity("", "experts of a layer", bounds=(1, 4096), integer=True)
+    experts_per_token: Scalar = quantity("", "experts that each token visits", bounds=(1, 64), integer=True)
     shared_ffn: Scalar = quantity(
         "",
-        "inner dimension of all experts together that every token visits, 0 for none",
+        "inner dimension of all shared experts together, which every token visits; 0 for none",
         bounds=(0, 1e6),
         default=0,
         integer=True,
@@ -25,8 +26,9 @@ class Mixture(eqx.Module):
 
 
 class Latent(eqx.Module):
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1): keys and values are projections of
-    one latent per token.
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1).
+
+    The keys and values of a token are projections of one latent, which is what the KV cache holds.
 
     A head's queries and keys have `head_dim` dimensions, of which `rotary_dim` carry positions and are
     shared by all keys.
@@ -44,8 +46,9 @@ class Latent(eqx.Module):
     value_dim: Scalar = quantity("", "dimension of a head's values", bounds=(16, 1024), integer=True)
 
     def parameters(self, hidden: Scalar, heads: Scalar, head_dim: Scalar) -> Scalar:
-        """Weights of the projections of queries, keys and values, without the output's."""
-        through = larger(self.query_rank, 1e-30)
+        """Weights of the projections of queries, keys and values; the output projection is not among them."""
+        # The branch without a query latent keeps a finite slope in the one with it.
+        through = larger(self.query_rank, TINY)
         queries = jnp.where(
             self.query_rank > 0, (hidden + heads * head_dim) * through, hidden * heads * head_dim
         )
@@ -58,8 +61,7 @@ class Latent(eqx.Module):
 
 
 class Recurrence(eqx.Module):
-    """An element-wise linear recurrence in place of the attention core: MLGRU (MatMul-free LM, arXiv
-    2406.02528 §3).
+    """An element-wise linear recurrence in place of the attention core: MLGRU (arXiv 2406.02528 §3).
 
     hₜ = fₜ ⊙ hₜ₋₁ + (1 − fₜ) ⊙ cₜ and oₜ = gₜ ⊙ hₜ, then the output projection: forget gate f, candidate c
     and output gate g are projections of the input, as wide as the query, key and value heads; the state h
@@ -67,12 +69,12 @@ class Recurrence(eqx.Module):
     """
 
     state: Scalar = quantity(
-        "", "elements of the state per channel", bounds=(1, 1024), default=1, integer=True
+        "", "elements of the recurrent state of each channel", bounds=(1, 1024), default=1, integer=True
     )
 
 
 class Layers(eqx.Module):
-    """`count` transformer layers of one kind: attention, then a plain or gated MLP, or a mixture of such."""
+    """`count` transformer layers of one kind: attention, then a plain or gated MLP or a mixture of MLPs."""
 
     count: Scalar = quantity("", "layers of this kind", bounds=(1, 2000), integer=True)
     heads: Scalar = quantity("", "query heads", bounds=(1, 1024), integer=True)
@@ -122,8 +124,8 @@ class Layers(eqx.Module):
         return 0.0 if self.mixture is None else self.mixture.shared_ffn
 
     def kv_heads_on_rank(self, tp: Scalar) -> Scalar:
-        """Key and value heads a tensor-parallel rank holds: its share, but at least one, replicated where
-        ranks outnumber heads.
+        """Key and value heads of a tensor-parallel rank: its share, or one replica where ranks outnumber
+        heads.
         """
         return larger(self.kv_heads / tp, 1.0)
 
@@ -135,7 +137,7 @@ class Layers(eqx.Module):
         return output + hidden * (self.heads + 2 * self.kv_heads) * self.head_dim
 
     def attention_parameters(self, hidden: Scalar) -> Scalar:
-        """Query, key, value and output projections, and the norms of latents."""
+        """Parameters of query, key, value and output projections, and of the norms of latents."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         inner = larger(self.biases.on, self.qkv_biases.on) * (queries + 2 * keys)
         norms = 0.0 if self.latent is None else self.latent.query_rank + self.latent.kv_rank
@@ -146,7 +148,7 @@ class Layers(eqx.Module):
         return (2 + self.gated.on) * hidden * ffn
 
     def expert_parameters(self, hidden: Scalar) -> Scalar:
-        """One expert, or the MLP."""
+        """Parameters of one expert, or of the MLP."""
         return self.mlp_matrices(hidden, self.ffn) + self.biases.on * (
             (1 + self.gated.on) * self.ffn + hidden
         )
@@ -156,7 +158,7 @@ class Layers(eqx.Module):
         return jnp.zeros_like(hidden) if self.mixture is None else hidden * self.mixture.experts
 
     def routed_parameters(self, hidden: Scalar) -> Scalar:
-        """All experts that tokens are routed to; none in a dense layer."""
+        """Parameters of all experts that tokens are routed to; none in a dense layer."""
         return (
             jnp.zeros_like(hidden)
             if self.mixture is None
@@ -164,9 +166,7 @@ class Layers(eqx.Module):
         )
 
     def dense_parameters(self, hidden: Scalar) -> Scalar:
-        """All of one layer but the experts that tokens are routed to: what expert parallelism does not
-        split.
-        """
+        """Parameters of one layer that expert parallelism does not split: all but the routed experts."""
         norms = (2 - self.parallel.on) * hidden * (1 + self.biases.on)
         if self.mixture is None:
             mlp = self.expert_parameters(hidden)
@@ -200,71 +200,61 @@ class Model(eqx.Module):
 
     mtp_layers: Scalar = quantity(
         "",
-        "modules that predict further tokens: a layer of the last kind, the head again",
+        "modules of multi-token prediction, each with a layer of the last kind and a use of the head",
         bounds=(0, 16),
         default=0,
         integer=True,
     )
 
     @property
+    def _alike(self) -> list[list[Layers]]:
+        """The kinds of layers, grouped by their structure: with or without experts, latents, a recurrence."""
+        groups: dict[object, list[Layers]] = {}
+        for layers in self.layers:
+            groups.setdefault(jax.tree.structure(layers), []).append(layers)
+        return list(groups.values())
+
+    @property
     def kinds(self) -> list[Layers]:
         """The kinds of layers, those of one structure stacked on a leading axis, to map over."""
-        alike: dict[object, list[Layers]] = {}
-        for layers in self.layers:
-            alike.setdefault(jax.tree.structure(layers), []).append(layers)
-        return [jax.tree.map(lambda *leaves: jnp.stack(leaves), *group) for group in alike.values()]
+        return [jax.tree.map(lambda *leaves: jnp.stack(leaves), *group) for group in self._alike]
 
     @property
     def kind_names(self) -> list[tuple[str, ...]]:
-        """A name for each kind of layers, grouped and ordered as `kinds`; empty names where all layers are of
-        one kind.
+        """A name for each kind of layers, grouped and ordered as `kinds`; empty for layers all of one
+        kind.
         """
-        alike: dict[object, list[Layers]] = {}
-        for layers in self.layers:
-            alike.setdefault(jax.tree.structure(layers), []).append(layers)
         if len(self.layers) == 1:
             return [("",)]
-        return [
-            tuple(
-                ("dense" if kind.mixture is None else "expert")
-                + " layers"
-                + (f" {number}" if len(group) > 1 else "")
-                for number, kind in enumerate(group, start=1)
-            )
-            for group in alike.values()
-        ]
+        names = []
+        for group in self._alike:
+            sort = "dense layers" if group[0].mixture is None else "expert layers"
+            names.append(tuple(f"{sort} {i + 1}" if len(group) > 1 else sort for i in range(len(group))))
+        return names
 
     @property
     def depth(self) -> Scalar:
+        """Layers of all kinds."""
         return sum(layers.count for layers in self.layers)
 
     @property
     def routed_share(self) -> Scalar:
-        """The share of layers with experts that tokens are routed to."""
+        """The share of layers that route tokens to experts."""
         return sum(layers.count for layers in self.layers if layers.mixture is not None) / self.depth
 
     @property
     def embedding_parameters(self) -> Scalar:
-        """The token embedding matrix."""
+        """Parameters of the token embedding matrix."""
         return self.vocabulary * self.hidden
 
     @property
     def layer_parameters(self) -> Scalar:
+        """Parameters of all layers."""
         return sum(layers.count * layers.parameters(self.hidden) for layers in self.layers)
 
     @property
-    def mtp_parameters(self) -> Scalar:
-        """Modules that predict further tokens: projection, layer and norms (DeepSeek-V3, arXiv 2412.19437
-        §2.2); they share the embeddings."""
-        return self.mtp_layers * (
-            2 * self.hidden**2 + self.layers[-1].parameters(self.hidden) + 3 * self.hidden
-        )
-
-    @property
     def parameters(self) -> Scalar:
-        """The parameters of the model itself: embeddings (once if tied), positions, layers and the final
-        norm.
-        """
+        """Parameters of embeddings (counted once if tied), positions, layers and the final norm."""
         embeddings = (
             self.embedding_parameters * (1 + self.tied_embeddings.off) + self.learned_positions * self.hidden
         )

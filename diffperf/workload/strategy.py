@@ -1,4 +1,4 @@
-"""How the work is laid on the system: parallelism, schedule, batches, number formats, recomputation, offloading."""
+"""How work is laid on a system: parallelism, schedule, batches, number formats, recomputation, offloading."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -20,10 +20,10 @@ SCHEDULES = ("gpipe", "1f1b", "zero_bubble", "dualpipe")
 class Strategy(eqx.Module):
     """How a model's work is laid on the devices of a system.
 
-    Degrees are reals to the estimator; `diffperf.workload.rules` says which whole numbers are possible. Experts
-    are laid out in a way of their own: the tp·cp·dp devices of a pipeline stage are `expert_tp` × `ep` devices for
-    each replica of the experts. In inference `global_batch` counts the sequences served at once,
-    `sequence_length` the tokens of their prompts, `output_length` the tokens that they generate.
+    Degrees are reals to the estimator; `diffperf.workload.rules` says which whole numbers are possible.
+    Experts are laid out in a way of their own: the tp·cp·dp devices of a pipeline stage are `expert_tp` ×
+    `ep` devices for each replica of the experts. In inference `global_batch` counts the sequences served
+    at once, `sequence_length` the tokens of their prompts, `output_length` the tokens that they generate.
     """
 
     tp: Scalar = quantity("", "tensor-parallel degree", bounds=(1, 1024), default=1, integer=True)
@@ -67,7 +67,7 @@ class Strategy(eqx.Module):
     context_parallel: Weights = choice(
         "ring",
         "all_to_all",
-        doc="how context-parallel ranks share a sequence: keys and values around a ring, or an exchange of heads",
+        doc="how context-parallel ranks share a sequence: a ring of keys and values, or an exchange of heads",
         default="ring",
     )
     order: Weights = choice(
