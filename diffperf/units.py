@@ -106,7 +106,7 @@ def _normalize(text: str) -> str:
     return re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
 
 
-def parse(text: str | float, unit: str) -> float:
+def parse(text: object, unit: str) -> float:
     """The magnitude of `text` in `unit` ("" is a pure number). Raises `UnitError` with a remedy in one line.
 
     A bare number is accepted only where `unit` is "".
