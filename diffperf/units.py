@@ -7,6 +7,7 @@ only the units of this field, so a byte is a dimension of its own and "80 Gb" is
 import functools
 import math
 import re
+from typing import SupportsFloat
 
 import pint
 
@@ -105,7 +106,7 @@ def _normalize(text: str) -> str:
     return re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
 
 
-def parse(text: str | float, unit: str) -> float:
+def parse(text: object, unit: str) -> float:
     """The magnitude of `text` in `unit` ("" is a pure number). Raises `UnitError` with a remedy in one line.
 
     A bare number is accepted only where `unit` is "".
@@ -162,7 +163,7 @@ def example(unit: str) -> str:
     return _EXAMPLES.get(unit, f'"1 {unit}"')
 
 
-def show(value: float, unit: str, digits: int = 4) -> str:
+def show(value: SupportsFloat, unit: str, digits: int = 4) -> str:
     """`value` (in `unit`) as people write it: `show(0.0213, "s")` is "21.3 ms"."""
     value = float(value)
     if not math.isfinite(value):

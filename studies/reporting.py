@@ -12,7 +12,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
@@ -60,17 +59,17 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def choice_weights(module: type[eqx.Module], field: str, name: str) -> np.ndarray:
+def choice_weights(module: eqx.Module | type[eqx.Module], field: str, name: str) -> np.ndarray:
     """Returns the weights that choose the alternative `name` of a module's field, 0 for all others."""
     fields = {declared.name: declared for declared in dataclasses.fields(module)}
     choice = declaration(fields[field])
-    assert isinstance(choice, Choice), f"{module.__name__}.{field} is not a choice"
+    assert isinstance(choice, Choice), f"{field} is not a choice"
     return choice.one_hot(name)
 
 
 def stack_cases(cases: Sequence[Any]) -> Any:
     """Joins trees of equal structure into one tree whose arrays have a leading axis of cases."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *cases)
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *cases)
 
 
 def evaluate_cases(function: Callable, *inputs: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What ships in configs/: every file loads, every figure has a source, and the figures agree with what is published."""
+"""The shipped configs: every file loads, every figure has a source, and figures agree with publications."""
 
 import csv
 import dataclasses
@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax.numpy as jnp
 import pytest
 
 import diffperf as dp
@@ -15,11 +14,14 @@ from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.formats import PRECISIONS
 from diffperf.load import FOLDERS, available, config_root, load
 from diffperf.relax import Exact
+from diffperf.workload.strategy import Strategy
 
 DATA = Path(__file__).parent / "data"
 
 SHIPPED = [(cls, name) for cls, folder in FOLDERS.items() for name in available(folder)]
-FIGURES = sorted(path for path in config_root().rglob("*.toml") if path.parent.name not in ("problems", "spaces"))
+FIGURES = sorted(
+    path for path in config_root().rglob("*.toml") if path.parent.name not in ("problems", "spaces")
+)
 
 
 @pytest.mark.parametrize(("cls", "name"), SHIPPED, ids=[f"{FOLDERS[cls]}/{name}" for cls, name in SHIPPED])
@@ -28,17 +30,27 @@ def test_every_config_loads(cls, name):
 
 
 EXPECTED = {
-    "accelerators": "v100-sxm2-32gb a100-sxm4-40gb a100-sxm4-80gb h100-sxm5-80gb h200-sxm-141gb b200-sxm-180gb gb200 gb300 mi300x "
-    "mi325x mi355x gaudi2 gaudi3 l40s rtx-4090 tpu-v4 tpu-v5e tpu-v5p tpu-v6e",
-    "systems": "dgx-v100 dgx-a100 dgx-a100-40gb dgx-h100 hgx-h200 hgx-b200 hgx-b300 gb200-nvl72 gb300-nvl72 mi300x-8 mi355x-8 "
-    "gaudi3-8 tpu-v4-pod tpu-v5p-pod tpu-v6e-pod",
-    "stacks": "megatron-lm megatron-core megatron-deepspeed nemo nanotron llm-foundry-fsdp maxtext tensorrt-llm "
-    "tensorrt-llm-pytorch vllm sglang lmdeploy llama.cpp fastertransformer deepspeed-mii huggingface",
-    "models": "gpt3-22b gpt3-175b gpt3-310b gpt3-530b gpt3-1t llama-2-7b llama-2-13b llama-2-70b llama-3-8b llama-3-70b "
-    "llama-3.1-8b llama-3.1-70b llama-3.1-405b llama-3.2-3b llama-4-scout llama-4-maverick mistral-7b mixtral-8x7b mixtral-8x22b "
-    "qwen2-7b qwen2-72b qwen2-57b-a14b qwen2.5-7b qwen2.5-32b qwen2.5-72b qwen3-8b qwen3-32b qwen3-30b-a3b qwen3-235b-a22b "
-    "deepseek-v2 deepseek-v3 kimi-k2 nemotron-4-15b nemotron-4-340b mpt-7b mpt-30b falcon-7b falcon-40b falcon-180b bloom-7b1 "
-    "bloom-176b opt-6.7b opt-13b opt-30b opt-66b opt-175b gpt-neox-20b gpt-j-6b palm-540b gpt2-medium gpt-7.5b gpt-oss-120b",
+    "accelerators": """
+        v100-sxm2-32gb a100-sxm4-40gb a100-sxm4-80gb h100-sxm5-80gb h200-sxm-141gb b200-sxm-180gb gb200
+        gb300 mi300x mi325x mi355x gaudi2 gaudi3 l40s rtx-4090 tpu-v4 tpu-v5e tpu-v5p tpu-v6e
+    """,
+    "systems": """
+        dgx-v100 dgx-a100 dgx-a100-40gb dgx-h100 hgx-h200 hgx-b200 hgx-b300 gb200-nvl72 gb300-nvl72 mi300x-8
+        mi355x-8 gaudi3-8 tpu-v4-pod tpu-v5p-pod tpu-v6e-pod
+    """,
+    "stacks": """
+        megatron-lm megatron-core megatron-deepspeed nemo nanotron llm-foundry-fsdp maxtext tensorrt-llm
+        tensorrt-llm-pytorch vllm sglang lmdeploy llama.cpp fastertransformer deepspeed-mii huggingface
+    """,
+    "models": """
+        gpt3-22b gpt3-175b gpt3-310b gpt3-530b gpt3-1t llama-2-7b llama-2-13b llama-2-70b llama-3-8b
+        llama-3-70b llama-3.1-8b llama-3.1-70b llama-3.1-405b llama-3.2-3b llama-4-scout llama-4-maverick
+        mistral-7b mixtral-8x7b mixtral-8x22b qwen2-7b qwen2-72b qwen2-57b-a14b qwen2.5-7b qwen2.5-32b
+        qwen2.5-72b qwen3-8b qwen3-32b qwen3-30b-a3b qwen3-235b-a22b deepseek-v2 deepseek-v3 kimi-k2
+        nemotron-4-15b nemotron-4-340b mpt-7b mpt-30b falcon-7b falcon-40b falcon-180b bloom-7b1 bloom-176b
+        opt-6.7b opt-13b opt-30b opt-66b opt-175b gpt-neox-20b gpt-j-6b palm-540b gpt2-medium gpt-7.5b
+        gpt-oss-120b
+    """,
 }
 
 
@@ -92,8 +104,9 @@ def test_parameter_counts(name):
     assert float(dp.load_model(name).parameters) == pytest.approx(published, rel=0.005)
 
 
-# Billions of parameters that a token passes, as the models' papers and cards round them, and how many of the two matrices of
-# embeddings they count: DeepSeek (README_WEIGHTS.md) and OpenAI (arXiv 2508.10925 Table 1) leave out the input's, a look-up.
+# Billions of parameters that a token passes, as the models' papers and cards round them, and how many of
+# the two matrices of embeddings they count: DeepSeek (README_WEIGHTS.md) and OpenAI (arXiv 2508.10925 Table
+# 1) leave out the input's, a look-up.
 ACTIVE = {
     "mixtral-8x7b": (12.9, 2),
     "mixtral-8x22b": (39, 2),
@@ -131,8 +144,10 @@ def test_active_parameters(name):
 
 
 def test_weight_files_of_deepseek_v3():
-    """684,489,830,400 weights in BF16 and FP8 (Hugging Face's count of its files): the model, and the module that predicts a second
-    token with its own copies of both embeddings; scales and 256·58 routing biases, in FP32, are no weights of matrices or norms."""
+    """684,489,830,400 weights in BF16 and FP8 (Hugging Face's count of its files): the model, and the
+    module that predicts a second token with its own copies of both embeddings; scales and 256·58 routing
+    biases, in FP32, are no weights of matrices or norms.
+    """
     model = dp.load_model("deepseek-v3")
     assert float(model.parameters) == 671_026_419_200 - 256 * 58
     assert float(model.parameters + model.mtp_parameters + 2 * model.embedding_parameters) == 684_489_830_400
@@ -169,19 +184,23 @@ def test_hugging_face_configs(file, published):
 # --- sources
 
 NUMERIC = re.compile(r'^[a-z_0-9]+\s*=\s*("\$?[+-]?[\d.][^"]*"|[+-]?[\d.][^#]*?)\s*(#.*)?$')
-# What a comment has to hold to count as a source: a publication, an owner of documentation, or the admission that there is none.
+# What a comment has to hold to count as a source: a publication, an owner of documentation, or the
+# admission that there is none.
 SOURCE = re.compile(
-    r"arXiv|et al\.|ISCA|MICRO|DAC\b|JSSC|IEDM|VLSI|PMC\d+|github\.com|\w\.(com|dev|net|pt|py)\b|config\.json|jax-ml|JAX|"
-    r"CSET|EIA|SemiAnalysis|Epoch AI|Chiplet Actuary|LLMCompass|DeepFlow|NVIDIA|Google Cloud|whitepaper|white paper|datasheet|"
-    r"documentation|product brief|architecture brief|user guide|annual report|bill of materials|\(\w+ \d{4}\)|"
-    r"[Cc]alibrated [^;]*\bon\b|TensorRT-LLM's measured|derived|estimate|assumed|by definition|the template's own|"
+    r"arXiv|et al\.|ISCA|MICRO|DAC\b|JSSC|IEDM|VLSI|PMC\d+|github\.com|\w\.(com|dev|net|pt|py)\b|"
+    r"config\.json|jax-ml|JAX|CSET|EIA|SemiAnalysis|Epoch AI|Chiplet Actuary|LLMCompass|DeepFlow|NVIDIA|"
+    r"Google Cloud|whitepaper|white paper|datasheet|documentation|product brief|architecture brief|"
+    r"user guide|annual report|bill of materials|\(\w+ \d{4}\)|[Cc]alibrated [^;]*\bon\b|"
+    r"TensorRT-LLM's measured|derived|estimate|assumed|by definition|the template's own|"
     r"\bas ((DGX )?[A-Z]\w*\d|[Mm]egatron-(LM|lm|core)|NCCL)|\bsource, \w+"
 )
 AGAIN = re.compile(r"likewise|see above")  # the source of the line before, or of the comment above
 
 
 def unsourced(text: str) -> list[str]:
-    """Lines that give a figure without a source: neither in their own comment nor in one above them in the same paragraph."""
+    """Lines that give a figure without a source: neither in their own comment nor in one above them in the
+    same paragraph.
+    """
     found, covered, sourced = [], False, False
     for line in text.splitlines():
         stripped = line.strip()
@@ -227,7 +246,7 @@ def test_the_search_for_sources_finds_what_is_missing(text, missing):
 
 def full_load(accelerator: Accelerator) -> float:
     """W with the matrix units at their 16-bit peak, device memory at full bandwidth, and static power."""
-    half = jnp.eye(len(PRECISIONS))[PRECISIONS.index("fp16")]
+    half = Strategy(precision="fp16").precision
     compute = accelerator.matrix_energy(half) * accelerator.matrix_rate(half)
     memory = accelerator.device_memory
     return float(compute + memory.energy * memory.bandwidth + accelerator.static_power)
@@ -249,7 +268,9 @@ LITTLE_INT8 = {
 
 @pytest.mark.parametrize("name", available("accelerators"))
 def test_levels_and_rates_are_ordered(name):
-    """Outwards levels slow down and cost energy, and device memory is the largest; a narrower format is never slower."""
+    """Outwards levels slow down and cost energy, and device memory is the largest; a narrower format is
+    never slower.
+    """
     accelerator = load(Accelerator, name)
     assert (
         max(float(level.capacity) for level in accelerator.memory[:-1])
@@ -274,9 +295,11 @@ BILLS = {
 
 @pytest.mark.parametrize("name", BILLS)
 def test_manufacturing_cost(name):
-    """Within 25 % of analysts' bills of materials, which memory and assembly prices come from; the rest is computed.
+    """Within 25 % of analysts' bills of materials, which memory and assembly prices come from; the rest is
+    computed.
 
-    As shipped: H100 −1 %, H200 −5 %, B200 −1 %, MI300X +19 % (whose stacked dies are counted as larger N5 dies).
+    As shipped: H100 −1 %, H200 −5 %, B200 −1 %, MI300X +19 % (whose stacked dies are counted as larger N5
+    dies).
     """
     bill = next(float(row["value"]) for row in _table("bill_of_materials.csv") if row["item"] == BILLS[name])
     assert float(package_cost(load(Accelerator, name), Exact()).total) == pytest.approx(bill, rel=0.25)
@@ -285,7 +308,8 @@ def test_manufacturing_cost(name):
 def test_manufacturing_cost_is_made_of_its_parts():
     cost = package_cost(load(Accelerator, "h100-sxm5-80gb"), Exact())
     parts = {field.name: float(getattr(cost, field.name)) for field in dataclasses.fields(cost)}
-    # The published bill counts $300 for the die, with its spare units harvested (which is not modelled), and $1,350 for HBM.
+    # The published bill counts $300 for the die, with its spare units harvested (which is not modelled),
+    # and $1,350 for HBM.
     assert 300 <= parts["dies"] + parts["defective_dies"] <= 600
     assert parts["memory"] == pytest.approx(1350, rel=0.05)
     assert float(cost.total) == pytest.approx(sum(parts.values()), rel=1e-6)

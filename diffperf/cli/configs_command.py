@@ -1,4 +1,4 @@
-"""diffperf list: which configs exist."""
+"""diffperf list: the configs that are shipped."""
 
 from typing import Any
 
@@ -8,11 +8,12 @@ from rich.console import Group
 from rich.table import Table
 
 from diffperf import units
-from diffperf.cli.options import json_option
+from diffperf.cli.options import COMMAND_LINE, json_option
 from diffperf.cli.terminal import console, write_json
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.calibrate.interval import Z90
 from diffperf.hardware.accelerator import Accelerator
+from diffperf.hardware.network import NetworkTier
 from diffperf.hardware.system import System
 from diffperf.load import FOLDERS, available, find, load, read_toml
 from diffperf.load.calibration import Calibration
@@ -20,44 +21,47 @@ from diffperf.quantity import Quantity, walk
 from diffperf.report.tables import show
 from diffperf.workload.model import Model
 
+# The folders of configs, with the class of their modules; design problems and spaces are no modules.
 KINDS = {folder: cls for cls, folder in FOLDERS.items()} | {"problems": None, "spaces": None}
+_MAIN_FIGURES = 4  # numbers shown of a config that has no summary of its own
 
 
 @click.command("list")
 @click.argument("kind", required=False)
 @json_option
-def list_configs(kind, json_file):
-    """List the shipped configs, all or of one KIND (models, systems, accelerators, …), each with its main figures."""
+def list_configs(kind: str | None, json_file: str | None) -> None:
+    """List the shipped configs, each with its main figures.
+
+    KIND chooses some of them: models, systems, accelerators, and so on, as in the headings of the whole list.
+    """
     if kind is not None and kind not in KINDS:
-        raise ConfigError(
-            "command line", "KIND", f'"{kind}"', "a kind of config", did_you_mean(kind, list(KINDS))
-        )
-    found = {
+        hint = did_you_mean(kind, list(KINDS))
+        raise ConfigError(COMMAND_LINE, "KIND", f'"{kind}"', "a kind of config", hint)
+    lines = {
         folder: {name: facts(folder, name) for name in available(folder)}
         for folder in ([kind] if kind else KINDS)
     }
-    sections = []
-    for folder, configs in found.items():
-        rows = Table(
-            box=None,
-            pad_edge=False,
-            show_header=False,
-            title=folder,
-            title_justify="left",
-            title_style="bold",
-        )
-        for name, line in configs.items():
-            rows.add_row(name, line)
-        sections += [rows, ""]
-    console(json_file).print(Group(*sections[:-1]))
-    write_json(found, json_file)
+    sections = [part for folder, configs in lines.items() for part in ("", section(folder, configs))]
+    console(json_file).print(Group(*sections[1:]))
+    write_json(lines, json_file)
+
+
+def section(folder: str, configs: dict[str, str]) -> Table:
+    """The configs of a folder, below its name."""
+    rows = Table(
+        box=None, pad_edge=False, show_header=False, title=folder, title_justify="left", title_style="bold"
+    )
+    for name, line in configs.items():
+        rows.add_row(name, line)
+    return rows
 
 
 def facts(folder: str, name: str) -> str:
-    """A config in one line."""
-    if folder in ("problems", "spaces"):
-        return study_facts(read_toml(find(name, folder, asked_by=("command line", ""))))
-    module = load(KINDS[folder], name, asked_by=("command line", ""))
+    """The main figures of a config in one line."""
+    cls, asked_by = KINDS[folder], (COMMAND_LINE, "")
+    if cls is None:
+        return question_facts(read_toml(find(name, folder, asked_by=asked_by)))
+    module = load(cls, name, asked_by=asked_by)
     if isinstance(module, Calibration):
         return calibration_facts(module)
     if isinstance(module, Model):
@@ -65,43 +69,46 @@ def facts(folder: str, name: str) -> str:
     if isinstance(module, Accelerator):
         return accelerator_facts(module)
     if isinstance(module, System):
-        return f"{float(module.n_devices):g} × {module.accelerator.name}, " + ", ".join(
-            map(tier_facts, module.network)
-        )
-    numbers = [
-        (path, declared, value) for path, declared, value in walk(module) if isinstance(declared, Quantity)
-    ]
+        devices = f"{float(module.n_devices):g} × {module.accelerator.name}"
+        return ", ".join([devices, *map(tier_facts, module.network)])
+    numbers = [leaf for leaf in walk(module) if isinstance(leaf[1], Quantity)]
     return ", ".join(
         f"{path.split('.')[-1].replace('_', ' ')} {show(value, declared)}"
-        for path, declared, value in numbers[:4]
+        for path, declared, value in numbers[:_MAIN_FIGURES]
     )
 
 
-_parameters = jax.jit(lambda model: model.parameters)
+_parameters = jax.jit(lambda model: model.parameters)  # one program for all models of a structure
 
 
 def model_facts(model: Model) -> str:
-    layers = sum(float(kind.count) for kind in model.layers)
-    return f"{float(_parameters(model)) / 1e9:.4g} B parameters, {layers:g} layers of width {float(model.hidden):g}"
+    """A model's parameters, layers and width."""
+    layers, width = sum(float(kind.count) for kind in model.layers), float(model.hidden)
+    return f"{float(_parameters(model)) / 1e9:.4g} B parameters, {layers:g} layers of width {width:g}"
 
 
 def accelerator_facts(device: Accelerator) -> str:
+    """An accelerator's peak rate, memory and power."""
     memory = device.device_memory
+    capacity, bandwidth = units.show(memory.capacity, "byte"), units.show(memory.bandwidth, "byte/s")
     rate, power = units.show(device.matrix.bf16.rate, "FLOP/s"), units.show(device.power_limit, "W")
-    return f"{rate} bf16, {units.show(memory.capacity, 'byte')} at {units.show(memory.bandwidth, 'byte/s')}, {power}"
+    return f"{rate} bf16, {capacity} at {bandwidth}, {power}"
 
 
-def calibration_facts(found: Calibration) -> str:
-    fitted = f"{len(found.values)} values of {found.system} ({found.hardware})"
-    return f"{fitted}, ± " + ", ".join(
-        f"{Z90 * spread:.0%} on {kind}" for kind, spread in found.spread.items() if " " not in kind
-    )
+def calibration_facts(calibration: Calibration) -> str:
+    """What a calibration was fitted for, and the 90 % intervals of its errors by kind of table."""
+    fitted = f"{len(calibration.values)} values of {calibration.system} ({calibration.hardware})"
+    # Keys of two words are spreads for one number format of a kind.
+    spreads = {kind: spread for kind, spread in calibration.spread.items() if " " not in kind}
+    return f"{fitted}, ± " + ", ".join(f"{Z90 * spread:.0%} on {kind}" for kind, spread in spreads.items())
 
 
-def tier_facts(tier) -> str:
+def tier_facts(tier: NetworkTier) -> str:
+    """A network tier's name and bandwidth."""
     return f"{tier.name} {units.show(tier.bandwidth, 'byte/s')}"
 
 
-def study_facts(study: dict[str, Any]) -> str:
-    kind = f"sweep of {len(study['axis'])} axes" if "axis" in study else "co-design"
-    return f"{kind}: {study.get('model', '?')} {study.get('phase', 'training')} on {study.get('system', '?')}"
+def question_facts(table: dict[str, Any]) -> str:
+    """What a space or a design problem is about."""
+    kind = f"sweep of {len(table['axis'])} axes" if "axis" in table else "co-design"
+    return f"{kind}: {table.get('model', '?')} {table.get('phase', 'training')} on {table.get('system', '?')}"

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from diffperf import units
 from diffperf.cli.options import (
+    COMMAND_LINE,
     describe_system,
     json_option,
     options,
@@ -18,18 +19,21 @@ from diffperf.cli.options import (
     system_options,
 )
 from diffperf.cli.terminal import console, write_json
-from diffperf.cost.ownership import run_cost
+from diffperf.cost.ownership import Cost, run_cost
 from diffperf.cost.silicon import RETICLE
 from diffperf.explore.inputs import full_path
 from diffperf.hardware.system import System
 from diffperf.load import override
-from diffperf.quantity import replace
+from diffperf.quantity import real, replace
 from diffperf.relax import Exact
 from diffperf.report.tables import as_dict, table
 
+_HOUR = 3600.0  # s
+_SMALLEST_DIE = 50.0  # mm², where the figure's curve of package costs starts
 
-class Offer(eqx.Module):
-    """What can be set where there is no model and no strategy."""
+
+class Inputs(eqx.Module):
+    """What `--set` can change where there is no model and no strategy."""
 
     system: System
 
@@ -37,59 +41,75 @@ class Offer(eqx.Module):
 @click.command()
 @click.argument("system")
 @options(system_options, json_option, plot_option)
-def cost(system, devices, stack, calibration, settings, json_file, plot):
-    """What SYSTEM costs: one accelerator package piece by piece, the purchase price, and an hour at full power."""
-    offer = Offer(read_system(system, devices, stack, calibration)[0])
-    values = {full_path(offer, path): text for path, text in settings.items()}
-    bought = override(offer, values, "command line").system
-    hour = jax.device_get(hourly_cost(bought))
-    per_hour = {name: float(getattr(hour, name)) * 3600 for name in ("depreciation", "electricity")}
-
-    title = f"[bold]{describe_system(bought)}[/bold]"
-    package, bought_for = (
+def cost(
+    system: str,
+    devices: str | None,
+    stack: str | None,
+    calibration: str | None,
+    settings: dict[str, str],
+    json_file: str | None,
+    plot: Path | None,
+) -> None:
+    """Price SYSTEM: an accelerator package piece by piece, the purchase, and an hour at full power."""
+    inputs = Inputs(read_system(system, devices, stack, calibration)[0])
+    values = {full_path(inputs, path): text for path, text in settings.items()}
+    priced = override(inputs, values, COMMAND_LINE).system
+    hour = jax.device_get(hourly_cost(priced))
+    per_hour = {name: float(getattr(hour, name)) * _HOUR for name in ("depreciation", "electricity")}
+    console(json_file).print(
+        f"[bold]{describe_system(priced)}[/bold]",
+        "",
         table(hour.accelerator, "One accelerator"),
+        "",
         table(hour.purchase, "The system: purchase price"),
+        "",
+        hour_table(per_hour),
+        sep="\n",
     )
-    console(json_file).print(title, "", package, "", bought_for, "", hour_table(per_hour), sep="\n")
-    write_json(
-        {
-            "cost": as_dict(hour),
-            "per_hour": per_hour | {"total": sum(per_hour.values())},
-            "system": as_dict(bought),
-        },
-        json_file,
-    )
+    answer = {
+        "cost": as_dict(hour),
+        "per_hour": per_hour | {"total": sum(per_hour.values())},
+        "system": as_dict(priced),
+    }
+    write_json(answer, json_file)
     if plot:
-        plot_cost(bought, hour, plot)
+        plot_cost(priced, hour, plot)
 
 
 @jax.jit
-def hourly_cost(system: System):
+def hourly_cost(system: System) -> Cost:
     """The cost of an hour in which every accelerator draws its power limit."""
-    hour = 3600.0
-    return run_cost(system, hour, system.n_devices * system.accelerator.power_limit * hour, Exact())
+    energy = system.n_devices * system.accelerator.power_limit * _HOUR
+    return run_cost(system, real(_HOUR), energy, Exact())
 
 
 def hour_table(per_hour: dict[str, float]) -> Table:
-    """What an hour costs."""
-    title = "An hour at full power"
+    """What an hour costs, by what it is spent on; `per_hour` is in USD."""
     rows = Table(
-        title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False
+        title="An hour at full power",
+        title_justify="left",
+        title_style="bold",
+        show_header=False,
+        box=None,
+        pad_edge=False,
     )
     total = sum(per_hour.values())
-    for name, value in {**per_hour, "total": total}.items():
-        rows.add_row(name, units.show(value, "USD"), f"{value / total:6.1%}" if name != "total" else "")
+    for name, value in per_hour.items():
+        rows.add_row(name, units.show(value, "USD"), f"{value / total:6.1%}")
+    rows.add_row("total", units.show(total, "USD"), "")
     return rows
 
 
-def plot_cost(system: System, hour, file: Path) -> None:
+def plot_cost(system: System, hour: Cost, file: Path) -> None:
+    """Draws what a package costs, and how that grows with the area of a die."""
     from diffperf.report import plots
 
     area = float(system.accelerator.package.die_area)
-    areas = np.linspace(min(50.0, area), max(RETICLE, area), 100)
-    path = "accelerator.package.die_area"
-    totals = jax.vmap(lambda area: hourly_cost(replace(system, {path: area})).manufacturing)(areas)
-    plots.save(
-        plots.package_cost(hour.accelerator, areas, np.asarray(totals), area, f"{system.accelerator.name}"),
-        file,
-    )
+    areas = np.linspace(min(_SMALLEST_DIE, area), max(RETICLE, area), 100)
+
+    def package_cost(area: jax.Array) -> jax.Array:
+        return hourly_cost(replace(system, {"accelerator.package.die_area": area})).manufacturing
+
+    totals = np.asarray(jax.vmap(package_cost)(real(areas)))
+    title = str(system.accelerator.name)
+    plots.save(plots.package_cost(hour.accelerator, areas, totals, area, title), file)

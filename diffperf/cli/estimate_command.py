@@ -1,15 +1,16 @@
-"""diffperf estimate: one configuration, and where its time and memory go."""
+"""diffperf estimate: the estimate of one configuration, and where its time and memory go."""
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import click
-import equinox as eqx
 from rich.table import Table
 
 from diffperf import units
 from diffperf.cli.options import (
+    COMMAND_LINE,
     Question,
     describe_strategy,
     json_option,
@@ -24,13 +25,17 @@ from diffperf.cli.terminal import console, write_json
 from diffperf.errors import ConfigError
 from diffperf.explore.bottlenecks import Operator, memory_bound_share, operators
 from diffperf.explore.calibrate.interval import Interval, interval
-from diffperf.explore.plan.candidates import DEGREES, Layout
+from diffperf.explore.plan.best_layout import Layout
+from diffperf.explore.plan.candidates import DEGREES
+from diffperf.quantity import locate
 from diffperf.relax import Relaxation
 from diffperf.report.tables import as_dict, table
 from diffperf.workload.configuration import Configuration
 
+_SHOWN_BOUND = 0.05  # share of an operator's time from which a resource is named as what bounds it
 
-def _tokens(ctx, parameter, text: str | None) -> float | None:
+
+def _tokens(ctx: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
     if text is None:
         return None
     try:
@@ -38,13 +43,8 @@ def _tokens(ctx, parameter, text: str | None) -> float | None:
     except ValueError:
         tokens = math.nan
     if not (1 <= tokens < math.inf):
-        raise ConfigError(
-            "command line",
-            "--tokens",
-            f'"{text}"',
-            "a number of tokens, at least one",
-            "write one such as 15e12",
-        )
+        expected, remedy = "a number of tokens, at least one", "write one such as 15e12"
+        raise ConfigError(COMMAND_LINE, "--tokens", f'"{text}"', expected, remedy)
     return tokens
 
 
@@ -53,7 +53,7 @@ def _tokens(ctx, parameter, text: str | None) -> float | None:
 @click.argument("system")
 @click.option(
     "--operators",
-    "each",
+    "list_operators",
     is_flag=True,
     help="list every operator of a training step, and which resource bounds it",
 )
@@ -61,90 +61,136 @@ def _tokens(ctx, parameter, text: str | None) -> float | None:
     "--tokens",
     metavar="N",
     callback=_tokens,
-    help="time, energy and cost of training on so many tokens, such as 15e12",
+    help="add the time, energy and cost of training on so many tokens, such as 15e12",
 )
 @options(phase_option, system_options, strategy_options(), smooth_option, json_option, plot_option)
 def estimate(
-    model,
-    system,
-    phase,
-    each,
-    tokens,
-    devices,
-    stack,
-    calibration,
-    settings,
-    relax,
-    json_file,
-    plot,
-    **strategy,
-):
+    model: str,
+    system: str,
+    phase: str,
+    list_operators: bool,
+    tokens: float | None,
+    devices: str | None,
+    stack: str | None,
+    calibration: str | None,
+    settings: dict[str, str],
+    relax: Relaxation,
+    json_file: str | None,
+    plot: Path | None,
+    **strategy: Any,
+) -> None:
     """Estimate MODEL on SYSTEM: time, memory, energy and cost, and where they go.
 
-    MODEL and SYSTEM are names (see diffperf list), TOML files, or for MODEL a Hugging Face config.json. Degrees of parallelism that
-    are not given are set to the layout that fits memory and is fastest.
+    MODEL and SYSTEM are names (see diffperf list), TOML files, or for MODEL a Hugging Face config.json.
+    Degrees of parallelism that are not given are set to the fastest layout that fits memory.
     """
-    if phase != "training" and (each or tokens):
-        option = "--operators" if each else "--tokens"
-        raise ConfigError(
-            "command line", option, f"phase {phase}", "the training phase", f"drop {option} or --phase"
-        )
-    question = Question.read(model, system, devices, stack, calibration, settings, strategy)
+    if phase != "training" and (list_operators or tokens):
+        option = "--operators" if list_operators else "--tokens"
+        remedy = f"drop {option} or --phase"
+        raise ConfigError(COMMAND_LINE, option, f"phase {phase}", "the training phase", remedy)
+    question = Question.read(
+        model=model,
+        system=system,
+        devices=devices,
+        stack=stack,
+        calibration=calibration,
+        settings=settings,
+        strategy=strategy,
+    )
     layout = question.layout(phase, relax)
-    title = question.summary(phase)
-    fit, chosen = describe_fit(layout), describe_choice(layout)
-    sure = time_interval(question, layout, phase, relax)
     inputs = Configuration(question.model, question.system, layout.strategy)
-    listed = operators(inputs) if each else []
-    console(json_file).print(
-        f"[bold]{title}[/bold]",
-        describe_strategy(layout.strategy, phase),
-        *chosen,
-        fit,
-        *([describe_interval(sure)] if sure else []),
-        *([describe_training(inputs, layout.report, tokens)] if tokens else []),
-        "",
-        table(layout.report),
-        *([operator_table(listed)] if each else []),
-        sep="\n",
-        soft_wrap=True,
+    answer = Answer(
+        question=question,
+        phase=phase,
+        layout=layout,
+        interval=time_interval(question, layout, phase, relax),
+        training=training_totals(inputs, layout, tokens) if tokens else None,
+        operators=operators(inputs) if list_operators else [],
     )
-    answer = estimate_json(question, layout, phase, sure)
-    answer |= (
-        {"operators": [dataclasses.asdict(one) | {"bound": one.bound} for one in listed]} if each else {}
-    )
-    answer |= {"training": training_totals(inputs, layout.report, tokens)} if tokens else {}
-    write_json(answer, json_file)
+    console(json_file).print(*answer.lines(), sep="\n", soft_wrap=True)
+    write_json(answer.as_dict(), json_file)
     if plot:
         from diffperf.report import plots
 
-        plots.save(
-            plots.breakdown(layout.report, f"{title}\n{describe_strategy(layout.strategy, phase)}"), plot
-        )
+        plots.save(plots.breakdown(layout.report, f"{answer.title}\n{answer.described_strategy}"), plot)
 
 
-def training_totals(inputs: Configuration, report: eqx.Module, tokens: float) -> dict[str, float]:
-    """What training on so many tokens takes, without restarts and evaluations: s, J and USD."""
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The estimate of a question.
+
+    - `interval`: how sure its time is, where the system is calibrated.
+    - `training`: time (s), energy (J) and cost (USD) of a whole training, where its tokens are given.
+    - `operators`: those of a training step, where they are asked for.
+    """
+
+    question: Question
+    phase: str
+    layout: Layout
+    interval: Interval | None
+    training: dict[str, float] | None
+    operators: list[Operator]
+
+    @property
+    def title(self) -> str:
+        return self.question.summary(self.phase)
+
+    @property
+    def described_strategy(self) -> str:
+        return describe_strategy(self.layout.strategy, self.phase)
+
+    def lines(self) -> list[str | Table]:
+        """What the terminal shows."""
+        return [
+            f"[bold]{self.title}[/bold]",
+            self.described_strategy,
+            *describe_choice(self.layout),
+            describe_fit(self.layout),
+            *([describe_interval(self.interval)] if self.interval else []),
+            *([describe_training(self.training)] if self.training else []),
+            "",
+            table(self.layout.report),
+            *([operator_table(self.operators)] if self.operators else []),
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything in internal units, for JSON."""
+        question, layout = self.question, self.layout
+        rows = [dataclasses.asdict(operator) | {"bound": operator.bound} for operator in self.operators]
+        return {
+            "phase": self.phase,
+            "fits": layout.fits,
+            "chosen": layout.chosen,
+            **({"time_interval": self.interval.as_dict()} if self.interval else {}),
+            "report": as_dict(layout.report),
+            "inputs": as_dict(Configuration(question.model, question.system, layout.strategy)),
+            **({"operators": rows} if rows else {}),
+            **({"training": self.training} if self.training else {}),
+        }
+
+
+def training_totals(inputs: Configuration, layout: Layout, tokens: float) -> dict[str, float]:
+    """What training on so many tokens takes in all, without restarts and evaluations: s, J and USD."""
     steps = tokens / float(inputs.strategy.global_batch * inputs.strategy.sequence_length)
-    totals = {"time": report.time, "energy": report.energy.total, "cost": report.cost.run}
+    paths = {"time": "time", "energy": "energy.total", "cost": "cost.run"}
     return {
         "tokens": tokens,
         "steps": steps,
-        **{name: float(value) * steps for name, value in totals.items()},
+        **{name: float(locate(layout.report, path)[0]) * steps for name, path in paths.items()},
     }
 
 
-def describe_training(inputs: Configuration, report: eqx.Module, tokens: float) -> str:
-    found = training_totals(inputs, report, tokens)
-    shown = ", ".join(
-        units.show(found[name], unit) for name, unit in (("time", "s"), ("energy", "J"), ("cost", "USD"))
-    )
-    return f"Training on {tokens:.3g} tokens: {found['steps']:,.0f} steps, {shown}"
+def describe_training(totals: dict[str, float]) -> str:
+    """A line about a whole training."""
+    amounts = [
+        units.show(totals[name], unit) for name, unit in (("time", "s"), ("energy", "J"), ("cost", "USD"))
+    ]
+    return f"Training on {totals['tokens']:.3g} tokens: {totals['steps']:,.0f} steps, {', '.join(amounts)}"
 
 
-def operator_table(found: list[Operator]) -> Table:
-    """Operators of a step on a device of the slowest stage: the time of all their runs, and what bounds them."""
-    share = memory_bound_share(found)
+def operator_table(listed: list[Operator]) -> Table:
+    """Operators of a step on a device of the slowest stage: the time of all runs, and what bounds it."""
+    share = memory_bound_share(listed)
     rows = Table(
         title=f"operators of a step ({share:.1%} of their time is bound by memory bandwidth)",
         title_justify="left",
@@ -152,11 +198,16 @@ def operator_table(found: list[Operator]) -> Table:
     )
     for name in ("operator", "runs", "time", "share", "bound by"):
         rows.add_column(name, justify="left" if name in ("operator", "bound by") else "right")
-    total = sum(one.time for one in found)
-    for one in found:
-        bounds = sorted(one.bounds.items(), key=lambda bound: -bound[1])
-        by = ", ".join(f"{name} {part:.0%}" for name, part in bounds if part >= 0.05)
-        rows.add_row(one.name, f"{one.count:,.0f}", units.show(one.time, "s"), f"{one.time / total:.1%}", by)
+    total = sum(operator.time for operator in listed)
+    for operator in listed:
+        bounds = sorted(operator.bounds.items(), key=lambda bound: -bound[1])
+        rows.add_row(
+            operator.name,
+            f"{operator.count:,.0f}",
+            units.show(operator.time, "s"),
+            f"{operator.time / total:.1%}",
+            ", ".join(f"{resource} {part:.0%}" for resource, part in bounds if part >= _SHOWN_BOUND),
+        )
     return rows
 
 
@@ -168,32 +219,20 @@ def time_interval(question: Question, layout: Layout, phase: str, relax: Relaxat
     return interval(question.calibration, configuration, phase)
 
 
-def describe_interval(sure: Interval) -> str:
-    low, high = (units.show(end, "s") for end in sure.ends)
-    return f"Time {units.show(sure.time, 's')} ± {sure.relative:.1%} (90 %: {low} to {high})"
-
-
-def estimate_json(question: Question, layout: Layout, phase: str, sure: Interval | None) -> dict[str, Any]:
-    inputs = Configuration(question.model, question.system, layout.strategy)
-    return {
-        "phase": phase,
-        "fits": layout.fits,
-        "chosen": layout.chosen,
-        **({"time_interval": sure.as_dict()} if sure else {}),
-        "report": as_dict(layout.report),
-        "inputs": as_dict(inputs),
-    }
+def describe_interval(time: Interval) -> str:
+    """A line about how sure the time is."""
+    low, high = (units.show(end, "s") for end in time.ends)
+    return f"Time {units.show(time.time, 's')} ± {time.relative:.1%} (90 %: {low} to {high})"
 
 
 def describe_choice(layout: Layout) -> list[str]:
-    """What was chosen for the user, and why."""
+    """Lines about what was chosen for the user, and why."""
     degrees = [f"{name} {value:g}" for name, value in layout.chosen.items() if name in DEGREES]
     if layout.candidates == 1:
         why = "the only layout possible" if len(degrees) > 1 else "what the other degrees leave"
     else:
-        why = (
-            "the fastest that fits memory" if layout.fits else "the least too large"
-        ) + f" of {layout.candidates} layouts"
+        best = "the fastest that fits memory" if layout.fits else "the least too large"
+        why = f"{best} of {layout.candidates} layouts"
     lines = [f"Chosen: {', '.join(degrees)} ({why})"] if degrees else []
     if "global_batch" in layout.chosen:
         lines.append(f"Chosen: global batch {layout.chosen['global_batch']:g} (one micro-batch per device)")
@@ -201,8 +240,8 @@ def describe_choice(layout: Layout) -> list[str]:
 
 
 def describe_fit(layout: Layout) -> str:
-    memory = layout.report.memory
-    peak, capacity = float(memory.peak), float(memory.capacity)
+    """A line about whether the configuration fits memory, and by how much it does not."""
+    peak, capacity = (float(locate(layout.report, f"memory.{name}")[0]) for name in ("peak", "capacity"))
     if layout.fits:
         return f"Fits memory: {units.show(peak, 'byte')} of {units.show(capacity, 'byte')} per device"
     needs = f"needs {units.show(peak, 'byte')} of the {units.show(capacity, 'byte')} of a device"

@@ -1,10 +1,10 @@
-"""Options and what they mean. Those of the strategy are generated from its declarations."""
+"""Options that several commands share, and what they mean. Those of the strategy follow its declarations."""
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import numpy as np
@@ -12,7 +12,8 @@ import numpy as np
 from diffperf.cli.terminal import progress
 from diffperf.estimate.phases import PHASES
 from diffperf.explore.inputs import check_phase, full_path
-from diffperf.explore.plan.candidates import DEGREES, Layout, best_layout
+from diffperf.explore.plan.best_layout import Layout, best_layout
+from diffperf.explore.plan.candidates import DEGREES
 from diffperf.hardware.system import System
 from diffperf.load import literal, load_calibrated, load_model, override
 from diffperf.load.calibration import Calibration
@@ -23,10 +24,19 @@ from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
+COMMAND_LINE = "command line"  # named in place of a file in errors about arguments and options
 
-def strategy_option(field: dataclasses.Field, searched: Iterable[str], how: str) -> Callable:
-    """An option for a field of the strategy; the help says `how` one that is `searched` is chosen, and the default of others."""
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Decorator = Callable[[Decorated], Decorated]
+
+
+def strategy_option(field: dataclasses.Field, searched: Iterable[str], how: str) -> Decorator:
+    """The option of a field of the strategy.
+
+    Its help gives the field's default, or `how` the command chooses the value of a field that is `searched`.
+    """
     declared, flag = declaration(field), field.name.replace("_", "-")
+    assert declared is not None  # every field of the strategy is declared
     default = how if field.name in searched else field.default
     if field.name == "global_batch":
         default = f"{default}; in training one micro-batch per device"
@@ -46,10 +56,10 @@ def strategy_option(field: dataclasses.Field, searched: Iterable[str], how: str)
     )
 
 
-def options(*decorators: Callable) -> Callable:
+def options(*decorators: Decorator) -> Decorator:
     """Several options as one decorator, in the order of the help text."""
 
-    def decorate(command):
+    def decorate(command: Decorated) -> Decorated:
         for decorator in reversed(decorators):
             command = decorator(command)
         return command
@@ -57,17 +67,17 @@ def options(*decorators: Callable) -> Callable:
     return decorate
 
 
-def _phase(ctx, parameter, value):
-    return check_phase(value, "command line", "--phase")
+def _phase(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    return check_phase(value, COMMAND_LINE, "--phase")
 
 
-def _relaxation(ctx, parameter, value: float | None) -> Relaxation:
+def _relaxation(ctx: click.Context, parameter: click.Parameter, value: float | None) -> Relaxation:
     if value is not None and not (math.isfinite(value) and value >= 1):
         raise click.BadParameter("a sharpness is a number of at least 1")
     return Exact() if value is None else Smooth(value)
 
 
-def _assignments(ctx, parameter, values: tuple[str, ...]) -> dict[str, str]:
+def _assignments(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     for value in values:
         if "=" not in value:
             raise click.BadParameter(
@@ -76,10 +86,10 @@ def _assignments(ctx, parameter, values: tuple[str, ...]) -> dict[str, str]:
     return {path.strip(): text.strip() for path, text in (value.split("=", 1) for value in values)}
 
 
-def _figure_file(ctx, parameter, value: str | None) -> Path | None:
+def _figure_file(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Path | None:
     if value is None:
         return None
-    from diffperf.report.plots import check_format
+    from diffperf.report.plots import check_format  # imports matplotlib
 
     return check_format(value)
 
@@ -110,7 +120,7 @@ phase_option = click.option(
     show_default=True,
     metavar="|".join(PHASES),
     callback=_phase,
-    help="what to estimate",
+    help="which phase to estimate",
 )
 smooth_option = click.option(
     "--smooth",
@@ -118,24 +128,28 @@ smooth_option = click.option(
     type=float,
     metavar="SHARPNESS",
     callback=_relaxation,
-    help="smooth estimate of this sharpness, not the exact one",
+    help="give the smooth estimate of this sharpness in place of the exact one",
 )
 json_option = click.option(
     "--json", "json_file", metavar="FILE", help="write the answer as JSON in SI units (- for stdout)"
 )
 plot_option = click.option(
-    "--plot", metavar="FILE", callback=_figure_file, help="draw the answer (.png, .svg or .pdf)"
+    "--plot", metavar="FILE", callback=_figure_file, help="draw the answer as a figure (.png, .svg or .pdf)"
 )
 
 
-def strategy_options(searched: Iterable[str] = DEGREES, how: str = "best layout") -> Callable:
+def strategy_options(searched: Iterable[str] = DEGREES, how: str = "best layout") -> Decorator:
     """An option for every field of the strategy."""
     return options(*(strategy_option(field, searched, how) for field in dataclasses.fields(Strategy)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """Model, system with its calibration, and the given fields of the strategy, as the command line names them."""
+    """What the command line asks about.
+
+    - `calibration`: the fitted values that the system has, if it is calibrated.
+    - `table`: the fields of the strategy that the command line gives.
+    """
 
     model: Model
     system: System
@@ -145,6 +159,7 @@ class Question:
     @classmethod
     def read(
         cls,
+        *,
         model: str,
         system: str,
         devices: str | None,
@@ -152,54 +167,52 @@ class Question:
         calibration: str | None,
         settings: dict[str, str],
         strategy: dict[str, Any],
-    ):
+    ) -> "Question":
+        """Loads what the arguments and options of a command name; the settings are those of `--set`."""
         loaded, fitted = read_system(system, devices, stack, calibration)
-        inputs = Configuration(load_model(model, "command line"), loaded, Strategy())
+        inputs = Configuration(load_model(model, COMMAND_LINE), loaded, Strategy())
         paths = {full_path(inputs, path): text for path, text in settings.items()}
-        ours = {path: text for path, text in paths.items() if path.startswith("strategy.")}
-        inputs = override(
-            inputs, {path: text for path, text in paths.items() if path not in ours}, "command line"
-        )
+        of_strategy = {path: text for path, text in paths.items() if path.startswith("strategy.")}
+        others = {path: text for path, text in paths.items() if path not in of_strategy}
+        inputs = override(inputs, others, COMMAND_LINE)
         given = {name: value for name, value in strategy.items() if value is not None}
-        given |= {path.removeprefix("strategy."): literal(text) for path, text in ours.items()}
+        given |= {path.removeprefix("strategy."): literal(text) for path, text in of_strategy.items()}
         return cls(inputs.model, inputs.system, fitted, given)
 
     def layout(self, phase: str, relax: Relaxation) -> Layout:
+        """The best layout for what the command line leaves open, with its report."""
         with progress(f"compiling and estimating {phase}"):
-            return best_layout(self.model, self.system, self.table, phase, relax)
+            return best_layout(self.model, self.system, self.table, phase, relax, COMMAND_LINE)
 
     def summary(self, phase: str) -> str:
+        """The model, the phase and the system in one line."""
         return f"{self.model.name} {phase} on {describe_system(self.system)}"
 
 
 def read_system(
     name: str, devices: str | None = None, stack: str | None = None, calibration: str | None = None
 ) -> tuple[System, Calibration | None]:
-    """The system and the calibration whose values it has."""
-    file = "command line"
-    system, fitted = load_calibrated(name, stack=stack, calibration=calibration, file=file)
-    return (system if devices is None else override(system, {"n_devices": devices}, file)), fitted
+    """The system, and the calibration whose values it has."""
+    system, fitted = load_calibrated(name, stack=stack, calibration=calibration, file=COMMAND_LINE)
+    return (system if devices is None else override(system, {"n_devices": devices}, COMMAND_LINE)), fitted
 
 
 def describe_system(system: System) -> str:
+    """The system in one line: how many of which accelerator, its name, its stack and its calibration."""
     fitted = "" if str(system.calibration) == "none" else f", calibration {system.calibration}"
-    return f"{float(system.n_devices):,.0f} × {system.accelerator.name} ({system.name}, {system.stack.name}{fitted})"
+    devices = f"{float(system.n_devices):,.0f} × {system.accelerator.name}"
+    return f"{devices} ({system.name}, {system.stack.name}{fitted})"
 
 
 def describe_strategy(strategy: Strategy, phase: str) -> str:
-    """The strategy in one line: sizes always, everything else where it is not the default."""
-    sizes = [
-        "tp",
-        "pp",
-        "dp",
-        *(["micro_batch"] if phase == "training" else []),
-        "global_batch",
-        "sequence_length",
-    ]
-    sizes += ["output_length"] if phase in ("decode", "generate") else []
-    shown = [f"{name.replace('_', ' ')} {float(getattr(strategy, name)):g}" for name in sizes]
+    """The strategy in one line: degrees and batches always, everything else where it is not the default."""
+    always = ["tp", "pp", "dp"]
+    always += ["micro_batch"] if phase == "training" else []
+    always += ["global_batch", "sequence_length"]
+    always += ["output_length"] if phase in ("decode", "generate") else []
+    shown = [f"{name.replace('_', ' ')} {float(getattr(strategy, name)):g}" for name in always]
     default = {path: np.asarray(value) for path, _, value in walk(Strategy())}
     for path, declared, value in walk(strategy):
-        if path not in sizes and not np.array_equal(np.asarray(value), default[path]):
+        if path not in always and not np.array_equal(np.asarray(value), default[path]):
             shown.append(f"{path.replace('_', ' ')} {show(value, declared)}")
     return " · ".join(shown)

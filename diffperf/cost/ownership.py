@@ -1,27 +1,26 @@
-"""Owning and running a system: capital, depreciation, power."""
-
-import equinox as eqx
+"""Owning and running a system: purchase price, depreciation, electricity."""
 
 from diffperf.cost.package_cost import PackageCost, package_cost
 from diffperf.hardware.system import System
-from diffperf.quantity import Scalar, output
+from diffperf.quantity import Declared, Scalar, output
 from diffperf.relax import Relaxation
 
 
-class Purchase(eqx.Module):
-    """Purchase price of a system."""
+class Purchase(Declared):
+    """Purchase price of a system, in parts that add up."""
 
     accelerators: Scalar = output("USD", "accelerators, at their markup")
     hosts: Scalar = output("USD", "hosts, chassis and memory")
-    network: Scalar = output("USD", "adapters, switches and cables")
+    network: Scalar = output("USD", "network adapters, switches and cables")
 
     @property
     def total(self) -> Scalar:
+        """USD for the whole system."""
         return self.accelerators + self.hosts + self.network
 
 
-class Cost(eqx.Module):
-    """What the system costs, and what a piece of work on it costs."""
+class Cost(Declared):
+    """The cost of a system, and of a run on the system."""
 
     accelerator: PackageCost
     purchase: Purchase
@@ -29,11 +28,11 @@ class Cost(eqx.Module):
     capital: Scalar = output("USD", "purchase price of the system")
     depreciation: Scalar = output("USD/s", "depreciation of the system")
     electricity: Scalar = output("USD/s", "electricity of the system")
-    run: Scalar = output("USD", "cost of this run")
+    run: Scalar = output("USD", "cost of the run: depreciation and electricity")
 
 
 def purchase(system: System, manufacturing: Scalar) -> Purchase:
-    """USD for the whole system: accelerators at their markup, hosts, and every network tier."""
+    """The purchase price of a system whose accelerators each take `manufacturing` USD to make."""
     devices, prices = system.n_devices, system.prices
     return Purchase(
         accelerators=devices * manufacturing * prices.accelerator_markup,
@@ -42,21 +41,24 @@ def purchase(system: System, manufacturing: Scalar) -> Purchase:
     )
 
 
-def run_cost(system: System, time: Scalar, energy: Scalar, relax: Relaxation) -> Cost:
-    """Cost of a run of `time` seconds in which the devices spend `energy` joules: depreciation and electricity."""
+def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxation) -> Cost:
+    """Cost of a run of `time` seconds in which the devices spend `energy` joules.
+
+    Depreciation is a straight line over the part of the lifetime in which the system works. Electricity is
+    that of devices and hosts, times the facility's power over theirs (PUE).
+    """
     prices = system.prices
     accelerator = package_cost(system.accelerator, relax)
     bought = purchase(system, accelerator.total)
-    price = bought.total
-    depreciation = price / (prices.lifetime * prices.utilization)
+    depreciation = bought.total / (prices.lifetime * prices.utilization)
     power = energy / time + system.n_devices * prices.host_power
     electricity = power * prices.pue * prices.electricity
     return Cost(
-        accelerator,
-        bought,
-        accelerator.total,
-        price,
-        depreciation,
-        electricity,
-        (depreciation + electricity) * time,
+        accelerator=accelerator,
+        purchase=bought,
+        manufacturing=accelerator.total,
+        capital=bought.total,
+        depreciation=depreciation,
+        electricity=electricity,
+        run=(depreciation + electricity) * time,
     )

@@ -226,7 +226,7 @@ def serving_table(results: list[Served]) -> Table:
 
 
 def large_model() -> Model:
-    """Returns the recurrence with the dimensions of Llama 2 13B; those of the published 13B are not stated."""
+    """Returns the recurrence with the dimensions of Llama 2 13B; the paper does not state its own."""
     model, llama = dp.load_model("matmulfree-2.7b"), dp.load_model("llama-2-13b")
     recurrence = model.layers[0].recurrence
     layers = tuple(dataclasses.replace(kind, recurrence=recurrence) for kind in llama.layers)

@@ -243,7 +243,7 @@ def workload_finding(results: Results) -> str:
     return (
         f"{results.work.title}: with exposed all-to-all the best degree of expert parallelism is"
         f" {exposed_degree}, and {min(shares):.1%} to {max(shares):.1%} of the step are exposed; with"
-        f" hidden all-to-all it is {hidden_degree}. At degree {largest} {wide[RAIL].exposed:.0%} of the"
+        f" hidden all-to-all it is {hidden_degree}. At degree {largest}, {wide[RAIL].exposed:.0%} of the"
         f" step is exposed with rails, which takes {longer[RAIL]:+.0%} over the best step, and"
         f" {wide[slowest].exposed:.0%} with {slowest}, {longer[slowest]:+.0%}; rails, dragonfly and full"
         f" fat tree differ by their hops, {max(alike) / min(alike) - 1:.1%} at most. NVLink among 64"

@@ -1,4 +1,5 @@
-"""Parity with Chiplet Actuary (Feng and Ma, DAC 2022): with its parameters as input, its recurring costs to 1e-6."""
+"""Parity with Chiplet Actuary (Feng and Ma, DAC 2022): with its parameters as input, its recurring costs
+to 1e-6."""
 
 import json
 from pathlib import Path
@@ -59,7 +60,8 @@ def test_dies(case):
 
 
 def _published(case, package):
-    """The original's breakdown, with micro-bumps paid for every chip on an interposer: it pays them once per design."""
+    """The original's breakdown, with micro-bumps paid for every chip on an interposer: it pays them once
+    per design."""
     raw_chips, defective, carrier, lost_carriers, wasted = case["cost_RE"]
     if case["packaging"] == "SI":
         unpaid = (case["n_chips"] - 1) * float(package.die_area) * GOLDEN["packaging"]["micro_bump_price"]

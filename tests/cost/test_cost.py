@@ -1,4 +1,5 @@
-"""Costs beyond the published tool: memory stacks, limits, dimensions, and what owning and running adds up to."""
+"""Costs beyond the published tool: memory stacks, limits, dimensions, and what owning and running adds up
+to."""
 
 import jax
 import numpy as np
@@ -47,7 +48,8 @@ def test_what_does_not_fit_a_wafer_costs_a_finite_fortune(area):
 
 
 def test_memory_stacks_are_pieces_that_can_be_lost(system):
-    """An A100: one die and five stacks; what six bonds and the substrate lose takes good dies and stacks with it."""
+    """An A100: one die and five stacks; what six bonds and the substrate lose takes good dies and stacks
+    with it."""
     accelerator = system.accelerator
     package, rules = accelerator.package, accelerator.package.packaging
     cost = package_cost(accelerator, Exact())
@@ -65,6 +67,23 @@ def test_memory_stacks_are_pieces_that_can_be_lost(system):
     )
 
 
+@pytest.mark.parametrize(
+    ("dies", "substrate_area", "layers"),
+    [(1, 200, 1), (1, 2000, 1), (2, 288, 1.5), (2, 290, 1.75), (4, 899, 1.75), (4, 901, 2), (8, 2000, 2)],
+)
+def test_substrates_of_several_pieces_have_more_layers(system, dies, substrate_area, layers):
+    """Chiplet Actuary's thresholds of 17 mm × 17 mm and 30 mm × 30 mm; its cases in `test_chiplet_actuary`
+    are all larger."""
+    rules = system.accelerator.package.packaging
+    area = substrate_area / float(rules.package_area_factor) / dies
+    changes = {"technology": "organic", "dies": dies, "memory_stacks": 0, "die_area": f"{area} mm^2"}
+    changes = {f"accelerator.package.{name}": value for name, value in changes.items()}
+    cost = package_cost(dp.override(system, changes).accelerator, Exact())
+    assert float(cost.package) == pytest.approx(
+        substrate_area * float(rules.substrate_price) * layers, rel=1e-12
+    )
+
+
 @pytest.mark.parametrize("technology", ["organic", "interposer"])
 def test_total_is_the_sum_of_its_parts(system, technology):
     accelerator = dp.override(system, {"accelerator.package.technology": technology}).accelerator
@@ -75,7 +94,8 @@ def test_total_is_the_sum_of_its_parts(system, technology):
 
 
 def test_splitting_a_large_die_pays(system):
-    """Four quarters yield better than one reticle-sized die where assembly loses little (Feng and Ma, DAC 2022, §4)."""
+    """Four quarters yield better than one reticle-sized die where assembly loses little (Feng and Ma, DAC
+    2022, §4)."""
     base = {
         "accelerator.package.technology": "organic",
         "accelerator.package.process.defect_density": "0.3 1/cm^2",
@@ -96,7 +116,8 @@ def _in_millimetres_over(factor, monkeypatch):
 
 @pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)], ids=["exact", "smooth"])
 def test_dollars_do_not_depend_on_the_unit_of_length(system, relax, monkeypatch):
-    """On an interposer; an organic substrate's layers follow areas in mm² that are constants of the published model."""
+    """On an interposer; an organic substrate's layers follow areas in mm² that are constants of the
+    published model."""
     before = outputs(package_cost(system.accelerator, relax))
     _in_millimetres_over(10.0, monkeypatch)
     after = outputs(package_cost(in_other_units(system, "mm", 10.0).accelerator, relax))
