@@ -1,7 +1,8 @@
 """Physical units, at the boundary only: parse "3.35 TB/s" on the way in, print "21.3 ms" on the way out.
 
-Inside, everything is SI with bytes, FLOP, mm² and USD: byte, s, FLOP/s, W, J, mm, mm^2, nm, USD. A custom pint registry holds
-only the units of this field, so a byte is a dimension of its own and "80 Gb" is not silently a gigabarn.
+Inside, everything is SI with bytes, FLOP, mm² and USD: byte, s, FLOP/s, W, J, mm, mm^2, nm, USD. A custom
+pint registry has only the units of this field, so a byte is a dimension of its own and "80 Gb" is not
+silently a gigabarn.
 """
 
 import functools
@@ -65,7 +66,8 @@ _PREFIXES = {
     18: "E",
     21: "Z",
 }
-# Units shown with a prefix, and the powers of ten it may stand for: what is counted has no thousandths, a second no thousands.
+# Units that are shown with a prefix, and the least and largest power of ten of the prefix: there are no
+# thousandths of what is counted, and no thousands of seconds.
 _COUNTED, _MEASURED = (0, 21), (-15, 21)
 _PREFIXED = {
     "byte": _COUNTED,
@@ -81,35 +83,41 @@ _PREFIXED = {
     "s": (-15, 0),
 }
 _SHORT = {"byte": "B", "byte/s": "B/s", "J/byte": "J/B"}
+# Units that people write as multiples of another unit: what one of the internal unit is in the other.
+_WRITTEN_IN = {"USD/byte": (1e9, "USD/GB"), "USD/J": (3.6e6, "USD/kWh"), "USD/s": (3600.0, "USD/hour")}
+_HOUR, _DAY = 3600.0, 86400.0  # s
 
 
 class UnitError(ValueError):
-    """A text that is not a quantity of the expected dimension; the message is the remedy."""
+    """The error for a text that is not a quantity of the expected dimension; the message is the remedy."""
 
 
 @functools.cache
 def _registry() -> pint.UnitRegistry:
-    registry = pint.UnitRegistry(None, case_sensitive=True)
+    """The units of `_DEFINITIONS`, without pint's own definitions (barns and parsecs among them)."""
+    # None is no file of definitions, which pint's annotation leaves out.
+    registry = pint.UnitRegistry(None, case_sensitive=True)  # pyright: ignore[reportArgumentType]
     for line in _DEFINITIONS.strip().splitlines():
         registry.define(line)
     return registry
 
 
-# One number, then a unit: words with small powers, multiplied or divided ("GB", "USD/kWh", "1/cm^2", "J s^-1").
+# One number, then a unit: words with small powers, multiplied or divided ("GB", "USD/kWh", "1/cm^2").
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _UNIT = re.compile(r"((1\s*)?/\s*)?[A-Za-zµ_]+(\^-?\d)?(\s*[*/ ]\s*[A-Za-zµ_]+(\^-?\d)?)*")
 
 
 def _normalize(text: str) -> str:
+    """The same quantity without spellings that pint does not know: %, ², $, Greek μ, "per", "1,000"."""
     text = text.strip().replace("%", " percent").replace("²", "^2").replace("μ", "µ").replace(" per ", "/")
     text = re.sub(r"^([+-]?)\$\s*([\d.,]+([eE][+-]?\d+)?)", r"\1\2 USD", text)
     return re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
 
 
 def parse(text: object, unit: str) -> float:
-    """The magnitude of `text` in `unit` ("" is a pure number). Raises `UnitError` with a remedy in one line.
+    """The magnitude of `text` in `unit`; a bare number is accepted only where `unit` is "", a pure number.
 
-    A bare number is accepted only where `unit` is "".
+    **Raises:** `UnitError` with a remedy in one line.
     """
     if isinstance(text, bool):
         raise UnitError(f"write {example(unit)}")
@@ -137,7 +145,7 @@ def parse(text: object, unit: str) -> float:
 
 @functools.cache
 def _factor(measured_in: str, unit: str) -> float:
-    """How many `unit` one `measured_in` is. Raises `UnitError` with a remedy."""
+    """The number of `unit` in one `measured_in`. Raises `UnitError` with a remedy."""
     registry = _registry()
     try:
         return float(registry.Quantity(f"1 {measured_in}").to(unit).magnitude)
@@ -146,15 +154,16 @@ def _factor(measured_in: str, unit: str) -> float:
         raise UnitError(f"{problem}".splitlines()[0] + f"{hint}: write {example(unit)}") from None
     except pint.errors.DimensionalityError:
         raise UnitError(f"wrong dimension: write {example(unit)}") from None
-    except Exception:  # pint raises a dozen kinds, tokenizer and attribute errors among them
+    except Exception:  # pint raises a dozen types, errors of tokens and attributes among them
         raise UnitError(f"not a unit: write {example(unit)}") from None
 
 
 _EXAMPLES = {
-    "": "a plain number", "s": '"5 us"', "byte": '"80 GB"', "byte/s": '"3.35 TB/s"', "FLOP/s": '"312 TFLOP/s"', "W": '"400 W"',
-    "J/byte": '"31 pJ/byte"', "J/FLOP": '"0.6 pJ/FLOP"', "J": '"3 kJ"', "mm": '"12 mm"', "mm^2": '"814 mm^2"', "nm": '"7 nm"',
-    "USD": '"$9,346"', "USD/byte": '"15 USD/GB"', "USD/J": '"0.10 USD/kWh"', "1/mm^2": '"0.0009 1/mm^2"', "V": '"0.8 V"',
-    "USD/mm^2": '"0.005 USD/mm^2"', "byte/mm^2": '"2 MB/mm^2"', "Hz": '"1.4 GHz"', "USD/s": '"3 USD/hour"',
+    "": "a plain number", "s": '"5 us"', "byte": '"80 GB"', "byte/s": '"3.35 TB/s"', "Hz": '"1.4 GHz"',
+    "FLOP/s": '"312 TFLOP/s"', "W": '"400 W"', "J": '"3 kJ"', "J/byte": '"31 pJ/byte"', "V": '"0.8 V"',
+    "J/FLOP": '"0.6 pJ/FLOP"', "mm": '"12 mm"', "mm^2": '"814 mm^2"', "nm": '"7 nm"', "USD": '"$9,346"',
+    "USD/byte": '"15 USD/GB"', "USD/J": '"0.10 USD/kWh"', "1/mm^2": '"0.0009 1/mm^2"',
+    "USD/s": '"3 USD/hour"', "USD/mm^2": '"0.005 USD/mm^2"', "byte/mm^2": '"2 MB/mm^2"',
 }  # fmt: skip
 
 
@@ -171,19 +180,21 @@ def show(value: SupportsFloat, unit: str, digits: int = 4) -> str:
     if unit == "USD":
         text = f"{abs(value):,.0f}" if abs(value) >= 999.5 else f"{abs(value):.{digits}g}"
         return f"{'-' if value < 0 else ''}${text}"
-    if unit == "USD/byte":
-        return f"{value * 1e9:.{digits}g} USD/GB"
-    if unit == "USD/J":
-        return f"{value * 3.6e6:.{digits}g} USD/kWh"
-    if unit == "USD/s":
-        return f"{value * 3600:.{digits}g} USD/hour"
-    if unit == "s" and abs(value) >= 7200:
-        return (
-            f"{value / 86400:,.{digits}g} days" if abs(value) >= 2 * 86400 else f"{value / 3600:.{digits}g} h"
-        )
-    if unit not in _PREFIXED or value == 0:
-        text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
-        return f"{text} {_SHORT.get(unit, unit)}".rstrip()
+    if unit in _WRITTEN_IN:
+        factor, written = _WRITTEN_IN[unit]
+        return f"{value * factor:.{digits}g} {written}"
+    if unit == "s" and abs(value) >= 2 * _DAY:
+        return f"{value / _DAY:,.{digits}g} days"
+    if unit == "s" and abs(value) >= 2 * _HOUR:
+        return f"{value / _HOUR:.{digits}g} h"
+    if unit in _PREFIXED and value != 0:
+        return _show_with_prefix(value, unit, digits)
+    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+    return f"{text} {_SHORT.get(unit, unit)}".rstrip()
+
+
+def _show_with_prefix(value: float, unit: str, digits: int) -> str:
+    """`value` ≠ 0 with the prefix, among those of the unit, that leaves one to three digits before the point."""
     least, most = _PREFIXED[unit]
     rounded = float(f"{abs(value):.{digits - 1}e}")  # 999.99 ms is 1 s, not 1000 ms
     power = min(max(3 * math.floor(math.log10(rounded) / 3 + 1e-12), least), most)

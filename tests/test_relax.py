@@ -1,4 +1,4 @@
-"""The relaxations against their stated bounds, and where smooth functions break: zeros, ties, high sharpness."""
+"""The relaxations against their stated bounds, and where smooth functions break: zeros, ties, corners."""
 
 import jax
 import jax.numpy as jnp
