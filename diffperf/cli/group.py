@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from diffperf.cli.printable import make_printable
-from diffperf.errors import ConfigError
+from diffperf.errors import ConfigError, did_you_mean
 
 INTERRUPTED = 130  # exit code of a command that Ctrl-C ended, as in a shell: 128 + SIGINT
 
@@ -42,6 +42,14 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return pkgutil.resolve_name(self.homes[cmd_name].home) if cmd_name in self.homes else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.homes and not name.startswith("-"):
+            raise click.UsageError(f'no command "{name}"; {did_you_mean(name, list(self.homes))}', ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

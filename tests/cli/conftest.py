@@ -1,7 +1,9 @@
 """What the tests of the command line share: an empty folder to run in, and one compile cache."""
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import jax
 import pytest
@@ -11,13 +13,16 @@ from diffperf.cli import cli
 
 
 @pytest.fixture(scope="session")
-def compile_cache(tmp_path_factory):
-    """One folder of compiled programs for the session."""
-    return tmp_path_factory.mktemp("compile_cache")
+def compile_cache(tmp_path_factory) -> Path:
+    """One folder of compiled programs for the session, which the workers of a parallel run share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compile_cache"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture
-def run(monkeypatch, tmp_path, compile_cache) -> Callable[..., Result]:
+def run(monkeypatch, tmp_path, compile_cache) -> Iterator[Callable[..., Result]]:
     """Runs a command line in an empty folder: `run("list models")`."""
     monkeypatch.setenv("DIFFPERF_CACHE", str(compile_cache))
     monkeypatch.chdir(tmp_path)

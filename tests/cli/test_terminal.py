@@ -70,3 +70,26 @@ def test_every_command_is_where_the_group_says():
     for name in cli.list_commands(context):
         assert cli.get_command(context, name).name == name
     assert cli.get_command(context, "no-such-command") is None
+
+
+def test_an_interrupt_is_one_line(run, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("diffperf.cli.options.best_layout", interrupted)
+    result = run("estimate gpt3-22b dgx-a100")
+    assert (result.exit_code, result.stderr) == (130, "Error: interrupted\n")
+
+
+def test_help_and_version(run):
+    for line in ("", "--help", "estimate --help", "--version"):
+        assert run(line).exit_code == 0
+    text = run("estimate --help").stdout
+    assert "--micro-batch N" in text
+    assert "none|selective|full" in text
+
+
+def test_the_installed_command_uses_its_compile_cache(tmp_path):
+    result = diffperf("cost dgx-a100", tmp_path / "cache")
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert any((tmp_path / "cache").iterdir())
