@@ -194,7 +194,7 @@ def show(value: SupportsFloat, unit: str, digits: int = 4) -> str:
 
 
 def _show_with_prefix(value: float, unit: str, digits: int) -> str:
-    """`value` ≠ 0 with the prefix, among those of the unit, that leaves one to three digits before the point."""
+    """`value` ≠ 0 with the prefix of those of the unit that leaves one to three digits before the point."""
     least, most = _PREFIXED[unit]
     rounded = float(f"{abs(value):.{digits - 1}e}")  # 999.99 ms is 1 s, not 1000 ms
     power = min(max(3 * math.floor(math.log10(rounded) / 3 + 1e-12), least), most)

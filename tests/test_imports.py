@@ -3,7 +3,8 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import diffperf
 
 PACKAGE = Path(diffperf.__file__).parent
-# Every module may import from the layers before its own, and from its own.
+# Every room may import from the layers before its own, and from its own.
 LAYERS = (
     ("errors", "units", "quantity", "relax", "compiler"),
     ("report",),
@@ -24,20 +25,29 @@ LAYERS = (
     ("explore",),
     ("cli",),
 )
-RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
+# The same inside the estimator: a kernel or a link knows nothing of layers and steps.
+ESTIMATE_LAYERS = (
+    ("kernels", "network"),
+    ("energy", "exposure", "tables"),
+    ("training", "inference"),
+    ("phases",),
+)
 MODULES = sorted(
     path
     for path in PACKAGE.rglob("*.py")
     if path.parent != PACKAGE or path.name not in ("__init__.py", "__main__.py")
 )
+ESTIMATE = sorted(
+    path for path in (PACKAGE / "estimate").rglob("*.py") if path != PACKAGE / "estimate" / "__init__.py"
+)
 
 
-def _room(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def _room(path: Path, inside: Path = PACKAGE) -> str:
+    return path.relative_to(inside).parts[0].removesuffix(".py")
 
 
-def _imported_rooms(source: str) -> Iterator[tuple[int, str]]:
-    """(line, room) of every import from the package, wherever it stands."""
+def _imports(source: str) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import from the package, wherever it stands."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -47,23 +57,44 @@ def _imported_rooms(source: str) -> Iterator[tuple[int, str]]:
         else:
             continue
         for name in names:
-            package, _, rest = name.partition(".")
-            if package == "diffperf":
-                yield node.lineno, rest.partition(".")[0]
+            if name.partition(".")[0] == "diffperf":
+                yield node.lineno, name
 
 
-def _upward(source: str, room: str) -> list[str]:
+def _upward(
+    source: str, room: str, layers: tuple[tuple[str, ...], ...] = LAYERS, inside: str = "diffperf"
+) -> list[str]:
+    """The imports of a module of a room that point up, or to a room that the layers inside a package do
+    not know."""
+    rank = {name: rank for rank, names in enumerate(layers) for name in names}
+    imported = [
+        (line, name.removeprefix(f"{inside}.").partition(".")[0])
+        for line, name in _imports(source)
+        if f"{name}.".startswith(f"{inside}.")
+    ]
     return [
         f"line {line}: {room} imports {other}"
-        for line, other in _imported_rooms(source)
-        if RANK.get(other, 99) > RANK[room]
+        for line, other in imported
+        if rank.get(other, len(layers)) > rank[room]
     ]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def _name(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
 def test_imports_point_down(path):
-    assert _room(path) in RANK, "a room that LAYERS does not know"
+    assert any(_room(path) in rooms for rooms in LAYERS), "a room that LAYERS does not know"
     assert _upward(path.read_text(encoding="utf-8"), _room(path)) == []
+
+
+@pytest.mark.parametrize("path", ESTIMATE, ids=_name)
+def test_imports_inside_the_estimator_point_down(path):
+    room = _room(path, PACKAGE / "estimate")
+    assert any(room in rooms for rooms in ESTIMATE_LAYERS), "a room that ESTIMATE_LAYERS does not know"
+    source = path.read_text(encoding="utf-8")
+    assert _upward(source, room, ESTIMATE_LAYERS, "diffperf.estimate") == []
 
 
 def test_an_upward_import_is_found():
@@ -76,6 +107,41 @@ def test_an_upward_import_is_found():
     assert _upward("from diffperf.relax import Exact\nimport jax", "workload") == []
 
 
+@pytest.mark.parametrize(
+    ("source", "room", "upward"),
+    [
+        ("from diffperf.estimate.energy import energy", "kernels", "energy"),
+        ("from diffperf.estimate import training", "network", "training"),
+        ("import diffperf.estimate.phases", "training", "phases"),
+        ("from diffperf.estimate.nowhere import x", "phases", "nowhere"),
+        ("from diffperf.estimate.kernels.gemm import gemm_work", "network", None),
+        ("from diffperf.workload.model import Model", "kernels", None),
+    ],
+)
+def test_an_upward_import_inside_the_estimator_is_found(source, room, upward):
+    expected = [] if upward is None else [f"line 1: {room} imports {upward}"]
+    assert _upward(source, room, ESTIMATE_LAYERS, "diffperf.estimate") == expected
+
+
+def _repeated(paths: Iterable[Path]) -> dict[str, list[str]]:
+    """Names of several files, packages' `__init__.py` aside, with their folders."""
+    folders = defaultdict(list)
+    for path in paths:
+        if path.name != "__init__.py":
+            folders[path.name].append(str(path.parent))
+    return {name: sorted(places) for name, places in folders.items() if len(places) > 1}
+
+
+def test_no_file_name_occurs_twice():
+    """A file is found by its name, and a traceback or an editor's tab says which file it is."""
+    assert _repeated(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")) == {}
+
+
+def test_a_repeated_file_name_is_found():
+    paths = ["a/tables.py", "b/tables.py", "a/__init__.py", "b/__init__.py", "b/other.py"]
+    assert _repeated(map(Path, paths)) == {"tables.py": ["a", "b"]}
+
+
 def _touches_jax_config(source: str) -> list[int]:
     """Lines that set a global JAX flag."""
     return [
@@ -85,9 +151,7 @@ def _touches_jax_config(source: str) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in MODULES if _room(p) != "cli"], ids=lambda path: str(path.relative_to(PACKAGE))
-)
+@pytest.mark.parametrize("path", [path for path in MODULES if _room(path) != "cli"], ids=_name)
 def test_no_module_sets_global_jax_flags(path):
     assert _touches_jax_config(path.read_text(encoding="utf-8")) == []
 
