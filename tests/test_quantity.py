@@ -1,6 +1,8 @@
 """One declaration a field: what it converts, and what walks, locates and replaces by it."""
 
 import dataclasses
+import re
+import typing
 
 import equinox as eqx
 import jax
@@ -8,7 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from diffperf.cost.ownership import Cost
+from diffperf.hardware.chip import Chip, ChipDesign
 from diffperf.hardware.system import System
+from diffperf.hardware.technology import Technology
 from diffperf.quantity import (
     Choice,
     Label,
@@ -243,6 +248,63 @@ def test_every_numeric_field_is_declared(cls):
             assert low < high
             assert kind.doc
             assert not kind.log or low > 0
+
+
+def _declared_texts(*classes: type) -> dict[str, str]:
+    """The texts of all fields of these classes, and of the classes that their fields are of, by class and
+    field."""
+    texts = {}
+    for cls in classes:
+        for field in dataclasses.fields(cls):
+            if (declared := declaration(field)) is not None:
+                texts[f"{cls.__name__}.{field.name}"] = declared.doc
+            elif "label" in field.metadata:
+                texts[f"{cls.__name__}.{field.name}"] = field.metadata["label"]
+            else:
+                parts = typing.get_args(field.type) or (field.type,)
+                texts |= _declared_texts(*(part for part in parts if dataclasses.is_dataclass(part)))
+    return texts
+
+
+def _stands_alone(text: str) -> bool:
+    """Whether a text may be a noun phrase that is clear without its neighbours: no reference to another
+    text, no clause."""
+    dangling = (
+        r"^(it|they|that|those|this|these|what|how|where|when|whether|which|from|per|between|all that)\b"
+    )
+    reference = r"\b(the same|likewise|as above|ditto|such a|of that (efficiency|share|time|size))\b"
+    return " " in text and not re.search(f"{dangling}|{reference}", text) and text[-1] not in ".,;:"
+
+
+TEXTS = _declared_texts(System, Model, Strategy, Technology, ChipDesign, Chip, Cost)
+
+
+@pytest.mark.parametrize("path", TEXTS)
+def test_declared_texts_stand_alone(path):
+    """Help, tables and errors show the text of a field without those around it."""
+    assert _stands_alone(TEXTS[path]), TEXTS[path]
+
+
+def test_no_two_fields_of_a_class_have_one_text():
+    seen = {}
+    for path, text in TEXTS.items():
+        assert seen.setdefault((path.partition(".")[0], text), path) == path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the same, on the innermost tier",
+        "the backward kernel's share of that efficiency",
+        "what the dies are bonded on",
+        "how the members of a domain are linked",
+        "per parameter, gradients kept beside the accumulated ones",
+        "identifier",
+        "devices of the system.",
+    ],
+)
+def test_a_text_that_needs_its_neighbours_is_found(text):
+    assert not _stands_alone(text)
 
 
 def test_shipped_inputs_lie_in_their_documented_ranges(gpt, llama, system, strategy):

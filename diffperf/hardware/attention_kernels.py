@@ -60,7 +60,7 @@ class AttentionKernels(Declared):
     )
     latency: Scalar = quantity(
         "s",
-        "time of an attention call beside the time of the kernels: preparations",
+        "fixed time of an attention call beyond the shortest time of a kernel: preparations",
         bounds=(1e-9, 1e-3),
         default=3e-6,
         calibratable=True,
@@ -74,7 +74,7 @@ class AttentionKernels(Declared):
     )
     row_latency: Scalar = quantity(
         "s",
-        "time of a compute unit per query of one KV head beside matrix products, in generation of many",
+        "time of a compute unit for each of many queries of a KV head beside matrix products, in generation",
         bounds=(1e-12, 1e-5),
         default=1.2e-7,
         calibratable=True,

@@ -22,7 +22,12 @@ class NetworkTier(Declared):
     included."""
 
     name: Label = label("name of the network tier, such as nvlink or infiniband")
-    size: Scalar = quantity("", "devices in one domain of the network tier", bounds=(1, 1e7), integer=True)
+    size: Scalar = quantity(
+        "",
+        "devices in one domain of the network tier, all inner domains included",
+        bounds=(1, 1e7),
+        integer=True,
+    )
     bandwidth: Scalar = quantity(
         "byte/s",
         "bandwidth of all links of a device to the network tier, in one direction",
@@ -74,13 +79,13 @@ class NetworkTier(Declared):
     )
     uplink: Scalar = quantity(
         "byte/s",
-        "bandwidth out of a domain of the next inner tier, all devices of the domain together",
+        "bandwidth out of a domain of the next inner network tier, all its devices together",
         bounds=(1e7, 1e18),
         default=1e18,
     )
     in_network_reduction: Scalar = quantity(
         "",
-        "fraction of the tier's efficiency in reductions and multicasts by switches; 0 where there are none",
+        "share of the tier's efficiency that switches reach in reductions and multicasts; 0 for none",
         bounds=(0, 1),
         default=0.0,
     )

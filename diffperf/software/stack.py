@@ -30,7 +30,7 @@ class Stack(Declared):
     )
     rank_stall: Scalar = quantity(
         "s",
-        "host launch time that a tensor-parallel rank adds where the pipeline leaves the innermost tier",
+        "host launch time that each tensor-parallel rank adds if the pipeline leaves the innermost tier",
         bounds=(1e-9, 1e-1),
         default=1e-9,
     )

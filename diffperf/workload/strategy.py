@@ -67,7 +67,7 @@ class Strategy(eqx.Module):
     context_parallel: Weights = choice(
         "ring",
         "all_to_all",
-        doc="how context-parallel ranks share a sequence: a ring of keys and values, or an exchange of heads",
+        doc="work of context-parallel ranks on a sequence: a ring of keys and values, or an exchange of heads",
         default="ring",
     )
     order: Weights = choice(
