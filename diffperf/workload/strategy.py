@@ -67,7 +67,7 @@ class Strategy(eqx.Module):
     context_parallel: Weights = choice(
         "ring",
         "all_to_all",
-        doc="work of context-parallel ranks on a sequence: a ring of keys and values, or an exchange of heads",
+        doc="work of context-parallel ranks on a sequence: ring of keys and values, or exchange of heads",
         default="ring",
     )
     order: Weights = choice(
