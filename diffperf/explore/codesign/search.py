@@ -1,30 +1,40 @@
-"""Which chip and package to build: gradient-based co-design of a study.
+"""Which chip and package to build: gradient-based search for the best design of a problem.
 
-1. Relaxed: all variables real, many starts, sharpness annealed (`lagrangian`).
-2. Whole: integers and choices are held at values around the best starts (`rounding`) and the rest is polished again, for many
-   combinations at once; then each is moved over its whole range, and the neighbourhood searched, until nothing improves.
+1. Relaxed: all variables real, but for the layout on devices, of which every start holds a possible one; many
+   starts, sharpness annealed (`lagrangian`).
+2. Whole: whole numbers, choices and layouts are held at values around the best starts (`rounding`) and the
+   rest is polished again, for many combinations at once; then each is moved over its whole range, and the
+   neighbourhood searched, until nothing improves.
 3. Exact: what is reported is evaluated without relaxation, and satisfies every constraint as stated.
 
-Shadow prices are the multipliers of the last polish: what the objective gains per unit of each limit, integers held.
+Shadow prices are the multipliers of the last polish: what the objective gains per unit of each limit, whole
+numbers held.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from diffperf.explore.codesign.lagrangian import Fixed, Schedule, Solver, State
-from diffperf.explore.codesign.problem import Constraint, Outcome, Study, output_of
-from diffperf.explore.codesign.rounding import Combination, hold, ladder, neighbours, slots
-from diffperf.quantity import Choice
-from diffperf.relax import Exact, Smooth
-from diffperf.report import tables
+from diffperf.explore.codesign.problem import DesignProblem
+from diffperf.explore.codesign.result import Codesign, TracePoint
+from diffperf.explore.codesign.rounding import (
+    Combination,
+    LayoutSlot,
+    Slot,
+    held,
+    hold,
+    ladder,
+    neighbours,
+    slots,
+)
+from diffperf.explore.codesign.scoring import MARGIN, Ranking, Scorer
+from diffperf.relax import Exact
 
-# Constraints are solved for with this much room, so that what the solver leaves over still satisfies them exactly.
-MARGIN = 2e-5
 # A p-norm maximum of ten terms is then within 0.23 % of exact.
 FINAL_SHARPNESS = 1000.0
 ANNEAL = Schedule(outer=25, inner=80, sharpness=(5.0, 300.0))
@@ -42,302 +52,315 @@ REFINE = Schedule(
 STARTS = 64
 CENTRES = 8  # relaxed designs that are rounded
 ROUNDS = 6  # neighbourhoods searched at most
+EXACT_TRIED = 1024  # combinations tried at once where no variable is left to descend on
+# A relaxed search that leaves every start violating by more than this share meets a problem that looks
+# infeasible.
+HOPELESS = 0.05
+# Designs whose log objectives differ by less are equal.
+EQUAL = 1e-7
+# The objective gives way by this much to the multipliers of a refined design.
+REFINED = 1e-6
 
 Progress = Callable[[str, float], None]  # (what is going on, fraction done)
 
 
-@dataclasses.dataclass(frozen=True)
-class Trace:
-    """One point of the convergence figure: the best of all starts after an outer iteration."""
+def _silent(stage: str, done: float) -> None:
+    """Reports no progress."""
 
-    stage: str
-    objective: float  # over the baseline's
+
+@dataclasses.dataclass(frozen=True)
+class Incumbent:
+    """The best whole design so far: its exact violation and objective, its variables, and its multipliers."""
+
     violation: float
+    objective: float
+    x: Float[np.ndarray, " n"]
+    multipliers: Float[np.ndarray, " constraints"]
+
+    def better_than(self, other: "Incumbent | None") -> bool:
+        """Whether it violates less, or as much with a better objective."""
+        if other is None:
+            return True
+        return (self.violation, self.objective) < (other.violation, other.objective - EQUAL)
 
 
 @dataclasses.dataclass(frozen=True)
-class Codesign:
-    """What a search found."""
+class Designs:
+    """Designs to go on from, and their multipliers."""
 
-    study: Study
-    x: np.ndarray
-    outcome: Outcome
-    excess: np.ndarray  # g of the exact evaluation of each constraint: it holds where ≤ 0
-    multipliers: np.ndarray
-    stationarity: float
-    trace: list[Trace]
-    evaluations: int
-    interrupted: bool
+    x: Float[np.ndarray, "designs n"]
+    multipliers: Float[np.ndarray, "designs constraints"]
 
-    @property
-    def feasible(self) -> bool:
-        return bool(np.all(self.excess <= 0))
+    def __len__(self):
+        return len(self.x)
 
-    @property
-    def objective(self) -> float:
-        """The objective in its own unit."""
-        return float(output_of(self.outcome, self.study.objective))
-
-    @property
-    def objective_unit(self) -> str:
-        return self.study.objective_declared.unit
-
-    @property
-    def baseline_objective(self) -> float:
-        return float(output_of(self.study.baseline_outcome, self.study.objective))
-
-    def shadow_price(self, index: int) -> float:
-        """d objective / d limit of a constraint, in the objective's unit per unit of the limit.
-
-        The multiplier λ belongs to ±log(objective) and ±(value/limit − 1), so a minimized objective changes by −λ · objective
-        / limit per unit of an upper limit (per unit of slack where the limit is zero).
-        """
-        constraint = self.study.constraints[index]
-        signs = self.study.sense * constraint.sense
-        return float(-self.multipliers[index] * signs * self.objective / (constraint.limit or 1.0))
-
-    def variables(self) -> list[tuple[str, str, str]]:
-        """(path, baseline, design) of every variable, as text."""
-        rows, begin = [], 0
-        for variable in self.study.variables:
-            part = slice(begin, begin + variable.size) if isinstance(variable.declared, Choice) else begin
-            rows.append(
-                (
-                    variable.path,
-                    *(tables.show(x[part], variable.declared) for x in (self.study.start, self.x)),
-                )
-            )
-            begin += variable.size
-        return rows
-
-    def constraints(self) -> list[tuple[Constraint, float, float, float]]:
-        """(constraint, value, multiplier, shadow price) of each."""
-        values = [float(output_of(self.outcome, c.quantity)) for c in self.study.constraints]
-        prices = map(self.shadow_price, range(len(values)))
-        return list(zip(self.study.constraints, values, map(float, self.multipliers), prices, strict=True))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything, in internal units, for JSON."""
-        return {
-            "study": self.study.name,
-            "feasible": self.feasible,
-            "interrupted": self.interrupted,
-            "objective": {
-                "name": self.study.objective,
-                "baseline": self.baseline_objective,
-                "design": self.objective,
-            },
-            "variables": {path: {"baseline": was, "design": now} for path, was, now in self.variables()},
-            "x": self.x.tolist(),
-            "constraints": [
-                {
-                    "quantity": c.quantity,
-                    "limit": c.limit,
-                    "value": v,
-                    "excess": float(g),
-                    "multiplier": m,
-                    "shadow_price": p,
-                }
-                for (c, v, m, p), g in zip(self.constraints(), self.excess, strict=True)
-            ],
-            "stationarity": self.stationarity,
-            "evaluations": self.evaluations,
-            "chip": tables.as_dict(self.outcome.chip),
-            "report": tables.as_dict(self.outcome.report),
-            "baseline_report": tables.as_dict(self.study.baseline_outcome.report),
-        }
+    def take(self, rows: np.ndarray) -> "Designs":
+        return Designs(self.x[rows], self.multipliers[rows])
 
 
 class Search:
-    """The search for one study; compiled once, it may run again for other limits or with integers held."""
+    """The search for the best design of one problem, with one compiled program for all its stages."""
 
     def __init__(
-        self, study: Study, starts: int = STARTS, seed: int = 0, progress: Progress = lambda *_: None
+        self, problem: DesignProblem, *, starts: int = STARTS, seed: int = 0, progress: Progress = _silent
     ):
-        self.study, self.starts, self.progress = study, starts, progress
-        self.random = np.random.default_rng(seed)
-        self.limits = study.limits
-        self.bounds = study.bounds
-        self.solver = Solver(self._smooth, self.bounds, ANNEAL.inner)
-        self.exact = jax.jit(jax.vmap(self._exact, in_axes=(0, None)))
-        self.trace: list[Trace] = []
-        self.evaluations = 0
+        self.problem, self.starts, self.seed, self.progress = problem, starts, seed, progress
+        self.bounds, self.baseline = problem.bounds, problem.vector.start
+        self.slots = slots(problem)
+        self.all_whole = all(variable.whole for variable in problem.variables)
+        self.tried = max(starts, EXACT_TRIED) if self.all_whole else starts
+        self.scorer = Scorer(problem, block=starts)
+        self.solver = Solver(self.scorer.smooth, self.bounds, ANNEAL.inner)
+        self.reset(problem.limits)
+
+    def reset(self, limits: Float[np.ndarray, " constraints"]) -> None:
+        """Forgets everything but the compiled programs, to search again under other limits of the
+        constraints.
+        """
+        self.limits = limits
+        self.random = np.random.default_rng(self.seed)
+        self.evaluations = 0  # estimates so far, smooth and exact
+        self.trace: list[TracePoint] = []
         self.latest: State | None = None
-        self.best: tuple[tuple[float, float], np.ndarray, np.ndarray] | None = None  # (key, x, multipliers)
+        self.incumbent: Incumbent | None = None
 
-    def _smooth(self, x, sharpness, limits):
-        objective, excess = self.study.score(self.study.outcome(x, Smooth(sharpness)), limits)
-        return objective, excess + MARGIN
+    @property
+    def best(self) -> Incumbent:
+        """The best whole design so far. Raises `RuntimeError` before there is any."""
+        if self.incumbent is None:
+            raise RuntimeError("the search has not come to a whole design yet")
+        return self.incumbent
 
-    def _exact(self, x, limits):
-        return self.study.score(self.study.outcome(x, Exact()), limits)
+    @property
+    def best_as_designs(self) -> Designs:
+        return Designs(self.best.x[None], self.best.multipliers[None])
+
+    def rank(self, x: Float[np.ndarray, "designs n"]) -> Ranking:
+        """Exact scores of some designs."""
+        self.evaluations += len(x)
+        return self.scorer.rank(x, self.limits)
+
+    # --- where to start
 
     def initial(self) -> State:
         """The baseline, and a Latin hypercube over the bounds."""
-        shape = (self.starts, len(self.study.start))
+        shape = (self.starts, len(self.baseline))
         share = self.random.permuted(
             (np.arange(self.starts)[:, None] + self.random.random(shape)) / self.starts, axis=0
         )
         z = np.log(share) - np.log1p(-share)
-        z[0] = np.asarray(self.bounds.encode(jnp.asarray(self.study.start)))
-        return State(jnp.asarray(z), jnp.zeros((self.starts, len(self.study.constraints))))
+        z[0] = np.asarray(self.bounds.encode(jnp.asarray(self.baseline)))
+        return State(jnp.asarray(z), jnp.zeros((self.starts, len(self.limits))))
 
-    def free(self) -> Fixed:
-        return hold([{}], len(self.study.start), self.starts)
+    def held_layouts(self) -> list[Combination]:
+        """A possible layout for each start.
+
+        Of more layouts than starts, half are the best with the baseline's hardware, half are others.
+        """
+        if self.problem.layouts is None:
+            return [{}]
+        rungs = LayoutSlot(self.problem.layouts).rungs(self.starts)
+        if len(rungs) <= self.starts:
+            return [rungs[start % len(rungs)] for start in range(self.starts)]
+        order = self.rank(self.problem.layouts.applied(self.baseline)).order
+        best = order[: self.starts // 2]
+        others = np.linspace(len(best), len(order) - 1, self.starts - len(best)).astype(int)
+        return [rungs[number] for number in [*best, *order[others]]]
+
+    # --- one descent
 
     def solve(
         self, state: State, fixed: Fixed, schedule: Schedule, stage: str, weight: float = 1.0
-    ) -> tuple[State, np.ndarray]:
-        """Runs a schedule; returns the final state and its x."""
+    ) -> Designs:
+        """Runs a schedule from a state, and records how the best of all starts goes."""
         done = 0
 
-        def watch(state, objectives, excess):
+        def watch(state: State, objectives: np.ndarray, excess: np.ndarray) -> None:
             nonlocal done
             done += 1
             self.latest = state
             self.evaluations += self.starts * schedule.inner
             violation = np.maximum(excess - MARGIN, 0).max(axis=1)
             close = violation <= max(violation.min(), 1e-3)
-            self.trace.append(Trace(stage, float(np.exp(objectives[close].min())), float(violation.min())))
+            objective = float(np.exp(objectives[close].min()))
+            self.trace.append(TracePoint(stage, objective, float(violation.min())))
             self.progress(stage, done / schedule.outer)
 
-        state = self.solver.solve(state, fixed, jnp.asarray(self.limits), schedule, weight, watch)
-        return state, np.asarray(fixed.apply(jax.vmap(self.bounds.decode)(state.z)))
-
-    def rank(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(order, violation, objective) of designs by exact evaluation: the least violating first, then the best."""
-        objective, excess = (np.asarray(v) for v in self.exact(jnp.asarray(x), jnp.asarray(self.limits)))
-        violation = np.linalg.norm(np.maximum(excess, 0), axis=1)
-        self.evaluations += len(x)
-        return np.lexsort((objective, violation)), violation, objective
-
-    def keep(self, x: np.ndarray, multipliers: np.ndarray) -> bool:
-        """Remembers the best of some whole designs; whether it improved on the one before."""
-        order, violation, objective = self.rank(x)
-        key = (float(violation[order[0]]), float(objective[order[0]]))
-        if self.best is not None and key >= (self.best[0][0], self.best[0][1] - 1e-7):
-            return False
-        self.best = (key, x[order[0]].copy(), multipliers[order[0]].copy())
-        return True
+        limits = jnp.asarray(self.limits)
+        state = self.solver.solve(state, fixed, limits, schedule, weight=weight, watch=watch)
+        x = np.asarray(fixed.apply(jax.vmap(self.bounds.decode)(state.z)))
+        return Designs(x, np.asarray(state.multipliers))
 
     def polish(
         self,
         chosen: list[Combination],
-        x: np.ndarray,
-        multipliers: np.ndarray,
+        designs: Designs,
         stage: str,
+        *,
         weight: float = 1.0,
         schedule: Schedule = POLISH,
     ) -> bool:
-        """Polishes from (x, multipliers) with each combination held (one row each, or one for all); whether the best improved."""
-        rows = [min(i, len(x) - 1) if i < len(chosen) else 0 for i in range(self.starts)]
-        z = jax.vmap(self.bounds.encode)(jnp.asarray(x))[np.array(rows)]
-        state = State(z, jnp.asarray(multipliers)[np.array(rows)])
-        state, x = self.solve(state, hold(chosen, x.shape[1], self.starts), schedule, stage, weight)
-        return self.keep(x, np.asarray(state.multipliers))
+        """Descends from some designs, each with a combination held; whether the best design improved.
 
-    def round(
-        self, x: np.ndarray, multipliers: np.ndarray, reach: int, stage: str, weight: float = 1.0
-    ) -> bool:
-        """Polishes whole designs around some designs x; whether the best improved."""
-        chosen = neighbours(list(x), self.study.variables, reach, self.starts)
-        of = np.array([index for index, _ in chosen])
-        return self.polish([combination for _, combination in chosen], x[of], multipliers[of], stage, weight)
+        Combinations without a design of their own start from the last one.
+        """
+        if self.all_whole:
+            return self.keep_whole(chosen, stage)
+        row = [min(start, len(designs) - 1) if start < len(chosen) else 0 for start in range(self.starts)]
+        z = jax.vmap(self.bounds.encode)(jnp.asarray(designs.x))[np.array(row)]
+        state = State(z, jnp.asarray(designs.multipliers)[np.array(row)])
+        fixed = hold(chosen, len(self.baseline), self.starts)
+        return self.keep(self.solve(state, fixed, schedule, stage, weight))
 
-    def run(self, weight: float = 1.0) -> None:
-        """Relaxed search, then whole designs, until moving one variable or searching the neighbourhood finds none better."""
-        variables = self.study.variables
-        state, x = self.solve(self.initial(), self.free(), ANNEAL, "relaxed", weight)
-        order, *_ = self.rank(x)
-        good, multipliers = x[order[:CENTRES]], np.asarray(state.multipliers)[order[:CENTRES]]
-        if not slots(variables):
-            self.polish([{}] * len(good), good, multipliers, "polish", weight)
-            self.refine(weight)
-            return
-        self.round(good, multipliers, 2, "whole numbers", weight)
-        for number in range(1, ROUNDS + 1):
-            improved = False
-            for slot, (_, variable) in enumerate(slots(variables)):
-                _, x, multipliers = self.best
-                stage = f"round {number}: {variable.path}"
-                improved |= self.polish(
-                    ladder(x, variables, slot, self.starts), x[None], multipliers[None], stage, weight
-                )
-            _, x, multipliers = self.best
-            improved |= self.round(
-                x[None], multipliers[None], 1 + number % 3, f"round {number}: neighbourhood", weight
-            )
-            if not improved:
-                break
+    def keep_whole(self, chosen: list[Combination], stage: str) -> bool:
+        """Remembers the best of combinations that leave nothing to descend on, where no limit has a price."""
+        x = np.asarray(hold(chosen, len(self.baseline), len(chosen)).values)
+        improved = self.keep(Designs(x, np.zeros((len(x), len(self.limits)))))
+        self.progress(stage, 1.0)
+        return improved
+
+    def keep(self, designs: Designs) -> bool:
+        """Remembers the best of some whole designs; whether it improved on the incumbent."""
+        ranking = self.rank(designs.x)
+        first = ranking.order[0]
+        challenger = Incumbent(
+            violation=float(ranking.violation[first]),
+            objective=float(ranking.objective[first]),
+            x=designs.x[first].copy(),
+            multipliers=designs.multipliers[first].copy(),
+        )
+        improved = challenger.better_than(self.incumbent)
+        if improved:
+            self.incumbent = challenger
+        return improved
+
+    # --- from relaxed to whole
+
+    def relaxed(self, weight: float = 1.0) -> Designs:
+        """The best designs of the relaxed search, best first; a weight of 0 looks for the least violation."""
+        fixed = hold(self.held_layouts(), len(self.baseline), self.starts)
+        designs = self.solve(self.initial(), fixed, ANNEAL, "relaxed", weight)
+        return designs.take(self.rank(designs.x).order[:CENTRES])
+
+    def round(self, designs: Designs, reach: int, stage: str, weight: float = 1.0) -> bool:
+        """Polishes whole designs around some designs; whether the best improved."""
+        chosen = neighbours(list(designs.x), self.slots, reach, self.tried)
+        centres = designs.take(np.array([neighbour.centre for neighbour in chosen]))
+        combinations = [neighbour.combination for neighbour in chosen]
+        return self.polish(combinations, centres, stage, weight=weight)
+
+    def climb(self, slot: Slot, stage: str, weight: float = 1.0) -> bool:
+        """Moves a slot of the best design over its range and polishes each; whether the best improved."""
+        rungs = ladder(self.best.x, self.slots, slot, self.tried)
+        if len(rungs) > self.starts and not self.all_whole:
+            fixed = hold(rungs, len(self.baseline), len(rungs))
+            order = self.rank(np.asarray(fixed.apply(jnp.asarray(self.best.x)))).order
+            rungs = [rungs[number] for number in order[: self.starts]]
+        return self.polish(rungs, self.best_as_designs, stage, weight=weight)
+
+    def settle(self, designs: Designs, weight: float = 1.0) -> None:
+        """From relaxed designs to the best whole one: until no climb and no neighbour improves on it."""
+        if not self.slots:
+            self.polish([{}] * len(designs), designs, "polish", weight=weight)
+        else:
+            self.round(designs, 2, "whole numbers", weight)
+            for number in range(1, ROUNDS + 1):
+                if not self.improve(number, weight) or (weight == 0 and self.best.violation == 0):
+                    break
         self.refine(weight)
 
+    def improve(self, number: int, weight: float) -> bool:
+        """One round: a climb of every slot, then the neighbours; whether the best design improved."""
+        improved = False
+        for slot in self.slots:
+            improved |= self.climb(slot, f"round {number}: {slot.name}", weight)
+        reach = 1 + number % 3
+        return improved | self.round(self.best_as_designs, reach, f"round {number}: neighbourhood", weight)
+
     def refine(self, weight: float = 1.0) -> None:
-        """Polishes the best once more, its whole numbers held, until its multipliers can be read as prices."""
-        (violation, objective), x, multipliers = self.best
-        held = {begin: x[begin : begin + variable.size] for begin, variable in slots(self.study.variables)}
-        # The multipliers improve even where the objective no longer does: equal designs give way to the refined one.
-        self.best = ((violation, objective + 1e-6), x, multipliers)
-        self.polish([held], x[None], multipliers[None], "refine", weight, REFINE)
+        """Polishes the best once more, whole numbers held, until its multipliers can be read as prices."""
+        designs, combination = self.best_as_designs, held(self.best.x, self.slots)
+        # The multipliers improve even where the objective no longer does: equal designs give way to the
+        # refined one.
+        self.incumbent = dataclasses.replace(self.best, objective=self.best.objective + REFINED)
+        self.polish([combination], designs, "refine", weight=weight, schedule=REFINE)
+
+    def run(self) -> None:
+        """The whole search; where nothing satisfies every constraint, for what violates them least."""
+        designs = self.relaxed()
+        if self.rank(designs.x).violation.min() <= HOPELESS:
+            self.settle(designs)
+            if self.best.violation == 0:
+                return
+        self.settle(self.relaxed(weight=0.0), weight=0.0)
+        if self.best.violation == 0:
+            self.settle(designs)
 
     def salvage(self) -> None:
-        """After an interruption before any whole design: the latest starts with their integers rounded down and up."""
+        """After an interruption before any whole design: the latest starts, rounded down and up."""
         state = self.latest or self.initial()
         x = np.asarray(jax.vmap(self.bounds.decode)(state.z))
-        for way in (np.floor, np.ceil):
+        for end in (0, -1):
             whole = x.copy()
-            for begin, variable in slots(self.study.variables):
-                part = slice(begin, begin + variable.size)
-                if isinstance(variable.declared, Choice):
-                    whole[:, part] = np.eye(variable.size)[x[:, part].argmax(axis=1)]
-                else:
-                    whole[:, part] = np.clip(way(x[:, part]), np.ceil(variable.low), np.floor(variable.high))
-            self.keep(whole, np.asarray(state.multipliers))
+            for row in whole:
+                for slot in self.slots:
+                    beside = sorted(slot.near(row, 0), key=lambda combination: tuple(combination.values()))
+                    for index, value in beside[end].items():
+                        row[index] = value
+            self.keep(Designs(whole, np.asarray(state.multipliers)))
+
+    def answer(self) -> Codesign:
+        """Runs the search; interrupted by Ctrl-C, the best design so far is the answer."""
+        interrupted = False
+        with jax.enable_x64(True):
+            try:
+                self.run()
+            except KeyboardInterrupt:
+                interrupted = True
+                if self.incumbent is None:
+                    self.salvage()
+            return self.result(interrupted)
+
+    def residual(self) -> float:
+        """The largest slope of the Lagrangian at the best design, whole variables held: 0 at an optimum."""
+        if self.all_whole:
+            return 0.0
+        fixed = hold([held(self.best.x, self.slots)], len(self.baseline), 1)
+        z = self.bounds.encode(jnp.asarray(self.best.x))[None]
+        state = State(z, jnp.asarray(self.best.multipliers)[None])
+        return float(self.solver.stationarity(state, fixed, jnp.asarray(self.limits), FINAL_SHARPNESS)[0])
 
     def result(self, interrupted: bool) -> Codesign:
         """The best design, evaluated exactly."""
-        _, x, multipliers = self.best
-        outcome = jax.jit(lambda x: self.study.outcome(x, Exact()))(jnp.asarray(x))
-        _, excess = self.study.score(outcome, jnp.asarray(self.limits))
-        combination = {begin: x[begin : begin + v.size] for begin, v in slots(self.study.variables)}
-        fixed = hold([combination], len(x), 1)
-        at_best = State(self.bounds.encode(jnp.asarray(x))[None], jnp.asarray(multipliers)[None])
-        slope = self.solver.stationarity(at_best, fixed, jnp.asarray(self.limits), FINAL_SHARPNESS)
+        x = self.best.x
+        outcome = jax.jit(lambda x: self.problem.outcome(x, Exact()))(jnp.asarray(x))
+        _, excess = self.problem.score(outcome, jnp.asarray(self.limits))
         return Codesign(
-            self.study,
-            x,
-            outcome,
-            np.asarray(excess),
-            multipliers,
-            float(slope[0]),
-            self.trace,
-            self.evaluations,
-            interrupted,
+            problem=self.problem,
+            x=x,
+            outcome=outcome,
+            excess=np.asarray(excess),
+            broken_rules=int(self.problem.broken_rules(jnp.asarray(x))),
+            multipliers=self.best.multipliers,
+            stationarity=self.residual(),
+            trace=self.trace,
+            evaluations=self.evaluations,
+            interrupted=interrupted,
         )
 
 
 def codesign(
-    study: Study, *, starts: int = STARTS, seed: int = 0, progress: Progress = lambda *_: None
+    problem: DesignProblem, *, starts: int = STARTS, seed: int = 0, progress: Progress = _silent
 ) -> Codesign:
-    """The best design of a study. Interrupted by Ctrl-C, the best so far.
+    """The best design of a problem. Interrupted by Ctrl-C, the best so far.
 
     **Arguments:**
 
-    - `starts`: points of the multi-start, and combinations of integers tried at once.
+    - `starts`: points of the multi-start, and combinations of whole numbers tried at once.
     - `seed`: of the starting points; the result is deterministic in it.
     - `progress`: called with a word on what is going on and the fraction done.
 
-    **Returns:** a `Codesign`; where no design satisfies every constraint, the least-violating one (`feasible` is False).
+    **Returns:** a `Codesign`; where no design satisfies every constraint, the least-violating one (`feasible`
+    is False).
     """
-    with jax.enable_x64(True):
-        search = Search(study, starts, seed, progress)
-        interrupted = False
-        try:
-            search.run()
-            if search.best[0][0] > 0:
-                # Nothing satisfies every constraint: forget the objective and find what violates them least.
-                search.run(weight=0.0)
-        except KeyboardInterrupt:
-            interrupted = True
-            if search.best is None:
-                search.salvage()
-        return search.result(interrupted)
+    return Search(problem, starts=starts, seed=seed, progress=progress).answer()

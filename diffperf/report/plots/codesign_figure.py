@@ -103,7 +103,7 @@ def _draw_constraints(axes: Axes, result: Any) -> None:
         colour = RED if row.excess > 0 else ORANGE if row.active else GREY
         axes.barh(place, 1 + row.excess, color=colour, height=0.6)
         if row.active:
-            text = f"{result.problem.objective} {-row.multiplier * result.problem.sense:+.2f} %"
+            text = f"{result.problem.objective} {row.percent:+.2f} %"
             axes.annotate(text, (0.02, place), va="center", fontsize=9, color="white", weight="bold")
     axes.axvline(1, color=INK, linewidth=1.2)
     axes.set_yticks(range(len(rows)), [str(row.constraint).replace("mm^2", "mm²") for row in rows])

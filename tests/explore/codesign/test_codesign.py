@@ -1,4 +1,6 @@
-"""Co-design: against exhaustive search where that is possible, with infeasible budgets, interruptions, and bad studies."""
+"""Co-design: against exhaustive search where that is possible, with infeasible budgets, interruptions, and
+bad problems.
+"""
 
 import copy
 import itertools
@@ -12,9 +14,10 @@ import numpy as np
 import pytest
 
 from diffperf.errors import ConfigError
-from diffperf.explore.codesign.problem import _Reader, load_study
-from diffperf.explore.codesign.rounding import neighbours
-from diffperf.explore.codesign.search import Codesign, Search, codesign
+from diffperf.explore.codesign.problem_file import ProblemReader, load_problem
+from diffperf.explore.codesign.result import Codesign
+from diffperf.explore.codesign.rounding import neighbours, slots
+from diffperf.explore.codesign.search import Search
 from diffperf.load import available
 from diffperf.relax import Exact
 
@@ -55,22 +58,29 @@ at_most = "400 W"
 """
 
 
-def study_of(tmp_path, text, budget="0.8 baseline"):
-    path = tmp_path / "study.toml"
+def problem_of(tmp_path, text, budget="0.8 baseline"):
+    path = tmp_path / "problem.toml"
     path.write_text(text.replace("BUDGET", budget))
-    return load_study(path)
+    return load_problem(path)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Codesign:
-    return codesign(study_of(tmp_path_factory.mktemp("study"), HEAD + WHOLE + BUDGET), starts=16)
+def search(tmp_path_factory) -> Search:
+    """One compiled search of a problem with whole numbers alone; tests search again under other limits."""
+    folder = tmp_path_factory.mktemp("problem")
+    return Search(problem_of(folder, HEAD + WHOLE + BUDGET), starts=16)
+
+
+@pytest.fixture(scope="module")
+def whole(search) -> Codesign:
+    return search.answer()
 
 
 def test_whole_design_is_the_exhaustive_optimum(whole):
-    study = whole.study
+    problem = whole.problem
     grid = np.array(list(itertools.product(range(40, 161), range(2, 10))), dtype=float)
     objective, excess = jax.jit(
-        jax.vmap(lambda x: study.score(study.outcome(x, Exact()), jnp.asarray(study.limits)))
+        jax.vmap(lambda x: problem.score(problem.outcome(x, Exact()), jnp.asarray(problem.limits)))
     )(grid)
     feasible = np.asarray(excess).max(axis=1) <= 0
     best = np.asarray(objective)[feasible].min()
@@ -88,7 +98,9 @@ def test_reported_numbers_are_those_of_the_exact_estimate(whole):
 
 
 def test_shadow_price_is_the_slope_of_the_optimum(tmp_path):
-    """With real variables only, the budget's multiplier equals the finite difference of re-optimized designs."""
+    """With real variables only, the budget's multiplier equals the finite difference of re-optimized
+    designs.
+    """
     continuous = """
 [[variable]]
 path = "design.network_bandwidth"
@@ -100,48 +112,57 @@ from = "2 MB"
 to = "400 MB"
 """
     cost_and_memory = BUDGET.split("[[constraint]]")
-    study = study_of(
+    problem = problem_of(
         tmp_path, HEAD + continuous + "[[constraint]]".join(cost_and_memory[:3]), "0.99 baseline"
     )
-    found = codesign(study, starts=8)
-    assert found.feasible
-    assert found.multipliers[0] > 1e-3
+    search = Search(problem, starts=8)
+    result = search.answer()
+    assert result.feasible
+    assert result.multipliers[0] > 1e-3
     optima = []
-    with jax.enable_x64(True):
-        for sign in (1, -1):
-            search = Search(study, starts=8)
-            search.limits = search.limits * np.array([1 + sign * 2e-3, 1])
-            search.run()
-            optima.append(found.baseline_objective * np.exp(search.best[0][1]))
-    slope = (optima[0] - optima[1]) / (4e-3 * study.limits[0])
-    assert found.shadow_price(0) == pytest.approx(slope, rel=0.05)
+    for sign in (1, -1):
+        search.reset(problem.limits * np.array([1 + sign * 2e-3, 1]))
+        optima.append(search.answer().objective)
+    slope = (optima[0] - optima[1]) / (4e-3 * problem.limits[0])
+    assert result.shadow_price(0) == pytest.approx(slope, rel=0.05)
 
 
-def test_infeasible_budget_names_what_cannot_be_met(tmp_path):
-    found = codesign(study_of(tmp_path, HEAD + WHOLE + BUDGET, "$400"), starts=8)
-    assert not found.feasible
-    violated = [c.quantity for c, g in zip(found.study.constraints, found.excess, strict=True) if g > 0]
+def test_infeasible_budget_names_what_cannot_be_met(search, whole):
+    limits = whole.problem.limits
+    limits[0] = 400.0
+    search.reset(limits)
+    result = search.answer()
+    assert not result.feasible
+    violated = [row.constraint.quantity for row in result.constraints() if row.excess > 0]
     assert "cost.manufacturing" in violated
     # The least-violating design is the smallest the memory allows, not the fastest.
-    assert found.x[0] <= 60
+    assert result.x[0] <= 60
+    # What breaks its limits has no prices.
+    rows = result.constraints()
+    assert all(row.price is None and row.multiplier is None and not row.active for row in rows)
 
 
-def test_interruption_keeps_the_best_so_far(tmp_path):
-    study = study_of(tmp_path, HEAD + WHOLE + BUDGET)
-
+def test_interruption_keeps_the_best_so_far(search, whole, monkeypatch):
     def interrupt(stage, fraction):
         if stage == "relaxed" and fraction > 0.5:
             raise KeyboardInterrupt
 
-    found = codesign(study, starts=8, progress=interrupt)
-    assert found.interrupted
-    assert np.all(np.isfinite(found.x))
-    assert all(float(v).is_integer() for v in found.x)
+    search.reset(whole.problem.limits)
+    monkeypatch.setattr(search, "progress", interrupt)
+    result = search.answer()
+    assert result.interrupted
+    assert np.all(np.isfinite(result.x))
+    assert all(float(v).is_integer() for v in result.x)
+
+
+def test_a_search_repeats_itself(search, whole):
+    search.reset(whole.problem.limits)
+    np.testing.assert_array_equal(search.answer().x, whole.x)
 
 
 def test_neighbours_try_the_neighbours_first(whole):
-    chosen = neighbours([np.array([100.4, 4.6])], whole.study.variables, reach=1, limit=4)
-    tried = {(float(combo[0][0]), float(combo[1][0])) for _, combo in chosen}
+    chosen = neighbours([np.array([100.4, 4.6])], slots(whole.problem), reach=1, limit=4)
+    tried = {(neighbour.combination[0], neighbour.combination[1]) for neighbour in chosen}
     assert (100.0, 5.0) in tried
     assert all(98 <= units <= 103 and 3 <= stacks <= 6 for units, stacks in tried)
 
@@ -157,18 +178,20 @@ BAD = [
     ('technology = "n7-hbm2e"', 'technology = "n7-hbm2"', "n7-hbm2e"),
     ("tp = 8", "tp = 5", "divisor"),
     ('system = "dgx-a100"', 'systm = "dgx-a100"', "system"),
+    ('quantity = "memory.excess"\nat_most = 0', 'quantity = "chip.power"\nat_least = "500 W"', "400 W"),
+    ('path = "design.memory_stacks"', 'path = "design.compute_units"', "again"),
 ]
 
 
 @pytest.mark.parametrize(("old", "new", "hint"), BAD, ids=lambda value: str(value)[:40])
-def test_bad_studies_give_one_clear_line(tmp_path, old, new, hint):
+def test_bad_problems_give_one_clear_line(tmp_path, old, new, hint):
     text = HEAD + WHOLE + BUDGET.replace("BUDGET", "baseline")
     assert old in text
     with pytest.raises(ConfigError) as caught:
-        study_of(tmp_path, text.replace(old, new))
+        problem_of(tmp_path, text.replace(old, new))
     line = str(caught.value)
     assert "\n" not in line
-    assert "study.toml" in line
+    assert "problem.toml" in line
     assert hint in line
 
 
@@ -179,8 +202,10 @@ def leaves(node, path=()):
             yield from leaves(value, (*path, key))
 
 
-def test_mutated_studies_fail_in_one_line_or_load(tmp_path):
-    """Every place of a study replaced by things that do not belong there, or removed: never anything but a `ConfigError`."""
+def test_mutated_problems_fail_in_one_line_or_load(tmp_path):
+    """Every place of a problem replaced by things that do not belong there, or removed: never anything but
+    a `ConfigError`.
+    """
     table = tomllib.loads(HEAD + WHOLE + BUDGET.replace("BUDGET", "baseline"))
     junk = [
         3,
@@ -213,17 +238,17 @@ def test_mutated_studies_fail_in_one_line_or_load(tmp_path):
             else:
                 node[path[-1]] = value
             try:
-                _Reader("study.toml", tmp_path, mutated).study("study")
-            except ConfigError as problem:
-                lines.append(str(problem))
+                ProblemReader("problem.toml", tmp_path, mutated).problem("problem")
+            except ConfigError as error:
+                lines.append(str(error))
     assert len(lines) > 100
-    assert all("\n" not in line and line.startswith("study.toml") for line in lines)
+    assert all("\n" not in line and line.startswith("problem.toml") for line in lines)
 
 
 @pytest.mark.parametrize("name", [name for name in available("problems") if "budget" in name])
-def test_shipped_studies_load(name):
-    study = load_study(name)
+def test_shipped_problems_load(name):
+    problem = load_problem(name)
     with jax.enable_x64(True):
-        objective, excess = study.score(study.baseline_outcome, jnp.asarray(study.limits))
+        objective, excess = problem.score(problem.baseline_outcome, jnp.asarray(problem.limits))
     assert float(objective) == 0.0
     assert np.all(np.isfinite(excess))

@@ -1,0 +1,196 @@
+"""The answer of a co-design search: the design, its report, what constrains it, what each limit is worth."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from diffperf.explore.codesign.layouts import broken_rule
+from diffperf.explore.codesign.problem import Constraint, DesignProblem, Outcome, output_of
+from diffperf.explore.codesign.variables import Candidate
+from diffperf.report import tables
+
+# A constraint with a smaller multiplier does not hold the design back: 1 % of its limit changes the objective
+# by 1e-5.
+ACTIVE_MULTIPLIER = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class TracePoint:
+    """One point of the convergence figure: the best of all starts after an outer iteration."""
+
+    stage: str
+    objective: float  # over the baseline's
+    violation: float
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstraintRow:
+    """How one constraint fares at the design.
+
+    - `value`: of its quantity, in its unit.
+    - `excess`: how far the value lies beyond the limit, relative to it; the constraint holds where this is at
+      most 0.
+    - `multiplier`: per cent that the objective improves by where the limit relaxes by 1 %.
+    - `percent`: per cent that the objective changes by, up or down, where the limit rises by 1 %.
+    - `price`: the shadow price, in the unit of the objective for one unit of the limit.
+
+    The last three mean nothing at a design that is not feasible, and are None there.
+    """
+
+    constraint: Constraint
+    value: float
+    excess: float
+    multiplier: float | None
+    percent: float | None
+    price: float | None
+
+    @property
+    def active(self) -> bool:
+        """Whether the constraint holds the design back."""
+        return self.multiplier is not None and self.multiplier > ACTIVE_MULTIPLIER
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row in internal units, for JSON."""
+        return {
+            "quantity": self.constraint.quantity,
+            "limit": self.constraint.limit,
+            "value": self.value,
+            "excess": self.excess,
+            "multiplier": self.multiplier,
+            "shadow_price": self.price,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class VariableRow:
+    """A variable's value in the baseline and in the design, as text with its unit."""
+
+    path: str
+    baseline: str
+    design: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Codesign:
+    """The best design that a search came to.
+
+    - `x`: the vector of its variables; `outcome` is its exact chip and report.
+    - `excess`: of every constraint, at most 0 where the constraint holds exactly.
+    - `broken_rules`: how many rules of layouts the design breaks.
+    - `multipliers`: of every constraint, from the last polish.
+    - `stationarity`: the largest slope of the Lagrangian, 0 at an optimum of the variables that are not
+      whole.
+    - `trace`: how the search converged; `evaluations` counts the estimates it took.
+    - `interrupted`: whether Ctrl-C ended the search before it was through.
+    """
+
+    problem: DesignProblem
+    x: Float[np.ndarray, " n"]
+    outcome: Outcome
+    excess: Float[np.ndarray, " constraints"]
+    broken_rules: int
+    multipliers: Float[np.ndarray, " constraints"]
+    stationarity: float
+    trace: list[TracePoint]
+    evaluations: int
+    interrupted: bool
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every constraint holds, and the layout obeys every rule."""
+        return self.broken_rules == 0 and bool(np.all(self.excess <= 0))
+
+    @functools.cached_property
+    def design(self) -> Candidate:
+        """The design with everything it was not free to change: its layout is `design.strategy`."""
+        return self.problem.vector.candidate(jnp.asarray(self.x))
+
+    @property
+    def broken_rule(self) -> str:
+        """The first rule of layouts that the design breaks, in words; empty where it breaks none."""
+        rule = broken_rule(self.problem.vector, self.problem.phase, self.x) if self.broken_rules else None
+        if rule is None:
+            return ""
+        return f"{rule.key} is {rule.found}, which has to be {rule.expected}"
+
+    @property
+    def objective(self) -> float:
+        """The objective in its own unit."""
+        return float(output_of(self.outcome, self.problem.objective))
+
+    @property
+    def objective_unit(self) -> str:
+        return self.problem.objective_declared.unit
+
+    @property
+    def baseline_objective(self) -> float:
+        """The objective of the baseline in its own unit."""
+        return float(output_of(self.problem.baseline_outcome, self.problem.objective))
+
+    def shadow_price(self, index: int) -> float:
+        """d objective / d limit of a constraint, in the objective's unit per unit of the limit.
+
+        The multiplier λ belongs to ±log(objective) and ±(value/limit − 1), so a minimized objective changes
+        by −λ · objective / limit per unit of an upper limit (per unit of slack where the limit is zero).
+        """
+        return self.signed_multiplier(index) * self.objective / (self.problem.constraints[index].limit or 1.0)
+
+    def signed_multiplier(self, index: int) -> float:
+        """d log(objective) / d log(limit) of a constraint (d limit where the limit is zero)."""
+        signs = self.problem.sense * self.problem.constraints[index].sense
+        return float(-self.multipliers[index] * signs)
+
+    def constraints(self) -> list[ConstraintRow]:
+        """A row for each constraint."""
+        return [
+            ConstraintRow(
+                constraint=constraint,
+                value=float(output_of(self.outcome, constraint.quantity)),
+                excess=float(self.excess[index]),
+                multiplier=float(self.multipliers[index]) if self.feasible else None,
+                percent=self.signed_multiplier(index) if self.feasible else None,
+                price=self.shadow_price(index) if self.feasible else None,
+            )
+            for index, constraint in enumerate(self.problem.constraints)
+        ]
+
+    def variables(self) -> list[VariableRow]:
+        """A row for each variable."""
+        vector = self.problem.vector
+
+        def text(x, begin, variable) -> str:
+            return tables.show(vector.value(x, begin, variable), variable.declared)
+
+        start = vector.start
+        return [
+            VariableRow(variable.path, text(start, begin, variable), text(self.x, begin, variable))
+            for begin, variable in vector.placed()
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, in internal units, for JSON."""
+        return {
+            "problem": self.problem.name,
+            "feasible": self.feasible,
+            "interrupted": self.interrupted,
+            "objective": {
+                "name": self.problem.objective,
+                "baseline": self.baseline_objective,
+                "design": self.objective,
+            },
+            "variables": {
+                row.path: {"baseline": row.baseline, "design": row.design} for row in self.variables()
+            },
+            "x": self.x.tolist(),
+            "strategy": tables.as_dict(self.design.strategy),
+            "constraints": [row.as_dict() for row in self.constraints()],
+            "stationarity": self.stationarity,
+            "evaluations": self.evaluations,
+            "chip": tables.as_dict(self.outcome.chip),
+            "report": tables.as_dict(self.outcome.report),
+            "baseline_report": tables.as_dict(self.problem.baseline_outcome.report),
+        }

@@ -1,0 +1,125 @@
+"""The variables of a design problem, and the candidate that a vector of their values stands for."""
+
+import dataclasses
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from diffperf.explore.codesign.lagrangian import Bounds
+from diffperf.hardware.chip import ChipDesign
+from diffperf.hardware.system import System
+from diffperf.hardware.technology import Technology
+from diffperf.quantity import Choice, Quantity, locate, replace
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.model import Model
+from diffperf.workload.strategy import Strategy
+
+# Each of these, where it varies, changes what is left of the devices for data parallelism.
+DIVIDES_DEVICES = ("strategy.tp", "strategy.pp", "strategy.cp", "system.n_devices")
+
+
+class Candidate(eqx.Module):
+    """Everything that the path of a variable may point into."""
+
+    design: ChipDesign
+    model: Model
+    system: System
+    strategy: Strategy
+    technology: Technology
+
+    @property
+    def configuration(self) -> Configuration:
+        """The candidate's model, strategy, and system as configured: without the chip of its design."""
+        return Configuration(self.model, self.system, self.strategy)
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """A number between `low` and `high`, or the weights of a choice, that the search may change."""
+
+    path: str
+    declared: Quantity | Choice
+    low: float
+    high: float
+
+    @property
+    def size(self) -> int:
+        """Entries of the vector of variables: one for a number, one for each alternative of a choice."""
+        return len(self.declared.alternatives) if isinstance(self.declared, Choice) else 1
+
+    @property
+    def whole(self) -> bool:
+        """Whether the variable is real only while the search is relaxed: whole numbers, and choices."""
+        return isinstance(self.declared, Choice) or self.declared.integer
+
+    def whole_numbers(self) -> tuple[int, int]:
+        """The least and the greatest whole number within the variable's bounds."""
+        return int(np.ceil(self.low)), int(np.floor(self.high))
+
+
+@dataclasses.dataclass(frozen=True)
+class DesignVector:
+    """What the entries of a vector of design variables stand for.
+
+    - `baseline`: the candidate to start from, and the value of everything that is no variable.
+    - `derives_dp`: whether the data-parallel degree follows from the others, because nobody gave it.
+    """
+
+    baseline: Candidate
+    variables: tuple[Variable, ...]
+    derives_dp: bool = False
+
+    @property
+    def paths(self) -> set[str]:
+        return {variable.path for variable in self.variables}
+
+    def placed(self) -> list[tuple[int, Variable]]:
+        """Every variable with the index of its first entry."""
+        begins = np.cumsum([0, *(variable.size for variable in self.variables)])[:-1]
+        return [(int(begin), variable) for begin, variable in zip(begins, self.variables, strict=True)]
+
+    def value(self, x: np.ndarray, begin: int, variable: Variable) -> np.ndarray:
+        """A variable's value in a vector: a number, or weights over alternatives."""
+        return x[begin : begin + variable.size] if isinstance(variable.declared, Choice) else x[begin]
+
+    @property
+    def bounds(self) -> Bounds:
+        """The range and the scale of every entry."""
+        sizes = [variable.size for variable in self.variables]
+        scales = [isinstance(v.declared, Quantity) and v.declared.log for v in self.variables]
+        return Bounds(
+            low=jnp.asarray(np.repeat([variable.low for variable in self.variables], sizes)),
+            high=jnp.asarray(np.repeat([variable.high for variable in self.variables], sizes)),
+            log=jnp.asarray(np.repeat(scales, sizes)),
+            simplexes=tuple(
+                (begin, begin + variable.size)
+                for begin, variable in self.placed()
+                if isinstance(variable.declared, Choice)
+            ),
+        )
+
+    @property
+    def start(self) -> Float[np.ndarray, " n"]:
+        """The baseline as a vector, moved into the bounds."""
+        parts = [
+            np.atleast_1d(np.asarray(locate(self.baseline, variable.path)[0], dtype=float))
+            for variable in self.variables
+        ]
+        return np.clip(np.concatenate(parts), np.asarray(self.bounds.low), np.asarray(self.bounds.high))
+
+    def candidate(self, x: Float[Array, " n"]) -> Candidate:
+        """The candidate that a vector stands for; pure JAX."""
+        values = {
+            variable.path: x[begin : begin + variable.size]
+            if isinstance(variable.declared, Choice)
+            else x[begin]
+            for begin, variable in self.placed()
+        }
+        candidate: Candidate = replace(self.baseline, values)
+        if not self.derives_dp or "strategy.dp" in values or not self.paths & set(DIVIDES_DEVICES):
+            return candidate
+        others = candidate.strategy.tp * candidate.strategy.pp * candidate.strategy.cp
+        # Fewer devices than tp·pp·cp leave less than one rank, which the rules of layouts refuse.
+        return replace(candidate, {"strategy.dp": jnp.maximum(candidate.system.n_devices / others, 1.0)})
