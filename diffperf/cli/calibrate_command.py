@@ -1,55 +1,59 @@
-"""diffperf calibrate: the values of efficiencies and overheads that measurements tell."""
+"""diffperf calibrate: the values of efficiencies and overheads that explain measurements best."""
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
 
 from diffperf import units
-from diffperf.cli.options import json_option, options, plot_option
+from diffperf.cli.options import COMMAND_LINE, json_option, measured_system_option, options, plot_option
 from diffperf.cli.terminal import column_table, console, progress, write_json
 from diffperf.errors import ConfigError
 
+if TYPE_CHECKING:  # the estimator takes a second to import, which `diffperf --help` need not wait for
+    from diffperf.explore.calibrate.calibrated import Calibrated
+    from diffperf.explore.measured.table import Measurements
+
+SURPRISING = 3.0  # prior standard deviations of a change that is pointed out
+
 
 def _paths(ctx, parameter, values: tuple[str, ...]) -> list[str] | None:
+    """The paths of parameters, separated by commas in one option or several; None without the option."""
     paths = [path.strip() for value in values for path in value.split(",") if path.strip()]
     if values and not paths:
-        raise ConfigError(
-            "command line",
-            "--parameters",
-            "no path",
-            "PATH,PATH",
-            "name one, or leave the option out to fit all",
-        )
+        remedy = "name one, or leave the option out to fit all"
+        raise ConfigError(COMMAND_LINE, "--parameters", "no path", "PATH,PATH", remedy)
     return paths or None
 
 
 def _finite(ctx, parameter, value: float | None) -> float | None:
+    """The number itself, if it is finite."""
     if value is not None and not math.isfinite(value):
         raise click.BadParameter("a standard deviation is a finite number")
     return value
 
 
 def _toml(ctx, parameter, value: str) -> Path:
+    """The path of a config that can be written, checked before the fit takes its time."""
     path = Path(value)
     if path.suffix != ".toml":
-        raise ConfigError("command line", "--out", f'"{value}"', "a file name ending in .toml", "rename it")
+        raise ConfigError(COMMAND_LINE, "--out", f'"{value}"', "a file name ending in .toml", "rename it")
     if not path.parent.is_dir():
-        raise ConfigError(
-            "command line", "--out", f'"{value}"', "a file in a folder that exists", "create the folder"
-        )
+        expected = "a file in a folder that exists"
+        raise ConfigError(COMMAND_LINE, "--out", f'"{value}"', expected, "create the folder")
     if path.is_dir():
-        raise ConfigError("command line", "--out", f'"{value}", a folder', "a file", "name a file in it")
+        raise ConfigError(COMMAND_LINE, "--out", f'"{value}", a folder', "a file", "name a file in it")
     return path
 
 
 def _once(ctx, parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Every table once: its rows would count as often as it is given."""
+    """The tables, each given once: the rows of a table given twice would count twice."""
     seen = set()
     for value in values:
         if Path(value).resolve() in seen:
-            raise ConfigError("command line", "FILE", f'"{value}" again', "every table once", "leave one out")
+            raise ConfigError(COMMAND_LINE, "FILE", f'"{value}" again', "every table once", "leave one out")
         seen.add(Path(value).resolve())
     return values
 
@@ -58,110 +62,120 @@ def _once(ctx, parameter, values: tuple[str, ...]) -> tuple[str, ...]:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", callback=_once)
 @click.option("--hardware", metavar="ID", help="whose rows to use, where the tables have several")
 @click.option(
-    "--parameters", "paths", metavar="PATH,PATH", multiple=True, callback=_paths,
+    "--parameters",
+    "paths",
+    metavar="PATH,PATH",
+    multiple=True,
+    callback=_paths,
     help="what to fit, such as hbm.efficiency [all that are declared calibratable and matter]",
-)  # fmt: skip
+)
 @click.option("--stack", metavar="NAME", help="whose software's values paths into stack mean [the system's]")
 @click.option(
-    "--prior-spread", type=click.FloatRange(min=0, min_open=True), metavar="X", callback=_finite,
-    help="how uncertain configured values are: standard deviation of their logarithm [as declared, mostly 0.35]",
-)  # fmt: skip
-@click.option(
-    "--folds", type=click.IntRange(min=2), default=5, show_default=True, help="of the cross-validation"
+    "--prior-spread",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="X",
+    callback=_finite,
+    help="standard deviation of the logarithm of every configured value [as declared, mostly 0.35]",
 )
-@options(json_option, plot_option)
+@click.option(
+    "--folds", type=click.IntRange(min=2), default=5, show_default=True, help="folds of the cross-validation"
+)
+@options(measured_system_option, json_option, plot_option)
 @click.option("--out", metavar="CONFIG.toml", required=True, callback=_toml, help="the config to write")
-def calibrate(files, hardware, paths, stack, prior_spread, folds, json_file, plot, out):
-    """Fit efficiencies and overheads of one accelerator's system to the measurements in FILEs: CSV tables of GEMMs, attention
-    kernels, collectives, training or inference runs (as for diffperf validate), all together.
+def calibrate(files, hardware, paths, stack, prior_spread, folds, systems, json_file, plot, out):
+    """Fit efficiencies and overheads of one accelerator's system to the measurements in FILEs.
 
-    Prints the values with their uncertainty, and the errors before, after, and on configurations left out of the fit. Writes a
-    config for --calibration, or for the `calibration` of a system's file.
+    FILEs are CSV tables of GEMMs, attention kernels, collectives, training or inference runs (as for
+    `diffperf validate`), fitted all together.
+
+    Prints the values with their uncertainty, and the errors before, after, and on configurations left out
+    of the fit. Writes a config for --calibration, or for the `calibration` of a system's file. A fit that
+    explains nothing is not written.
     """
     from diffperf.explore.calibrate.calibrate import calibrate as fit_to
     from diffperf.explore.calibrate.calibration_file import write_calibration
-    from diffperf.explore.measured.table import read_measurements
 
-    tables = []
-    for file in files:
-        tables.append(read_measurements(file))
-        # At once, so that bad rows are named also where no fit comes of the others.
-        for fault in tables[-1].faults:
-            click.echo(fault.message, err=True)
+    tables = _read(files, systems)
     with progress("fitting"):
-        found = fit_to(tables, hardware, paths, stack=stack, prior_spread=prior_spread, folds=folds)
-    write_calibration(found, out)
-
-    rows, terminal = sum(source.rows for source in found.sources), console(json_file)
-    title = (
-        f"{found.hardware} ({found.system.name}): {len(found.parameters)} parameters fitted to {rows:,} rows"
-    )
-    terminal.print(
-        f"[bold]{title}[/bold]", "", parameter_table(found), "", errors_table(found), sep="\n", soft_wrap=True
-    )
-    if any(source.skipped for source in found.sources):
-        terminal.print("", skipped_table(found), sep="\n")
-    if found.without_effect:
-        shown = (
-            ", ".join(found.without_effect)
-            if paths
-            else f"{len(found.without_effect)} calibratable values of the system"
-        )
+        result = fit_to(tables, hardware, paths, stack=stack, prior_spread=prior_spread, folds=folds)
+    write_calibration(result, out)
+    rows = sum(source.rows for source in result.sources)
+    fitted = f"{len(result.parameters)} parameters fitted to {rows:,} rows"
+    title = f"{result.hardware} ({result.system.name}): {fitted}"
+    terminal = console(json_file)
+    for part in (f"[bold]{title}[/bold]", "", parameter_table(result), "", errors_table(result)):
+        terminal.print(part, soft_wrap=True)
+    if any(source.skipped for source in result.sources):
+        terminal.print("", skipped_table(result), sep="\n")
+    if result.without_effect:
+        count = f"{len(result.without_effect)} calibratable values of the system"
+        shown = ", ".join(result.without_effect) if paths else count
         terminal.print(f"\nWithout effect on these rows, so left as configured: {shown}", soft_wrap=True)
     terminal.print(f"\nWritten to {out}", soft_wrap=True)
-    write_json(found.as_dict(), json_file)
+    write_json(result.as_dict(), json_file)
     if plot:
         from diffperf.report import plots
 
-        plots.save(plots.calibration(found, title), plot)
+        plots.save(plots.calibration(result, title), plot)
 
 
-def parameter_table(found) -> Table:
-    """Configured and fitted values; those that the data moved far against the prior, or to the end of their range, are marked."""
+def _read(files: tuple[str, ...], systems: tuple[str, ...]) -> "list[Measurements]":
+    """The tables, of which the rows that cannot be read are named at once: also where no fit comes of the
+    others.
+    """
+    from diffperf.explore.measured.platforms import platforms_with
+    from diffperf.explore.measured.table import check_used, messages, read_measurements
+
+    platforms, tables = platforms_with(systems, COMMAND_LINE), []
+    for file in files:
+        tables.append(read_measurements(file, platforms))
+        for message in messages(tables[-1].faults):
+            click.echo(message, err=True)
+    check_used(systems, tables, COMMAND_LINE)
+    return tables
+
+
+def parameter_table(result: "Calibrated") -> Table:
+    """Configured and fitted values, with remarks on those far from their prior or at the end of their
+    range.
+    """
     rows = column_table("parameter", "configured", "fitted", "±")
     rows.add_column("", justify="left")
-    for one in found.parameters:
-        unit = one.declared.unit
-        remarks = ["at the end of its range"] if one.at_bound else []
-        remarks += [f"{abs(one.surprise):.1f} prior deviations away"] if abs(one.surprise) > 3 else []
+    for parameter in result.parameters:
+        unit, surprise = parameter.declared.unit, abs(parameter.surprise)
+        remarks = ["at the end of its range"] if parameter.at_bound else []
+        remarks += [f"{surprise:.1f} prior deviations away"] if surprise > SURPRISING else []
         rows.add_row(
-            one.path,
-            units.show(one.before, unit),
-            units.show(one.after, unit),
-            f"{one.spread:.1%}",
+            parameter.path,
+            units.show(parameter.before, unit),
+            units.show(parameter.after, unit),
+            f"{parameter.spread:.1%}",
             ", ".join(remarks),
         )
     return rows
 
 
-def errors_table(found) -> Table:
-    """|predicted/measured − 1| before and after the fit, and of rows left out of one, their bias, and how many their 90 % intervals
-    cover."""
-    rows = column_table(
-        "rows",
-        "n",
-        "median before",
-        "after",
-        "left out",
-        "p90 before",
-        "after",
-        "left out",
-        "bias",
-        "covered",
-    )
-    for name, group in found.groups.items():
-        three = (group.before, group.after, group.cross_validated)
+def errors_table(result: "Calibrated") -> Table:
+    """The sizes of relative errors before the fit, after it, and on rows left out of it, by group.
+
+    Of the rows left out also the mean error, and the share that lies in its 90 % interval.
+    """
+    columns = ("rows", "n", "median before", "after", "left out", "p90 before", "after", "left out")
+    rows = column_table(*columns, "bias", "covered")
+    for name, group in result.groups.items():
+        fits = (group.before, group.after, group.cross_validated)
+        medians = [f"{errors.median_ape:.1%}" for errors in fits]
+        tails = [f"{errors.p90_ape:.1%}" for errors in fits]
         covered = "–" if group.coverage is None else f"{group.coverage:.1%}"
-        medians, tails = ([f"{getattr(one, key):.1%}" for one in three] for key in ("median_ape", "p90_ape"))
-        rows.add_row(
-            name, f"{group.after.n:,}", *medians, *tails, f"{group.cross_validated.bias:+.1%}", covered
-        )
+        bias = f"{group.cross_validated.bias:+.1%}"
+        rows.add_row(name, f"{group.after.n:,}", *medians, *tails, bias, covered)
     return rows
 
 
-def skipped_table(found) -> Table:
+def skipped_table(result: "Calibrated") -> Table:
+    """How many rows of every table were skipped, by reason."""
     rows = column_table("skipped", "rows")
-    for source in found.sources:
+    for source in result.sources:
         for reason, count in source.skipped.items():
             rows.add_row(f"{source.name}: {reason}", f"{count:,}")
     return rows

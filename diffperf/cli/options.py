@@ -99,6 +99,13 @@ calibration_option = click.option(
     metavar="NAME|FILE|none",
     help="fitted values in place of the system's own (see diffperf list calibrations)",
 )
+measured_system_option = click.option(
+    "--system",
+    "systems",
+    metavar="NAME|FILE",
+    multiple=True,
+    help="a system or accelerator that rows of its name ran on, in place of the shipped one (repeatable)",
+)
 system_options = options(
     click.option("--devices", metavar="N", help="devices in the system [as configured]"),
     click.option(

@@ -2,15 +2,13 @@
 
 from typing import Any
 
-import equinox as eqx
-
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.network import NetworkTier
-from diffperf.quantity import Label, Scalar, label, quantity
+from diffperf.quantity import Declared, Label, Scalar, label, quantity
 from diffperf.software.stack import Stack
 
 
-class Prices(eqx.Module):
+class Prices(Declared):
     """What owning and running a system costs beside its accelerators' packages and its network."""
 
     name: Label = label("identifier of the price list, such as datacenter")
@@ -41,7 +39,7 @@ class Prices(eqx.Module):
     )
 
 
-class System(eqx.Module):
+class System(Declared):
     """Devices and everything around them. `network` runs from the innermost tier to the outermost."""
 
     name: Label = label("identifier of the system, such as dgx-a100")

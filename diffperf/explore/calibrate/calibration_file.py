@@ -1,4 +1,6 @@
-"""Writing what a calibration found as a config: values to load, and where they come from for people to read."""
+"""Writing what a calibration found as a config: values to load, and where they come from for people to
+read.
+"""
 
 import datetime
 import importlib.metadata
@@ -12,26 +14,31 @@ from typing import Any
 import numpy as np
 
 from diffperf import units
-from diffperf.explore.calibrate.calibrate import Calibrated, Parameter, Source
+from diffperf.explore.calibrate.calibrated import Calibrated
 from diffperf.explore.calibrate.cross_validation import GroupErrors
-from diffperf.explore.measured.validate import Errors
+from diffperf.explore.calibrate.observations import Source
+from diffperf.explore.calibrate.parameters import Parameter
+from diffperf.explore.measured.statistics import Errors
 from diffperf.load.calibration import Calibration
 from diffperf.quantity import Quantity
 
-DIGITS = 4  # of values and errors; what a fit knows of more is noise
+DIGITS = 4  # significant digits of values and errors; no fit knows more
 
 
-def write_calibration(found: Calibrated, path: str | Path, date: datetime.date | None = None) -> Calibration:
-    """Writes a calibration's config, all of it or nothing, and returns what the loader reads from it.
+def write_calibration(result: Calibrated, path: str | Path, date: datetime.date | None = None) -> Calibration:
+    """Writes the config of a calibration, all of it or nothing, and returns what the loader reads from it.
 
     The same measurements give the same bytes on the same `date` (today's by default).
+    **Raises:** `ConfigError` for a fit that explains nothing, of which nothing is written.
     """
-    path, text = Path(path), calibration_text(found, date or datetime.date.today())
+    result.check_explains()
+    path, text = Path(path), calibration_text(result, date or datetime.date.today())
     written = Calibration.from_table(tomllib.loads(text), str(path), path.stem)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", text=True)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
+        # Temporary files are for their owner alone; the config has the permissions of any new file.
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
     except BaseException:
@@ -41,32 +48,41 @@ def write_calibration(found: Calibrated, path: str | Path, date: datetime.date |
 
 
 def _umask() -> int:
+    """The permissions that new files do not get; the system tells only while setting them."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
-def calibration_text(found: Calibrated, date: datetime.date) -> str:
+def calibration_text(result: Calibrated, date: datetime.date) -> str:
     """The config as TOML."""
-    sections = (_header(found, date), _parts(found), _values(found.parameters), _uncertainty(found), _spread(found),
-                _errors(found.groups), _sources(found.sources))  # fmt: skip
+    sections = (
+        _header(result, date),
+        _parts(result),
+        _values(result.parameters),
+        _uncertainty(result),
+        _spread(result),
+        _errors(result.groups),
+        _sources(result.sources),
+    )
     return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
 
 
-def _header(found: Calibrated, date: datetime.date) -> list[str]:
-    rows = sum(source.rows for source in found.sources)
+def _header(result: Calibrated, date: datetime.date) -> list[str]:
+    rows = sum(source.rows for source in result.sources)
     return [
-        f"# {found.hardware}: efficiencies and overheads of {found.system.name}, calibrated on {rows:,} measured rows by",
-        "# diffperf calibrate. Give its name as `calibration` in a system's file, or to --calibration.",
-        f"hardware = {_text(found.hardware)}",
-        f"system = {_text(found.system.name)}",
+        f"# {result.hardware}: efficiencies and overheads of {result.system.name}, calibrated on {rows:,}",
+        "# measured rows by diffperf calibrate. Give its name as `calibration` in a system's file, or to",
+        "# --calibration.",
+        f"hardware = {_text(result.hardware)}",
+        f"system = {_text(result.system.name)}",
         f"date = {date.isoformat()}",
         f"version = {_text(importlib.metadata.version('diffperf'))}  # of diffperf",
     ]
 
 
-def _parts(found: Calibrated) -> list[str]:
-    names = [f"{_key(path)} = {_text(name)}" for path, name in found.parts.items()]
+def _parts(result: Calibrated) -> list[str]:
+    names = [f"{_key(path)} = {_text(name)}" for path, name in result.parts.items()]
     return [
         "# The parts that values lie in: a value holds for the part of that name alone.",
         "[parts]",
@@ -75,28 +91,33 @@ def _parts(found: Calibrated) -> list[str]:
 
 
 def _values(parameters: list[Parameter]) -> list[str]:
-    keys = [f"{_text(one.path)} = {quantity_text(one.after, one.declared)}" for one in parameters]
+    keys = [
+        f"{_text(parameter.path)} = {quantity_text(parameter.after, parameter.declared)}"
+        for parameter in parameters
+    ]
     width = max(map(len, keys))
-    comments = [f"{units.show(one.before, one.declared.unit)} → {describe(one)}" for one in parameters]
-    lines = [f"{key:<{width}}  # {comment}" for key, comment in zip(keys, comments, strict=True)]
+    lines = [
+        f"{key:<{width}}  # {units.show(parameter.before, parameter.declared.unit)} → {describe(parameter)}"
+        for key, parameter in zip(keys, parameters, strict=True)
+    ]
     return ["# Configured → calibrated on the files below, ± one standard deviation.", "[values]", *lines]
 
 
-def _uncertainty(found: Calibrated) -> list[str]:
-    paths = [f"  {_text(one.path)}," for one in found.parameters]
-    rows = [f"  [{', '.join(f'{value:.6g}' for value in row)}]," for row in found.covariance]
+def _uncertainty(result: Calibrated) -> list[str]:
+    paths = [f"  {_text(parameter.path)}," for parameter in result.parameters]
+    rows = [f"  [{', '.join(f'{value:.6g}' for value in row)}]," for row in result.covariance]
     comment = (
         "# Covariance of the logarithms of the values, derived from the curvature at the solution (Laplace)."
     )
     return [comment, "[uncertainty]", "parameters = [", *paths, "]", "covariance = [", *rows, "]"]
 
 
-def _spread(found: Calibrated) -> list[str]:
+def _spread(result: Calibrated) -> list[str]:
     return [
-        "# Standard deviation of log(predicted / measured) that no value explains, by kind of table; derived from rows left out",
-        "# of the fit, so that 90 % of them lie within 1.645 of it.",
+        "# Standard deviation of log(predicted / measured) that no value explains, by kind of table; derived",
+        "# from rows left out of the fit, so that 90 % of them lie within 1.645 of it.",
         "[spread]",
-        *(f"{_key(kind)} = {_number(value)}" for kind, value in found.spread.items()),
+        *(f"{_key(kind)} = {_number(value)}" for kind, value in result.spread.items()),
     ]
 
 
@@ -122,8 +143,9 @@ def quantity_text(value: float, declared: Quantity) -> str:
 
 def _errors(groups: dict[str, GroupErrors]) -> list[str]:
     lines = [
-        "# Of predicted / measured − 1 on the rows calibrated on: as configured, as fitted, and by fits that had not seen the",
-        "# row's family of configurations; and how many of the latter lie in their 90 % interval.",
+        "# Of predicted / measured − 1 on the rows calibrated on: as configured, as fitted, and by fits that",
+        "# had not seen the row's family of configurations; and how many of the latter lie in their 90 %",
+        "# interval.",
     ]
     for name, errors in groups.items():
         lines += [f"[errors.{_key(name)}]", f"rows = {errors.after.n}"]
@@ -152,13 +174,16 @@ def _sources(sources: list[Source]) -> list[str]:
 
 
 def _number(value: float) -> str:
+    """A number as a TOML float."""
     text = f"{value:.{DIGITS}g}"
     return text if any(mark in text for mark in ".e") else text + ".0"
 
 
 def _text(value: Any) -> str:
+    """A text in quotes, as TOML and JSON write it alike."""
     return json.dumps(str(value), ensure_ascii=False)
 
 
 def _key(name: str) -> str:
+    """A key of TOML, in quotes where it needs them."""
     return name if name.replace("_", "").isalnum() and name.isascii() else _text(name)

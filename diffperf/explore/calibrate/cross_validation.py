@@ -1,22 +1,34 @@
-"""Cross-validation of a calibration by families of configurations: tables hold near repetitions, which would tell a row's time."""
+"""Cross-validation of a calibration by families of configurations: a table's near repetitions tell each
+other's times.
+"""
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float, Int
 
-from diffperf.explore.calibrate.fitting import Fit, Observation, Prior, Problem, solve
+from diffperf.explore.calibrate.fitting import Fit, Prior, solve
 from diffperf.explore.calibrate.interval import Z90
-from diffperf.explore.measured.validate import Errors
+from diffperf.explore.calibrate.observations import Observation
+from diffperf.explore.calibrate.residuals import Problem
+from diffperf.explore.measured.statistics import Errors
 
-ENOUGH = 50  # rows of a class that tell its 90 % quantile
+ENOUGH = 50  # rows that are needed to estimate a 90 % quantile
+
+Residuals = Float[np.ndarray, " rows"]  # log(predicted / measured)
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupErrors:
-    """Errors of a group of rows: as configured, as fitted, each row predicted by a fit without its family; and the part of these
-    that lies in 90 % intervals whose width the other folds gave (None where no other fold has any)."""
+    """Errors of a group of rows.
+
+    - `before`, `after`: with the configured and with the fitted values.
+    - `cross_validated`: every row predicted by a fit that had not seen the row's family.
+    - `coverage`: the share of these predictions whose 90 % interval, of the width that the other folds
+      give, holds the measured value; None where no other fold gives a width.
+    """
 
     before: Errors
     after: Errors
@@ -24,33 +36,37 @@ class GroupErrors:
     coverage: float | None
 
 
-def folds(observations: Sequence[Observation], count: int) -> np.ndarray:
-    """The fold of every row: whole families, the largest first, each to the fold that has the fewest rows of its kind."""
-    size = collections.Counter((one.kind, one.family) for one in observations)
-    filled: dict[str, list[int]] = collections.defaultdict(lambda: [0] * count)
-    fold_of = {}
+def folds(observations: Sequence[Observation], count: int) -> Int[np.ndarray, " rows"]:
+    """The fold of every row: whole families, the largest first, each to the fold with the fewest rows of
+    its kind.
+    """
+    size = collections.Counter((row.kind, row.family) for row in observations)
+    rows_in_fold: dict[str, list[int]] = collections.defaultdict(lambda: [0] * count)
+    fold_of: dict[str, int] = {}
     for (kind, family), rows in sorted(size.items(), key=lambda item: (-item[1], item[0])):
-        fold_of[family] = int(np.argmin(filled[kind]))
-        filled[kind][fold_of[family]] += rows
-    return np.array([fold_of[one.family] for one in observations])
+        fold_of[family] = int(np.argmin(rows_in_fold[kind]))
+        rows_in_fold[kind][fold_of[family]] += rows
+    return np.array([fold_of[row.family] for row in observations])
 
 
-def held_out(problem: Problem, prior: Prior, found: Fit, fold_of: np.ndarray) -> np.ndarray:
-    """log(predicted / measured) of every row by a fit to the other folds."""
+def held_out(problem: Problem, prior: Prior, best: Fit, fold_of: Int[np.ndarray, " rows"]) -> Residuals:
+    """log(predicted / measured) of every row by a fit to the other folds; by the prior where there is no
+    other.
+    """
     result = np.empty(len(fold_of))
     for fold in np.unique(fold_of):
         out = fold_of == fold
-        logs = (
-            solve(problem, prior, found.scale, found.logs, np.flatnonzero(~out)).logs
-            if not out.all()
-            else prior.mean
-        )
+        if out.all():
+            logs = prior.mean
+        else:
+            logs = solve(problem, prior, best.scale, best.logs, np.flatnonzero(~out)).logs
         result[out] = problem.at(logs)[0][out]
     return result
 
 
-def spread(residuals: np.ndarray, doubt: np.ndarray) -> float:
-    """The s for which 90 % of the residuals lie within z₉₀·√(doubt + s²), doubt being the variance that the parameters leave.
+def spread(residuals: Residuals, doubt: Residuals) -> float:
+    """The s for which 90 % of the residuals lie within z₉₀·√(doubt + s²), doubt being the variance that
+    parameters leave.
 
     By the rank that holds for the next row too (split conformal prediction: Lei et al., JASA 2018, §2.2).
     """
@@ -60,33 +76,37 @@ def spread(residuals: np.ndarray, doubt: np.ndarray) -> float:
 
 
 def spread_classes(observations: Sequence[Observation]) -> np.ndarray:
-    """What each row's spread is told apart by: its kind, and its number format where the kind has enough rows of several.
+    """The class of rows that each row shares a spread with: its kind, or its number format within the kind.
 
-    An estimate knows the format of its operands; which interconnects its collectives use, it mixes.
+    Number formats are classes where the kind has several, each with enough rows. An estimate knows the
+    format of its operands; interconnects are no classes, because an estimate mixes those that its
+    collectives use.
     """
-    names = [one.kind if one.kind == "collectives" else f"{one.kind} {one.part}" for one in observations]
+    names = [row.kind if row.kind == "collectives" else f"{row.kind} {row.part}" for row in observations]
     rows, formats = collections.Counter(names), collections.defaultdict(set)
-    for one, name in zip(observations, names, strict=True):
-        formats[one.kind].add(name)
-    apart = {name for names in formats.values() if len(names) > 1 for name in names if rows[name] >= ENOUGH}
+    for row, name in zip(observations, names, strict=True):
+        formats[row.kind].add(name)
+    several = set().union(*(of_kind for of_kind in formats.values() if len(of_kind) > 1))
+    classes = {name for name in several if rows[name] >= ENOUGH}
     return np.array(
-        [name if name in apart else one.kind for one, name in zip(observations, names, strict=True)]
+        [name if name in classes else row.kind for row, name in zip(observations, names, strict=True)]
     )
 
 
-def spreads(
-    observations: Sequence[Observation], residuals: np.ndarray, doubt: np.ndarray
-) -> dict[str, float]:
+def spreads(observations: Sequence[Observation], residuals: Residuals, doubt: Residuals) -> dict[str, float]:
     """The spread of every kind, and of every class of rows within it."""
-    kinds, classes = np.array([one.kind for one in observations]), spread_classes(observations)
-    groups = {str(name): kinds == name for name in sorted(set(kinds))} | {
-        str(name): classes == name for name in sorted(set(classes) - set(kinds))
-    }
+    kinds, classes = np.array([row.kind for row in observations]), spread_classes(observations)
+    groups = {str(name): kinds == name for name in sorted(set(kinds))}
+    groups |= {str(name): classes == name for name in sorted(set(classes) - set(kinds))}
     return {name: spread(residuals[rows], doubt[rows]) for name, rows in groups.items()}
 
 
-def covered(classes: np.ndarray, residuals: np.ndarray, doubt: np.ndarray, fold_of: np.ndarray) -> np.ndarray:
-    """Whether each row lies in the 90 % interval whose spread the other folds gave: 1, 0, or NaN where no other fold has any."""
+def covered(
+    classes: np.ndarray, residuals: Residuals, doubt: Residuals, fold_of: Int[np.ndarray, " rows"]
+) -> Float[np.ndarray, " rows"]:
+    """Whether each row lies in the 90 % interval whose spread the other folds give: 1, 0, or NaN where none
+    gives one.
+    """
     result = np.full(len(residuals), np.nan)
     for name in set(classes):
         for fold in np.unique(fold_of):
@@ -99,31 +119,36 @@ def covered(classes: np.ndarray, residuals: np.ndarray, doubt: np.ndarray, fold_
 
 def group_errors(
     observations: Sequence[Observation],
-    before: np.ndarray,
-    after: np.ndarray,
-    cross_validated: np.ndarray,
-    inside: np.ndarray,
+    before: Residuals,
+    after: Residuals,
+    cross_validated: Residuals,
+    inside: Float[np.ndarray, " rows"],
 ) -> dict[str, GroupErrors]:
-    """Errors in the sense of the measured columns, by kind of table and, where it has several, by its parts."""
-    sign = np.array([one.sign for one in observations])
-    kinds, names = (
-        np.array([one.kind for one in observations]),
-        np.array([f"{one.kind} {one.part}" for one in observations]),
-    )
+    """Errors in the sense of the measured columns, by kind of table and, where a kind has several parts, by
+    part.
 
-    def errors(rows: np.ndarray) -> GroupErrors:
-        three = (
-            Errors.of(np.exp((sign * residuals)[rows]), np.ones(int(rows.sum())))
-            for residuals in (before, after, cross_validated)
+    `inside` is what `covered` returns.
+    """
+    sign = np.array([row.sign for row in observations])
+    kinds = np.array([row.kind for row in observations])
+    names = np.array([f"{row.kind} {row.part}" for row in observations])
+
+    def errors(residuals: Residuals) -> Errors:
+        return Errors.of(np.exp(residuals), np.ones(len(residuals)))
+
+    def group(rows: np.ndarray) -> GroupErrors:
+        known = inside[rows][~np.isnan(inside[rows])]
+        return GroupErrors(
+            before=errors((sign * before)[rows]),
+            after=errors((sign * after)[rows]),
+            cross_validated=errors((sign * cross_validated)[rows]),
+            coverage=float(known.mean()) if known.size else None,
         )
-        told = inside[rows][~np.isnan(inside[rows])]
-        return GroupErrors(*three, float(told.mean()) if told.size else None)
 
     result = {}
     for kind in sorted(map(str, set(kinds))):
-        result[kind] = errors(kinds == kind)
-        inner: Iterable[str] = sorted(map(str, set(names[kinds == kind])))
-        result |= (
-            {name: errors(names == name) for name in inner} if len(set(names[kinds == kind])) > 1 else {}
-        )
+        result[kind] = group(kinds == kind)
+        parts = sorted(map(str, set(names[kinds == kind])))
+        if len(parts) > 1:
+            result |= {name: group(names == name) for name in parts}
     return result

@@ -1,34 +1,36 @@
-"""How sure an estimate is, where its system is calibrated: the 90 % interval of its time."""
+"""The 90 % interval of an estimate's time, on a system that is calibrated."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator
+from typing import Any, cast
 
 import equinox as eqx
-import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
-from diffperf.explore.plan.candidates import reports_of
-from diffperf.hardware.formats import PRECISIONS
+from diffperf.explore.plan.ranking import reports_of
 from diffperf.load import checked, declared_at
 from diffperf.load.calibration import Calibration, followers
-from diffperf.quantity import declaration, locate, replace
+from diffperf.quantity import Quantity, declaration, locate, replace
 from diffperf.report.tables import has_total
 from diffperf.workload.configuration import Configuration
 
-Z90 = 1.6448536  # a normal variable is within so many standard deviations with a probability of 90 %
-_STEP = 1e-3  # of a value's logarithm: errors of a square of it in float64, and below 1 % in float32
-_PHASE_TABLES = {
-    "training": "training",
-    "generate": "inference",
-}  # the kind of table whose rows are whole estimates of a phase
+Z90 = 1.6448536  # standard deviations within which 90 % of a normal variable lie
+# The step of a central difference, of a value's logarithm: an error of its square in float64, below 1 % in
+# float32.
+_STEP = 1e-3
+_NO_TIME = 1e-30  # s, in place of a sum of times that is zero
+# The kind of table whose rows are whole estimates of a phase.
+_PHASE_TABLES = {"training": "training", "generate": "inference"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """The 90 % interval of a time.
+    """The 90 % interval of a time in s.
 
-    - `parameters`, `model`: standard deviations of log(time) for what is not known of the fitted values, and for what no value of
-      theirs explains.
+    - `parameters`: the standard deviation of log(time) that the uncertainty of the fitted values gives.
+    - `model`: the standard deviation of log(time) that no fitted value explains.
     """
 
     time: float
@@ -37,94 +39,124 @@ class Interval:
 
     @property
     def relative(self) -> float:
-        """Half its width on a logarithmic scale: 0.1 is ± 10 %."""
+        """Half the width of the interval on a logarithmic scale: 0.1 is ± 10 %."""
         return Z90 * float(np.hypot(self.parameters, self.model))
 
     @property
     def ends(self) -> tuple[float, float]:
+        """The shortest and the longest time in the interval, in s."""
         return self.time * np.exp(-self.relative), self.time * np.exp(self.relative)
 
     def as_dict(self) -> dict[str, float]:
+        """Plain values for JSON."""
         low, high = map(float, self.ends)
-        return {"probability": 0.9, "low": low, "high": high, "relative": self.relative,
-                "parameters": self.parameters, "model": self.model}  # fmt: skip
+        return {
+            "probability": 0.9,
+            "low": low,
+            "high": high,
+            "relative": self.relative,
+            "parameters": self.parameters,
+            "model": self.model,
+        }
 
 
 def interval(calibration: Calibration, inputs: Configuration, phase: str) -> Interval:
     """The interval of the time of a phase on a calibrated system.
 
-    The variance of log(time) is J·Σ·Jᵀ, with J the derivatives by the logarithms of the fitted values and Σ their covariance, plus
-    (share · spread)² for every kind of table: errors of the same kind go together, those of different kinds do not. The shares of
-    the time are those of the breakdown's parts that the kind measures; parts that none measures, such as the pipeline bubble,
-    divide as the others do. A kind that was not calibrated has the largest spread of those that were. Where whole runs of the
-    phase were calibrated on, their spread is the model's. A value that has been overridden since counts as known.
+    The variance of log(time) is J·Σ·Jᵀ, with J the derivatives by the logarithms of the fitted values and Σ
+    their covariance, plus (share · spread)² for every kind of table: errors of the same kind go together,
+    those of different kinds do not. The shares of the time are those of the breakdown's parts that the kind
+    measures; parts that none measures, such as the pipeline bubble, divide as the others do. A kind that
+    was not calibrated has the largest spread of those that were. Where whole runs of the phase were
+    calibrated on, their spread is the model's. A value that has been overridden since counts as known.
     """
-    paths = tuple(path for path in calibration.parameters if _in_place(calibration, inputs, path))
-    report = next(reports_of([inputs], phase))
-    time, slopes, parts = report.time, _slopes(inputs, phase, paths), _parts(report, inputs)
-    which = [calibration.parameters.index(path) for path in paths]
-    variance = slopes @ calibration.covariance[np.ix_(which, which)] @ slopes if paths else 0.0
+    places = _places(calibration, inputs)
+    report: Any = next(reports_of([inputs], phase))  # of any phase: all have a time
+    time, slopes, parts = report.time, _slopes(inputs, phase, places), _parts(report, inputs)
+    which = [calibration.parameters.index(path) for path in places]
+    variance = slopes @ calibration.covariance[np.ix_(which, which)] @ slopes if places else 0.0
     return Interval(
-        float(time),
-        float(np.sqrt(max(variance, 0.0))),
-        _model_error(_spreads(calibration, inputs), parts, phase),
+        time=float(time),
+        parameters=float(np.sqrt(max(variance, 0.0))),
+        model=_model_error(_spreads(calibration, inputs), parts, phase),
     )
 
 
 def _spreads(calibration: Calibration, inputs: Configuration) -> dict[str, float]:
     """The calibration's spreads by kind of table, for the number format that most of the operands have."""
-    operands = PRECISIONS[int(np.argmax(inputs.strategy.precision))]
+    operands = inputs.strategy.precision.likeliest()
     kinds = {name for name in calibration.spread if " " not in name}
     return {kind: calibration.spread.get(f"{kind} {operands}", calibration.spread[kind]) for kind in kinds}
 
 
-def _in_place(calibration: Calibration, inputs: Configuration, path: str) -> bool:
-    """Whether the system has the calibration's value at a path."""
-    if not calibration.holds(path, inputs.system):
-        return False
-    declared = declared_at(inputs.system, path, calibration.file)
+def _places(calibration: Calibration, inputs: Configuration) -> dict[str, list[str]]:
+    """By parameter of the calibration, the paths of the system that have its fitted value; those without
+    any left out.
+    """
+    places = {
+        path: [
+            place
+            for place in calibration.places(path, inputs.system)
+            if _has(calibration, inputs, path, place)
+        ]
+        for path in calibration.parameters
+    }
+    return {path: found for path, found in places.items() if found}
+
+
+def _has(calibration: Calibration, inputs: Configuration, path: str, place: str) -> bool:
+    """Whether the system has a parameter's fitted value at a place."""
+    declared = declared_at(inputs.system, place, calibration.file)
     fitted = checked(declared, calibration.values[path], calibration.file, path)
-    return bool(np.isclose(float(locate(inputs.system, path)[0]), fitted, rtol=1e-6))
+    return bool(np.isclose(float(locate(inputs.system, place)[0]), fitted, rtol=1e-6))
 
 
-def _model_error(spread: dict[str, float], parts: dict[str, float], phase: str) -> float:
-    if _PHASE_TABLES.get(phase) in spread:
-        return spread[_PHASE_TABLES[phase]]
-    whole = max(sum(parts.values()), 1e-30)
-    return float(
-        np.sqrt(
-            sum(
-                (float(time) / whole * spread.get(kind, max(spread.values()))) ** 2
-                for kind, time in parts.items()
-            )
-        )
-    )
+def _model_error(spread: dict[str, float], parts: dict[str, Array], phase: str) -> float:
+    """The standard deviation of log(time) that no fitted value explains, for a time that divides into parts
+    by kind.
+    """
+    if (table := _PHASE_TABLES.get(phase)) in spread:
+        return spread[table]
+    whole = max(sum(float(time) for time in parts.values()), _NO_TIME)
+    largest = max(spread.values())
+    shares = {kind: float(time) / whole for kind, time in parts.items()}
+    return float(np.sqrt(sum((share * spread.get(kind, largest)) ** 2 for kind, share in shares.items())))
 
 
-def _slopes(inputs: Configuration, phase: str, paths: Sequence[str]) -> np.ndarray:
-    """Derivatives of log(time) by the logs of the values at some paths of the system: central differences, as exact as an interval
-    needs, by a program that is compiled already."""
+def _slopes(
+    inputs: Configuration, phase: str, places: dict[str, list[str]]
+) -> Float[np.ndarray, " parameters"]:
+    """The derivatives of log(time) by the logarithms of fitted values, which the system has at some places.
+
+    Central differences: as exact as an interval needs, by a program that is compiled already.
+    """
 
     def grown(path: str, growth: float) -> Configuration:
-        value = locate(inputs.system, path)[0] * np.exp(growth)
-        values = {path: value} | dict.fromkeys(followers(path, paths), value)
-        return dataclasses.replace(inputs, system=replace(inputs.system, values))
+        """The configuration with one value larger, and with it those that follow this value."""
+        paths = [*places[path], *followers(path, list(places))]
+        value = locate(inputs.system, places[path][0])[0] * np.exp(growth)
+        return dataclasses.replace(inputs, system=replace(inputs.system, dict.fromkeys(paths, value)))
 
-    moved = (grown(path, sign * _STEP) for path in paths for sign in (1, -1))
-    times = np.log([report.time for report in reports_of(moved, phase)]).reshape(-1, 2)
+    moved = (grown(path, sign * _STEP) for path in places for sign in (1, -1))
+    reports = cast(Iterator[Any], reports_of(moved, phase))  # of any phase: all have a time
+    times = np.log([report.time for report in reports]).reshape(-1, 2)
     return (times[:, 0] - times[:, 1]) / (2 * _STEP)
 
 
-def _parts(report: eqx.Module, inputs: Configuration) -> dict[str, jax.Array]:
-    """Seconds of the report's time by the kind of table that measures them; a generation decodes after each token but the last."""
+def _parts(report: eqx.Module, inputs: Configuration) -> dict[str, Array]:
+    """The seconds of a report's time by the kind of table that measures them.
+
+    A generation decodes after each token but the last.
+    """
     counts = {"breakdown": 1.0, "prefill": 1.0, "decode": inputs.strategy.output_length - 1}
-    result: dict[str, jax.Array] = {}
+    result: dict[str, Array] = {}
     for name, count in counts.items():
         breakdown = getattr(report, name, None)
         if breakdown is None or not has_total(breakdown):
             continue
         for field in dataclasses.fields(breakdown):
-            kind = declaration(field).table
-            if kind:
-                result[kind] = result.get(kind, 0.0) + count * getattr(breakdown, field.name)
+            declared = declaration(field)
+            if isinstance(declared, Quantity) and declared.table:
+                seconds = count * getattr(breakdown, field.name)
+                result[declared.table] = result.get(declared.table, jnp.zeros(())) + seconds
     return result

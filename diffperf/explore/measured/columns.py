@@ -1,6 +1,6 @@
 """The columns of the tables of measured runs, kernels and collectives, kind by kind.
 
-Cells are bare numbers in SI units, `true`/`false`, or names; an empty cell is unknown.
+Cells are bare numbers in SI units, `true`/`false`, or names; an empty cell is an unknown value.
 """
 
 import dataclasses
@@ -14,15 +14,23 @@ from diffperf.workload.strategy import Strategy
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a table: a number (`Quantity`), one of several names (`Choice`; off and on read `false` and `true`) or a text."""
+    """What the cells of one column hold.
+
+    - `declared`: a number (`Quantity`), or one of several names (`Choice`, whose off and on are written
+      `false` and `true`); None for any text.
+    - `needed`: whether the table has to have the column, and every row a value in it.
+    - `default`: the value of an empty cell.
+    - `measured`: whether the column holds results of measurements, which the estimator predicts.
+    """
 
     declared: Quantity | Choice | None = None
     needed: bool = True
-    default: Any = None  # what an empty cell means where it is not needed
+    default: Any = None
     measured: bool = False
 
     @property
     def expected(self) -> str:
+        """What a cell should hold, for error messages."""
         match self.declared:
             case Quantity(unit=unit, bounds=(low, high), integer=integer):
                 kind = "a whole number" if integer else f"a bare number in {unit}" if unit else "a number"
@@ -34,23 +42,34 @@ class Column:
         return "a name"
 
 
-def _of(cls: type, name: str, low: float | None = None, **more) -> Column:
-    """A column that is a field of a module, with the field's declaration."""
+def _of(
+    cls: type, name: str, low: float | None = None, *, needed: bool = True, default: Any = None
+) -> Column:
+    """A column that is a field of a module, with the field's declaration; `low` replaces its least value."""
     declared = declaration(cls.__dataclass_fields__[name])
-    if low is not None:
+    if low is not None and isinstance(declared, Quantity):
         declared = dataclasses.replace(declared, bounds=(low, declared.bounds[1]))
-    return Column(declared, **more)
+    return Column(declared, needed=needed, default=default)
 
 
-def _count(high: float = 1e9, low: float = 1, **more) -> Column:
-    return Column(Quantity("", "", (low, high), True, True, "input"), **more)
+def _number(unit: str, bounds: tuple[float, float], *, integer: bool) -> Quantity:
+    """The declaration of a number that is no field of a module."""
+    return Quantity(unit=unit, doc="", bounds=bounds, log=True, integer=integer, kind="input")
+
+
+def _count(high: float = 1e9, low: float = 1, *, needed: bool = True, default: Any = None) -> Column:
+    """A column of whole numbers."""
+    return Column(_number("", (low, high), integer=True), needed=needed, default=default)
 
 
 def _measured(unit: str) -> Column:
-    return Column(Quantity(unit, "", (5e-324, math.inf), True, False, "output"), needed=False, measured=True)
+    """A column of measured values, which are positive."""
+    above_zero = (math.ulp(0.0), math.inf)
+    return Column(_number(unit, above_zero, integer=False), needed=False, measured=True)
 
 
 def _optional(default: Any = None) -> Column:
+    """A column of texts that a table need not have."""
     return Column(needed=False, default=default)
 
 
@@ -84,7 +103,8 @@ _ARCHITECTURE = {
 }
 _OUT_OF_MEMORY = {"oom": Column(_FLAG, needed=False)}
 
-# Every kind of table, in the order its columns are documented; measured ones last, the most telling first.
+# The columns of every kind of table, in the order they are documented: the measured ones last, of which the
+# first in a row is what a calibration fits.
 SCHEMAS: dict[str, dict[str, Column]] = {
     "training": {
         **_COMMON,
@@ -178,5 +198,15 @@ SCHEMAS: dict[str, dict[str, Column]] = {
 }
 
 
+# The column that names the software of a row. GEMMs have none: they are all driven by kernels alone.
+SOFTWARE = {
+    "training": "framework",
+    "inference": "framework",
+    "attention": "kernel",
+    "collectives": "library",
+}
+
+
 def measured_columns(kind: str) -> list[str]:
+    """The columns of a kind of table that hold results of measurements."""
     return [name for name, column in SCHEMAS[kind].items() if column.measured]

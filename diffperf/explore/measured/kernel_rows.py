@@ -1,34 +1,38 @@
-"""Measured GEMMs, attention kernels and collectives, and what the estimator says of them."""
+"""Measured GEMMs, attention kernels and collectives, and the estimator's times of them."""
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from diffperf.estimate.kernels.attention import generated_share
 from diffperf.estimate.kernels.evaluation import evaluate
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import memory_times
 from diffperf.estimate.network.placement import place
-from diffperf.estimate.network.transfers import COLLECTIVES
-from diffperf.explore.measured.platforms import stacked_systems
+from diffperf.estimate.network.transfers import COLLECTIVES as COLLECTIVE_TIMES
+from diffperf.explore.measured.names import StackNames
+from diffperf.explore.measured.platforms import Platforms, double_precision, stated_network
 from diffperf.explore.measured.stacking import (
     Evaluator,
     Outputs,
-    lacking,
     numbers,
     one_of,
     precision,
+    software_of,
     stacked_strategy,
     systems_of,
+    unknown_precision,
     weights,
 )
 from diffperf.explore.measured.table import Row
+from diffperf.hardware.network import NetworkTier
 from diffperf.hardware.system import System
-from diffperf.load import load_system
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import Exact, choose
 from diffperf.workload.assembly import FUSED_KERNELS, attention_operators
@@ -36,82 +40,79 @@ from diffperf.workload.operators import NO_WINDOW, AttentionCore, Gemms, operato
 from diffperf.workload.strategy import Strategy
 
 
-def _gemm_unrepresentable(row: Row) -> str | None:
-    return lacking(row, "dtype")
-
-
 def _formats(rows: Sequence[Row], kv_column: str = "dtype") -> Strategy:
+    """Strategies that say the number formats of operands, and of the KV cache."""
     return stacked_strategy(rows, precision=precision(rows, "dtype"), kv_precision=precision(rows, kv_column))
 
 
-def _gemm_stack(rows: Sequence[Row]) -> tuple[System, Strategy, np.ndarray]:
-    return (
-        systems_of(rows),
-        _formats(rows),
-        np.stack([numbers(rows, name) for name in ("m", "n", "k", "batch")], axis=1),
-    )
+# --- GEMMs
 
 
-def _gemm_estimate(system: System, formats: Strategy, sizes: jax.Array) -> Outputs:
-    product = operators_of(Gemms.table({"product": tuple(sizes)}), part="matmul")
-    (timed,) = evaluate([product], Machine.of(system, formats, Exact()))
+def _gemm_unrepresentable(row: Row) -> str | None:
+    return unknown_precision(row, "dtype")
+
+
+def _gemm_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[System, Strategy, np.ndarray]:
+    """Systems, number formats and sizes (m, n, k, batch) of the products."""
+    sizes = np.stack([numbers(rows, name) for name in ("m", "n", "k", "batch")], axis=1)
+    return systems_of(rows, platforms), _formats(rows), sizes
+
+
+def _gemm_estimate(system: System, formats: Strategy, sizes: Float[Array, "4"]) -> Outputs:
+    machine = Machine.of(system, formats, Exact())
+    (timed,) = evaluate([operators_of(Gemms.table({"product": tuple(sizes)}), part="matmul")], machine)
     return {"latency_s": timed.once().time}
 
 
-_UNFUSED = ("standard", "pytorch")  # attention kernels that write their scores to memory
-
-# The stack of a library of attention kernels, on all hardware or by the first letter of the hardware's name. Of what is not here
-# nothing is known: the system's own stack stands for it.
-_LIBRARIES = {
-    ("tensorrt-llm", ""): "tensorrt-llm-kernels",
-    ("flashattention-1", ""): "flash-attention-1",
-    ("flashattention-2", ""): "flash-attention-2",
-    ("flashattention-2", "h"): "flash-attention-2-hopper",
-    ("flashattention-3", ""): "flash-attention-3",
-    ("cudnn", ""): "cudnn-attention",
-    ("triton", ""): "triton-attention",
-}
-# Libraries whose measured calls rotate queries and keys, and write keys and values to the cache, in a kernel before the fused one.
-_PREPARING = ("tensorrt-llm",)
-
-
-def _library(row: Row) -> str:
-    return (row["kernel"] or "").lower()
-
-
-def _attention_stack_of(row: Row) -> str | None:
-    everywhere = _LIBRARIES.get((_library(row), ""))
-    return _LIBRARIES.get((_library(row), row["hardware"][:1]), everywhere)
+# --- attention
 
 
 def _attention_unrepresentable(row: Row) -> str | None:
-    return lacking(row, "dtype", "kv_dtype")
+    return unknown_precision(row, "dtype", "kv_dtype")
 
 
-def _attention_stack(
-    rows: Sequence[Row],
+def _attention_inputs(
+    rows: Sequence[Row], platforms: Platforms
 ) -> tuple[System, Strategy, AttentionCore, Weights, np.ndarray, np.ndarray]:
-    sizes = [numbers(rows, name) for name in ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")]
-    causal, one = np.array([bool(row["causal"]) for row in rows], dtype=float), np.ones(len(rows))
-    core = AttentionCore(*sizes, causal=causal, window=NO_WINDOW * one, latent=0 * one)
-    systems = stacked_systems(
-        [row["hardware"] for row in rows], [_attention_stack_of(row) for row in rows], one, one
+    """Systems, number formats, attention cores, kernels (standard or flash), and two flags.
+
+    The flags are 1 where the backward pass is measured too, and where the call prepares its inputs in
+    another kernel.
+    """
+    zeros: Any = np.zeros(len(rows))
+    core = AttentionCore(
+        sequences=numbers(rows, "batch"),
+        queries=numbers(rows, "q_len"),
+        context=numbers(rows, "kv_len"),
+        heads=numbers(rows, "heads"),
+        kv_heads=numbers(rows, "kv_heads"),
+        head_dim=numbers(rows, "head_dim"),
+        causal=numbers(rows, "causal"),
+        window=zeros + NO_WINDOW,
+        latent=zeros,
+        backward=zeros,
+        launches=zeros + 1,
     )
-    fused = np.array([_library(row) not in _UNFUSED for row in rows])
     both_passes = np.array([row["phase"] == "train_fwd_bwd" for row in rows], dtype=float)
-    prepared = np.array([_library(row) in _PREPARING for row in rows], dtype=float)
-    kernel = weights(["flash" if one else "standard" for one in fused], ("standard", "flash"))
-    return systems, _formats(rows, "kv_dtype"), core, kernel, both_passes, prepared
+    # Of a library that no stack is called, nothing is known: its kernels are taken as fused, without others
+    # before them.
+    libraries = [
+        software.names if (software := software_of(row, platforms)) else StackNames() for row in rows
+    ]
+    prepares = np.array([names.prepares_inputs for names in libraries], dtype=float)
+    kernel = weights(["flash" if names.fused else "standard" for names in libraries], ("standard", "flash"))
+    systems = systems_of(rows, platforms)
+    return systems, _formats(rows, "kv_dtype"), core, kernel, both_passes, prepares
 
 
-def _preparation(core: AttentionCore, machine: Machine) -> Scalar:
-    """Time to rotate queries and keys in place, and to copy keys and values of new tokens to the cache.
+def _preparation_time(core: AttentionCore, machine: Machine) -> Scalar:
+    """Seconds to rotate queries and keys in place, and to copy keys and values of new tokens to the cache.
 
     The launch of the kernel that does so is part of the attention call's latency.
     """
     new = core.kv_elements * core.queries / core.context
     bytes_ = 2 * machine.matrix.output_width * core.query_elements
-    bytes_ += (machine.matrix.output_width + machine.attention.kv_width) * new
+    bytes_ = bytes_ + (machine.matrix.output_width + machine.attention.kv_width) * new
     return memory_times(machine, [bytes_] * (len(machine.accelerator.memory) - 1))[-1]
 
 
@@ -121,7 +122,7 @@ def _attention_estimate(
     core: AttentionCore,
     kernel: Weights,
     both_passes: Scalar,
-    prepared: Scalar,
+    prepares: Scalar,
 ) -> Outputs:
     machine = Machine.of(system, formats, Exact())
     generated = generated_share(core, machine)
@@ -133,12 +134,15 @@ def _attention_estimate(
         dropout=jnp.zeros_like(core.queries),
         directions=("forward", "backward"),
     )
-    times = {"forward": jnp.zeros_like(core.queries), "backward": jnp.zeros_like(core.queries)}
+    nothing = jnp.zeros_like(core.queries)
+    times: dict[str, Scalar] = {"forward": nothing, "backward": nothing}
     for timed in evaluate(operators, machine):
         times[timed.operators.direction] += timed.once().time
-    forward = times["forward"] + prepared * _preparation(core, machine)
+    forward = times["forward"] + prepares * _preparation_time(core, machine)
     return {"latency_s": forward + both_passes * times["backward"]}
 
+
+# --- collectives
 
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 
@@ -147,36 +151,47 @@ def _collective_unrepresentable(row: Row) -> str | None:
     return None if row["collective"] in _COLLECTIVES else f"collective {row['collective']}"
 
 
-_UNSTATED = "a100-cloud"  # the system whose outermost tier stands for a network between nodes of which no more is known
+def _with_stated_networks(rows: Sequence[Row], systems: System) -> System:
+    """The systems with the network between nodes that a row's interconnect means, where it means another
+    than their own.
+    """
+    texts = [row["interconnect"] or "" for row in rows]
+    outermost = systems.network[-1]
+    for text in set(texts):
+        stated = stated_network(text, double_precision())
+        if stated is not None:
+            outermost = _replaced(outermost, stated, np.array([other == text for other in texts]))
+    return eqx.tree_at(lambda s: s.network[-1], systems, outermost)
 
 
-def _with_stated_network(rows: Sequence[Row], systems: System) -> System:
-    """The systems, those of rows whose interconnect is just "inter-node" without the network that the system has of its own."""
-    unstated = np.array([row["interconnect"] == "inter-node" for row in rows])
-    outer = load_system(_UNSTATED).network[-1]
+def _replaced(tiers: NetworkTier, other: NetworkTier, where: np.ndarray) -> NetworkTier:
+    """Network tiers with a leading axis, with another tier in place of those at some positions."""
 
-    def either(own, other):
-        return np.where(unstated.reshape(-1, *(1,) * (own.ndim - 1)), np.asarray(other), own)
+    def leaf(own: np.ndarray, others: np.ndarray) -> np.ndarray:
+        return np.where(where.reshape(-1, *(1,) * (own.ndim - 1)), np.asarray(others), own)
 
-    return eqx.tree_at(lambda s: s.network[-1], systems, jax.tree.map(either, systems.network[-1], outer))
+    return jax.tree.map(leaf, tiers, other)
 
 
-def _collective_stack(rows: Sequence[Row]) -> tuple[System, Weights, np.ndarray, np.ndarray]:
-    """The tiers that a row's devices span follow from how many share a node; the library's stack drives them."""
-    return (
-        _with_stated_network(rows, systems_of(rows)),
-        one_of(rows, "collective", _COLLECTIVES),
-        numbers(rows, "n_devices"),
-        numbers(rows, "bytes"),
-    )
+def _collective_inputs(
+    rows: Sequence[Row], platforms: Platforms
+) -> tuple[System, Weights, np.ndarray, np.ndarray]:
+    """Systems, collectives, numbers of devices and bytes.
+
+    Which tiers the devices span follows from how many share a node; the stack of the row's library drives
+    them.
+    """
+    systems = _with_stated_networks(rows, systems_of(rows, platforms))
+    which = one_of(rows, "collective", _COLLECTIVES)
+    return systems, which, numbers(rows, "n_devices"), numbers(rows, "bytes")
 
 
 def _collective_estimate(system: System, which: Weights, degree: Scalar, volume: Scalar) -> Outputs:
     group = place(system, degree, jnp.ones_like(degree), Exact())
-    kinds = {name: functools.partial(COLLECTIVES[name], group, volume) for name in _COLLECTIVES}
-    return {"latency_s": choose(which, kinds).time}
+    alternatives = {name: functools.partial(COLLECTIVE_TIMES[name], group, volume) for name in _COLLECTIVES}
+    return {"latency_s": choose(which, alternatives).time}
 
 
-GEMM = Evaluator(_gemm_unrepresentable, _gemm_stack, _gemm_estimate)
-ATTENTION = Evaluator(_attention_unrepresentable, _attention_stack, _attention_estimate)
-COLLECTIVES = Evaluator(_collective_unrepresentable, _collective_stack, _collective_estimate)
+GEMM = Evaluator(_gemm_unrepresentable, _gemm_inputs, _gemm_estimate)
+ATTENTION = Evaluator(_attention_unrepresentable, _attention_inputs, _attention_estimate)
+COLLECTIVES = Evaluator(_collective_unrepresentable, _collective_inputs, _collective_estimate)

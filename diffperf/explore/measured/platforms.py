@@ -1,187 +1,279 @@
-"""Which shipped system a measured row ran on: its hardware, how many devices share a node, and the framework that drove them."""
+"""The systems that measured rows ran on: hardware by name or by file, the software that drove it, and its
+calibration.
+"""
 
-import contextlib
-import contextvars
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
 
-import equinox as eqx
 import jax
 import numpy as np
 
+from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
+from diffperf.explore.measured.names import NO_NODE, StackNames, SystemNames, read_names
+from diffperf.hardware.accelerator import Accelerator
+from diffperf.hardware.network import NetworkTier
 from diffperf.hardware.system import System
-from diffperf.load import load_system
+from diffperf.load import (
+    available,
+    calibrated,
+    config_root,
+    display,
+    find,
+    load,
+    load_calibrated,
+    read_toml,
+)
 from diffperf.load.calibration import Calibration
+from diffperf.software.stack import Stack
+
+ONE_DEVICE = "one-device"  # the system that stands around the accelerator of a file
+
+
+def double_precision() -> bool:
+    """Whether JAX computes in double precision at the moment: what is loaded in one precision stays in it."""
+    return jax.dtypes.result_type(float) == np.float64
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Platform:
+    """A system that rows ran on, in any number of devices.
+
+    - `system`: the system with the values of its file, not of a calibration.
+    - `calibration`: the calibration that the system's file names.
+    - `names`: the names in the column `hardware` that mean the system.
+    - `node`: the index of the network tier whose domains are machines; None where no tier is one.
+    - `alone`: whether the system is one accelerator without a network.
+    """
+
+    system: System
+    calibration: Calibration | None
+    names: tuple[str, ...]
+    node: int | None
+    alone: bool = False
+
+    @property
+    def accelerator(self) -> str:
+        """The name of the accelerator."""
+        return str(self.system.accelerator.name)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Software:
+    """A software stack that drove rows, and what tables of measurements call it."""
+
+    stack: Stack
+    names: StackNames
 
 
 @dataclasses.dataclass(frozen=True)
-class Platform:
-    """A shipped system, and which of its tiers is the node of `devices_per_node` devices: None for the axes of a torus, and for
-    devices alone in their machines."""
+class Platforms:
+    """What the names in tables of measurements mean: shipped systems and stacks, and the user's own.
 
-    system: str
-    node_tier: int | None = 0
+    - `own`: the user's own platforms by their names in the column `hardware`, in place of shipped ones of
+      that name.
+    - `own_software`: the user's own software by the path of its file, as tables name it.
+    - `calibration`: the fitted values that rows of the calibration's accelerator have in place of those
+      that the systems' files name; "none" for the values that systems have without any calibration.
+    """
 
+    own: Mapping[str, Platform] = dataclasses.field(default_factory=dict)
+    own_software: Mapping[str, Software] = dataclasses.field(default_factory=dict)
+    calibration: Calibration | Literal["none"] | None = None
 
-# By the hardware ids of the tables of measured runs.
-PLATFORMS = {
-    "v100-sxm2-32gb": Platform("dgx-v100"),
-    "a100-sxm4-40gb": Platform("dgx-a100-40gb"),
-    "a100-sxm4-80gb": Platform("dgx-a100"),
-    "a100-pcie-80gb": Platform("a100-pcie-pairs", node_tier=1),
-    "h100-sxm5-80gb": Platform("dgx-h100"),
-    "h100-pcie-80gb": Platform("h100-pcie-pairs", node_tier=1),
-    "h100-nvl": Platform("h100-nvl-pairs", node_tier=1),
-    "h200-sxm-141gb": Platform("hgx-h200"),
-    "b200-sxm-180gb": Platform("hgx-b200"),
-    "b300-sxm": Platform("hgx-b300"),
-    "gb200": Platform("gb200-nvl72"),
-    "gb300": Platform("gb300-nvl72"),
-    "l40s": Platform("l40s-8", node_tier=2),
-    "a40": Platform("a40-8"),
-    "rtx-a6000": Platform("rtx-a6000-8"),
-    "rtx-4000-ada": Platform("rtx-4000-ada-8"),
-    "rtx-5000-ada": Platform("rtx-5000-ada-8"),
-    "rtx-6000-ada": Platform("rtx-6000-ada-8"),
-    "rtx-3060-12gb": Platform("rtx-3060-8"),
-    "rtx-3070": Platform("rtx-3070-8"),
-    "rtx-3080-10gb": Platform("rtx-3080-8"),
-    "rtx-3080ti": Platform("rtx-3080ti-8"),
-    "rtx-3090": Platform("rtx-3090-8"),
-    "rtx-4070ti": Platform("rtx-4070ti-8"),
-    "rtx-4080": Platform("rtx-4080-8"),
-    "rtx-4090": Platform("rtx-4090-8"),
-    "rtx-5080": Platform("rtx-5080-8"),
-    "rtx-5090": Platform("rtx-5090-8"),
-    "dgx-spark-gb10": Platform("dgx-spark", node_tier=None),
-    "jetson-agx-orin": Platform("jetson-agx-orin", node_tier=None),
-    "mi210": Platform("mi210-4"),
-    "mi250": Platform("mi250-8", node_tier=1),
-    "mi250x": Platform("mi250x-8", node_tier=1),
-    "mi300x": Platform("mi300x-8"),
-    "mi325x": Platform("mi325x-8"),
-    "mi355x": Platform("mi355x-8"),
-    "gaudi2": Platform("gaudi2-8"),
-    "gaudi3": Platform("gaudi3-8"),
-    "intel-max-1550": Platform("intel-max-1550-4"),
-    "sn40l": Platform("sn40l-16"),
-    "trainium2": Platform("trn2"),
-    "tpu-v3": Platform("tpu-v3-pod", node_tier=None),
-    "tpu-v4": Platform("tpu-v4-pod", node_tier=None),
-    "tpu-v5e": Platform("tpu-v5e-pod", node_tier=None),
-    "tpu-v5p": Platform("tpu-v5p-pod", node_tier=None),
-    "tpu-v6e": Platform("tpu-v6e-pod", node_tier=None),
-    "tpu-v7x": Platform("tpu-v7x-pod", node_tier=None),
-    **{
-        name: Platform(f"mac-{name}", node_tier=None)
-        for name in (
-            "m1-7gpu", "m1-max-32gpu", "m1-ultra-64gpu", "m2-ultra-76gpu", "m3-max-40gpu", "m3-ultra-80gpu", "m4-pro-20gpu",
-            "m4-max-40gpu", "m5-max-40gpu",
-        )
-    },
-}  # fmt: skip
+    def __contains__(self, hardware: str) -> bool:
+        return hardware in self.own or hardware in _shipped_systems()
 
-# The stack of a framework, by how its name begins; the longest beginning counts. The system's own stack drives what is not here.
-STACKS = {
-    "kernels": "kernels",
-    "nccl": "nccl-tests",
-    "nccl (torch.distributed)": "torch-distributed",
-    "trt-llm custom ar": "tensorrt-llm-all-reduce",
-    "megatron-lm": "megatron-lm",
-    "megatron-core": "megatron-core",
-    "megatron-bridge": "megatron-bridge",
-    **{f"megatron-bridge {release}": "megatron-bridge-26.04" for release in ("25.", "26.02", "26.04")},
-    "nemo": "nemo",
-    "megatron-deepspeed": "megatron-deepspeed",
-    "gpt-neox": "megatron-deepspeed",
-    "nanotron": "nanotron",
-    "llm-foundry": "llm-foundry-fsdp",
-    "maxtext": "maxtext",
-    "pathways": "maxtext",
-    "palm inference": "maxtext",
-    "tensorrt-llm": "tensorrt-llm",
-    "trtllm": "tensorrt-llm-pytorch",
-    "fastertransformer": "fastertransformer",
-    "triton/fastertransformer": "fastertransformer",
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "lmdeploy": "lmdeploy",
-    "llama.cpp": "llama.cpp",
-    "deepspeed": "deepspeed-inference",
-    "deepspeed-mii": "deepspeed-mii",
-    "deepspeed-fastgen": "deepspeed-mii",
-    "huggingface": "huggingface",
-    "sambaflow": "sambaflow",
-    # Libraries of attention kernels: the stack's own name.
-    **{
-        name: name
-        for name in (
-            "tensorrt-llm-kernels", "flash-attention-1", "flash-attention-2", "flash-attention-2-hopper", "flash-attention-3",
-            "cudnn-attention", "triton-attention",
-        )
-    },
-}  # fmt: skip
+    def __getitem__(self, hardware: str) -> Platform:
+        """The platform that a name in the column `hardware` means. Raises `KeyError`."""
+        if hardware in self.own:
+            return self.own[hardware]
+        return _shipped_platform(_shipped_systems()[hardware], double_precision())
+
+    @property
+    def hardware(self) -> list[str]:
+        """All names that mean a platform."""
+        return sorted({*self.own, *_shipped_systems()})
+
+    def with_calibration(self, calibration: Calibration | Literal["none"] | None) -> "Platforms":
+        """These platforms with a calibration in place of the present one."""
+        return dataclasses.replace(self, calibration=calibration)
+
+    def with_system(self, name: str, asked_by: tuple[str, str] = (ARGUMENTS, "")) -> "Platforms":
+        """These platforms and a system by its shipped name, or by the path of a system's or an
+        accelerator's file.
+
+        All names that mean the system, its accelerator's name among them, mean this system from then on.
+        **Raises:** `ConfigError`.
+        """
+        platform = read_platform(name, asked_by=asked_by)
+        named = dict.fromkeys((*platform.names, platform.accelerator, name), platform)
+        return dataclasses.replace(self, own={**self.own, **named})
+
+    def with_file(self, path: Path) -> "Platforms":
+        """These platforms and that of a system's or an accelerator's file, called by its path. Raises
+        `ConfigError`.
+        """
+        return dataclasses.replace(self, own={**self.own, str(path): read_platform(str(path))})
+
+    def with_stack(self, path: Path) -> "Platforms":
+        """These platforms and the software of a stack's file, called by its path. Raises `ConfigError`."""
+        software = Software(load(Stack, path), read_names(StackNames, path))
+        return dataclasses.replace(self, own_software={**self.own_software, str(path): software})
+
+    def joined(self, other: "Platforms") -> "Platforms":
+        """These platforms and those of another table."""
+        own, software = {**self.own, **other.own}, {**self.own_software, **other.own_software}
+        return dataclasses.replace(self, own=own, own_software=software)
+
+    def software(self, column: str, text: str | None, accelerator: str) -> Software | None:
+        """The software that a text in a column means on an accelerator; None for the system's own."""
+        if not text:
+            return None
+        if text in self.own_software:
+            return self.own_software[text]
+        stack = shipped_stack(column, text.lower(), accelerator)
+        return None if stack is None else _shipped_software(stack, double_precision())
+
+    def system(self, hardware: str, software: Software | None = None) -> System:
+        """The system that a name in the column `hardware` means, driven by some software in training and
+        inference.
+
+        Its values are those of the calibration; its leaves are NumPy arrays.
+        """
+        platform, calibration = self[hardware], self.calibration
+        if calibration is None or (
+            isinstance(calibration, Calibration) and calibration.hardware != platform.accelerator
+        ):
+            calibration = platform.calibration
+        return _driven(platform, software, calibration if isinstance(calibration, Calibration) else None)
 
 
-# Stacks that differ on Hopper: attention kernels that do not use what it brought, runs that later releases did not shorten.
-_ON_HOPPER = {"llm-foundry-fsdp": "llm-foundry-fsdp-hopper", "megatron-bridge": "megatron-bridge-26.04"}
+def platforms_with(systems: Sequence[str], file: str = ARGUMENTS) -> Platforms:
+    """The shipped platforms, with systems by name or path in place of them; `file` is what names these
+    systems.
+
+    **Raises:** `ConfigError`.
+    """
+    platforms = Platforms()
+    for name in systems:
+        platforms = platforms.with_system(name, (file, "--system"))
+    return platforms
 
 
-def stack_of(framework: str | None, hardware: str = "") -> str | None:
-    """The stack config of a framework by its name in a table, versions and remarks after it ignored; None: the system's own."""
-    starts = [start for start in STACKS if (framework or "").lower().startswith(start)]
-    found = STACKS[max(starts, key=len)] if starts else None
-    return _ON_HOPPER.get(found, found) if hardware.startswith("h") else found
+@functools.lru_cache(maxsize=1024)
+def _driven(platform: Platform, software: Software | None, calibration: Calibration | None) -> System:
+    """The platform's system with a stack in place of its own two, and with fitted values."""
+    system = platform.system
+    if software is not None:
+        system = dataclasses.replace(system, stack=software.stack, inference_stack=software.stack)
+    if calibration is not None:
+        system = calibrated(system, calibration)
+    return jax.tree.map(np.asarray, system)
+
+
+def read_platform(name: str, asked_by: tuple[str, str] = (ARGUMENTS, "")) -> Platform:
+    """The platform of a system, by its shipped name or the path of its file, or of the file of an
+    accelerator.
+
+    **Raises:** `ConfigError`.
+    """
+    path = find(name, "systems", asked_by=asked_by)
+    table = read_toml(path)
+    if "accelerator" not in table and "network" not in table:
+        return _alone(load(Accelerator, path))
+    system, calibration = load_calibrated(path)
+    if calibration is not None:
+        system, _ = load_calibrated(path, calibration="none")
+    names = read_names(SystemNames, path)
+    node = _node(system, names, display(path))
+    return Platform(system, calibration, (str(system.name), *names.hardware), node)
+
+
+def _alone(accelerator: Accelerator) -> Platform:
+    """An accelerator without a network."""
+    system = load_calibrated(ONE_DEVICE)[0]
+    system = dataclasses.replace(system, name=str(accelerator.name), accelerator=accelerator)
+    return Platform(system, calibration=None, names=(str(accelerator.name),), node=None, alone=True)
+
+
+def _node(system: System, names: SystemNames, file: str) -> int | None:
+    """The index of the network tier that a system's file calls a node."""
+    tiers = [str(tier.name) for tier in system.network]
+    if names.node == NO_NODE:
+        return None
+    if names.node and names.node not in tiers:
+        hint = did_you_mean(names.node, [*tiers, NO_NODE])
+        raise ConfigError(file, "measured.node", f'"{names.node}"', "the name of a network tier", hint)
+    return tiers.index(names.node) if names.node else 0
+
+
+# --- shipped configs, which do not change while a program runs
 
 
 @functools.cache
-def _system(hardware: str, stack: str | None, calibration: Calibration | str | None, x64: bool) -> System:
-    """The platform's system as NumPy leaves, in the precision of the moment."""
-    return jax.tree.map(
-        np.asarray, load_system(PLATFORMS[hardware].system, stack=stack, calibration=calibration)
-    )
+def _system_names() -> dict[str, SystemNames]:
+    """What tables of measurements call shipped systems, by the system's name."""
+    folder = config_root() / "systems"
+    return {name: read_names(SystemNames, folder / f"{name}.toml") for name in available("systems")}
 
 
-_calibrations: contextvars.ContextVar[dict[str, Calibration | str]] = contextvars.ContextVar(
-    "calibrations", default={}
-)
+@functools.cache
+def _shipped_systems() -> dict[str, str]:
+    """The shipped system that every known text in the column `hardware` means."""
+    of_hardware = {text: name for name, names in _system_names().items() for text in names.hardware}
+    return {name: name for name in _system_names()} | of_hardware
 
 
-@contextlib.contextmanager
-def calibrations(by_hardware: dict[str, Calibration | str]) -> Iterator[None]:
-    """Within it, systems of some hardware ids have these calibrations ("none" for no calibration) in place of their own."""
-    token = _calibrations.set(by_hardware)
-    try:
-        yield
-    finally:
-        _calibrations.reset(token)
+@functools.cache
+def _shipped_platform(name: str, x64: bool) -> Platform:
+    """The platform of a shipped system, in single or double precision."""
+    return read_platform(name)
 
 
-def system_of(hardware: str, framework: str | None = None) -> System:
-    """The shipped system of a hardware id, driven by the framework's stack."""
-    calibration = _calibrations.get().get(hardware)
-    return _system(hardware, stack_of(framework, hardware), calibration, bool(jax.config.jax_enable_x64))
+@functools.cache
+def stated_network(interconnect: str, x64: bool) -> NetworkTier | None:
+    """The network between nodes that a text in the column `interconnect` means; None for the system's own
+    network.
+    """
+    for name, names in _system_names().items():
+        if interconnect in names.interconnect:
+            return _shipped_platform(name, x64).system.network[-1]
+    return None
 
 
-def stacked_systems(
-    hardware: Sequence[str],
-    frameworks: Sequence[str | None],
-    n_devices: np.ndarray,
-    devices_per_node: np.ndarray,
-) -> System:
-    """The systems of several rows with a leading axis; all of one structure (levels of memory, tiers of network)."""
-    keys = list(zip(hardware, frameworks, strict=True))
-    distinct = list(dict.fromkeys(keys))
-    which = np.array([distinct.index(key) for key in keys])
-    systems = jax.tree.map(lambda *leaves: np.stack(leaves)[which], *(system_of(*key) for key in distinct))
-    # Tiers inside a node hold no more devices than the node does.
-    nodes, sizes = [PLATFORMS[name].node_tier for name in hardware], [tier.size for tier in systems.network]
-    for tier, size in enumerate(sizes):
-        is_node = np.array([node == tier for node in nodes])
-        inside = np.array([node is not None and tier < node for node in nodes])
-        sizes[tier] = np.select(
-            [is_node, inside], [devices_per_node, np.minimum(size, devices_per_node)], size
-        )
-    values = [value.astype(systems.n_devices.dtype) for value in (n_devices, *sizes)]
-    return eqx.tree_at(lambda s: [s.n_devices, *(tier.size for tier in s.network)], systems, values)
+@functools.cache
+def _stack_names() -> dict[str, StackNames]:
+    """What tables of measurements call shipped stacks, by the stack's name."""
+    folder = config_root() / "stacks"
+    return {name: read_names(StackNames, folder / f"{name}.toml") for name in available("stacks")}
+
+
+@functools.cache
+def shipped_stack(column: str, text: str, accelerator: str) -> str | None:
+    """The shipped stack that a text (in lower case) in a column means on an accelerator; None where it
+    means no stack.
+
+    The stack whose beginning of the text is the longest counts: versions and remarks follow a name.
+    """
+    beginnings = {
+        beginning: stack
+        for stack, names in _stack_names().items()
+        for beginning in getattr(names, column)
+        if text.startswith(beginning)
+    }
+    if not beginnings:
+        return None
+    stack = beginnings[max(beginnings, key=len)]
+    for other, names in _stack_names().items():
+        if stack in names.replaces and accelerator.startswith(names.on):
+            return other
+    return stack
+
+
+@functools.cache
+def _shipped_software(stack: str, x64: bool) -> Software:
+    """The software of a shipped stack, in single or double precision."""
+    return Software(load(Stack, stack), _stack_names()[stack])

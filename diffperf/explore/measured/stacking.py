@@ -1,79 +1,139 @@
-"""Columns of measured rows as stacked inputs of the estimator: numbers, choices as weights, systems, strategies."""
+"""Rows of tables as inputs of the estimator with a leading axis: numbers, weights over choices, systems,
+strategies.
+"""
 
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
-from diffperf.explore.measured.platforms import stacked_systems
+from diffperf.explore.measured.platforms import Platforms, Software
 from diffperf.explore.measured.table import Row
 from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, Weights
 from diffperf.workload.strategy import Strategy
 
-Outputs = dict[
-    str, Scalar
-]  # by column; "excess" > 0 is out of memory, "possible" says whether the layout exists
+# By column, the estimator's values for a row. Beside measured columns: "excess", bytes of memory beyond the
+# device's capacity where positive, and "possible", 1 for a layout that exists and 0 for one that does not.
+Outputs = dict[str, Scalar]
+
+
+def _no_structure(row: Row) -> Hashable:
+    return ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
-    """How one kind of table is evaluated: what it cannot represent is named, nothing is put in its place."""
+    """How the estimator evaluates the rows of one kind of table.
+
+    - `unrepresentable`: why the estimator cannot represent a row, in a few words; None for a row that it can.
+    - `stack`: inputs of `estimate` for several rows, with a leading axis.
+    - `estimate`: the outputs for the inputs of one row, without that axis.
+    - `structure`: what decides, beside the structure of the system, which compiled program a row needs.
+    """
 
     unrepresentable: Callable[[Row], str | None]
-    stack: Callable[[Sequence[Row]], tuple]  # inputs of `estimate`, with a leading axis
-    estimate: Callable[..., Outputs]  # of one row
-    structure: Callable[[Row], Hashable] = (
-        lambda row: ()
-    )  # beside the system's: rows of one structure share a program
+    stack: Callable[[Sequence[Row], Platforms], tuple]
+    estimate: Callable[..., Outputs]
+    structure: Callable[[Row], Hashable] = _no_structure
 
 
-def numbers(rows: Sequence[Row], column: str) -> np.ndarray:
+def numbers(rows: Sequence[Row], column: str) -> Any:
+    """The values of a column of numbers, (rows,): NumPy arrays, which fields of modules take for JAX's."""
     return np.array([row[column] for row in rows], dtype=float)
 
 
 def weights(chosen: Sequence[str], names: Sequence[str]) -> Weights:
-    """One-hot weights over `names`, a row for each chosen name."""
-    return Weights(np.eye(len(names))[[names.index(name) for name in chosen]], tuple(names))
+    """One-hot weights over `names`, for each chosen name."""
+    one_hot: Any = np.eye(len(names))[[names.index(name) for name in chosen]]
+    return Weights(one_hot, tuple(names))
 
 
 def switch(on: np.ndarray) -> Weights:
-    """Weights over off and on, a row for each entry of `on`: 0 and 1, or false and true."""
-    return Weights(np.eye(2)[on.astype(int)], ("off", "on"))
-
-
-def precision(rows: Sequence[Row], column: str) -> Weights:
-    """Weights over the number formats, from a column that names one."""
-    return one_of(rows, column, PRECISIONS)
+    """One-hot weights over off and on, for each entry of `on`: 0 and 1, or false and true."""
+    one_hot: Any = np.eye(2)[on.astype(int)]
+    return Weights(one_hot, ("off", "on"))
 
 
 def one_of(rows: Sequence[Row], column: str, names: Sequence[str]) -> Weights:
-    """Weights over `names`, from a column that holds one of them."""
+    """One-hot weights over `names`, from a column that holds one of these names."""
     return weights([row[column] for row in rows], names)
 
 
-def lacking(row: Row, *columns: str) -> str | None:
-    """The first number format among the columns that the estimator does not know."""
-    return next((f"precision {row[column]}" for column in columns if row[column] not in PRECISIONS), None)
+def precision(rows: Sequence[Row], column: str) -> Weights:
+    """One-hot weights over the number formats, from a column that names one of them."""
+    return one_of(rows, column, PRECISIONS)
 
 
-def first(*reasons: str | bool | None) -> str | None:
-    return next((reason for reason in reasons if reason), None)
+def unknown_precision(row: Row, *columns: str) -> str | None:
+    """The first number format in some columns that the estimator does not know, as a reason to skip the
+    row.
+    """
+    unknown = (row[column] for column in columns if row[column] not in PRECISIONS)
+    return next((f"precision {name}" for name in unknown), None)
 
 
-def systems_of(rows: Sequence[Row]) -> System:
-    """The rows' systems; those of kernel tables, which name neither devices nor framework, are one device, bare."""
-    runs = "n_devices" in rows[0].values
-    one = np.ones(len(rows))
-    devices, in_node = (numbers(rows, "n_devices"), numbers(rows, "devices_per_node")) if runs else (one, one)
-    frameworks = [row.values.get("framework", row.values.get("library", "kernels")) for row in rows]
-    return stacked_systems([row["hardware"] for row in rows], frameworks, devices, in_node)
+def first_reason(*reasons: str | bool | None) -> str | None:
+    """The first of several reasons to skip a row that holds."""
+    return next((reason for reason in reasons if isinstance(reason, str) and reason), None)
 
 
-def stacked_strategy(rows: Sequence[Row], **fields: np.ndarray) -> Strategy:
+def software_of(row: Row, platforms: Platforms) -> Software | None:
+    """The software that drove a row; None where the system's own did."""
+    column, text = row.software
+    return platforms.software(column, text, platforms[row["hardware"]].accelerator)
+
+
+def system_of(row: Row, platforms: Platforms) -> System:
+    """The system that a row ran on, with the number of devices of its file."""
+    return platforms.system(row["hardware"], software_of(row, platforms))
+
+
+def systems_of(rows: Sequence[Row], platforms: Platforms) -> System:
+    """The systems that several rows ran on, all of one structure (levels of memory, tiers of network), as
+    one.
+
+    The rows say how many devices there are, and how many are in a node; rows of kernels are of one device.
+    """
+    keys = [(row["hardware"], row.software) for row in rows]
+    distinct = {key: index for index, key in enumerate(dict.fromkeys(keys))}
+    example = {distinct[key]: row for key, row in zip(keys, rows, strict=True)}
+    loaded = [system_of(example[index], platforms) for index in range(len(distinct))]
+    which = np.array([distinct[key] for key in keys])
+    systems = jax.tree.map(lambda *leaves: np.stack(leaves)[which], *loaded)
+    sizes = _tier_sizes(rows, systems, platforms)
+    values = [value.astype(systems.n_devices.dtype) for value in (_devices(rows, "n_devices"), *sizes)]
+    return eqx.tree_at(lambda s: [s.n_devices, *(tier.size for tier in s.network)], systems, values)
+
+
+def _devices(rows: Sequence[Row], column: str) -> Float[np.ndarray, " rows"]:
+    """A column of numbers of devices, which tables of kernels do not have: kernels are measured on one
+    device.
+    """
+    return np.array([row.values.get(column, 1.0) for row in rows], dtype=float)
+
+
+def _tier_sizes(rows: Sequence[Row], systems: System, platforms: Platforms) -> list[np.ndarray]:
+    """Devices in a domain of each network tier: those of a node in the tier that is the node, at most as
+    many inside it.
+    """
+    in_node, sizes = _devices(rows, "devices_per_node"), []
+    nodes = [platforms[row["hardware"]].node for row in rows]
+    for index, tier in enumerate(systems.network):
+        is_node = np.array([node == index for node in nodes])
+        inside_node = np.array([node is not None and index < node for node in nodes])
+        own = np.asarray(tier.size)
+        sizes.append(np.select([is_node, inside_node], [in_node, np.minimum(own, in_node)], own))
+    return sizes
+
+
+def stacked_strategy(rows: Sequence[Row], **fields: Any) -> Strategy:
     """Strategies of the given fields, each with a leading axis; all other fields have their defaults."""
     given, plain = Strategy(**fields), Strategy()
     return jax.tree.map(

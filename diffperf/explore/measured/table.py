@@ -1,27 +1,34 @@
-"""Reading a table of measurements from CSV, row by row.
+"""Tables of measurements, read from CSV row by row.
 
-A table's kind is recognized from its columns. A row with a bad cell becomes a `Fault`, told in one line, and the others are read
-on.
+The kind of a table is recognized from its columns. A row with a bad cell becomes a `Fault`, and the other
+rows are read on.
 """
 
+import collections
 import csv
 import dataclasses
-import math
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from diffperf.errors import ConfigError, did_you_mean
-from diffperf.explore.measured.columns import SCHEMAS, Column, measured_columns
-from diffperf.explore.measured.platforms import PLATFORMS
-from diffperf.quantity import Choice
+from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
+from diffperf.explore.measured.cells import BadCell, cell_value
+from diffperf.explore.measured.columns import SCHEMAS, SOFTWARE, Column, measured_columns
+from diffperf.explore.measured.platforms import Platforms
+from diffperf.load import find
+
+_UNKNOWN_HARDWARE = "hardware: unknown hardware"
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One measurement: its cells as written, and their values by column (unknown ones are None or the column's default)."""
+    """One measurement: its cells as written, and their values by column.
 
+    The value of an empty cell is None or the default of its column; that of a cell with the path of a
+    config is the path as seen from the working directory.
+    """
+
+    kind: str
     line: int
     cells: dict[str, str]
     values: dict[str, Any]
@@ -29,10 +36,22 @@ class Row:
     def __getitem__(self, column: str) -> Any:
         return self.values[column]
 
+    @property
+    def software(self) -> tuple[str, str | None]:
+        """The column that names the software, and what it says; for kinds without one, "table" and the
+        kind.
+        """
+        column = SOFTWARE.get(self.kind)
+        return ("table", self.kind) if column is None else (column, self.values.get(column))
+
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A row that cannot be read: why, in a few words that other rows share, and in one line of its own."""
+    """A row that cannot be read.
+
+    - `reason`: why, in a few words that other rows share.
+    - `message`: why, in a line that names the row.
+    """
 
     line: int
     cells: dict[str, str]
@@ -42,47 +61,169 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class Measurements:
-    """A table: what it measures, its columns as the file names them, and its rows, good and bad."""
+    """A table: what it measures, its columns as the file names them, its rows, and what their hardware
+    means.
+    """
 
     file: str
     kind: str
     columns: list[str]
     rows: list[Row]
     faults: list[Fault]
+    platforms: Platforms = dataclasses.field(default_factory=Platforms)
 
 
-class _Bad(Exception):
-    """Why a row cannot be read: (column, found, reason, expected, remedy)."""
+def messages(faults: Sequence[Fault]) -> list[str]:
+    """A line for every row that cannot be read; rows of the same unknown hardware share the line of the
+    first.
+    """
+    shared = collections.Counter(_shared_by(fault) for fault in faults)
+    lines = {}
+    for fault in faults:
+        count = shared[_shared_by(fault)]
+        more = f" (and {count - 1:,} more rows of this hardware)" if count > 1 else ""
+        lines.setdefault(_shared_by(fault), fault.message + more)
+    return list(lines.values())
 
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_NOT_FINITE = ("nan", "inf", "infinity")
+def _shared_by(fault: Fault) -> tuple[str, object]:
+    """What the faults have in common that share a line."""
+    return fault.reason, fault.cells["hardware"] if fault.reason == _UNKNOWN_HARDWARE else fault.line
 
 
-def read_measurements(path: str | Path) -> Measurements:
-    """Reads a table. Raises `ConfigError` where there is no table of a known kind in the file."""
-    lines = _lines(Path(path))
-    header = [name.strip() for name in next(lines, (0, []))[1]]
-    kind = _kind(str(path), header)
-    rows: list[Row] = []
-    faults: list[Fault] = []
-    seen: dict[str, int] = {}
-    for line, texts in lines:
-        cells = dict(zip(header, (text.strip() for text in texts), strict=False))
+def read_measurements(path: str | Path, platforms: Platforms | None = None) -> Measurements:
+    """Reads a table, whose hardware is that of `platforms` (by default the shipped systems), or of files
+    that it names.
+
+    **Raises:** `ConfigError` where there is no table of a known kind in the file.
+    """
+    return _Reader(Path(path), platforms or Platforms()).read()
+
+
+def check_used(systems: Sequence[str], tables: Sequence[Measurements], file: str = ARGUMENTS) -> None:
+    """Raises `ConfigError` for a system that no row of some tables ran on; `file` is what names the
+    systems.
+    """
+    rows = [(row["hardware"], table.platforms) for table in tables for row in table.rows]
+    used = {platforms[hardware] for hardware, platforms in rows}
+    for name in systems:
+        platform = tables[0].platforms[name]
+        if rows and platform not in used:
+            names = ", ".join(dict.fromkeys((platform.accelerator, *platform.names)))
+            present = ", ".join(sorted({hardware for hardware, _ in rows}))
+            expected = f"rows whose hardware is one of {names}; those of the table have {present}"
+            raise ConfigError(file, "--system", f'"{name}"', expected, "name the hardware so")
+
+
+class _Reader:
+    """The state of reading one table: the rows and faults so far, and the platforms with those of files
+    named in cells.
+    """
+
+    def __init__(self, path: Path, platforms: Platforms):
+        self.path, self.platforms = path, platforms
+        self.rows: list[Row] = []
+        self.faults: list[Fault] = []
+        self.line_of: dict[str, int] = {}  # by the row's id
+
+    def read(self) -> Measurements:
+        lines = _lines(self.path)
+        header = [name.strip() for name in next(lines, (0, []))[1]]
+        kind = _kind(str(self.path), header)
+        for line, texts in lines:
+            cells = dict(zip(header, (text.strip() for text in texts), strict=False))
+            try:
+                if len(texts) != len(header):
+                    expected = f"{len(header)}, one for each column"
+                    remedy = "quote cells that hold commas"
+                    raise BadCell("", f"{len(texts)} cells", "wrong number of cells", expected, remedy)
+                self.rows.append(Row(kind, line, cells, self._values(kind, cells, line)))
+            except BadCell as bad:
+                self.faults.append(self._fault(bad, cells, line))
+        if not self.rows and not self.faults:
+            expected = "at least one measurement below the header"
+            raise ConfigError(self.path, "", "no rows", expected, "add rows")
+        return Measurements(
+            file=str(self.path),
+            kind=kind,
+            columns=header,
+            rows=self.rows,
+            faults=self.faults,
+            platforms=self.platforms,
+        )
+
+    def _fault(self, bad: BadCell, cells: dict[str, str], line: int) -> Fault:
+        where = f"{self.path} line {line}" + (f" ({cells['id']})" if cells.get("id") else "")
+        message = str(ConfigError(where, bad.column, bad.found, bad.expected, bad.remedy))
+        reason = f"{bad.column}: {bad.reason}" if bad.column else bad.reason
+        return Fault(line, cells, reason, message)
+
+    def _values(self, kind: str, cells: dict[str, str], line: int) -> dict[str, Any]:
+        """The values of a row by column. Raises `BadCell`."""
+        if (earlier := self.line_of.get(cells["id"])) is not None:
+            expected = f"an id of its own (line {earlier} has this one)"
+            raise BadCell("id", f'"{cells["id"]}"', "duplicate", expected, "rename or drop the row")
+        schema: dict[str, Column] = SCHEMAS[kind]
+        values = {name: cell_value(name, column, cells.get(name, "")) for name, column in schema.items()}
+        values["hardware"] = self._hardware(values["hardware"])
+        if (column := SOFTWARE.get(kind)) is not None and str(values[column]).endswith(".toml"):
+            values[column] = self._stack(column, values[column])
+        self.line_of[cells["id"]] = line
+        return values
+
+    def _hardware(self, text: str) -> str:
+        """The name of a platform, that of a file in the cell if the cell holds a path. Raises `BadCell`."""
+        if text in self.platforms:
+            return text
+        if not text.endswith(".toml"):
+            expected = "the name of an accelerator or a system, or the path of its file"
+            raise BadCell(
+                "hardware", f'"{text}"', "unknown hardware", expected, _hint(text, self.platforms.hardware)
+            )
+        path = self._file("hardware", text)
+        if str(path) not in self.platforms:
+            try:
+                self.platforms = self.platforms.with_file(path)
+            except ConfigError as wrong:
+                raise self._unusable("hardware", text, wrong) from None
+        return str(path)
+
+    def _stack(self, column: str, text: str) -> str:
+        """The path of a stack's file. Raises `BadCell`."""
+        path = self._file(column, text)
+        if str(path) not in self.platforms.own_software:
+            try:
+                self.platforms = self.platforms.with_stack(path)
+            except ConfigError as wrong:
+                raise self._unusable(column, text, wrong) from None
+        return str(path)
+
+    def _file(self, column: str, text: str) -> Path:
+        """The file of a path relative to the table or to the working directory. Raises `BadCell`."""
         try:
-            rows.append(Row(line, cells, _values(SCHEMAS[kind], header, texts, cells, seen, line)))
-        except _Bad as problem:
-            column, found, reason, expected, remedy = problem.args
-            where = f"{path} line {line}" + (f" ({cells['id']})" if cells.get("id") else "")
-            message = str(ConfigError(where, column, found, expected, remedy))
-            faults.append(Fault(line, cells, f"{column}: {reason}" if column else reason, message))
-    if not rows and not faults:
-        raise ConfigError(path, "", "no rows", "at least one measurement below the header", "add rows")
-    return Measurements(str(path), kind, header, rows, faults)
+            return find(text, "systems", beside=self.path.parent)
+        except ConfigError as wrong:
+            raise BadCell(
+                column, str(wrong.found), f"unknown {column}", wrong.expected, wrong.remedy
+            ) from None
+
+    def _unusable(self, column: str, text: str, wrong: ConfigError) -> BadCell:
+        """The fault of a row whose cell names a file that holds no system, accelerator or stack."""
+        return BadCell(
+            column, f'"{text}", which cannot be used ({wrong})', "unusable file", "a correct file", "mend it"
+        )
+
+
+def _hint(text: str, known: list[str]) -> str:
+    """The known hardware that is spelled most like a text, or where all known hardware is listed."""
+    hint = did_you_mean(text, known)
+    return "see diffperf list systems" if hint.startswith("known: ") else hint
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) of every line that is not empty."""
+    """The line number and the cells of every line that is not empty. Raises `ConfigError` for what is no
+    CSV.
+    """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
@@ -90,126 +231,37 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if cells:
                     yield reader.line_num, cells
     except (csv.Error, UnicodeDecodeError) as problem:
-        raise ConfigError(
-            path, "", f"an unreadable table ({problem})", "a CSV file in UTF-8", "check the file"
-        ) from None
+        found = f"an unreadable table ({problem})"
+        raise ConfigError(path, "", found, "a CSV file in UTF-8", "check the file") from None
 
 
 def _kind(file: str, header: list[str]) -> str:
-    """The kind of table whose columns these are."""
+    """The kind of table that a header belongs to. Raises `ConfigError` for the header of no kind."""
     present = set(header)
     needed = {
         kind: {name for name, column in schema.items() if column.needed} for kind, schema in SCHEMAS.items()
     }
-    # Columns that only this kind has tell most; among equals the kind with the fewest missing.
-    kind = max(
-        needed,
-        key=lambda kind: (len(present & needed[kind]) / len(needed[kind]), len(present & set(SCHEMAS[kind]))),
-    )
+
+    def likeness(kind: str) -> tuple[float, int]:
+        """The share of a kind's needed columns that are present, and how many of all its columns are."""
+        return len(present & needed[kind]) / len(needed[kind]), len(present & set(SCHEMAS[kind]))
+
+    kind = max(needed, key=likeness)
     missing = [name for name in SCHEMAS[kind] if name in needed[kind] - present]
+    measured = measured_columns(kind)
+
+    def wrong(found: str, expected: str, remedy: str) -> ConfigError:
+        return ConfigError(file, "header", found, expected, remedy)
+
     if len(missing) > len(needed[kind]) / 2:
-        expected = "the columns of a table of " + ", ".join(SCHEMAS)
-        raise ConfigError(
-            file,
-            "header",
-            f"{len(header)} columns that belong to no kind of table",
-            expected,
-            "name the columns",
-        )
+        found = f"{len(header)} columns that belong to no kind of table"
+        raise wrong(found, "the columns of a table of " + ", ".join(SCHEMAS), "name the columns")
     if missing:
-        raise ConfigError(
-            file,
-            "header",
-            f"no column {', '.join(missing)}",
-            f"the columns of a {kind} table",
-            "add what is missing",
-        )
-    if not present & set(measured_columns(kind)) | present & {"oom"}:
-        raise ConfigError(
-            file,
-            "header",
-            "nothing measured",
-            f"one of {', '.join(measured_columns(kind))}",
-            "add a measured column",
-        )
+        found = f"no column {', '.join(missing)}"
+        raise wrong(found, f"the columns of a {kind} table", "add what is missing")
+    if not present & {*measured, "oom"}:
+        raise wrong("nothing measured", f"one of {', '.join(measured)}", "add a measured column")
     if len(present) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
-        raise ConfigError(file, "header", f'two columns "{twice}"', "each column once", "drop or rename one")
+        raise wrong(f'two columns "{twice}"', "each column once", "drop or rename one")
     return kind
-
-
-def _values(
-    schema: dict[str, Column],
-    header: list[str],
-    texts: list[str],
-    cells: dict[str, str],
-    seen: dict[str, int],
-    line: int,
-) -> dict[str, Any]:
-    """The values of a row by column. Raises `_Bad(column, found, reason, expected, remedy)`."""
-    if len(texts) != len(header):
-        wrong = f"{len(texts)} cells"
-        raise _Bad(
-            "",
-            wrong,
-            "wrong number of cells",
-            f"{len(header)}, one for each column",
-            "quote cells that hold commas",
-        )
-    name = cells["id"]
-    if name in seen:
-        raise _Bad(
-            "id",
-            f'"{name}"',
-            "duplicate",
-            f"an id of its own (line {seen[name]} has this one)",
-            "rename or drop the row",
-        )
-    values = {column: _value(column, declared, cells.get(column, "")) for column, declared in schema.items()}
-    if values["hardware"] not in PLATFORMS:
-        hint = did_you_mean(values["hardware"], list(PLATFORMS))
-        raise _Bad("hardware", f'"{values["hardware"]}"', "unknown hardware", "a hardware id", hint)
-    seen[name] = line
-    return values
-
-
-def _value(name: str, column: Column, text: str) -> Any:
-    if not text:
-        if column.needed:
-            raise _Bad(name, "an empty cell", "missing", column.expected, "fill it in or drop the row")
-        return column.default
-    if column.declared is None:
-        return text
-    if isinstance(column.declared, Choice):
-        names = (
-            ("false", "true")
-            if column.declared.alternatives == ("off", "on")
-            else column.declared.alternatives
-        )
-        if text.lower() not in names:
-            raise _Bad(name, f'"{text}"', "unknown value", column.expected, did_you_mean(text, list(names)))
-        return text.lower() == "true" if names == ("false", "true") else text.lower()
-    return _number(name, column, text)
-
-
-def _number(name: str, column: Column, text: str) -> float:
-    def bad(reason: str, remedy: str) -> _Bad:
-        return _Bad(name, f'"{text}"', reason, column.expected, remedy)
-
-    if text.lower().lstrip("+-") in _NOT_FINITE:
-        raise bad("not a finite number", "leave the cell empty where nothing is known")
-    if not _NUMBER.fullmatch(text):
-        unit = _NUMBER.match(text)
-        raise (
-            bad("a unit in the cell", "write the SI value alone")
-            if unit
-            else bad("not a number", "correct it or leave it empty")
-        )
-    number, (low, high) = float(text), column.declared.bounds
-    if number < 0:
-        raise bad("negative", "correct it or leave it empty")
-    if not low <= number <= high or math.isinf(number):
-        raise bad("out of range", "check the value and its unit")
-    if column.declared.integer and number != round(number):
-        raise bad("not whole", "round it")
-    return number

@@ -1,114 +1,28 @@
-"""How far the estimator is from a table of measurements: error statistics by group, and what it could not evaluate, by reason."""
+"""How far the estimator is from a table of measurements: errors by group, and what could not be evaluated,
+by reason.
+"""
 
-import collections
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float
 
-from diffperf.errors import ConfigError, did_you_mean
+from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
 from diffperf.explore.measured.columns import measured_columns
-from diffperf.explore.measured.platforms import PLATFORMS, calibrations
-from diffperf.explore.measured.predictions import predict
-from diffperf.explore.measured.table import Fault, Measurements, read_measurements
+from diffperf.explore.measured.platforms import platforms_with
+from diffperf.explore.measured.predictions import Prediction, predict
+from diffperf.explore.measured.statistics import Evaluation, Summary, points
+from diffperf.explore.measured.table import Fault, Measurements, Row, check_used, read_measurements
 from diffperf.load import load_calibration
 from diffperf.load.calibration import Calibration
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """One row of the table: what was measured and what is predicted, by column, or why it was skipped.
-
-    `ran_out` is whether the run ran out of memory and `runs_out` whether the estimator says so; None where nothing tells.
-    """
-
-    cells: dict[str, str]
-    measured: dict[str, float] = dataclasses.field(default_factory=dict)
-    predicted: dict[str, float] = dataclasses.field(default_factory=dict)
-    ran_out: bool | None = None
-    runs_out: bool | None = None
-    skipped: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Errors:
-    """Of the relative errors e = predicted/measured − 1 of n rows: mean, median and 90th percentile of |e|, and the mean of e."""
-
-    n: int
-    mean_ape: float
-    median_ape: float
-    p90_ape: float
-    bias: float
-
-    @classmethod
-    def of(cls, predicted: np.ndarray, measured: np.ndarray) -> "Errors":
-        errors = predicted / measured - 1
-        size = np.abs(errors)
-        return cls(
-            len(errors), *map(float, (size.mean(), np.median(size), np.percentile(size, 90), errors.mean()))
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class OutOfMemory:
-    """How well "out of memory" is foretold for n rows; precision and recall are None where they divide by nothing."""
-
-    n: int
-    accuracy: float
-    precision: float | None
-    recall: float | None
-
-    @classmethod
-    def of(cls, foretold: np.ndarray, happened: np.ndarray) -> "OutOfMemory":
-        hits = int((foretold & happened).sum())
-        ratio = [hits / int(whole.sum()) if whole.any() else None for whole in (foretold, happened)]
-        return cls(len(happened), float((foretold == happened).mean()), *ratio)
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """The statistics of some rows. `oom` is None where none of them ran out of memory."""
-
-    rows: int
-    skipped: dict[str, int]
-    metrics: dict[str, Errors]
-    oom: OutOfMemory | None
-
-    @classmethod
-    def of(cls, evaluations: list[Evaluation], columns: Iterable[str]) -> "Summary":
-        skipped = collections.Counter(one.skipped for one in evaluations if one.skipped)
-        pairs = {column: points(evaluations, column) for column in columns}
-        metrics = {column: Errors.of(*pair) for column, pair in pairs.items() if pair[0].size}
-        told = [one for one in evaluations if one.ran_out is not None and one.runs_out is not None]
-        foretold, happened = (
-            np.array([getattr(one, name) for one in told], dtype=bool) for name in ("runs_out", "ran_out")
-        )
-        oom = OutOfMemory.of(foretold, happened) if happened.any() else None
-        return cls(len(evaluations), dict(skipped.most_common()), metrics, oom)
-
-    def as_dict(self) -> dict[str, Any]:
-        result = dataclasses.asdict(self)
-        if self.oom is None:
-            del result["oom"]
-        return result
-
-
-def points(evaluations: Iterable[Evaluation], column: str) -> tuple[np.ndarray, np.ndarray]:
-    """(predicted, measured) of the rows that have both."""
-    both = [
-        (one.predicted[column], one.measured[column])
-        for one in evaluations
-        if {column} <= one.predicted.keys() & one.measured
-    ]
-    predicted, measured = np.array(both, dtype=float).reshape(-1, 2).T
-    return predicted, measured
-
-
-@dataclasses.dataclass(frozen=True)
 class Validation:
-    """A table held against the estimator."""
+    """A table and the estimator's values for its rows."""
 
     kind: str
     columns: list[str]
@@ -116,82 +30,101 @@ class Validation:
     faults: list[Fault]
 
     def by(self, column: str = "group") -> dict[str, list[Evaluation]]:
-        """The rows by what stands in a column of the table. Raises `ConfigError` for a column it has not."""
+        """The rows by their text in a column. Raises `ConfigError` for a column that the table does not
+        have.
+        """
         if column not in self.columns and column != "group":
-            raise ConfigError(
-                "command line",
-                "--by",
-                f'"{column}"',
-                "a column of the table",
-                did_you_mean(column, self.columns),
-            )
+            hint = did_you_mean(column, self.columns)
+            raise ConfigError("command line", "--by", f'"{column}"', "a column of the table", hint)
+        empty = "all" if column == "group" else "(empty)"
         groups: dict[str, list[Evaluation]] = {}
-        for one in self.evaluations:
-            groups.setdefault(
-                one.cells.get(column) or ("all" if column == "group" else "(empty)"), []
-            ).append(one)
+        for row in self.evaluations:
+            groups.setdefault(row.cells.get(column) or empty, []).append(row)
         return groups
 
     def summaries(self, by: str = "group") -> dict[str, Summary]:
+        """The statistics of the groups that a column divides the rows into."""
         return {name: self.summary(rows) for name, rows in self.by(by).items()}
 
-    def points_by(self, by: str, column: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """(predicted, measured) of a column for every group that has any."""
+    def points_by(
+        self, by: str, column: str
+    ) -> dict[str, tuple[Float[np.ndarray, " rows"], Float[np.ndarray, " rows"]]]:
+        """The predicted and the measured values in a column, for every group that has any."""
         pairs = {name: points(rows, column) for name, rows in self.by(by).items()}
         return {name: pair for name, pair in pairs.items() if pair[0].size}
 
     def summary(self, evaluations: list[Evaluation] | None = None) -> Summary:
-        """Of some rows, or of all."""
-        return Summary.of(
-            self.evaluations if evaluations is None else evaluations, measured_columns(self.kind)
-        )
+        """The statistics of some rows, or of all."""
+        rows = self.evaluations if evaluations is None else evaluations
+        return Summary.of(rows, measured_columns(self.kind))
 
     def as_dict(self, by: str = "group") -> dict[str, Any]:
+        """The statistics of all groups as nested plain values for JSON."""
         groups = {name: summary.as_dict() for name, summary in self.summaries(by).items()}
         return {"table": self.kind, "groups": groups, "overall": self.summary().as_dict()}
 
 
-def validate(path: str | Path, calibration: str | Path | None = None) -> Validation:
-    """Evaluates every row of a table, on systems as they are configured or, those of its hardware, with a calibration ("none": all
-    without any).
+def validate(
+    path: str | Path,
+    calibration: str | Path | None = None,
+    *,
+    systems: Sequence[str] = (),
+    file: str = ARGUMENTS,
+) -> Validation:
+    """Evaluates every row of a table.
 
-    **Raises:** `ConfigError` where there is no table of a known kind in the file; a bad row is a fault of the result.
+    **Arguments:**
+
+    - `calibration`: the fitted values that rows of its accelerator have in place of those that systems'
+      files name; "none" for no calibration of any system.
+    - `systems`: systems by their shipped names, or by the paths of systems' or accelerators' files. Rows
+      whose hardware is the name of such a system or of its accelerator ran on it.
+
+    - `file`: what names the calibration and the systems, for error messages.
+
+    **Raises:** `ConfigError` where there is no table of a known kind in the file, and for a system or a
+    calibration of which the table has no row. A row that cannot be read is a fault of the result.
     """
-    table = read_measurements(path)
-    columns = measured_columns(table.kind)
+    table = read_measurements(path, platforms_with(systems, file))
+    check_used(systems, [table], file)
+    platforms = table.platforms.with_calibration(_chosen_calibration(calibration, table, file))
     evaluations = {fault.line: Evaluation(fault.cells, skipped=fault.reason) for fault in table.faults}
-    with calibrations(_by_hardware(calibration, table)):
-        predictions = predict(table.kind, table.rows)
-    for row, prediction in zip(table.rows, predictions, strict=True):
-        measured = {column: row[column] for column in columns if row[column] is not None}
-        # A run that has been timed had memory enough, whether or not the table says so.
-        ran_out = row.values.get("oom")
-        ran_out = False if ran_out is None and measured else ran_out
-        skipped = prediction.skipped
-        if skipped is None and not measured and ran_out is None:
-            skipped = "nothing measured"
-        evaluations[row.line] = Evaluation(
-            row.cells, measured, prediction.values, ran_out, prediction.out_of_memory, skipped
-        )
-    return Validation(
-        table.kind, table.columns, [evaluations[line] for line in sorted(evaluations)], table.faults
+    for row, prediction in zip(table.rows, predict(table.kind, table.rows, platforms), strict=True):
+        evaluations[row.line] = _evaluation(row, prediction)
+    in_order = [evaluations[line] for line in sorted(evaluations)]
+    return Validation(table.kind, table.columns, in_order, table.faults)
+
+
+def _evaluation(row: Row, prediction: Prediction) -> Evaluation:
+    """A row's measured values beside the predicted ones."""
+    columns = measured_columns(row.kind)
+    measured = {column: row[column] for column in columns if row[column] is not None}
+    # A run that has been timed had memory enough, whether or not the table says so.
+    ran_out = row.values.get("oom")
+    ran_out = False if ran_out is None and measured else ran_out
+    skipped = prediction.skipped
+    if skipped is None and not measured and ran_out is None:
+        skipped = "nothing measured"
+    return Evaluation(
+        cells=row.cells,
+        measured=measured,
+        predicted=prediction.values,
+        ran_out=ran_out,
+        runs_out=prediction.out_of_memory,
+        skipped=skipped,
     )
 
 
-def _by_hardware(calibration: str | Path | None, table: Measurements) -> dict[str, Calibration | str]:
-    """Which hardware of the table has which calibration in place of its own."""
-    if calibration is None:
-        return {}
-    if str(calibration) == "none":
-        return dict.fromkeys(PLATFORMS, "none")
-    chosen, present = load_calibration(calibration), sorted({row["hardware"] for row in table.rows})
+def _chosen_calibration(
+    calibration: str | Path | None, table: Measurements, file: str
+) -> Calibration | Literal["none"] | None:
+    """The calibration of that name or path, whose accelerator some row of the table has to have."""
+    if calibration is None or str(calibration) == "none":
+        return "none" if calibration is not None else None
+    chosen = load_calibration(calibration, file)
+    present = sorted({table.platforms[row["hardware"]].accelerator for row in table.rows})
     if present and chosen.hardware not in present:
         found = f'a calibration of "{chosen.hardware}"'
-        raise ConfigError(
-            chosen.file,
-            "hardware",
-            found,
-            f"hardware of {table.file}: {', '.join(present)}",
-            "name another one",
-        )
-    return {chosen.hardware: chosen}
+        expected = f"hardware of {table.file}: {', '.join(present)}"
+        raise ConfigError(chosen.file, "hardware", found, expected, "name another one")
+    return chosen

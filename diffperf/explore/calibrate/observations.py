@@ -1,0 +1,177 @@
+"""The rows that a calibration is fitted to, and what became of the rows of its tables that it is not."""
+
+import collections
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from diffperf.errors import ConfigError, did_you_mean
+from diffperf.explore.measured.columns import SCHEMAS
+from diffperf.explore.measured.platforms import Platforms
+from diffperf.explore.measured.predictions import Prediction, predict
+from diffperf.explore.measured.table import Measurements, Row
+from diffperf.quantity import Quantity
+
+# For every kind of table, the columns that tell families of configurations apart: the rows of a family are
+# near repetitions of each other.
+_MODEL = ("model", "layers", "hidden", "heads", "ffn")
+FAMILIES = {
+    "training": (*_MODEL, "tp", "pp", "dp", "cp", "ep"),
+    "inference": (*_MODEL, "tp", "pp", "ep"),
+    "gemm": ("n", "k"),
+    "attention": ("heads", "kv_heads", "head_dim", "phase"),
+    "collectives": ("collective", "n_devices", "interconnect"),
+}
+# For every kind of table, the column by which errors are reported.
+PARTS = {
+    "training": "precision",
+    "inference": "activation_dtype",
+    "gemm": "dtype",
+    "attention": "dtype",
+    "collectives": "interconnect",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Observation:
+    """A measured row of a table of some kind.
+
+    - `column`: the measured column that is fitted.
+    - `family`: a name that rows of nearly the same configuration share.
+    - `part`: the value of the column by which errors are reported.
+    """
+
+    kind: str
+    row: Row
+    column: str
+    family: str
+    part: str
+
+    @property
+    def sign(self) -> float:
+        """+1 for a time, −1 for a rate: residuals have the sense of times."""
+        return 1.0 if _unit(self.kind, self.column) == "s" else -1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A file of measurements, the number of rows that were fitted, and why others were skipped."""
+
+    name: str
+    kind: str
+    sha256: str
+    rows: int
+    skipped: dict[str, int]
+
+
+def _unit(kind: str, column: str) -> str:
+    """The unit of a measured column."""
+    declared = SCHEMAS[kind][column].declared
+    return declared.unit if isinstance(declared, Quantity) else ""
+
+
+def speed_columns(kind: str) -> list[str]:
+    """The measured columns of a kind of table that say how fast a row was; the first one in a row is
+    fitted.
+    """
+    return [name for name, column in SCHEMAS[kind].items() if column.measured and _unit(kind, name) != "byte"]
+
+
+def chosen_hardware(hardware: str | None, tables: Sequence[Measurements]) -> str:
+    """The text in the column `hardware` of the rows that are fitted: that of one system.
+
+    `hardware` is that text, or the name of the accelerator; None where the rows are all of one system.
+    **Raises:** `ConfigError`.
+    """
+    of_rows = {row["hardware"]: table.platforms for table in tables for row in table.rows}
+    present = sorted(of_rows)
+    if not present:
+        raise _none_left(
+            tables, collections.Counter(fault.reason for table in tables for fault in table.faults)
+        )
+    if hardware in present:
+        return str(hardware)
+    if hardware is None:
+        candidates, found, expected = present, f"rows of {len(present)} accelerators", "one accelerator"
+    else:
+        candidates = [name for name in present if of_rows[name][name].accelerator == hardware]
+        found, expected = f"rows of {len(candidates)} systems of {hardware}", "one system"
+    if not candidates:
+        expected = "hardware of a row that can be read"
+        hint = did_you_mean(str(hardware), present)
+        raise ConfigError("command line", "--hardware", f'"{hardware}"', expected, hint)
+    if len(candidates) > 1:
+        remedy = f"choose one: {', '.join(candidates)}"
+        raise ConfigError("command line", "--hardware", found, expected, remedy)
+    return candidates[0]
+
+
+def observations_of(
+    tables: Sequence[Measurements], hardware: str, platforms: Platforms
+) -> tuple[list[Observation], list[Source]]:
+    """The rows of a hardware that can be fitted, and the files that they are from."""
+    observations, sources = [], []
+    for table in tables:
+        rows = [row for row in table.rows if row["hardware"] == hardware]
+        skipped = collections.Counter(fault.reason for fault in table.faults)
+        skipped["other hardware"] = len(table.rows) - len(rows)
+        usable = []
+        for row, prediction in zip(rows, predict(table.kind, rows, platforms), strict=True):
+            column = next((name for name in speed_columns(table.kind) if row[name] is not None), None)
+            if prediction.skipped is None and column is not None:
+                usable.append(_observation(row, column))
+            else:
+                skipped[_reason(prediction)] += 1
+        observations += usable
+        sources.append(_source(table, len(usable), skipped))
+    return observations, sources
+
+
+def _reason(prediction: Prediction) -> str:
+    """Why a row is not fitted."""
+    return "nothing measured" if prediction.skipped is None else prediction.skipped
+
+
+def _observation(row: Row, column: str) -> Observation:
+    family = " ".join([row.kind, *(str(row[name]) for name in FAMILIES[row.kind])])
+    return Observation(
+        kind=row.kind, row=row, column=column, family=family, part=str(row[PARTS[row.kind]] or "all")
+    )
+
+
+def _source(table: Measurements, rows: int, skipped: collections.Counter[str]) -> Source:
+    """The record of a table of which some rows were fitted."""
+    return Source(
+        name=Path(table.file).name,
+        kind=table.kind,
+        sha256=hashlib.sha256(Path(table.file).read_bytes()).hexdigest(),
+        rows=rows,
+        skipped={reason: count for reason, count in skipped.most_common() if count},
+    )
+
+
+def check_enough(tables: Sequence[Measurements], sources: Sequence[Source], parameters: int) -> None:
+    """Raises `ConfigError` for fewer rows to fit than parameters."""
+    rows = sum(source.rows for source in sources)
+    if not rows:
+        reasons = (collections.Counter(source.skipped) for source in sources)
+        raise _none_left(tables, sum(reasons, collections.Counter()))
+    if rows < parameters:
+        found = f"{rows} usable row{'s' if rows > 1 else ''}"
+        expected = f"at least one for each of {parameters} parameters"
+        raise ConfigError(file_names(tables), "", found, expected, "name fewer --parameters or add rows")
+
+
+def _none_left(tables: Sequence[Measurements], skipped: collections.Counter[str]) -> ConfigError:
+    """The error of tables without any row to fit, with the most frequent reasons."""
+    reasons = [f"{count:,} × {reason}" for reason, count in skipped.most_common()]
+    shown = ", ".join(reasons[:4]) + (", …" if len(reasons) > 4 else "")
+    found = f"no row left to fit ({shown})"
+    expected = "rows that can be read and evaluated"
+    return ConfigError(file_names(tables), "", found, expected, "correct the rows or add others")
+
+
+def file_names(tables: Sequence[Measurements]) -> str:
+    """The files of tables, for error messages."""
+    return ", ".join(table.file for table in tables)

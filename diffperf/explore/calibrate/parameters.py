@@ -1,0 +1,141 @@
+"""What a calibration fits: numbers of a system by path, the values they are configured with, and which of
+them matter.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import equinox as eqx
+import numpy as np
+
+from diffperf.errors import ConfigError
+from diffperf.explore.calibrate.fitting import Fit, Prior, Problem
+from diffperf.explore.calibrate.observations import Observation
+from diffperf.explore.inputs import full_path
+from diffperf.explore.measured.platforms import Platforms
+from diffperf.hardware.system import System
+from diffperf.load import declared_at
+from diffperf.quantity import Choice, Quantity, locate, numeric
+
+NO_EFFECT = (
+    1e-9  # a parameter has no effect where no row's derivative of log(time) by its logarithm is larger
+)
+_TRIED = (
+    0.0,
+    -2.0,
+    2.0,
+)  # prior standard deviations from the configured values at which derivatives are taken
+_AT_BOUND = 1e-3  # relative distance within which a value counts as at the end of its range
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """A fitted number of the system.
+
+    - `before`, `prior_spread`: the configured value, and the standard deviation of its logarithm before the
+      fit.
+    - `after`, `spread`: the fitted value, and the standard deviation of its logarithm.
+    """
+
+    path: str
+    declared: Quantity
+    before: float
+    prior_spread: float
+    after: float
+    spread: float
+
+    @property
+    def at_bound(self) -> bool:
+        """Whether the fitted value is at an end of its declared range."""
+        return any(abs(np.log(self.after / bound)) < _AT_BOUND for bound in self.declared.bounds)
+
+    @property
+    def surprise(self) -> float:
+        """How many standard deviations of its prior the value has moved."""
+        return float(np.log(self.after / self.before) / self.prior_spread)
+
+
+class _Inputs(eqx.Module):
+    """The tree that paths to parameters lead into."""
+
+    system: System
+
+
+def declared_parameters(system: System, paths: Sequence[str] | None) -> dict[str, Quantity]:
+    """The declarations of parameters by their paths in the system: of those that are calibratable without
+    `paths`.
+
+    **Raises:** `ConfigError` for a path to what is no efficiency, rate or time of the system.
+    """
+    if paths is None:
+        return {path: declared for path, (declared, _) in numeric(system).items() if declared.calibratable}
+    inputs, parameters = _Inputs(system), {}
+    for path in paths:
+        full = full_path(inputs, path, key="--parameters")
+        declared = declared_at(inputs, full, "command line", "--parameters")
+        if isinstance(declared, Choice) or not _is_positive_input(declared):
+            expected = "an efficiency, a rate or a time of the system"
+            raise ConfigError("command line", "--parameters", f'"{path}"', expected, "leave it to the config")
+        parameters[full.removeprefix("system.")] = declared
+    return parameters
+
+
+def _is_positive_input(declared: Quantity) -> bool:
+    """Whether a number is positive, continuous, and neither a price nor a result."""
+    return declared.bounds[0] > 0 and not declared.integer and declared.kind == "input"
+
+
+def fit_problem(
+    observations: Sequence[Observation],
+    system: System,
+    declared: dict[str, Quantity],
+    prior_spread: float | None,
+    platforms: Platforms,
+) -> tuple[Problem, Prior]:
+    """The parameters that move any row as a function to fit, and what is known of them before the fit.
+
+    `prior_spread` replaces the declared standard deviations. **Raises:** `ConfigError` where no parameter
+    matters.
+    """
+    prior = _prior(system, declared, prior_spread)
+    matters = _matter(Problem(observations, list(declared), system, platforms), prior)
+    kept = {path: declared[path] for path, moves in zip(declared, matters, strict=True) if moves}
+    if not kept:
+        found, expected = "none that a row depends on", "one that matters"
+        raise ConfigError("command line", "--parameters", found, expected, "name others")
+    problem = Problem(observations, list(kept), system, platforms)
+    return problem, _prior(system, kept, prior_spread)
+
+
+def _prior(system: System, declared: dict[str, Quantity], spread: float | None) -> Prior:
+    """What is known of parameters from the system's config and their declarations."""
+    values = np.array([float(locate(system, path)[0]) for path in declared])
+    lower, upper = np.log([parameter.bounds for parameter in declared.values()]).T
+    widths = [parameter.prior_spread if spread is None else spread for parameter in declared.values()]
+    prior = Prior(mean=np.log(values), spread=np.array(widths), lower=lower, upper=upper)
+    return dataclasses.replace(prior, mean=prior.inside(prior.mean))
+
+
+def _matter(problem: Problem, prior: Prior) -> np.ndarray:
+    """Which parameters move any row, at the configured values or a factor away from them."""
+    points = [prior.inside(prior.mean + shift * prior.spread) for shift in _TRIED]
+    return np.max([np.abs(problem.at(point)[1]).max(axis=0) for point in points], axis=0) > NO_EFFECT
+
+
+def fitted_parameters(
+    problem: Problem, prior: Prior, declared: dict[str, Quantity], fit: Fit, covariance: np.ndarray
+) -> list[Parameter]:
+    """The parameters of a problem with their values before and after a fit."""
+    before, after = np.exp(prior.mean).tolist(), np.exp(fit.logs).tolist()
+    spread = np.sqrt(covariance.diagonal()).tolist()
+    return [
+        Parameter(
+            path=path,
+            declared=declared[path],
+            before=before[index],
+            prior_spread=float(prior.spread[index]),
+            after=after[index],
+            spread=spread[index],
+        )
+        for index, path in enumerate(problem.paths)
+    ]

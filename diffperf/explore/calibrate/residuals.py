@@ -1,0 +1,149 @@
+"""Residuals of measured rows, log(predicted / measured), and their exact derivatives by the parameters of a
+calibration.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from diffperf.explore.calibrate.observations import Observation, speed_columns
+from diffperf.explore.measured.platforms import Platforms
+from diffperf.explore.measured.predictions import BLOCK, EVALUATORS, structure_of
+from diffperf.explore.measured.stacking import system_of
+from diffperf.hardware.system import System
+from diffperf.load.calibration import parts, places
+from diffperf.quantity import locate, replace
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where the parameters of a calibration stand in systems: a stack's in training, inference or both.
+
+    - `paths`: the paths of systems that take the value of some parameter.
+    - `parameter`: the index of the parameter, for every path.
+    """
+
+    paths: tuple[str, ...]
+    parameter: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=32)
+def _program(kind: str, where: Places) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    """The compiled function of log(time) of a block of rows, and of its derivatives by the logarithms of
+    parameters.
+    """
+
+    def with_parameters(
+        inputs: Any, logs: Float[Array, " parameters"], applies: Bool[Array, " places"]
+    ) -> Any:
+        """The inputs of a row with the values of parameters in its system, at the places where they apply."""
+
+        def fitted(system: System) -> System:
+            own = jnp.stack([locate(system, path)[0] for path in where.paths])
+            values = jnp.where(applies, jnp.exp(logs)[jnp.asarray(where.parameter)], own)
+            return replace(system, dict(zip(where.paths, values, strict=True)))
+
+        def is_system(node: Any) -> bool:
+            return isinstance(node, System)
+
+        return jax.tree.map(lambda node: fitted(node) if is_system(node) else node, inputs, is_leaf=is_system)
+
+    def log_time(logs, applies, which, sign, inputs):
+        """log(time) of a row, twice: `which` is the index of its measured column, `sign` is −1 for a rate."""
+        outputs = EVALUATORS[kind].estimate(*with_parameters(inputs, logs, applies))
+        value = sign * jnp.log(jnp.stack([outputs[column] for column in speed_columns(kind)])[which])
+        return value, value
+
+    def with_slopes(*arguments):
+        slopes, value = jax.jacfwd(log_time, has_aux=True)(*arguments)
+        return value, slopes
+
+    return jax.jit(jax.vmap(with_slopes, in_axes=(None, 0, 0, 0, 0)))
+
+
+class Problem:
+    """Observations of one system as a function of the logarithms of some of its parameters.
+
+    - `measured`: the logarithms of the measured times, in s.
+    - `kinds`: the kind of table of every observation.
+    """
+
+    def __init__(
+        self,
+        observations: Sequence[Observation],
+        paths: Sequence[str],
+        system: System,
+        platforms: Platforms | None = None,
+    ):
+        self.observations, self.paths, self.system = list(observations), tuple(paths), system
+        self.platforms = platforms or Platforms()
+        self.measured = np.array([row.sign * np.log(row.row[row.column]) for row in self.observations])
+        self.kinds = np.array([observation.kind for observation in self.observations])
+        self._blocks = list(self._stacked())
+        self._last: tuple[bytes, np.ndarray, np.ndarray] | None = None
+
+    def at(
+        self, logs: Float[np.ndarray, " parameters"]
+    ) -> tuple[Float[np.ndarray, " rows"], Float[np.ndarray, "rows parameters"]]:
+        """log(predicted / measured) of every row, and its derivatives by the logarithms of the parameters."""
+        key = logs.tobytes()
+        # The optimizer asks for residuals and derivatives at a point one after the other.
+        if self._last is None or self._last[0] != key:
+            value = np.empty(len(self.observations))
+            slopes = np.empty((len(self.observations), len(self.paths)))
+            for block, program, arguments in self._blocks:
+                computed = jax.device_get(program(jnp.asarray(logs, dtype=float), *arguments))
+                value[block], slopes[block] = (array[: len(block)] for array in computed)
+            self._last = key, value - self.measured, slopes
+        return self._last[1], self._last[2]
+
+    def _stacked(self) -> Iterator[tuple[np.ndarray, Callable, tuple]]:
+        """Blocks of rows that share a program: the rows' positions, the program, and its arguments for
+        them.
+        """
+        systems = [system_of(observation.row, self.platforms) for observation in self.observations]
+        by_program: dict[tuple, list[int]] = {}
+        for index, observation in enumerate(self.observations):
+            structure = structure_of(observation.kind, observation.row, self.platforms)
+            by_program.setdefault((observation.kind, structure), []).append(index)
+        where, applies = self._places(systems)
+        for (kind, _), indices in by_program.items():
+            size = min(BLOCK, len(indices))
+            for start in range(0, len(indices), size):
+                block = indices[start : start + size]
+                filled = block + block[-1:] * (size - len(block))
+                arguments = (applies[filled], *self._arguments(kind, filled))
+                yield np.array(block), _program(kind, where), jax.tree.map(jnp.asarray, arguments)
+
+    def _arguments(self, kind: str, positions: list[int]) -> tuple[np.ndarray, np.ndarray, tuple]:
+        """The index of the measured column, the sign and the estimator's inputs of some rows."""
+        rows, columns = [self.observations[position] for position in positions], speed_columns(kind)
+        which = np.array([columns.index(row.column) for row in rows])
+        sign = np.array([row.sign for row in rows])
+        return which, sign, EVALUATORS[kind].stack([row.row for row in rows], self.platforms)
+
+    def _places(self, systems: Sequence[System]) -> tuple[Places, Bool[np.ndarray, "rows places"]]:
+        """The places of the parameters in the rows' systems, and which of them every row has.
+
+        A value of a stack holds for rows that this stack drove; rows of other software keep their own.
+        """
+        fitted_parts = parts(self.system)
+        distinct = {id(system): system for system in systems}
+        of_system = {
+            key: {
+                (place, index)
+                for index, path in enumerate(self.paths)
+                for place in places(path, fitted_parts, system)
+            }
+            for key, system in distinct.items()
+        }
+        own = {(path, index) for index, path in enumerate(self.paths)}
+        known = sorted(own.union(*of_system.values()))
+        applies = np.array([[place in of_system[id(system)] for place in known] for system in systems])
+        return Places(tuple(path for path, _ in known), tuple(index for _, index in known)), applies

@@ -1,0 +1,118 @@
+"""Statistics of errors: how far predictions are from measurements, and how well running out of memory is
+foretold.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """One row of a table: what was measured and what is predicted, by column, or why the row was skipped.
+
+    - `ran_out`: whether the run ran out of memory; None where the table does not say.
+    - `runs_out`: whether the estimator says that it does; None where the estimator does not say.
+    """
+
+    cells: dict[str, str]
+    measured: dict[str, float] = dataclasses.field(default_factory=dict)
+    predicted: dict[str, float] = dataclasses.field(default_factory=dict)
+    ran_out: bool | None = None
+    runs_out: bool | None = None
+    skipped: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Errors:
+    """Statistics of the relative errors e = predicted / measured − 1 of n rows.
+
+    Mean, median and 90th percentile of |e|, and the mean of e.
+    """
+
+    n: int
+    mean_ape: float
+    median_ape: float
+    p90_ape: float
+    bias: float
+
+    @classmethod
+    def of(cls, predicted: Float[np.ndarray, " rows"], measured: Float[np.ndarray, " rows"]) -> "Errors":
+        errors = predicted / measured - 1
+        size = np.abs(errors)
+        return cls(
+            n=len(errors),
+            mean_ape=float(size.mean()),
+            median_ape=float(np.median(size)),
+            p90_ape=float(np.percentile(size, 90)),
+            bias=float(errors.mean()),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class OutOfMemory:
+    """How well running out of memory is foretold for n rows; a ratio is None where it divides by nothing."""
+
+    n: int
+    accuracy: float
+    precision: float | None
+    recall: float | None
+
+    @classmethod
+    def of(cls, foretold: Bool[np.ndarray, " rows"], happened: Bool[np.ndarray, " rows"]) -> "OutOfMemory":
+        hits = int((foretold & happened).sum())
+        precision, recall = (
+            hits / int(whole.sum()) if whole.any() else None for whole in (foretold, happened)
+        )
+        return cls(len(happened), float((foretold == happened).mean()), precision, recall)
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """The statistics of some rows.
+
+    - `skipped`: how many rows were skipped, by reason.
+    - `metrics`: the errors by column.
+    - `oom`: how well running out of memory is foretold; None where no row ran out of it.
+    """
+
+    rows: int
+    skipped: dict[str, int]
+    metrics: dict[str, Errors]
+    oom: OutOfMemory | None
+
+    @classmethod
+    def of(cls, evaluations: list[Evaluation], columns: Iterable[str]) -> "Summary":
+        """The statistics of some rows, of the errors in some columns."""
+        skipped = collections.Counter(row.skipped for row in evaluations if row.skipped)
+        pairs = {column: points(evaluations, column) for column in columns}
+        metrics = {column: Errors.of(*pair) for column, pair in pairs.items() if pair[0].size}
+        known = [row for row in evaluations if row.ran_out is not None and row.runs_out is not None]
+        foretold = np.array([row.runs_out for row in known], dtype=bool)
+        happened = np.array([row.ran_out for row in known], dtype=bool)
+        oom = OutOfMemory.of(foretold, happened) if happened.any() else None
+        return cls(len(evaluations), dict(skipped.most_common()), metrics, oom)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Nested plain values for JSON."""
+        result = dataclasses.asdict(self)
+        if self.oom is None:
+            del result["oom"]
+        return result
+
+
+def points(
+    evaluations: Iterable[Evaluation], column: str
+) -> tuple[Float[np.ndarray, " rows"], Float[np.ndarray, " rows"]]:
+    """The predicted and the measured values in a column, of the rows that have both."""
+    both = [
+        (row.predicted[column], row.measured[column])
+        for row in evaluations
+        if {column} <= row.predicted.keys() & row.measured
+    ]
+    predicted, measured = np.array(both, dtype=float).reshape(-1, 2).T
+    return predicted, measured
