@@ -1,5 +1,6 @@
 """diffperf plan: the best of all strategies, why the others lose, and the flags that train with it."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -7,6 +8,7 @@ from rich.table import Table
 
 from diffperf import units
 from diffperf.cli.options import (
+    COMMAND_LINE,
     Question,
     describe_strategy,
     describe_system,
@@ -19,11 +21,12 @@ from diffperf.cli.options import (
 from diffperf.cli.terminal import console, progress, write_json
 from diffperf.explore.plan.candidates import FIELDS
 from diffperf.explore.plan.megatron_flags import megatron_flags
-from diffperf.explore.plan.plan import OBJECTIVES, Candidate, Plan, Search, largest_part, smallest_system
-from diffperf.explore.plan.plan import plan as run
+from diffperf.explore.plan.plan import Plan, RankedStrategy, Search, largest_part, smallest_system
+from diffperf.explore.plan.plan import plan as rank_strategies
+from diffperf.explore.plan.reasons import OBJECTIVES
 from diffperf.report.tables import as_dict
 
-# Columns of the table: heading, and the field of the strategy. Those that are the same everywhere and the default are left out.
+# Columns of the table of strategies: the heading of each, and its field of the strategy.
 _COLUMNS = {
     "tp": "tp",
     "pp": "pp",
@@ -37,8 +40,11 @@ _COLUMNS = {
     "recompute": "recompute",
     "ZeRO": "zero",
 }
-_MARGIN = 0.05  # share of the memory that is worth a word where less is left
-_ALWAYS = ("tp", "pp", "dp", "micro_batch", "recompute", "zero")
+# Fields that the table always shows; any other only where some strategy does not have its default.
+_ALWAYS_SHOWN = ("tp", "pp", "dp", "micro_batch", "recompute", "zero")
+
+_NARROW_MARGIN = 0.05  # share of the memory: where less is left, the answer says so
+_ADVISED_MARGIN = 0.1  # share of the memory that the answer then tells how to keep free
 
 
 class DoesNotFit(click.ClickException):
@@ -47,7 +53,8 @@ class DoesNotFit(click.ClickException):
     exit_code = 3
 
 
-def _names(ctx, parameter, value: str) -> tuple[str, ...]:
+def _names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    """The names of a list with commas."""
     return tuple(name.strip() for name in value.split(","))
 
 
@@ -55,10 +62,18 @@ def _names(ctx, parameter, value: str) -> tuple[str, ...]:
 @click.argument("model")
 @click.argument("system")
 @click.option(
-    "--by", default="time", show_default=True, metavar="|".join(OBJECTIVES), help="what to make small"
+    "--by",
+    default="time",
+    show_default=True,
+    metavar="|".join(OBJECTIVES),
+    help="what the best strategy takes the least of",
 )
 @click.option(
-    "--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="strategies to print"
+    "--top",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="how many of the best strategies to print",
 )
 @click.option(
     "--schedules",
@@ -73,94 +88,97 @@ def _names(ctx, parameter, value: str) -> tuple[str, ...]:
 )
 @options(system_options, strategy_options(FIELDS, "searched"), json_option, plot_option)
 def plan(
-    model,
-    system,
-    by,
-    top,
-    schedules,
-    flags,
-    devices,
-    stack,
-    calibration,
-    settings,
-    json_file,
-    plot,
-    **strategy,
-):
-    """Find the best strategy to train MODEL on SYSTEM: all of them, ranked, and why those behind the best lose.
+    model: str,
+    system: str,
+    by: str,
+    top: int,
+    schedules: tuple[str, ...],
+    flags: str | None,
+    devices: str | None,
+    stack: str | None,
+    calibration: str | None,
+    settings: dict[str, str],
+    json_file: str | None,
+    plot: Path | None,
+    **strategy: Any,
+) -> None:
+    """Find the best strategy to train MODEL on SYSTEM: all of them, ranked, and why those behind the best
+    lose.
 
-    Searched are the degrees of parallelism, virtual stages, the micro-batch, recomputation and the ZeRO stage, among what the
-    output says. What is given is kept, and all else is the default of its option. Where no strategy fits memory, the exit code
-    is 3.
+    The search covers the degrees of parallelism, virtual stages, the micro-batch, recomputation and the
+    ZeRO stage, within limits that the output states. An option that is given is kept, and every other field
+    has the default of its option. Where no strategy fits memory, the exit code is 3.
     """
-    question = Question.read(model, system, devices, stack, calibration, settings, strategy)
-    search = Search.of(question.model, question.system, question.table, schedules)
-    with progress(f"comparing {len(search):,} strategies", len(search)) as advance:
-        found = run(search, by, top, progress=advance)
-    terminal = console("-" if flags == "-" else json_file)
-    terminal.print(*describe_search(question, search, found), sep="\n")
-    if not found.best:
-        raise refuse(search, found, json_file)
-
-    terminal.print(
-        "",
-        f"Best by {by}: {describe_strategy(found.best[0].strategy, 'training')}",
-        "",
-        ranked(found),
-        sep="\n",
+    question = Question.read(
+        model=model,
+        system=system,
+        devices=devices,
+        stack=stack,
+        calibration=calibration,
+        settings=settings,
+        strategy=strategy,
     )
-    if len(found.best) > 1:
-        terminal.print("", "Why the others lose", reasons(found), sep="\n")
-    terminal.print(*describe_margin(search, found.best[0]), sep="\n")
-    write_json(plan_json(search, found), json_file)
+    search = Search.of(question.model, question.system, question.table, schedules, COMMAND_LINE)
+    with progress(f"comparing {len(search):,} strategies", len(search)) as advance:
+        ranked = rank_strategies(search, by, top, advance, COMMAND_LINE)
+    terminal = console("-" if flags == "-" else json_file)
+    terminal.print(*describe_search(question, search, ranked), sep="\n")
+    if not ranked.best:
+        raise refuse(search, ranked, json_file)
+
+    best = ranked.best[0]
+    summary = describe_strategy(best.strategy, "training")
+    terminal.print("", f"Best by {by}: {summary}", "", strategy_table(ranked), sep="\n")
+    if len(ranked.best) > 1:
+        terminal.print("", "Why the others lose", reason_table(ranked), sep="\n")
+    terminal.print(*describe_margin(search, best), sep="\n")
+    write_json(plan_json(search, ranked), json_file)
     if flags is not None:
         with click.open_file(flags, "w", encoding="utf-8") as stream:
-            stream.write("\n".join(flag_lines(question, search, found.best[0])) + "\n")
+            stream.write("\n".join(flag_lines(question, search, best)) + "\n")
     if plot:
         from diffperf.report import plots
 
-        title = f"{question.summary('training')}\n{describe_strategy(found.best[0].strategy, 'training')}"
-        plots.save(plots.breakdown(found.best[0].report, title), plot)
+        plots.save(plots.breakdown(best.report, f"{question.summary('training')}\n{summary}"), plot)
 
 
-def describe_search(question: Question, search: Search, found: Plan) -> list[str]:
-    """What was asked, how many strategies there were, and among what."""
-    counts = (
-        f"{found.searched:,} strategies: {found.possible:,} possible, {found.fitting:,} of them fit memory"
-    )
-    lines = [f"[bold]{question.summary('training')}[/bold]", counts]
+def describe_search(question: Question, search: Search, ranked: Plan) -> list[str]:
+    """What was asked, how many strategies there were, and what was searched."""
+    counts = f"{ranked.searched:,} strategies: {ranked.possible:,} possible"
+    lines = [
+        f"[bold]{question.summary('training')}[/bold]",
+        f"{counts}, {ranked.fitting:,} of them fit memory",
+    ]
     if search.searched:
-        lines.append(f"Searched: {'; '.join(search.searched.values())}")
+        lines += ["Searched:", *(f"  {description}" for description in search.searched.values())]
     if "global_batch" not in question.table:
-        lines.append(
-            f"Chosen: global batch {float(search.inputs.strategy.global_batch):g} (one micro-batch per device)"
-        )
+        batch = f"{float(search.inputs.strategy.global_batch):g}"
+        lines.append(f"Chosen: global batch {batch} (one micro-batch per device)")
     return lines
 
 
-def ranked(found: Plan) -> Table:
+def strategy_table(ranked: Plan) -> Table:
     """The best strategies, a row each."""
-    rows = Table(box=None, pad_edge=False)
-    told = [as_dict(candidate.strategy) for candidate in found.best]
-    default = as_dict(type(found.best[0].strategy)())
+    table = Table(box=None, pad_edge=False)
+    strategies = [as_dict(best.strategy) for best in ranked.best]
+    default = as_dict(type(ranked.best[0].strategy)())
     fields = {
         heading: name
         for heading, name in _COLUMNS.items()
-        if name in _ALWAYS or any(strategy[name] != default[name] for strategy in told)
+        if name in _ALWAYS_SHOWN or any(strategy[name] != default[name] for strategy in strategies)
     }
-    shown = ("time", "MFU", "memory", "cost", "energy")
-    for heading in ("", *fields, *shown):
-        rows.add_column(heading, justify="right", style="bold" if heading == found.by else None)
-    for place, (candidate, strategy) in enumerate(zip(found.best, told, strict=True), 1):
-        values = [
-            value if isinstance(value := strategy[name], str) else f"{value:g}" for name in fields.values()
-        ]
-        rows.add_row(str(place), *values, *results(candidate))
-    return rows
+    for heading in ("", *fields, "time", "MFU", "memory", "cost", "energy"):
+        table.add_column(heading, justify="right", style="bold" if heading == ranked.by else None)
+    for place, (best, strategy) in enumerate(zip(ranked.best, strategies, strict=True), 1):
+        values = (strategy[name] for name in fields.values())
+        shown = [value if isinstance(value, str) else f"{value:g}" for value in values]
+        table.add_row(str(place), *shown, *main_outputs(best))
+    return table
 
 
-def results(candidate: Candidate) -> list[str]:
-    report, memory = candidate.report, candidate.report.memory
+def main_outputs(ranked: RankedStrategy) -> list[str]:
+    """Time, utilization, memory, cost and energy of a training step, as texts."""
+    report, memory = ranked.report, ranked.report.memory
     return [
         units.show(report.time, "s"),
         f"{float(report.mfu):.1%}",
@@ -170,82 +188,86 @@ def results(candidate: Candidate) -> list[str]:
     ]
 
 
-def reasons(found: Plan) -> Table:
-    rows = Table(box=None, pad_edge=False, show_header=False)
-    rows.add_column(justify="right")
-    rows.add_column()
-    for place, candidate in enumerate(found.best[1:], 2):
-        rows.add_row(str(place), str(candidate.behind))
-    return rows
+def reason_table(ranked: Plan) -> Table:
+    """Why each of the strategies behind the best one loses, a row each."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(justify="right")
+    table.add_column()
+    for place, strategy in enumerate(ranked.best[1:], 2):
+        table.add_row(str(place), str(strategy.behind))
+    return table
 
 
-def refuse(search: Search, found: Plan, json_file: str | None) -> DoesNotFit:
-    """What is missing, where no strategy fits: memory for what, and the devices that would have it."""
-    memory = found.least.report.memory
+def refuse(search: Search, ranked: Plan, json_file: str | None) -> DoesNotFit:
+    """The error where no strategy fits: what takes the memory, and how many devices would have enough of it.
+
+    The JSON, which has an answer in this case too, is written.
+    """
+    least = ranked.least
+    assert least is not None, "a plan without a best strategy has one that exceeds the memory by the least"
     with progress("looking for a system that fits"):
         smallest = smallest_system(search)
+    if smallest is None:
+        devices, most = None, float(search.inputs.system.network[-1].size)
+        remedy = f"no system of up to {most:,.0f} devices fits either, by doubling"
+    else:
+        larger, better = smallest
+        devices = float(larger.inputs.system.n_devices)
+        remedy = f"the smallest that fits, by doubling, is {describe_system(larger.inputs.system)}"
+        remedy += f" with {describe_strategy(better.best[0].strategy, 'training')}"
+    extra = {"least": strategy_json(least), "smallest_system": devices}
+    write_json(plan_json(search, ranked) | extra, json_file)
+
+    memory = least.report.memory
     part, size = largest_part(memory)
     needs = (
         f"needs {units.show(memory.peak, 'byte')} of the {units.show(memory.capacity, 'byte')} of a device"
     )
-    least = describe_strategy(found.least.strategy, "training")
-    most = float(search.inputs.system.network[-1].size)
-    if smallest is None:
-        remedy = f"no system of up to {most:,.0f} devices fits either, by doubling"
-    else:
-        larger, better = smallest
-        remedy = f"the smallest that fits, by doubling, is {describe_system(larger.inputs.system)}"
-        remedy += f" with {describe_strategy(better.best[0].strategy, 'training')}"
-    devices = None if smallest is None else float(smallest[0].inputs.system.n_devices)
-    write_json(
-        plan_json(search, found) | {"least": candidate_json(found.least), "smallest_system": devices},
-        json_file,
-    )
     return DoesNotFit(
-        f"no strategy fits memory: the least too large ({least}) {needs}, most of it {part} ({units.show(size, 'byte')}); {remedy}"
+        f"no strategy fits memory: the least too large ({describe_strategy(least.strategy, 'training')}) "
+        f"{needs}, most of it {part} ({units.show(size, 'byte')}); {remedy}"
     )
 
 
-def describe_margin(search: Search, best: Candidate) -> list[str]:
-    """A word of caution where the best strategy all but fills the memory, and how to ask for one that does not."""
+def describe_margin(search: Search, best: RankedStrategy) -> list[str]:
+    """A warning where the best strategy all but fills the memory, with the option that keeps more free."""
     memory, reserve = best.report.memory, search.inputs.system.stack.memory_reserve
     spare = float(memory.capacity - memory.peak)
-    if spare > _MARGIN * float(memory.capacity):
+    if spare > _NARROW_MARGIN * float(memory.capacity):
         return []
-    more = units.show(reserve + 0.1 * memory.capacity, "byte", 3)
-    return [
-        "",
-        f"The best leaves {units.show(spare, 'byte', 3)} of memory: for a margin of 10 %, --set memory_reserve='{more}'",
-    ]
+    reserved = units.show(reserve + _ADVISED_MARGIN * memory.capacity, "byte", 3)
+    left = f"The best leaves {units.show(spare, 'byte', 3)} of memory"
+    margin = f"for a margin of {100 * _ADVISED_MARGIN:.0f} %, --set memory_reserve='{reserved}'"
+    return ["", f"{left}: {margin}"]
 
 
-def candidate_json(candidate: Candidate) -> dict[str, Any]:
-    behind = candidate.behind and {
-        "why": str(candidate.behind),
-        "more": candidate.behind.more,
-        "parts": dict(candidate.behind.parts),
-    }
-    return {"strategy": as_dict(candidate.strategy), "report": as_dict(candidate.report), "behind": behind}
+def strategy_json(ranked: RankedStrategy) -> dict[str, Any]:
+    """A strategy for a program, with its report and the reason why it loses."""
+    reason = ranked.behind
+    behind = reason and {"why": str(reason), "more": reason.more, "parts": dict(reason.parts)}
+    return {"strategy": as_dict(ranked.strategy), "report": as_dict(ranked.report), "behind": behind}
 
 
-def plan_json(search: Search, found: Plan) -> dict[str, Any]:
-    counts = {name: getattr(found, name) for name in ("searched", "possible", "fitting")}
+def plan_json(search: Search, ranked: Plan) -> dict[str, Any]:
+    """The answer for a program, in SI units."""
+    counts = {name: getattr(ranked, name) for name in ("searched", "possible", "fitting")}
     return {
-        "by": found.by,
+        "by": ranked.by,
         **counts,
         "among": search.searched,
-        "fits": bool(found.best),
-        "best": [candidate_json(candidate) for candidate in found.best],
+        "fits": bool(ranked.best),
+        "best": [strategy_json(strategy) for strategy in ranked.best],
         "system": as_dict(search.inputs.system),
         "model": as_dict(search.inputs.model),
     }
 
 
-def flag_lines(question: Question, search: Search, best: Candidate) -> list[str]:
-    strategy = best.strategy
+def flag_lines(question: Question, search: Search, best: RankedStrategy) -> list[str]:
+    """The flags of the best strategy, under comments that say what they are for."""
+    step = f"{units.show(best.report.time, 's')} a step, {float(best.report.mfu):.1%} MFU"
     return [
-        f"# {question.summary('training')}: {describe_strategy(strategy, 'training')}",
-        f"# diffperf plan: {units.show(best.report.time, 's')} a step, {float(best.report.mfu):.1%} MFU",
-        "# What a model's file does not say, such as the base of rotary positions, is left to Megatron-LM's defaults.",
-        *megatron_flags(search.inputs.model, strategy),
+        f"# {question.summary('training')}: {describe_strategy(best.strategy, 'training')}",
+        f"# diffperf plan: {step}",
+        "# What a model's file does not say, such as the base of rotary positions, has its default.",
+        *megatron_flags(search.inputs.model, best.strategy),
     ]

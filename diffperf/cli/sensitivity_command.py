@@ -1,5 +1,6 @@
-"""diffperf sensitivity: what an output hangs on."""
+"""diffperf sensitivity: by how much each input moves an output."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -7,6 +8,7 @@ from rich.table import Table
 
 from diffperf import units
 from diffperf.cli.options import (
+    COMMAND_LINE,
     Question,
     describe_strategy,
     json_option,
@@ -19,9 +21,14 @@ from diffperf.cli.options import (
 )
 from diffperf.cli.terminal import console, progress, write_json
 from diffperf.errors import ConfigError, did_you_mean
-from diffperf.explore.plan.candidates import Layout
-from diffperf.explore.sensitivity import GROUPS, sensitivities
+from diffperf.explore.plan.best_layout import Layout
+from diffperf.explore.sensitivity import GROUPS, Sensitivity, sensitivities
+from diffperf.relax import Relaxation
 from diffperf.report.tables import as_dict
+from diffperf.workload.configuration import Configuration
+
+_NO_EFFECT = 1e-6  # elasticities up to this are rounding: the input does not matter
+_BAR = 20  # characters of the longest bar
 
 
 @click.command()
@@ -32,7 +39,7 @@ from diffperf.report.tables import as_dict
     default="time",
     show_default=True,
     metavar="PATH",
-    help="what of the report to explain, such as cost.run",
+    help="the output to explain, by its path in the report, such as cost.run",
 )
 @click.option(
     "--of",
@@ -41,82 +48,89 @@ from diffperf.report.tables import as_dict
     default=("system",),
     show_default=True,
     metavar="system|strategy|model",
-    help="whose inputs (repeatable)",
+    help="group of inputs to vary (repeatable)",
 )
-@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="rows to print")
+@click.option(
+    "--top", type=click.IntRange(min=1), default=20, show_default=True, help="how many of the inputs to print"
+)
 @options(phase_option, system_options, strategy_options(), smooth_option, json_option, plot_option)
 def sensitivity(
-    model,
-    system,
-    output,
-    groups,
-    top,
-    phase,
-    devices,
-    stack,
-    calibration,
-    settings,
-    relax,
-    json_file,
-    plot,
-    **strategy,
-):
-    """Rank the inputs by how much they move an output: the elasticity is the percentage that +1 % of the input adds to it."""
+    model: str,
+    system: str,
+    output: str,
+    groups: tuple[str, ...],
+    top: int,
+    phase: str,
+    devices: str | None,
+    stack: str | None,
+    calibration: str | None,
+    settings: dict[str, str],
+    relax: Relaxation,
+    json_file: str | None,
+    plot: Path | None,
+    **strategy: Any,
+) -> None:
+    """Rank the inputs by how much they move an output: the elasticity is the percentage that +1 % of the
+    input adds to it."""
     for group in groups:
         if group not in GROUPS:
-            raise ConfigError(
-                "command line",
-                "--of",
-                f'"{group}"',
-                "one of " + ", ".join(GROUPS),
-                did_you_mean(group, GROUPS),
-            )
-    question = Question.read(model, system, devices, stack, calibration, settings, strategy)
-    layout = question.layout(phase, relax)
-    with progress("compiling and differentiating"):
-        found = sensitivities(
-            question.model, question.system, layout.strategy, phase, output, relax=relax, groups=groups
-        )
-
-    title = f"What moves {output} of {question.summary(phase)}"
-    moving = [one for one in found if abs(one.elasticity) > 1e-6]
-    console(json_file).print(
-        f"[bold]{title}[/bold]",
-        describe_strategy(layout.strategy, phase),
-        sensitivity_table(moving[:top]),
-        sep="\n",
+            expected, hint = "one of " + ", ".join(GROUPS), did_you_mean(group, GROUPS)
+            raise ConfigError(COMMAND_LINE, "--of", f'"{group}"', expected, hint)
+    question = Question.read(
+        model=model,
+        system=system,
+        devices=devices,
+        stack=stack,
+        calibration=calibration,
+        settings=settings,
+        strategy=strategy,
     )
-    console(json_file).print(f"{len(found) - len(moving)} of {len(found)} inputs do not matter here")
-    if any(one.declared.integer for one in moving[:top]):
-        console(json_file).print(
-            "* whole in reality: the slope between two steps of a staircase, everything else held"
+    layout = question.layout(phase, relax)
+    configuration = Configuration(question.model, question.system, layout.strategy, relax)
+    with progress("compiling and differentiating"):
+        ranked = sensitivities(configuration, phase, output, groups=groups, file=COMMAND_LINE)
+
+    moving = [sensitivity for sensitivity in ranked if abs(sensitivity.elasticity) > _NO_EFFECT]
+    title, terminal = f"What moves {output} of {question.summary(phase)}", console(json_file)
+    summary = describe_strategy(layout.strategy, phase)
+    terminal.print(f"[bold]{title}[/bold]", summary, sensitivity_table(moving[:top]), sep="\n")
+    terminal.print(f"{len(ranked) - len(moving)} of {len(ranked)} inputs do not matter here")
+    if any(sensitivity.declared.integer for sensitivity in moving[:top]):
+        terminal.print(
+            "* whole in reality: the slope between two whole numbers, with all other inputs unchanged"
         )
-    write_json(sensitivity_json(found, layout, phase, output), json_file)
+    write_json(sensitivity_json(ranked, layout, phase, output), json_file)
     if plot:
         from diffperf.report import plots
 
-        plots.save(plots.tornado(found, f"{title}\nchange for +1 % of each input"), plot)
+        plots.save(plots.tornado(ranked, f"{title}\nchange for +1 % of each input"), plot)
 
 
-def sensitivity_table(found) -> Table:
-    rows = Table(box=None, pad_edge=False)
-    for name, justify in (("input", "left"), ("value", "right"), ("elasticity", "right"), ("", "left")):
-        rows.add_column(name, justify=justify)
-    largest = max((abs(one.elasticity) for one in found), default=1.0)
-    for one in found:
-        bar = ("+" if one.elasticity > 0 else "−") * max(1, round(20 * abs(one.elasticity) / largest))
-        rows.add_row(
-            one.path + " *" * one.declared.integer,
-            units.show(one.value, one.declared.unit),
-            f"{one.elasticity:+.4f}",
-            bar,
-        )
-    return rows
+def sensitivity_table(ranked: list[Sensitivity]) -> Table:
+    """The inputs that matter most, a row each; a star marks those that are whole numbers."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("input")
+    table.add_column("value", justify="right")
+    table.add_column("elasticity", justify="right")
+    table.add_column("")  # a bar
+    largest = max((abs(sensitivity.elasticity) for sensitivity in ranked), default=1.0)
+    for sensitivity in ranked:
+        declared, elasticity = sensitivity.declared, sensitivity.elasticity
+        bar = ("+" if elasticity > 0 else "−") * max(1, round(_BAR * abs(elasticity) / largest))
+        path = sensitivity.path + " *" * declared.integer
+        table.add_row(path, units.show(sensitivity.value, declared.unit), f"{elasticity:+.4f}", bar)
+    return table
 
 
-def sensitivity_json(found, layout: Layout, phase: str, output: str) -> dict[str, Any]:
+def sensitivity_json(ranked: list[Sensitivity], layout: Layout, phase: str, output: str) -> dict[str, Any]:
+    """The answer for a program, in internal units."""
     rows = [
-        {"path": one.path, "value": one.value, "unit": one.declared.unit, "elasticity": one.elasticity}
-        for one in found
+        {
+            "path": sensitivity.path,
+            "value": sensitivity.value,
+            "unit": sensitivity.declared.unit,
+            "elasticity": sensitivity.elasticity,
+        }
+        for sensitivity in ranked
     ]
     return {"phase": phase, "output": output, "strategy": as_dict(layout.strategy), "elasticities": rows}

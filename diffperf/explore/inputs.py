@@ -8,7 +8,7 @@ import jax
 
 from diffperf.errors import ConfigError
 from diffperf.estimate.phases import PHASES, estimate
-from diffperf.quantity import Quantity, walk
+from diffperf.quantity import Quantity, locate, walk
 from diffperf.report.tables import outputs
 from diffperf.workload.configuration import Configuration
 
@@ -40,7 +40,9 @@ def full_path(inputs: eqx.Module, path: str, file: str = "command line", key: st
     key = path if key is None else key
     if path.split(".")[0] in ("model", "system", "strategy"):
         return path
-    matches = [known for known, _, _ in walk(inputs.system, "system.") if known.endswith("." + path)]
+    matches = [
+        known for known, _, _ in walk(locate(inputs, "system")[0], "system.") if known.endswith("." + path)
+    ]
     if len(matches) == 1:
         return matches[0]
     if matches:

@@ -1,32 +1,33 @@
-"""What an output hangs on: exact elasticities of an estimate with respect to every input, ranked."""
+"""Sensitivities: exact elasticities of an output of an estimate with respect to every input, ranked."""
 
 import dataclasses
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from diffperf.errors import ConfigError, did_you_mean
+from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
 from diffperf.estimate.phases import estimate
 from diffperf.explore.inputs import report_outputs
-from diffperf.hardware.system import System
 from diffperf.quantity import Quantity, numeric
-from diffperf.relax import Exact, Relaxation
+from diffperf.relax import Relaxation
 from diffperf.report.tables import outputs
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.model import Model
-from diffperf.workload.strategy import Strategy
 
-GROUPS = ("system", "strategy", "model")
+GROUPS = ("system", "strategy", "model")  # of inputs: the parts of a configuration that hold numbers
 
 
 @dataclasses.dataclass(frozen=True)
 class Sensitivity:
-    """How one input moves the output.
+    """How one input moves an output.
 
-    - `path`, `declared`, `value`: the input; the value in its declared unit.
-    - `elasticity`: d log(output) / d log(input): +1 % of the input changes the output by this many percent.
+    - `path`, `declared`, `value`: the input, and its value in internal units.
+    - `elasticity`: d log(output) / d log(input): 1 % more of the input changes the output by this many per
+      cent.
     """
 
     path: str
@@ -35,56 +36,59 @@ class Sensitivity:
     elasticity: float
 
 
-@partial(jax.jit, static_argnames=("phase", "output"))
-def _elasticities(varied: dict[str, Any], fixed: dict[str, Any], phase: str, output: str, relax: Relaxation):
-    """The output, and in the shape of `varied` its derivative by the relative growth of each leaf (scale-free)."""
-
-    def grown(growth):
-        scaled = jax.tree.map(lambda leaf, relative: leaf * (1 + relative), varied, growth)
-        return outputs(estimate(Configuration(**scaled, **fixed, relax=relax), phase))[output][1]
-
-    return jax.value_and_grad(grown)(jax.tree.map(jnp.zeros_like, varied))
-
-
 def sensitivities(
-    model: Model,
-    system: System,
-    strategy: Strategy,
+    configuration: Configuration,
     phase: str = "training",
     output: str = "time",
     *,
-    relax: Relaxation | None = None,
-    groups: tuple[str, ...] = ("system",),
+    groups: Collection[str] = ("system",),
+    file: str = ARGUMENTS,
 ) -> list[Sensitivity]:
-    """Elasticities of an output (a path into the report) for every number of the groups, the largest first.
+    """Elasticities of an output with respect to every number of some groups of inputs, the largest first.
 
-    `groups` are of "system" (hardware and prices), "strategy" and "model". Exact by default; `relax=Smooth(sharpness)` spreads
-    what sits at a kink, such as two terms of a roofline that are equally slow, over both sides.
+    **Arguments:**
 
-    **Raises:** `ConfigError` for an output the phase does not report, or one that is zero.
+    - `configuration`: the point at which to differentiate. With an exact relaxation the derivative at a
+      kink, such as two terms of a roofline that are equally slow, is that of one side; `Smooth(sharpness)`
+      shares it out over both.
+    - `phase`, `output`: the phase, and the path of the output in its report.
+    - `groups`: some of "system" (hardware and prices), "strategy" and "model".
+
+    **Raises:** `ConfigError` that names `file` for an output that the phase does not report, or that is zero.
     """
-    relax = Exact() if relax is None else relax
-    inputs = Configuration(model, system, strategy, relax)
-    known = report_outputs(inputs, phase)
+    known = report_outputs(configuration, phase)
     if output not in known:
         raise ConfigError(
-            "command line",
-            "output",
-            f'"{output}"',
-            f"an output of {phase}",
-            did_you_mean(output, list(known)),
+            file, "output", f'"{output}"', f"an output of {phase}", did_you_mean(output, list(known))
         )
-    parts = {group: getattr(inputs, group) for group in GROUPS}
+    parts: dict[str, eqx.Module] = {group: getattr(configuration, group) for group in GROUPS}
     varied = {group: part for group, part in parts.items() if group in groups}
     fixed = {group: part for group, part in parts.items() if group not in groups}
-    at, slopes = jax.device_get(_elasticities(varied, fixed, phase, output, relax))
-    if at == 0:
+    value, slopes = jax.device_get(_elasticities(varied, fixed, phase, output, configuration.relax))
+    if value == 0:
         raise ConfigError(
-            "command line", "output", f"{output} = 0", "an output that is not zero", "ask for another one"
+            file, "output", f"{output} = 0", "an output that is not zero", "ask for another output"
         )
-    found = [
-        Sensitivity(f"{group}.{path}", declared, float(value), float(numeric(slopes[group])[path][1] / at))
-        for group, part in varied.items()
-        for path, (declared, value) in numeric(part).items()
-    ]
-    return sorted(found, key=lambda one: -abs(one.elasticity))
+    results = []
+    for group, part in varied.items():
+        slope_at = numeric(slopes[group])
+        for path, (declared, number) in numeric(part).items():
+            elasticity = float(slope_at[path][1] / value)
+            results.append(Sensitivity(f"{group}.{path}", declared, float(number), elasticity))
+    return sorted(results, key=lambda sensitivity: -abs(sensitivity.elasticity))
+
+
+@partial(jax.jit, static_argnames=("phase", "output"))
+def _elasticities(
+    varied: dict[str, Any], fixed: dict[str, Any], phase: str, output: str, relax: Relaxation
+) -> tuple[Float[Array, ""], dict[str, Any]]:
+    """The output, and in the shape of `varied` its derivative by the relative growth of each leaf.
+
+    A relative growth has no unit, so that inputs of very different magnitude keep their precision in float32.
+    """
+
+    def output_grown(growth: dict[str, Any]) -> Float[Array, ""]:
+        scaled = jax.tree.map(lambda leaf, relative: leaf * (1 + relative), varied, growth)
+        return outputs(estimate(Configuration(**scaled, **fixed, relax=relax), phase))[output][1]
+
+    return jax.value_and_grad(output_grown)(jax.tree.map(jnp.zeros_like, varied))

@@ -23,60 +23,62 @@ def central(inputs: Configuration, phase: str, output: str, path: str, step: flo
     ("phase", "output"), [("training", "time"), ("training", "cost.run"), ("generate", "energy.total")]
 )
 def test_elasticities_equal_central_differences(gpt, system, strategy, phase, output):
-    found = sensitivities(gpt, system, strategy, phase, output)
-    inputs = Configuration(gpt, system, strategy)
-    # Whole numbers sit on staircases and at kinks (a group that just fills a domain), where differences see the next step.
-    moving = [one for one in found if abs(one.elasticity) > 1e-4 and not one.declared.integer][::4]
+    configuration = Configuration(gpt, system, strategy)
+    ranked = sensitivities(configuration, phase, output)
+    # Whole numbers sit on staircases and at kinks (a group that just fills a domain), where differences see
+    # the next step.
+    moving = [input for input in ranked if abs(input.elasticity) > 1e-4 and not input.declared.integer][::4]
     assert len(moving) >= 4
-    for one in moving:
-        assert one.elasticity == pytest.approx(
-            central(inputs, phase, output, one.path), rel=1e-5, abs=1e-9
-        ), one.path
+    for input in moving:
+        expected = central(configuration, phase, output, input.path)
+        assert input.elasticity == pytest.approx(expected, rel=1e-5, abs=1e-9), input.path
 
 
 def test_smooth_elasticities_equal_central_differences(gpt, system, strategy):
-    relax = dp.Smooth(20.0)
+    configuration = Configuration(gpt, system, strategy, dp.Smooth(20.0))
     # The degrees sit where staircases turn: a step much smaller than a tread's rounding.
-    found = sensitivities(gpt, system, strategy, "training", "time", relax=relax, groups=("strategy",))
-    by_path = {one.path: one.elasticity for one in found}
+    ranked = sensitivities(configuration, groups=("strategy",))
+    by_path = {input.path: input.elasticity for input in ranked}
     for path in ("strategy.tp", "strategy.sequence_length"):
-        expected = central(Configuration(gpt, system, strategy, relax), "training", "time", path, step=1e-9)
+        expected = central(configuration, "training", "time", path, step=1e-9)
         assert by_path[path] == pytest.approx(expected, rel=1e-5)
 
 
 def test_ranked_and_complete(gpt, system, strategy):
-    found = sensitivities(gpt, system, strategy, groups=("system", "model"))
-    sizes = [abs(one.elasticity) for one in found]
+    ranked = sensitivities(Configuration(gpt, system, strategy), groups=("system", "model"))
+    sizes = [abs(input.elasticity) for input in ranked]
     assert sizes == sorted(sizes, reverse=True)
     assert np.isfinite(sizes).all()
     expected = {
         f"{group}.{path}" for group, part in (("system", system), ("model", gpt)) for path in numeric(part)
     }
-    assert {one.path for one in found} == expected
-    bandwidth = next(one for one in found if one.path == "system.accelerator.memory.hbm.bandwidth")
+    assert {input.path for input in ranked} == expected
+    bandwidth = next(input for input in ranked if input.path == "system.accelerator.memory.hbm.bandwidth")
     assert bandwidth.value == float(system.accelerator.device_memory.bandwidth)
     assert bandwidth.declared.unit == "byte/s"
 
 
 def test_cost_is_proportional_to_what_is_bought(gpt, system, strategy):
-    found = {one.path: one.elasticity for one in sensitivities(gpt, system, strategy, output="cost.capital")}
-    assert found["system.n_devices"] == pytest.approx(1, rel=1e-12)
+    ranked = sensitivities(Configuration(gpt, system, strategy), output="cost.capital")
+    elasticities = {input.path: input.elasticity for input in ranked}
+    assert elasticities["system.n_devices"] == pytest.approx(1, rel=1e-12)
     prices = ["prices.accelerator_markup", "prices.host", "network.nvlink.price", "network.infiniband.price"]
-    assert sum(found[f"system.{path}"] for path in prices) == pytest.approx(1, rel=1e-12)
+    assert sum(elasticities[f"system.{path}"] for path in prices) == pytest.approx(1, rel=1e-12)
 
 
 def test_a_changed_number_does_not_compile_again(gpt, system, strategy):
     from diffperf.explore.sensitivity import _elasticities
 
-    sensitivities(gpt, system, strategy)
+    sensitivities(Configuration(gpt, system, strategy))
     before = _elasticities._cache_size()
     faster = dp.override(system, {"accelerator.memory.hbm.bandwidth": "4 TB/s"})
-    sensitivities(gpt, faster, replace(strategy, {"recompute": np.array([0.0, 0.0, 1.0])}))
+    sensitivities(Configuration(gpt, faster, replace(strategy, {"recompute": np.array([0.0, 0.0, 1.0])})))
     assert _elasticities._cache_size() == before
 
 
-def test_unknown_and_zero_outputs_are_told(gpt, system, strategy):
+def test_unknown_and_zero_outputs_are_refused(gpt, system, strategy):
+    configuration = Configuration(gpt, system, strategy)
     with pytest.raises(dp.ConfigError, match='did you mean "time"'):
-        sensitivities(gpt, system, strategy, output="tme")
+        sensitivities(configuration, output="tme")
     with pytest.raises(dp.ConfigError, match="not zero"):
-        sensitivities(gpt, system, strategy, output="memory.kv_cache")
+        sensitivities(configuration, output="memory.kv_cache")

@@ -1,19 +1,20 @@
 """A strategy as the command line of Megatron-LM's `pretrain_gpt.py`.
 
-Names, and what excludes what, are those of megatron/training/arguments.py and megatron/core/transformer/transformer_config.py of
-NVIDIA/Megatron-LM at commit 000c4ac2 (2025). What it has no flag for is told in comments.
+The names of flags, and which flags exclude each other, are those of megatron/training/arguments.py and
+megatron/core/transformer/transformer_config.py of NVIDIA/Megatron-LM at commit 000c4ac2 (2025). What has no
+flag there becomes a comment, a line that begins with #.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from diffperf.quantity import Choice, walk
+from diffperf.quantity import Choice, Scalar, Weights, walk
 from diffperf.report.tables import show
 from diffperf.workload.model import NO_WINDOW, Layers, Model
 from diffperf.workload.strategy import Strategy
 
-# Formats of matrix operands.
+# The flags of each format of matrix operands.
 _PRECISION = {
     "fp32": [],
     "bf16": ["--bf16"],
@@ -22,13 +23,14 @@ _PRECISION = {
     "mxfp8": ["--bf16", "--fp8-format e4m3", "--fp8-recipe mxfp8"],
     "nvfp4": ["--bf16", "--fp4-format e2m1"],
 }
+# Values of --data-parallel-sharding-strategy, by ZeRO stage.
 _SHARDING = {"2": "optim_grads", "3": "optim_grads_params"}
-# Fields of a strategy without a flag: worth a comment where they are not the default.
-_UNTOLD = ("activation_precision", "optimizer_bytes", "balanced_head")
+# Fields of a strategy without a flag: a comment names them where they do not have their default.
+_WITHOUT_FLAG = ("activation_precision", "optimizer_bytes", "balanced_head")
 
 
 def megatron_flags(model: Model, strategy: Strategy) -> list[str]:
-    """The flags, one a line with its value, and comments (lines that begin with #) for what has none."""
+    """The flags of a model and a strategy, one a line with its value, and comments for what has no flag."""
     chosen = {
         path: show(value, declared)
         for path, declared, value in walk(strategy)
@@ -36,97 +38,109 @@ def megatron_flags(model: Model, strategy: Strategy) -> list[str]:
     }
     sections = (_parallelism, _sharding, _overlap, _batch, _recomputation, _numerics)
     lines = [line for section in sections for line in section(model, strategy, chosen)]
-    return [*lines, *_architecture(model), *_experts(model, strategy, chosen), *_untold(strategy)]
+    return [
+        *lines,
+        *_architecture(model),
+        *_experts(model, strategy, chosen),
+        *_fields_without_flag(strategy),
+    ]
 
 
-def _n(x) -> int:
-    return round(float(x))
+def _whole(number: Scalar | float) -> int:
+    """A number of a strategy or a model as flags take it."""
+    return round(float(number))
 
 
-def _parallelism(model: Model, s: Strategy, chosen: dict[str, str]) -> Iterator[str]:
-    if s.tp * s.cp > 1 and chosen["zero"] not in _SHARDING:
-        yield "# before Blackwell, Megatron-LM wants the environment variable CUDA_DEVICE_MAX_CONNECTIONS to be 1"
-    yield f"--tensor-model-parallel-size {_n(s.tp)}"
-    if chosen["sequence_parallel"] == "on" and s.tp > 1:
+def _parallelism(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterator[str]:
+    """The degrees of parallelism, the split of layers into stages, and the order of the groups."""
+    if strategy.tp * strategy.cp > 1 and chosen["zero"] not in _SHARDING:
+        yield "# before Blackwell, Megatron-LM needs the environment variable CUDA_DEVICE_MAX_CONNECTIONS=1"
+    yield f"--tensor-model-parallel-size {_whole(strategy.tp)}"
+    if chosen["sequence_parallel"] == "on" and strategy.tp > 1:
         yield "--sequence-parallel"
-    yield f"--pipeline-model-parallel-size {_n(s.pp)}"
-    yield from _stages(model, s)
-    if s.pp > 1 and chosen["schedule"] != "1f1b":
+    yield f"--pipeline-model-parallel-size {_whole(strategy.pp)}"
+    yield from _stages(model, strategy)
+    if strategy.pp > 1 and chosen["schedule"] != "1f1b":
         yield f"# Megatron-LM has no {chosen['schedule']} schedule: it runs 1f1b"
-    yield f"--context-parallel-size {_n(s.cp)}"
-    if s.cp > 1:
+    yield f"--context-parallel-size {_whole(strategy.cp)}"
+    if strategy.cp > 1:
         yield f"--cp-comm-type {'p2p' if chosen['context_parallel'] == 'ring' else 'a2a'}"
     if chosen["order"] == "tp-cp-pp-dp":
         yield "--use-tp-pp-dp-mapping"
     elif chosen["order"] != "tp-cp-dp-pp":
         yield f"# Megatron-LM cannot place groups as {chosen['order']}: it places them as tp-cp-dp-pp"
-    if any(_n(layers.kv_heads) % _n(s.tp) and layers.latent is None for layers in model.layers):
-        yield "# Megatron-LM wants --num-query-groups to be a multiple of the tensor-parallel size (transformer_config.py)"
+    shared = [_whole(layers.kv_heads) for layers in model.layers if layers.latent is None]
+    if any(kv_heads % _whole(strategy.tp) for kv_heads in shared):
+        yield "# Megatron-LM needs --num-query-groups to be a multiple of --tensor-model-parallel-size"
 
 
-def _stages(model: Model, s: Strategy) -> Iterator[str]:
-    """How layers are dealt to stages: evenly, or by a layout that says so."""
-    layers, chunks = _n(model.depth), _n(s.pp) * _n(s.virtual_stages)
+def _stages(model: Model, strategy: Strategy) -> Iterator[str]:
+    """How layers are split into pipeline stages: evenly, or by a layout that lists the layers of each."""
+    layers, chunks = _whole(model.depth), _whole(strategy.pp) * _whole(strategy.virtual_stages)
     if layers % chunks == 0:
-        if chunks > s.pp:
+        if chunks > strategy.pp:
             yield f"--num-layers-per-virtual-pipeline-stage {layers // chunks}"
         return
-    each, more = divmod(
-        layers, chunks
-    )  # the first chunks hold a layer more: the last has the vocabulary projection
-    parts = ["t" * (each + (index < more)) for index in range(chunks)]
-    ahead = "m" * _n(model.mtp_layers)
-    yield f'--pipeline-model-parallel-layout "E{"|".join(parts)}{ahead}L"'
+    # The first chunks have one layer more than the others, as the last chunk has the vocabulary projection.
+    each, longer = divmod(layers, chunks)
+    parts = ["t" * (each + (index < longer)) for index in range(chunks)]
+    multi_token = "m" * _whole(model.mtp_layers)
+    yield f'--pipeline-model-parallel-layout "E{"|".join(parts)}{multi_token}L"'
 
 
-def _sharding(model: Model, s: Strategy, chosen: dict[str, str]) -> Iterator[str]:
-    stage, shared = chosen["zero"], 0 < s.zero_ranks < s.replicas
+def _sharding(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterator[str]:
+    """The sharding of weights, gradients and optimizer state over data-parallel ranks, and offloading."""
+    stage, shared = chosen["zero"], 0 < strategy.zero_ranks < strategy.replicas
     if stage in _SHARDING:
-        yield "# Megatron-LM's FSDP wants the environment variable CUDA_DEVICE_MAX_CONNECTIONS not to be 1"
+        yield "# Megatron-LM's FSDP needs the environment variable CUDA_DEVICE_MAX_CONNECTIONS not to be 1"
         yield "--use-megatron-fsdp"
         yield f"--data-parallel-sharding-strategy {_SHARDING[stage]}"
         yield "--ckpt-format fsdp_dtensor"
     if stage != "0":
         yield "--use-distributed-optimizer"
         if shared:
-            yield f"--num-distributed-optimizer-instances {_n(s.replicas / s.zero_ranks)}"
-    if s.offload_optimizer > 0:
+            yield f"--num-distributed-optimizer-instances {_whole(strategy.replicas / strategy.zero_ranks)}"
+    if strategy.offload_optimizer > 0:
         yield "--optimizer-cpu-offload"
-        yield f"--optimizer-offload-fraction {float(s.offload_optimizer):g}"
+        yield f"--optimizer-offload-fraction {float(strategy.offload_optimizer):g}"
         yield "--use-precision-aware-optimizer"
-    if s.offload_activations > 0:
-        if s.pp > 1:
+    if strategy.offload_activations > 0:
+        if strategy.pp > 1:
             yield "# Megatron-LM does not offload activations in a pipeline (--cpu-offloading-num-layers)"
         else:
-            yield f"--cpu-offloading-num-layers {_n(s.offload_activations * model.depth)}"
+            yield f"--cpu-offloading-num-layers {_whole(strategy.offload_activations * model.depth)}"
 
 
-def _overlap(model: Model, s: Strategy, chosen: dict[str, str]) -> Iterator[str]:
-    gradients = chosen["overlap_gradients"] == "on" and s.replicas > 1
+def _overlap(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterator[str]:
+    """Which communication runs under computation."""
+    gradients = chosen["overlap_gradients"] == "on" and strategy.replicas > 1
     if gradients:
         yield "--overlap-grad-reduce"
     if gradients and chosen["overlap_weights"] == "on" and chosen["zero"] != "0":
         yield "--overlap-param-gather"
-    if chosen["overlap_tensor"] == "on" and chosen["sequence_parallel"] == "on" and s.tp > 1:
+    if chosen["overlap_tensor"] == "on" and chosen["sequence_parallel"] == "on" and strategy.tp > 1:
         yield "--tp-comm-overlap"
-    if chosen["overlap_experts"] == "on" and s.ep > 1:
+    if chosen["overlap_experts"] == "on" and strategy.ep > 1:
         yield "--overlap-moe-expert-parallel-comm"
-    if chosen["overlap_transfers"] == "on" and s.pp > 1 and s.virtual_stages <= 1:
+    if chosen["overlap_transfers"] == "on" and strategy.pp > 1 and strategy.virtual_stages <= 1:
         yield "# Megatron-LM overlaps transfers between stages only where they are virtual"
 
 
-def _batch(model: Model, s: Strategy, chosen: dict[str, str]) -> Iterator[str]:
-    yield f"--micro-batch-size {_n(s.micro_batch)}"
-    yield f"--global-batch-size {_n(s.global_batch)}"
-    yield f"--seq-length {_n(s.sequence_length)}"
-    yield f"--max-position-embeddings {max(_n(s.sequence_length), _n(model.learned_positions))}"
+def _batch(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterator[str]:
+    """Batch sizes and the sequence length."""
+    yield f"--micro-batch-size {_whole(strategy.micro_batch)}"
+    yield f"--global-batch-size {_whole(strategy.global_batch)}"
+    yield f"--seq-length {_whole(strategy.sequence_length)}"
+    positions = max(_whole(strategy.sequence_length), _whole(model.learned_positions))
+    yield f"--max-position-embeddings {positions}"
 
 
-def _recomputation(model: Model, s: Strategy, chosen: dict[str, str]) -> Iterator[str]:
-    share = float(s.recompute_share)
+def _recomputation(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterator[str]:
+    """Which activations the backward pass computes again."""
+    share = float(strategy.recompute_share)
     if chosen["recompute"] == "full":
         yield "--recompute-granularity full"
-        layers = float(model.depth) / (_n(s.pp) * _n(s.virtual_stages))
+        layers = float(model.depth) / (_whole(strategy.pp) * _whole(strategy.virtual_stages))
         yield "--recompute-method uniform" if share == 1 else "--recompute-method block"
         yield f"--recompute-num-layers {1 if share == 1 else round(share * layers)}"
     elif chosen["recompute"] == "selective":
@@ -135,7 +149,8 @@ def _recomputation(model: Model, s: Strategy, chosen: dict[str, str]) -> Iterato
             yield "# Megatron-LM recomputes attention of all layers or none"
 
 
-def _numerics(model: Model, s: Strategy, chosen: dict[str, str]) -> Iterator[str]:
+def _numerics(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterator[str]:
+    """Formats of operands, weights and gradients, and the attention kernel."""
     precision = chosen["precision"]
     yield from _PRECISION.get(precision, [f"# Megatron-LM does not train in {precision}"])
     if chosen["gradient_precision"] == "fp32" and precision != "fp32":
@@ -151,15 +166,16 @@ def _numerics(model: Model, s: Strategy, chosen: dict[str, str]) -> Iterator[str
 
 
 def _architecture(model: Model) -> Iterator[str]:
+    """The layers of the model."""
     first = model.layers[0]
     dense = next((layers for layers in model.layers if layers.mixture is None), first)
-    yield f"--num-layers {_n(model.depth)}"
-    yield f"--hidden-size {_n(model.hidden)}"
-    yield f"--ffn-hidden-size {_n(dense.ffn)}"
-    yield f"--num-attention-heads {_n(first.heads)}"
+    yield f"--num-layers {_whole(model.depth)}"
+    yield f"--hidden-size {_whole(model.hidden)}"
+    yield f"--ffn-hidden-size {_whole(dense.ffn)}"
+    yield f"--num-attention-heads {_whole(first.heads)}"
     yield from _attention(model, first)
     yield f"--position-embedding-type {'learned_absolute' if model.learned_positions > 0 else 'rope'}"
-    yield f"--vocab-size {_n(model.vocabulary)}"
+    yield f"--vocab-size {_whole(model.vocabulary)}"
     if _off(model.tied_embeddings):
         yield "--untie-embeddings-and-output-weights"
     if not _off(first.gated):
@@ -175,64 +191,67 @@ def _architecture(model: Model) -> Iterator[str]:
     if not _off(first.parallel):
         yield "# Megatron-LM has attention before the MLP, not beside it"
     if model.mtp_layers > 0:
-        yield f"--mtp-num-layers {_n(model.mtp_layers)}"
+        yield f"--mtp-num-layers {_whole(model.mtp_layers)}"
 
 
-def _off(switch) -> bool:
-    return float(switch[1]) == 0
+def _off(switch: Weights) -> bool:
+    """Whether a switch is off."""
+    return float(switch.on) == 0
 
 
 def _attention(model: Model, layers: Layers) -> Iterator[str]:
+    """The attention of the first kind of layers: its heads, latent vectors and windows."""
     if (latent := layers.latent) is not None:
         yield "--multi-latent-attention"
         if latent.query_rank > 0:
-            yield f"--q-lora-rank {_n(latent.query_rank)}"
-        yield f"--kv-lora-rank {_n(latent.kv_rank)}"
-        yield f"--qk-head-dim {_n(layers.head_dim - latent.rotary_dim)}"
-        yield f"--qk-pos-emb-head-dim {_n(latent.rotary_dim)}"
-        yield f"--v-head-dim {_n(latent.value_dim)}"
+            yield f"--q-lora-rank {_whole(latent.query_rank)}"
+        yield f"--kv-lora-rank {_whole(latent.kv_rank)}"
+        yield f"--qk-head-dim {_whole(layers.head_dim - latent.rotary_dim)}"
+        yield f"--qk-pos-emb-head-dim {_whole(latent.rotary_dim)}"
+        yield f"--v-head-dim {_whole(latent.value_dim)}"
     else:
-        if _n(layers.heads * layers.head_dim) != _n(model.hidden):
-            yield f"--kv-channels {_n(layers.head_dim)}"
+        if _whole(layers.heads * layers.head_dim) != _whole(model.hidden):
+            yield f"--kv-channels {_whole(layers.head_dim)}"
         if layers.kv_heads < layers.heads:
             yield "--group-query-attention"
-            yield f"--num-query-groups {_n(layers.kv_heads)}"
-    windows = sorted({_n(kind.window) for kind in model.layers})
+            yield f"--num-query-groups {_whole(layers.kv_heads)}"
+    windows = sorted({_whole(kind.window) for kind in model.layers})
     if windows[0] < NO_WINDOW:
         yield f"--window-size {windows[0] - 1},0"  # a token's own position is not counted
         if len(windows) > 1:
             yield "# some layers see more than the window: name them with --window-attn-skip-freq"
 
 
-def _experts(model: Model, s: Strategy, chosen: dict[str, str]) -> Iterator[str]:
-    kinds = [layers for layers in model.layers if layers.mixture is not None]
+def _experts(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterator[str]:
+    """The experts of a mixture and how they are laid out; nothing for a dense model."""
+    kinds = [(layers, layers.mixture) for layers in model.layers if layers.mixture is not None]
     if not kinds:
         return
-    layers, mixture = kinds[0], kinds[0].mixture
-    yield f"--num-experts {_n(mixture.experts)}"
-    yield f"--moe-router-topk {_n(mixture.experts_per_token)}"
-    yield f"--moe-ffn-hidden-size {_n(layers.ffn)}"
+    layers, mixture = kinds[0]
+    yield f"--num-experts {_whole(mixture.experts)}"
+    yield f"--moe-router-topk {_whole(mixture.experts_per_token)}"
+    yield f"--moe-ffn-hidden-size {_whole(layers.ffn)}"
     if mixture.shared_ffn > 0:
-        yield f"--moe-shared-expert-intermediate-size {_n(mixture.shared_ffn)}"
+        yield f"--moe-shared-expert-intermediate-size {_whole(mixture.shared_ffn)}"
     if len(kinds) < len(model.layers):
-        pattern = "+".join(f"[{int(kind.mixture is not None)}]*{_n(kind.count)}" for kind in model.layers)
+        pattern = "+".join(f"[{int(kind.mixture is not None)}]*{_whole(kind.count)}" for kind in model.layers)
         yield f'--moe-layer-freq "({pattern})"'
-        yield "# the layers' order is that in which the model lists its kinds: change --moe-layer-freq where they alternate"
-    yield f"--expert-model-parallel-size {_n(s.ep)}"
-    yield f"--expert-tensor-parallel-size {_n(s.experts_tp)}"
+        yield "# --moe-layer-freq has the kinds of layers in the model's order: change it if they alternate"
+    yield f"--expert-model-parallel-size {_whole(strategy.ep)}"
+    yield f"--expert-tensor-parallel-size {_whole(strategy.experts_tp)}"
     yield "--moe-token-dispatcher-type alltoall"
     if "--bf16" in _PRECISION.get(chosen["precision"], []):
         yield "--moe-grouped-gemm"
-    elif s.ep > 1 and chosen["precision"] == "fp16":
+    elif strategy.ep > 1 and chosen["precision"] == "fp16":
         yield "# Megatron-LM has no expert parallelism in fp16"
-    if s.capacity_factor > 0:
-        yield f"--moe-expert-capacity-factor {float(s.capacity_factor):g}"
+    if strategy.capacity_factor > 0:
+        yield f"--moe-expert-capacity-factor {float(strategy.capacity_factor):g}"
         yield "--moe-pad-expert-input-to-capacity"
 
 
-def _untold(strategy: Strategy) -> Iterator[str]:
-    """Comments for what is not the default, and has no flag."""
+def _fields_without_flag(strategy: Strategy) -> Iterator[str]:
+    """Comments for the fields that do not have their default, and have no flag."""
     default = {path: np.asarray(value) for path, _, value in walk(Strategy())}
     for path, declared, value in walk(strategy):
-        if path in _UNTOLD and not np.array_equal(np.asarray(value), default[path]):
+        if path in _WITHOUT_FLAG and not np.array_equal(np.asarray(value), default[path]):
             yield f"# Megatron-LM has no flag for {path} {show(value, declared)}: {declared.doc}"

@@ -1,82 +1,61 @@
+"""Which strategies are compared."""
+
 import numpy as np
-import pytest
 
 import diffperf as dp
-from diffperf.explore.plan.candidates import best_layout
+from diffperf.explore.plan.candidates import Candidates
+from diffperf.explore.plan.plan import Search
+from diffperf.quantity import locate
+from diffperf.workload.strategy import Strategy
 
 
-def degrees(layout):
-    return tuple(float(getattr(layout.strategy, name)) for name in ("tp", "pp", "dp"))
+def names(candidates: Candidates, field: str) -> np.ndarray:
+    """The alternative that each candidate chooses, by name."""
+    alternatives = locate(Strategy(), field)[0].alternatives
+    assert set(np.unique(candidates[field])) <= {0.0, 1.0}
+    return np.array(alternatives)[candidates[field].argmax(1)]
 
 
-@pytest.mark.parametrize("n_devices", [8, 24])
-def test_the_fastest_that_fits_of_all_layouts(n_devices):
-    """Against an exhaustive loop over integer triples that uses the public functions only."""
-    model, system = dp.load_model("gpt3-22b"), dp.load_system("dgx-a100", n_devices)
-    best = (np.inf, None)
-    for tp in range(1, 9):
-        for pp in range(1, n_devices + 1):
-            rest = n_devices / (tp * pp)
-            if rest != round(rest) or 64 % tp or 48 % pp:
-                continue
-            strategy = dp.load_strategy({"tp": tp, "pp": pp, "global_batch": n_devices}, n_devices=n_devices)
-            report = dp.training_step(model, system, strategy)
-            if float(report.memory.excess) <= 0:
-                best = min(best, (float(report.time), (tp, pp, rest)))
-    found = best_layout(model, system, {})
-    assert found.fits
-    assert degrees(found) == best[1]
-    assert float(found.report.time) == pytest.approx(best[0], rel=1e-12)
-    assert found.chosen == {"tp": best[1][0], "pp": best[1][1], "dp": best[1][2], "global_batch": n_devices}
+def test_schedules_are_compared_where_asked(gpt, system):
+    candidates = Search.of(gpt, system, {"global_batch": 64}, ("1f1b", "zero_bubble")).candidates
+    schedules, pipeline = names(candidates, "schedule"), candidates["pp"] > 1
+    assert set(schedules[pipeline]) == {"1f1b", "zero_bubble"}
+    assert set(schedules[~pipeline]) == {"1f1b"}
+    assert set(candidates["virtual_stages"][schedules == "zero_bubble"]) == {1}
 
 
-def test_what_is_given_is_kept(gpt, system):
-    found = best_layout(gpt, system, {"tp": 4, "global_batch": 128})
-    assert degrees(found)[0] == 4
-    assert set(found.chosen) == {"pp", "dp"}
-    assert float(found.strategy.global_batch) == 128
-    given = best_layout(gpt, system, {"tp": 8, "pp": 4, "dp": 2})
-    assert given.candidates == 1
-    assert degrees(given) == (8, 4, 2)
+def test_long_sequences_are_shared(llama):
+    system = dp.load_system("dgx-a100", 32)
+    for length, degrees in ((4096, {1}), (8192, {1, 2}), (32768, {1, 2, 4, 8})):
+        table = {"sequence_length": length}
+        assert set(Search.of(llama, system, table).candidates["cp"]) == degrees
 
 
-def test_a_complete_strategy_is_the_plain_estimate(gpt, system, strategy):
-    table = {"tp": 8, "pp": 4, "virtual_stages": 2, "global_batch": 64}
-    found = best_layout(gpt, system, table)
-    assert float(found.report.time) == pytest.approx(
-        float(dp.training_step(gpt, system, strategy).time), rel=1e-12
+def test_selective_recomputation_is_searched_where_scores_are_stored(gpt, system):
+    for attention, alternatives in (("flash", {"none", "full"}), ("standard", {"none", "selective", "full"})):
+        candidates = Search.of(gpt, system, {"attention": attention}).candidates
+        assert set(names(candidates, "recompute")) == alternatives
+
+
+def test_stages_of_a_prime_depth_are_nearly_even():
+    """61 layers (DeepSeek-V3): 16 stages hold four or three; 64 would leave three without a layer."""
+    model, system = dp.load_model("deepseek-v3"), dp.load_system("dgx-h100", 256)
+    stages = set(Search.of(model, system, {}).candidates["pp"])
+    assert stages == {1, 2, 4, 8, 16, 32}
+
+
+def test_sharded_states_are_searched_where_ranks_share_them(gpt, system):
+    candidates = Search.of(gpt, system, {"global_batch": 64}).candidates
+    stages, pipeline, shared = (
+        names(candidates, "zero"),
+        candidates["pp"] > 1,
+        candidates["dp"] * candidates["cp"] > 1,
     )
+    assert set(stages[shared & ~pipeline]) == {"0", "1", "2", "3"}
+    assert set(stages[shared & pipeline]) == {"0", "1"}
+    assert set(stages[~shared]) == {"0"}
 
 
-def test_the_least_too_large_where_none_fits(gpt):
-    found = best_layout(gpt, dp.load_system("dgx-a100", 8), {})
-    assert not found.fits
-    assert found.candidates > 1
-    for tp, pp in ((1, 8), (2, 4), (8, 1), (1, 1)):
-        strategy = dp.load_strategy({"tp": tp, "pp": pp, "global_batch": 8}, n_devices=8)
-        report = dp.training_step(gpt, dp.load_system("dgx-a100", 8), strategy)
-        assert float(found.report.memory.excess) <= float(report.memory.excess) * (1 + 1e-12)
-
-
-def test_inference_serves_every_replica(llama):
-    system = dp.load_system("dgx-a100", 8)
-    alone = best_layout(llama, system, {}, "generate")
-    assert degrees(alone)[2] == 1
-    assert "global_batch" not in alone.chosen
-    assert best_layout(llama, system, {"global_batch": 64, "dp": 8}, "decode").fits
-
-
-@pytest.mark.parametrize(
-    ("table", "n_devices", "expected"),
-    [
-        ({"tp": 7}, 7, "a divisor of the heads"),
-        ({"pp": 3}, 8, "whole numbers"),
-        ({"tp": 8, "pp": 8}, 8, "the product of the degrees"),
-        ({"pp": 200}, 200, "at least one layer"),
-        ({"global_batch": 3, "dp": 8}, 8, "a multiple of dp"),
-        ({"tpp": 3}, 8, "a key of Strategy"),
-    ],
-)
-def test_impossible_layouts_name_the_rule(llama, table, n_devices, expected):
-    with pytest.raises(dp.ConfigError, match=expected):
-        best_layout(llama, dp.load_system("dgx-a100", n_devices), table)
+def test_a_description_stands_for_every_searched_field(gpt, system):
+    searched = Search.of(gpt, system, {"global_batch": 64, "tp": 8}).searched
+    assert set(searched) == {"pp", "cp", "virtual_stages", "micro_batch", "recompute", "zero"}

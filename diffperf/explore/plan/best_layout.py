@@ -1,0 +1,65 @@
+"""The best integer layout of a system's devices, where a user leaves degrees of parallelism open."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+
+from diffperf.errors import ARGUMENTS
+from diffperf.explore.plan.candidates import DEGREES, enumerate_candidates, starting_strategy
+from diffperf.explore.plan.ranking import rank
+from diffperf.hardware.system import System
+from diffperf.load import check
+from diffperf.quantity import locate
+from diffperf.relax import Exact, Relaxation
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.model import Model
+from diffperf.workload.strategy import Strategy
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A complete strategy and its report.
+
+    - `chosen`: the values of the fields that the user left open.
+    - `candidates`: how many possible layouts were compared.
+    """
+
+    strategy: Strategy
+    report: eqx.Module
+    chosen: dict[str, float]
+    candidates: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the layout fits into the memory of the devices."""
+        return float(locate(self.report, "memory.excess")[0]) <= 0
+
+
+def best_layout(
+    model: Model,
+    system: System,
+    table: dict[str, Any],
+    phase: str = "training",
+    relax: Relaxation | None = None,
+    file: str = ARGUMENTS,
+) -> Layout:
+    """The strategy with the fields of `table`, and with the best layout of the system's devices for the
+    degrees left open.
+
+    Open are those of tp, pp and dp that the table does not give, and in training the global batch (see
+    `default_global_batch`). The best layout is the fastest that fits memory, or where none fits the one
+    that needs the least.
+
+    **Raises:** `ConfigError` that names `file` for a bad value, or where no layout is possible, with the
+    first rule that the likeliest strategy breaks.
+    """
+    strategy = starting_strategy(system, table, phase, file)
+    inputs = Configuration(model, system, strategy, Exact() if relax is None else relax)
+    ranking = rank(inputs, enumerate_candidates(inputs, table), phase)
+    best = ranking.strategy(inputs, 0)
+    if not ranking.possible:
+        check(model, system, best, phase, file)
+    fields = (*DEGREES, "global_batch") if phase == "training" else DEGREES
+    chosen = {name: float(getattr(best, name)) for name in fields if name not in table}
+    return Layout(best, ranking.report(0), chosen, ranking.possible)
