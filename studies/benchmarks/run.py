@@ -1,25 +1,28 @@
-"""How fast: estimates and gradients per core-second, compile times, the first answer on the command line.
+"""How fast diffperf is: estimates and gradients per core-second, compile times, and the command line.
 
-Machines differ and are shared, so the table leads with ratios: to the floors the project holds itself to, and to the peers'
-published speed on one core of the same kind of machine.
+Machines differ and are shared, so the tables have ratios beside the times: to the limits that the project
+holds itself to, and to the published speed of Calculon on one core of the same kind of machine.
 
     python studies/benchmarks/run.py [--quick] [--out DIR]
 """
 
-import argparse
+import dataclasses
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-# One core, one thread: before jax starts its threads.
+# JAX starts as many threads as it may use cores when it is imported: estimates are timed on one core.
 if __name__ == "__main__" and hasattr(os, "sched_setaffinity"):
     ALL_CORES = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(ALL_CORES)})
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,174 +30,234 @@ import numpy as np
 import diffperf as dp
 from diffperf.quantity import Quantity, walk
 
-CALCULON = (
-    2495  # configurations per core-second: strategy search of GPT-3 175B over 4,096 A100, logging silenced
-)
-BLOCK = 512
+sys.path.append(str(Path(__file__).parents[1]))
+from reporting import Table, parse_options, publish
+
+# Calculon's configurations per core-second in its strategy search of GPT-3 175B on 4,096 A100, measured without
+# its logging.
+CALCULON = 2495
+BLOCK = 512  # configurations evaluated at once: their intermediate results fit into the caches of a core
+RANDOM_FACTOR = 1.3  # numbers are drawn within this factor of the shipped ones
+REPETITIONS = 5
+SHARPNESS = 50.0  # of the smooth estimates
 
 STRATEGY = {
-    "tp": 8, "pp": 8, "virtual_stages": 3, "global_batch": 64,
-    "recompute": "selective", "attention": "standard", "precision": "fp16",
-}  # fmt: skip
+    "tp": 8,
+    "pp": 8,
+    "virtual_stages": 3,
+    "global_batch": 64,
+    "recompute": "selective",
+    "attention": "standard",
+    "precision": "fp16",
+}
+DEEPSEEK_STRATEGY = {"pp": 4, "dp": 64, "ep": 64, "global_batch": 1024, "precision": "fp8"}
+
+# Limits that the project holds itself to.
+ESTIMATES_FLOOR, GRADIENTS_FLOOR = 300_000, 50_000  # a second
+COMPILE_LIMIT, FIRST_ANSWER_LIMIT, NEXT_ANSWER_LIMIT = 15.0, 5.0, 2.5  # s
 
 
-def spread(module, count: int, seed: int):
-    """`count` copies of a module, every number within its bounds and a factor 1.3 of the original."""
+# --- estimates a second
+
+
+def random_variants(module: eqx.Module, count: int, seed: int) -> eqx.Module:
+    """Returns `count` variants of a module in one tree, in float32.
+
+    Every number is drawn within its bounds and `RANDOM_FACTOR` of the original; choices stay.
+    """
     random = np.random.default_rng(seed)
     bounds = [
         declared.bounds if isinstance(declared, Quantity) else (0, 1) for _, declared, _ in walk(module)
     ]
     leaves, structure = jax.tree.flatten(module)
 
-    def vary(leaf, limits):
+    def vary(leaf: Any, limits: tuple[float, float]) -> jax.Array:
         leaf = np.asarray(leaf)
         shape = (count, *leaf.shape)
-        factors = random.uniform(1 / 1.3, 1.3, shape) if leaf.ndim == 0 else np.ones(shape)  # choices stay
+        is_number = leaf.ndim == 0
+        factors = random.uniform(1 / RANDOM_FACTOR, RANDOM_FACTOR, shape) if is_number else np.ones(shape)
         return jnp.asarray(np.clip(leaf * factors, *limits), dtype=jnp.float32)
 
-    return jax.tree.unflatten(
-        structure, [vary(leaf, limits) for leaf, limits in zip(leaves, bounds, strict=True)]
-    )
+    variants = [vary(leaf, limits) for leaf, limits in zip(leaves, bounds, strict=True)]
+    return jax.tree.unflatten(structure, variants)
 
 
-def rate(function, batches, count: int) -> tuple[float, float]:
-    """(evaluations per second, seconds to compile) of a function of one system and one strategy, mapped over blocks."""
+def rate(function: Callable, inputs: tuple[Any, ...], count: int) -> tuple[float, float]:
+    """Returns the evaluations a second of a function mapped over blocks of inputs, and its compile seconds."""
 
-    def blocks(leaf):
+    def in_blocks(leaf: jax.Array) -> jax.Array:
         return leaf.reshape((count // BLOCK, BLOCK, *leaf.shape[1:]))
 
-    mapped = jax.jit(
-        lambda *trees: jax.lax.map(lambda block: jax.vmap(function)(*block), jax.tree.map(blocks, trees))
-    )
-    began = time.perf_counter()
-    compiled = mapped.lower(*batches).compile()
-    compile_seconds = time.perf_counter() - began
-    jax.block_until_ready(compiled(*batches))
+    def evaluate_block(block: tuple[Any, ...]) -> Any:
+        return jax.vmap(function)(*block)
+
+    mapped = jax.jit(lambda *trees: jax.lax.map(evaluate_block, jax.tree.map(in_blocks, trees)))
+    start = time.perf_counter()
+    compiled = mapped.lower(*inputs).compile()
+    compile_seconds = time.perf_counter() - start
+    jax.block_until_ready(compiled(*inputs))
     seconds = []
-    for _ in range(5):
-        began = time.perf_counter()
-        jax.block_until_ready(compiled(*batches))
-        seconds.append(time.perf_counter() - began)
+    for _ in range(REPETITIONS):
+        start = time.perf_counter()
+        jax.block_until_ready(compiled(*inputs))
+        seconds.append(time.perf_counter() - start)
     return count / min(seconds), compile_seconds
 
 
-def speeds(count: int) -> list[tuple[str, float, float, float]]:
-    """(what, per second, seconds to compile, floor) of forward and gradient, choices closed over and traced."""
+def speed_table(count: int) -> Table:
+    """Measures and tabulates exact and smooth estimates and their gradients for `count` configurations."""
     model, system = dp.load_model("gpt3-175b"), dp.load_system("dgx-a100", n_devices=64)
     strategy = dp.load_strategy(STRATEGY, n_devices=64)
-    systems, strategies = spread(system, count, 0), spread(strategy, count, 1)
+    systems, strategies = random_variants(system, count, 0), random_variants(strategy, count, 1)
 
-    def answers(report):
+    def outputs(system, strategy) -> jax.Array:
+        report = dp.training_step(model, system, strategy)
         return jnp.stack([report.time, report.memory.peak, report.energy.total, report.cost.run])
 
-    def forward(system):
-        return answers(dp.training_step(model, system, strategy))
+    def run_cost(system, *relax) -> jax.Array:
+        return dp.training_step(model, system, strategy, *relax).cost.run
 
-    def forward_mixed(system, strategy):
-        return answers(dp.training_step(model, system, strategy))
-
-    def gradient(system):
-        return jax.value_and_grad(lambda s: dp.training_step(model, s, strategy).cost.run)(system)
-
-    def gradient_smooth(system):
-        return jax.value_and_grad(lambda s: dp.training_step(model, s, strategy, dp.Smooth(50.0)).cost.run)(
-            system
-        )
-
-    return [
-        ("exact estimates", *rate(forward, (systems,), count), 300_000),
+    benchmarks = (
+        ("exact estimates", lambda system: outputs(system, strategy), (systems,), ESTIMATES_FLOOR),
         (
             "exact estimates, strategies and choices varied too",
-            *rate(forward_mixed, (systems, strategies), count),
-            300_000,
+            outputs,
+            (systems, strategies),
+            ESTIMATES_FLOOR,
         ),
         (
-            "exact estimates with the gradient of every system input",
-            *rate(gradient, (systems,), count),
-            50_000,
+            "exact estimates with the gradient for every system input",
+            jax.value_and_grad(run_cost),
+            (systems,),
+            GRADIENTS_FLOOR,
         ),
         (
-            "smooth estimates with the gradient of every system input",
-            *rate(gradient_smooth, (systems,), count),
-            50_000,
+            "smooth estimates with the gradient for every system input",
+            jax.value_and_grad(lambda system: run_cost(system, dp.Smooth(SHARPNESS))),
+            (systems,),
+            GRADIENTS_FLOOR,
         ),
-    ]
-
-
-def single_compile(model: str, system: str, devices: int, strategy: dict, *, quickly: bool = True) -> float:
-    """Seconds to trace and compile the training step, every input traced, with the gradient for all of them; all cores."""
-    code = (
-        "import time, jax, diffperf as dp\n"
-        f"{'dp.compile_quickly()' if quickly else ''}\n"
-        f"m, s = dp.load_model({model!r}), dp.load_system({system!r}, n_devices={devices})\n"
-        f"t = dp.load_strategy({strategy!r}, n_devices={devices})\n"
-        "b = time.perf_counter()\n"
-        "step = jax.value_and_grad(lambda m, s, t: dp.training_step(m, s, t).time, argnums=(0, 1, 2))\n"
-        "jax.jit(step).lower(m, s, t).compile()\n"
-        "print(time.perf_counter() - b)\n"
     )
-    return float(_on_all_cores([sys.executable, "-c", code], XLA_FLAGS="").stdout)
+    rows = []
+    for name, function, inputs, floor in benchmarks:
+        per_second, compile_seconds = rate(function, inputs, count)
+        rows.append(
+            {
+                "benchmark": name,
+                "per_second": per_second,
+                "over_floor": per_second / floor,
+                "over_calculon": per_second / CALCULON,
+                "compile_s": compile_seconds,
+            }
+        )
+    columns = {
+        "benchmark": ("", ""),
+        "per_second": ("per second", ",.0f"),
+        "over_floor": ("/ floor", ".1f"),
+        "over_calculon": ("/ Calculon", ".0f"),
+        "compile_s": ("compile s", ".1f"),
+    }
+    return Table("speed", "float32, one core", columns, rows)
 
 
-def command_line() -> tuple[float, float]:
-    """Seconds of `diffperf estimate` from an empty compile cache, and the median of three with the cache filled."""
-    command = [sys.executable, "-m", "diffperf", "estimate", "gpt3-175b", "dgx-a100", "--devices", "64"]
-    command += ["--tp", "8", "--pp", "8", "--global-batch", "64"]
-    cache = tempfile.mkdtemp()
-    seconds = []
-    for _ in range(4):
-        began = time.perf_counter()
-        _on_all_cores(command, DIFFPERF_CACHE=cache)
-        seconds.append(time.perf_counter() - began)
-    shutil.rmtree(cache)
-    return seconds[0], sorted(seconds[1:])[1]
+# --- compile times and the command line
 
 
-def _on_all_cores(command: list[str], **environment: str) -> subprocess.CompletedProcess:
+@dataclasses.dataclass(frozen=True)
+class TrainingStep:
+    """A training step to compile, by the names of its configs."""
+
+    model: str
+    system: str
+    devices: int
+    strategy: dict
+
+
+GPT3 = TrainingStep("gpt3-175b", "dgx-a100", devices=64, strategy=STRATEGY)
+DEEPSEEK = TrainingStep("deepseek-v3", "gb200-nvl72", devices=256, strategy=DEEPSEEK_STRATEGY)
+
+COMPILE_PROGRAM = """
+import time, jax, diffperf as dp
+{prepare}
+model = dp.load_model({step.model!r})
+system = dp.load_system({step.system!r}, n_devices={step.devices})
+strategy = dp.load_strategy({step.strategy!r}, n_devices={step.devices})
+
+def time_of(model, system, strategy):
+    return dp.training_step(model, system, strategy).time
+
+start = time.perf_counter()
+jax.jit(jax.value_and_grad(time_of, argnums=(0, 1, 2))).lower(model, system, strategy).compile()
+print(time.perf_counter() - start)
+"""
+
+
+def run_on_all_cores(command: list[str], **environment: str) -> str:
+    """Runs a command on all cores and returns its output. Raises `SystemExit` if it fails."""
     pinned = hasattr(os, "sched_setaffinity")
     if pinned:
-        os.sched_setaffinity(0, ALL_CORES)  # of this thread, which the child inherits
-    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+        os.sched_setaffinity(0, ALL_CORES)  # of this thread, which the command inherits
+    result = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | environment, check=False
+    )
     if pinned:
         os.sched_setaffinity(0, {min(ALL_CORES)})
     if result.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{result.stderr}")
-    return result
+    return result.stdout
+
+
+def compile_seconds(step: TrainingStep, *, quickly: bool = True) -> float:
+    """Returns the seconds to trace and compile a training step with its gradient for every input."""
+    program = COMPILE_PROGRAM.format(prepare="dp.compile_quickly()" if quickly else "", step=step)
+    return float(run_on_all_cores([sys.executable, "-c", program], XLA_FLAGS=""))
+
+
+def estimate_seconds() -> tuple[float, float]:
+    """Returns the seconds of `diffperf estimate` with an empty compile cache, and with a filled one."""
+    command = [sys.executable, "-m", "diffperf", "estimate", GPT3.model, GPT3.system]
+    command += ["--devices", "64", "--tp", "8", "--pp", "8", "--global-batch", "64"]
+    cache = tempfile.mkdtemp()
+    seconds = []
+    for _ in range(4):
+        start = time.perf_counter()
+        run_on_all_cores(command, DIFFPERF_CACHE=cache)
+        seconds.append(time.perf_counter() - start)
+    shutil.rmtree(cache)
+    return seconds[0], sorted(seconds[1:])[1]
+
+
+def latency_table() -> Table:
+    """Measures and tabulates compile times and the time to an answer on the command line."""
+    first, following = estimate_seconds()
+    times = (
+        ("compile of GPT-3's training step with its gradient", compile_seconds(GPT3), COMPILE_LIMIT),
+        (
+            "the same compile with the defaults of XLA",
+            compile_seconds(GPT3, quickly=False),
+            COMPILE_LIMIT,
+        ),
+        (
+            "compile of DeepSeek-V3's training step with its gradient",
+            compile_seconds(DEEPSEEK),
+            COMPILE_LIMIT,
+        ),
+        ("diffperf estimate, compile cache empty", first, FIRST_ANSWER_LIMIT),
+        ("diffperf estimate, compile cache filled", following, NEXT_ANSWER_LIMIT),
+    )
+    columns = {"benchmark": ("", ""), "seconds": ("seconds", ".2f"), "over_limit": ("/ limit", ".2f")}
+    rows = [
+        {"benchmark": name, "seconds": seconds, "over_limit": seconds / limit}
+        for name, seconds, limit in times
+    ]
+    return Table("latency", "All cores", columns, rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer configurations")
-    parser.add_argument("--out", type=Path, default=Path("out/benchmarks"))
-    arguments = parser.parse_args()
-
-    dp.compile_quickly()
-    lines = [f"{'float32, one core':58} {'per second':>12} {'/ floor':>8} {'/ Calculon':>10} {'compile':>9}"]
-    for name, per_second, seconds, floor in speeds(1 << (14 if arguments.quick else 17)):
-        lines.append(
-            f"{name:58} {per_second:12,.0f} {per_second / floor:7.1f}× {per_second / CALCULON:9.0f}× {seconds:7.1f} s"
-        )
-    gpt = ("gpt3-175b", "dgx-a100", 64, STRATEGY)
-    deepseek = (
-        "deepseek-v3",
-        "gb200-nvl72",
-        256,
-        {"pp": 4, "dp": 64, "ep": 64, "global_batch": 1024, "precision": "fp8"},
-    )
-    cold, warm = command_line()
-    lines.append("")
-    lines.append(f"{'all cores':58} {'seconds':>12} {'/ limit':>8}")
-    for name, seconds, limit in (
-        ("compile of GPT-3's training step with its gradient", single_compile(*gpt), 15.0),
-        ("the same as XLA compiles it by default", single_compile(*gpt, quickly=False), 15.0),
-        ("compile of DeepSeek-V3's training step with its gradient", single_compile(*deepseek), 15.0),
-        ("diffperf estimate, compile cache empty", cold, 5.0),
-        ("diffperf estimate, compile cache filled", warm, 2.5),
-    ):
-        lines.append(f"{name:58} {seconds:12.2f} {seconds / limit:7.2f}×")
-    print("\n".join(lines))
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "table.txt").write_text("\n".join(lines) + "\n")
+    """Runs the study."""
+    options = parse_options(__doc__, "benchmarks", "fewer configurations", float64=False)
+    count = 1 << (14 if options.quick else 17)
+    publish(options.out, [speed_table(count), latency_table()])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How well a few physical parameters explain tens of thousands of measured kernels and collectives, and what they are.
+"""Fits a few physical parameters of each accelerator to thousands of measured kernels and collectives.
 
-Fits the calibratable parameters of every accelerator that has data (data/README.md) and writes configs/calibrations/, a table of
-errors and a figure for each. Errors are cross-validated by families of shapes. Tables from other sources than the ones fitted
-(`CHECKS`) are then predicted without having been seen.
+Fits the calibratable parameters of every accelerator that has data (data/README.md), and writes a
+calibration file and a figure for each and a table of errors. Errors are cross-validated by families of
+shapes. The sources that were not fitted then check the result.
 
     python studies/calibration/run.py [--quick] [--hardware ID] [--out DIR] [--write-configs]
 """
@@ -11,120 +11,157 @@ import sys
 import time
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from diffperf.explore.calibrate.calibrate import Calibrated, calibrate
+from diffperf.explore.calibrate.calibrate import calibrate
+from diffperf.explore.calibrate.calibrated import Calibrated
 from diffperf.explore.calibrate.calibration_file import write_calibration
-from diffperf.explore.measured.platforms import PLATFORMS
+from diffperf.explore.measured.statistics import Errors
 from diffperf.explore.measured.table import read_measurements
-from diffperf.explore.measured.validate import Errors, validate
+from diffperf.explore.measured.validate import validate
 from diffperf.load import config_root
 from diffperf.report import plots
 
 sys.path.append(str(Path(__file__).parents[1]))
-from reporting import options
+from reporting import Table, parse_options, publish
 
 DATA = Path(__file__).parent / "data"
-FITTED = ("aic-gemm", "aic-attention", "aic-nccl", "vidur", "vtrain-allreduce", "simumax-gemm", "llmcompass")
-# Where an accelerator has aiconfigurator's GEMMs, the small or throttled sets of other sources are left to check the fit.
+FITTED = (
+    "aic-gemm",
+    "aic-attention",
+    "aic-nccl",
+    "vidur",
+    "vtrain-allreduce",
+    "simumax-gemm",
+    "llmcompass",
+)
+# Where an accelerator has the GEMMs of aiconfigurator, these small or throttled sets check the fit instead.
 CHECKS = ("simumax-gemm", "llmcompass", "rapid-ncu", "stas-mamf", "flashattention")
 QUICK = "l40s"
 
-
-def hardware_of(name: str) -> set[str]:
-    """The accelerators with a system that a data file has rows of."""
-    return {row["hardware"] for row in read_measurements(DATA / f"{name}.csv").rows} & PLATFORMS.keys()
+# The largest ratio of the cross-validated to the configured median error of a fit that is shipped: a choice.
+LARGEST_ERROR_RATIO = 1.5
 
 
-def files_of(hardware: str, present: dict[str, set[str]]) -> list[Path]:
-    """What is fitted for an accelerator."""
-    names = [name for name in FITTED if hardware in present[name]]
-    if "aic-gemm" in names:
-        names = [name for name in names if name not in CHECKS]
-    return [DATA / f"{name}.csv" for name in names]
+def hardware_of(source: str) -> set[str]:
+    """Returns the hardware that a source has rows of, by the names in the tables."""
+    return {row["hardware"] for row in read_measurements(DATA / f"{source}.csv").rows}
 
 
-def generalizes(found: Calibrated) -> bool:
-    """Whether the fit is worth shipping: no kind of table may be predicted, left out, half again as badly as configured."""
-    kinds = [found.groups[str(kind)] for kind in set(found.kinds)]
-    return all(one.cross_validated.median_ape < 1.5 * one.before.median_ape for one in kinds)
+def fitted_files(hardware: str, hardware_by_source: dict[str, set[str]]) -> list[Path]:
+    """Returns the tables that the parameters of an accelerator are fitted to."""
+    sources = [source for source in FITTED if hardware in hardware_by_source[source]]
+    if "aic-gemm" in sources:
+        sources = [source for source in sources if source not in CHECKS]
+    return [DATA / f"{source}.csv" for source in sources]
 
 
-def percent(errors: Errors) -> str:
+def generalizes(calibrated: Calibrated) -> bool:
+    """Whether no kind of table is predicted much worse, cross-validated, than with the configured values."""
+    groups = [calibrated.groups[str(kind)] for kind in set(calibrated.kinds)]
+    return all(
+        group.cross_validated.median_ape < LARGEST_ERROR_RATIO * group.before.median_ape for group in groups
+    )
+
+
+def median_and_tail(errors: Errors) -> str:
+    """Returns the median and the 90th percentile of the errors as text."""
     return f"{errors.median_ape:.1%} / {errors.p90_ape:.1%}"
 
 
 def fitted_table(results: dict[str, Calibrated]) -> Table:
-    rows = Table(title="median / 90th percentile of |predicted ÷ measured − 1|", box=None)
-    for index, name in enumerate(
-        ("hardware", "rows of", "n", "as configured", "fitted", "cross-validated", "in 90 % interval")
-    ):
-        rows.add_column(name, justify="right" if index > 1 else "left")
-    for hardware, found in results.items():
-        for name, errors in found.groups.items():
-            inside = "–" if errors.coverage is None else f"{errors.coverage:.1%}"
-            shares = (percent(one) for one in (errors.before, errors.after, errors.cross_validated))
-            rows.add_row(hardware, name, f"{errors.before.n:,}", *shares, inside)
-    return rows
+    """Tabulates the errors on the rows that were fitted."""
+    columns = {
+        "hardware": ("hardware", ""),
+        "group": ("rows of", ""),
+        "count": ("n", ",.0f"),
+        "configured": ("as configured", ""),
+        "fitted": ("fitted", ""),
+        "cross_validated": ("cross-validated", ""),
+        "coverage": ("in 90 % interval", ".1%"),
+    }
+    rows = [
+        {
+            "hardware": hardware,
+            "group": name,
+            "count": group.before.n,
+            "configured": median_and_tail(group.before),
+            "fitted": median_and_tail(group.after),
+            "cross_validated": median_and_tail(group.cross_validated),
+            "coverage": group.coverage,
+        }
+        for hardware, calibrated in results.items()
+        for name, group in calibrated.groups.items()
+    ]
+    title = "Fitted rows: median / 90th percentile of |predicted ÷ measured − 1|"
+    return Table("fitted", title, columns, rows)
 
 
-def checked_table(
-    results: dict[str, Calibrated], calibrations: dict[str, Path], present: dict[str, set[str]]
-) -> Table:
-    """Errors on the rows of sources that were not fitted."""
-    rows = Table(title="sources that were not fitted: median / 90th percentile, bias", box=None)
-    for index, name in enumerate(("hardware", "source", "n", "as configured", "calibrated", "bias")):
-        rows.add_column(name, justify="right" if index > 1 else "left")
-    for hardware in results:
-        unseen = [
-            name
-            for name in CHECKS
-            if hardware in present[name] and DATA / f"{name}.csv" not in files_of(hardware, present)
-        ]
-        for name in unseen:
+def checked_table(calibrations: dict[str, Path], hardware_by_source: dict[str, set[str]]) -> Table:
+    """Tabulates the errors on the rows of sources that were not fitted."""
+    columns = {
+        "hardware": ("hardware", ""),
+        "source": ("source", ""),
+        "count": ("n", ",.0f"),
+        "configured": ("as configured", ""),
+        "calibrated": ("calibrated", ""),
+        "bias": ("bias", "+.1%"),
+    }
+    rows = []
+    for hardware, calibration in calibrations.items():
+        fitted = fitted_files(hardware, hardware_by_source)
+        for source in CHECKS:
+            path = DATA / f"{source}.csv"
+            if hardware not in hardware_by_source[source] or path in fitted:
+                continue
             before, after = (
-                validate(DATA / f"{name}.csv", choice)
-                .summaries("hardware")[hardware]
-                .metrics.get("latency_s")
-                for choice in ("none", calibrations[hardware])
+                validate(path, choice).summaries("hardware")[hardware].metrics.get("latency_s")
+                for choice in ("none", calibration)
             )
-            if after is not None:
-                rows.add_row(
-                    hardware, name, f"{after.n:,}", percent(before), percent(after), f"{after.bias:+.1%}"
+            if before is not None and after is not None:
+                rows.append(
+                    {
+                        "hardware": hardware,
+                        "source": source,
+                        "count": after.n,
+                        "configured": median_and_tail(before),
+                        "calibrated": median_and_tail(after),
+                        "bias": after.bias,
+                    }
                 )
-    return rows
+    title = "Sources that were not fitted: median / 90th percentile, bias"
+    return Table("checked", title, columns, rows)
 
 
-def main():
-    arguments = options(
+def fit(hardware: str, files: list[Path], out: Path) -> Calibrated:
+    """Fits the parameters of one accelerator; writes its calibration file and its figure."""
+    start = time.perf_counter()
+    calibrated = calibrate(files, hardware)
+    seconds = time.perf_counter() - start
+    rows = sum(source.rows for source in calibrated.sources)
+    print(f"{hardware}: {len(calibrated.parameters)} parameters, {rows:,} rows, {seconds:.1f} s")
+    write_calibration(calibrated, out / f"{hardware}.toml")
+    plots.save(plots.calibration(calibrated, f"{hardware}: {rows:,} rows"), out / f"{hardware}.png")
+    return calibrated
+
+
+def main() -> None:
+    """Runs the study."""
+    options = parse_options(
         __doc__,
         "calibration",
         f"one small accelerator ({QUICK})",
-        hardware={"help": "one accelerator, by its id in the data"},
-        write_configs={"action": "store_true", "help": "also ship those fits that generalize"},
+        hardware={"help": "one accelerator, by its name in the data"},
+        write_configs={"action": "store_true", "help": "also ship the fits that generalize"},
     )
-    arguments.out.mkdir(parents=True, exist_ok=True)
-
-    present = {name: hardware_of(name) for name in {*FITTED, *CHECKS}}
-    chosen = arguments.hardware or (QUICK if arguments.quick else None)
-    everything = [name for name in PLATFORMS if files_of(name, present)]
-    results, written = {}, {}
-    for hardware in [name for name in everything if chosen in (None, name)]:
-        start = time.perf_counter()
-        found = calibrate(files_of(hardware, present), hardware)
-        seconds = time.perf_counter() - start
-        rows = sum(source.rows for source in found.sources)
-        print(f"{hardware}: {len(found.parameters)} parameters, {rows:,} rows, {seconds:.1f} s")
-        results[hardware], written[hardware] = found, arguments.out / f"{hardware}.toml"
-        write_calibration(found, written[hardware])
-        if arguments.write_configs and generalizes(found):
-            write_calibration(found, config_root() / "calibrations" / f"{hardware}.toml")
-        plots.save(plots.calibration(found, f"{hardware}: {rows:,} rows"), arguments.out / f"{hardware}.png")
-
-    with (arguments.out / "errors.txt").open("w", encoding="utf-8") as file:
-        for console in (Console(width=150), Console(file=file, width=150)):
-            console.print(fitted_table(results), "", checked_table(results, written, present), sep="\n")
+    hardware_by_source = {source: hardware_of(source) for source in {*FITTED, *CHECKS}}
+    all_hardware = sorted(set().union(*(hardware_by_source[source] for source in FITTED)))
+    only = options.hardware or (QUICK if options.quick else None)
+    results, calibrations = {}, {}
+    for hardware in [name for name in all_hardware if only in (None, name)]:
+        calibrated = fit(hardware, fitted_files(hardware, hardware_by_source), options.out)
+        results[hardware], calibrations[hardware] = calibrated, options.out / f"{hardware}.toml"
+        if options.write_configs and generalizes(calibrated):
+            write_calibration(calibrated, config_root() / "calibrations" / f"{hardware}.toml")
+    publish(options.out, [fitted_table(results), checked_table(calibrations, hardware_by_source)])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How well training runs are predicted, and what each software stack costs: the few figures of configs/stacks that runs tell.
+"""How well training runs are predicted, and the parameters of software stacks that measured runs determine.
 
-Fits each stack's figures to its own runs, on top of the shipped calibration of the accelerator's kernels and collectives, and says
-what families of configurations left out of the fit are predicted with. Then holds the shipped stacks against every table: step
-times, memory, and which runs ran out of it.
+Fits the parameters of each stack to its own runs, on top of the shipped calibration of the accelerator's
+kernels and collectives, and reports the errors on families of configurations that were left out of the fit.
+Then compares the shipped stacks with every table: step times, memory, and which runs ran out of memory.
 
     python studies/stacks/run.py [--quick] [--out DIR]
 """
@@ -13,17 +13,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+from matplotlib.figure import Figure
 
 from diffperf import units
-from diffperf.explore.calibrate.calibrate import Calibrated, calibrate
+from diffperf.explore.calibrate.calibrate import calibrate
+from diffperf.explore.calibrate.calibrated import Calibrated
+from diffperf.explore.measured.statistics import Summary
 from diffperf.explore.measured.table import Measurements, Row, read_measurements
-from diffperf.explore.measured.validate import Summary, Validation, validate
+from diffperf.explore.measured.validate import Validation, validate
 from diffperf.report import plots
 
 sys.path.append(str(Path(__file__).parents[1]))
-from reporting import options
+from reporting import Table, parse_options, publish
 
 DATA = Path(__file__).parent / "data"
 TABLES = (
@@ -36,84 +37,104 @@ TABLES = (
     "nemo",
     "others",
 )
-STANDSTILL = 0.02  # MFU of runs that mostly wait
+QUICK_TABLES = ("korthikanti", "mosaic")
+NANOTRON = "hf-ultrascale"
+
+STANDSTILL = 0.02  # MFU up to which a run mostly waits: a choice
+LARGEST_NODE = 8  # devices
+PRIOR_SPREAD = 0.5  # of the logarithm of a stack's parameter: a factor of e at two standard deviations
+
+# --- which runs a fit takes
 
 
-def _in_nodes(row: Row) -> bool:
-    """Runs of the Ultra-Scale Playbook's cluster above 2 % MFU, with tensor parallelism inside a node, after a bug fix."""
+def every_run(row: Row) -> bool:
+    """Whether a fit to all runs of a table takes this one: always."""
+    return True
+
+
+def in_nodes(row: Row) -> bool:
+    """Whether a nanotron run works, with tensor parallelism inside a node and after a fix of its pipeline."""
     fixed = "before nanotron PP bug fix" not in (row["assumptions"] or "")
-    return bool(row["mfu"] and row["mfu"] > STANDSTILL and fixed and row["tp"] <= 8)
+    return bool(row["mfu"] and row["mfu"] > STANDSTILL and fixed and row["tp"] <= LARGEST_NODE)
 
 
-def _dense(row: Row) -> bool:
+def dense(row: Row) -> bool:
+    """Whether the model of a run has no experts."""
     return not row["experts"]
 
 
-def _in_format(precision: str) -> Callable[[Row], bool]:
-    return lambda row: _dense(row) and row["precision"] == precision
+def dense_in(precision: str) -> Callable[[Row], bool]:
+    """Returns a function that tells whether a run is of a dense model in a number format."""
+    return lambda row: dense(row) and row["precision"] == precision
 
 
-def _experts(row: Row) -> bool:
-    """Those of gpt-oss take much longer than others' of their size, which is not explained."""
+def with_experts(row: Row) -> bool:
+    """Whether the model of a run has experts, gpt-oss excepted.
+
+    Runs of gpt-oss take much longer than others of their size, which is not explained.
+    """
     return bool(row["experts"]) and not row["model"].startswith("gpt-oss")
+
+
+# --- fits
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """A stack on an accelerator: the runs that tell, and the figures they tell."""
+    """A stack on an accelerator, the runs that its parameters are fitted to, and the parameters.
+
+    A parameter without a dot in its name is one of the stack.
+    """
 
     table: str
     hardware: str
     stack: str
     parameters: tuple[str, ...]
-    tell: Callable[[Row], bool] = lambda row: True
+    takes: Callable[[Row], bool] = every_run
 
     def rows(self) -> Measurements:
+        """Returns the runs of the fit."""
         table = read_measurements(DATA / f"{self.table}.csv")
-        return dataclasses.replace(
-            table, rows=[row for row in table.rows if row["hardware"] == self.hardware and self.tell(row)]
-        )
+        rows = [row for row in table.rows if row["hardware"] == self.hardware and self.takes(row)]
+        return dataclasses.replace(table, rows=rows)
 
-    def fitted(self) -> Calibrated:
+    def run(self) -> Calibrated:
+        """Fits the parameters."""
         paths = [name if "." in name else f"stack.{name}" for name in self.parameters]
         return calibrate(
-            [self.rows()], self.hardware, paths, stack=self.stack, prior_spread=0.5, calibration=None
+            [self.rows()],
+            self.hardware,
+            paths,
+            stack=self.stack,
+            prior_spread=PRIOR_SPREAD,
+            calibration=None,
         )
 
 
-_KERNELS = ("elementwise_traffic", "matrix_efficiency", "attention_efficiency", "overlap_contention")
+FSDP_PARAMETERS = ("elementwise_traffic", "matrix_efficiency", "attention_efficiency", "overlap_contention")
+NANOTRON_PARAMETERS = (
+    "elementwise_traffic",
+    "matrix_efficiency",
+    "host_launch",
+    "step_overhead",
+    "network_efficiency",
+    "rank_stall",
+)
+KERNEL_PARAMETERS = ("matrix_efficiency", "attention_efficiency")
+BRIDGE = "megatron-bridge-26.04"
 FITS = (
-    Fit("mosaic", "h100-sxm5-80gb", "llm-foundry-fsdp-hopper", _KERNELS),
-    Fit("mosaic", "a100-sxm4-80gb", "llm-foundry-fsdp", _KERNELS),
-    Fit("mosaic", "a100-sxm4-40gb", "llm-foundry-fsdp", _KERNELS),
+    Fit("mosaic", "h100-sxm5-80gb", "llm-foundry-fsdp-hopper", FSDP_PARAMETERS),
+    Fit("mosaic", "a100-sxm4-80gb", "llm-foundry-fsdp", FSDP_PARAMETERS),
+    Fit("mosaic", "a100-sxm4-40gb", "llm-foundry-fsdp", FSDP_PARAMETERS),
     Fit("vtrain", "a100-sxm4-80gb", "megatron-deepspeed", ("host_launch", "matrix_efficiency")),
-    Fit(
-        "hf-ultrascale",
-        "h100-sxm5-80gb",
-        "nanotron",
-        (
-            "elementwise_traffic",
-            "matrix_efficiency",
-            "host_launch",
-            "step_overhead",
-            "network_efficiency",
-            "rank_stall",
-        ),
-        _in_nodes,
-    ),
-    Fit("nemo", "h100-sxm5-80gb", "nemo", ("matrix_efficiency", "attention_efficiency")),
+    Fit(NANOTRON, "h100-sxm5-80gb", "nanotron", NANOTRON_PARAMETERS, takes=in_nodes),
+    Fit("nemo", "h100-sxm5-80gb", "nemo", KERNEL_PARAMETERS),
     Fit("moe-folding", "h100-sxm5-80gb", "megatron-core", ("matrix_efficiency", "overlap_contention")),
-    Fit("nemo", "gb200", "megatron-bridge-26.04", ("matrix_efficiency", "attention_efficiency"), _dense),
-    Fit("nemo", "h100-sxm5-80gb", "megatron-bridge-26.04", ("routing_wait",), _experts),
-    Fit("nemo", "gb200", "megatron-bridge-26.04", ("routing_wait",), _experts),
+    Fit("nemo", "gb200", BRIDGE, KERNEL_PARAMETERS, takes=dense),
+    Fit("nemo", "h100-sxm5-80gb", BRIDGE, ("routing_wait",), takes=with_experts),
+    Fit("nemo", "gb200", BRIDGE, ("routing_wait",), takes=with_experts),
     *(
-        Fit(
-            "nemo",
-            "gb300",
-            "megatron-bridge-26.04",
-            (f"accelerator.matrix.{name}.efficiency",),
-            _in_format(name),
-        )
+        Fit("nemo", "gb300", BRIDGE, (f"accelerator.matrix.{name}.efficiency",), takes=dense_in(name))
         for name in ("fp8", "mxfp8", "nvfp4")
     ),
     Fit("others", "tpu-v5e", "maxtext", ("matrix_efficiency",)),
@@ -122,89 +143,114 @@ FITS = (
 )
 
 
-def fit_rows(fit: Fit, found: Calibrated) -> Iterator[tuple[str, ...]]:
-    """A line for each figure; the errors beside the first."""
-    before, after, held_out = (
-        np.abs(np.expm1(errors)) for errors in (found.before, found.after, found.held_out)
-    )
-    shares = [
-        f"{np.median(errors):.1%} / {np.quantile(errors, 0.9):.1%}" for errors in (before, after, held_out)
-    ]
-    for index, one in enumerate(found.parameters):
-        value = f"{units.show(one.after, one.declared.unit)} ± {one.spread:.0%}"
-        shown = (fit.stack, fit.hardware, f"{len(before):,}") if index == 0 else ("", "", "")
-        errors = shares if index == 0 else ("", "", "")
-        yield (
-            *shown,
-            one.path.removeprefix("stack."),
-            units.show(one.before, one.declared.unit),
-            value,
-            *errors,
-        )
+# --- tables
+
+
+def median_and_tail(log_ratios: np.ndarray) -> str:
+    """Returns the median and the 90th percentile of |predicted ÷ measured − 1| as text."""
+    errors = np.abs(np.expm1(log_ratios))
+    return f"{np.median(errors):.1%} / {np.quantile(errors, 0.9):.1%}"
+
+
+def fit_rows(fit: Fit, calibrated: Calibrated) -> Iterator[dict]:
+    """Yields a row for each parameter of a fit; the first has the stack and the errors."""
+    shared = {
+        "stack": fit.stack,
+        "hardware": fit.hardware,
+        "runs": f"{len(calibrated.before):,}",
+        "as_shipped": median_and_tail(calibrated.before),
+        "after": median_and_tail(calibrated.after),
+        "left_out": median_and_tail(calibrated.held_out),
+    }
+    for parameter in calibrated.parameters:
+        unit = parameter.declared.unit
+        yield shared | {
+            "parameter": parameter.path.removeprefix("stack."),
+            "shipped": units.show(parameter.before, unit),
+            "fitted": f"{units.show(parameter.after, unit)} ± {parameter.spread:.0%}",
+        }
+        shared = dict.fromkeys(shared, "")
 
 
 def fits_table(results: dict[Fit, Calibrated]) -> Table:
-    rows = Table(
-        title="figures of stacks, and median / 90th percentile of |predicted ÷ measured − 1| of step times",
-        box=None,
-    )
-    names = ("stack", "hardware", "runs", "figure", "shipped", "fitted", "as shipped", "after", "left out")
-    for index, name in enumerate(names):
-        rows.add_column(name, justify="right" if index > 3 or index == 2 else "left")
-    for fit, found in results.items():
-        for row in fit_rows(fit, found):
-            rows.add_row(*row)
-    return rows
+    """Tabulates the parameters of the stacks and the errors of the fits."""
+    columns = {
+        "stack": ("stack", ""),
+        "hardware": ("hardware", ""),
+        "runs": ("runs", ""),
+        "parameter": ("parameter", ""),
+        "shipped": ("shipped", ""),
+        "fitted": ("fitted", ""),
+        "as_shipped": ("as shipped", ""),
+        "after": ("after", ""),
+        "left_out": ("left out", ""),
+    }
+    rows = [row for fit, calibrated in results.items() for row in fit_rows(fit, calibrated)]
+    title = "Parameters of stacks; median / 90th percentile of |predicted ÷ measured − 1| of step times"
+    return Table("fits", title, columns, rows)
 
 
-def groups(found: dict[str, Validation]) -> Iterator[tuple[str, Summary]]:
-    """Every group of every table; of the nanotron runs also those that are not at a standstill."""
-    for validation in found.values():
+def groups_of(validations: dict[str, Validation]) -> Iterator[tuple[str, Summary]]:
+    """Yields every group of every table, and of the nanotron runs also those above a standstill."""
+    for name, validation in validations.items():
         yield from validation.summaries("group").items()
-        if "hf-ultrascale" in validation.by("group"):
-            moving = [one for one in validation.evaluations if one.measured.get("mfu", 0.0) > STANDSTILL]
+        if name == NANOTRON:
+            moving = [run for run in validation.evaluations if run.measured.get("mfu", 0.0) > STANDSTILL]
             yield f"… above {STANDSTILL:.0%} MFU", validation.summary(moving)
 
 
-def errors_table(found: dict[str, Validation]) -> Table:
-    rows = Table(title="all tables with the shipped configs", box=None)
-    for index, name in enumerate(
-        ("group", "column", "n", "mean", "median", "p90", "bias", "out of memory: accuracy")
-    ):
-        rows.add_column(name, justify="right" if index > 1 else "left")
-    for group, summary in groups(found):
+def errors_table(validations: dict[str, Validation]) -> Table:
+    """Tabulates the errors of step times and memory, and how many runs are known to run out of memory."""
+    columns = {
+        "group": ("group", ""),
+        "column": ("column", ""),
+        "count": ("n", ",.0f"),
+        "mean": ("mean", ".1%"),
+        "median": ("median", ".1%"),
+        "p90": ("p90", ".1%"),
+        "bias": ("bias", "+.1%"),
+        "out_of_memory": ("out of memory: accuracy", ""),
+    }
+    rows = []
+    for group, summary in groups_of(validations):
         for column in ("step_time_s", "mfu", "peak_memory_bytes", "reserved_memory_bytes"):
-            if (errors := summary.metrics.get(column)) is None or (
-                column == "mfu" and "step_time_s" in summary.metrics
-            ):
+            errors = summary.metrics.get(column)
+            # The MFU follows from the step time where both are measured.
+            if errors is None or (column == "mfu" and "step_time_s" in summary.metrics):
                 continue
-            shares = (f"{share:.1%}" for share in (errors.mean_ape, errors.median_ape, errors.p90_ape))
-            told = (
-                f"{summary.oom.accuracy:.1%} of {summary.oom.n:,}"
-                if summary.oom and "memory" in column
-                else ""
-            )
-            rows.add_row(group, column, f"{errors.n:,}", *shares, f"{errors.bias:+.1%}", told)
-    return rows
+            row = {
+                "group": group,
+                "column": column,
+                "count": errors.n,
+                "mean": errors.mean_ape,
+                "median": errors.median_ape,
+                "p90": errors.p90_ape,
+                "bias": errors.bias,
+            }
+            if summary.oom and "memory" in column:
+                row["out_of_memory"] = f"{summary.oom.accuracy:.1%} of {summary.oom.n:,}"
+            rows.append(row)
+    return Table("errors", "All tables with the shipped configs", columns, rows)
 
 
-def main():
-    arguments = options(__doc__, "stacks", "one stack and the tables of less than a hundred runs")
-    arguments.out.mkdir(parents=True, exist_ok=True)
-
-    fits = FITS[:1] if arguments.quick else FITS
-    tables = ("korthikanti", "mosaic") if arguments.quick else TABLES
-    results = {fit: fit.fitted() for fit in fits}
-    found = {name: validate(DATA / f"{name}.csv") for name in tables}
+def draw(validations: dict[str, Validation]) -> Figure:
+    """Draws predicted against measured step times of all groups."""
     points = {
         group: pair
-        for table in found.values()
-        for group, pair in table.points_by("group", "step_time_s").items()
+        for validation in validations.values()
+        for group, pair in validation.points_by("group", "step_time_s").items()
     }
-    plots.save(plots.predicted_against_measured(points, "step time (s)"), arguments.out / "step_times.png")
-    with (arguments.out / "errors.txt").open("w", encoding="utf-8") as file:
-        for console in (Console(width=170), Console(file=file, width=170)):
-            console.print(fits_table(results), "", errors_table(found), sep="\n")
+    return plots.predicted_against_measured(points, "step time (s)")
+
+
+def main() -> None:
+    """Runs the study."""
+    options = parse_options(__doc__, "stacks", "one stack, and the tables of less than a hundred runs")
+    results = {fit: fit.run() for fit in (FITS[:1] if options.quick else FITS)}
+    names = QUICK_TABLES if options.quick else TABLES
+    validations = {name: validate(DATA / f"{name}.csv") for name in names}
+    tables = [fits_table(results), errors_table(validations)]
+    publish(options.out, tables, figures={"step_times": draw(validations)})
 
 
 if __name__ == "__main__":
