@@ -192,8 +192,10 @@ def publish(
         plots.save(figure, out / f"{name}.png")
         parts.append(f"![{name}]({name}.png)")
     for table in tables:
-        console.print(table.printed(), "")
+        if table.rows:
+            console.print(table.printed(), "")
         table.write(out / f"{table.name}.csv")
         parts.append(f"**{table.title}**\n\n{table.markdown()}")
-    print(textwrap.fill(finding, LINE_WIDTH))
+    if finding:
+        print(textwrap.fill(finding, LINE_WIDTH))
     (out / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")

@@ -33,8 +33,7 @@ from diffperf.quantity import Quantity, walk
 sys.path.append(str(Path(__file__).parents[1]))
 from reporting import Table, parse_options, publish
 
-# Calculon's configurations per core-second in its strategy search of GPT-3 175B on 4,096 A100, measured without
-# its logging.
+# Calculon's configurations per core-second in its strategy search of GPT-3 175B on 4,096 A100, without logs.
 CALCULON = 2495
 BLOCK = 512  # configurations evaluated at once: their intermediate results fit into the caches of a core
 RANDOM_FACTOR = 1.3  # numbers are drawn within this factor of the shipped ones
@@ -83,7 +82,7 @@ def random_variants(module: eqx.Module, count: int, seed: int) -> eqx.Module:
 
 
 def rate(function: Callable, inputs: tuple[Any, ...], count: int) -> tuple[float, float]:
-    """Returns the evaluations a second of a function mapped over blocks of inputs, and its compile seconds."""
+    """Returns the evaluations a second of a function mapped over blocks of inputs, and the compile time."""
 
     def in_blocks(leaf: jax.Array) -> jax.Array:
         return leaf.reshape((count // BLOCK, BLOCK, *leaf.shape[1:]))

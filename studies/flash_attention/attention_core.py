@@ -19,11 +19,13 @@ from reporting import (
 )
 
 import diffperf as dp
-from diffperf.estimate.kernels.attention import attention_backward, attention_forward
-from diffperf.estimate.kernels.roofline import Machine, Work
+from diffperf.estimate.kernels.evaluation import evaluate, total
+from diffperf.estimate.kernels.machine import Machine
+from diffperf.estimate.kernels.roofline import Work
 from diffperf.quantity import Weights
 from diffperf.relax import Exact
 from diffperf.report.plots import BLUE, GREY, ORANGE, bare
+from diffperf.workload.assembly import FUSED_KERNELS, attention_operators
 from diffperf.workload.operators import AttentionCore
 from diffperf.workload.strategy import Strategy
 
@@ -97,12 +99,20 @@ def estimate_kernels() -> list[Kernel]:
             head_dim=case["head_dim"],
             causal=0.0,
         )
-        kernel = Weights(case["kernel"], strategy.attention.alternatives)
-        dropout = case["dropout"]
-        return (
-            attention_forward(core, dropout, machine, kernel),
-            attention_backward(core, dropout, machine, kernel),
+        operators = attention_operators(
+            core,
+            Weights(case["kernel"], strategy.attention.alternatives),
+            Weights(np.array([1.0, 0.0]), FUSED_KERNELS),  # no tokens are generated
+            element=strategy.activation_width,
+            dropout=case["dropout"],
+            directions=("forward", "backward"),
         )
+        timed = evaluate(operators, machine)
+        forward, backward = (
+            total((group.once() for group in timed if group.operators.direction == direction), machine)
+            for direction in ("forward", "backward")
+        )
+        return forward, backward
 
     rows = read_rows(MEASURED)
     works = evaluate_cases(passes, stack_cases([kernel_inputs(row) for row in rows]))

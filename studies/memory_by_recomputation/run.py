@@ -19,13 +19,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import diffperf as dp
-from diffperf.estimate.communication import communication
+from diffperf.estimate.network.transfers import transfers
 from diffperf.hardware.system import System
 from diffperf.quantity import replace
 from diffperf.relax import Exact
 from diffperf.report.plots import FAINT, INK, PALETTE, bare
-from diffperf.workload.memory import Memory, layer_activations, stage_parameters, training_memory
+from diffperf.workload.activations import layer_activations
+from diffperf.workload.collectives import gradient_collectives, weight_collectives
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.memory import Memory, training_memory
 from diffperf.workload.model import Model
+from diffperf.workload.parameters import stage_parameters
 from diffperf.workload.schedule import in_flight
 from diffperf.workload.strategy import Strategy
 
@@ -126,7 +130,8 @@ def activations(model: Model, system: System, strategy: Strategy) -> dict:
     """Returns the bytes of a layer and micro-batch, of all on the first stage, and the memory of a device."""
     layer = layer_activations(model.layers[0], model, strategy).kept
     stage = layer * model.depth / strategy.pp * in_flight(strategy, Exact())
-    return {"layer": layer, "stage": stage, "memory": training_memory(model, system, strategy, Exact())}
+    memory = training_memory(Configuration(model, system, strategy))
+    return {"layer": layer, "stage": stage, "memory": memory}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,11 +237,17 @@ def evaluate_shardings(system: System) -> list[dict]:
 
     def evaluate(stage: jax.Array, ranks: jax.Array, micro_batches: jax.Array) -> dict:
         strategy = replace(base, {"zero": stage, "zero_ranks": ranks, "global_batch": RANKS * micro_batches})
+        configuration = Configuration(model, system, strategy)
         parameters = stage_parameters(model, strategy, Exact())
-        collectives = communication(model, system, strategy, parameters, Exact())
+        collectives = [
+            *gradient_collectives(configuration, parameters),
+            *weight_collectives(configuration, parameters),
+        ]
+        timed = transfers(collectives, system, Exact())
         return {
-            "memory": training_memory(model, system, strategy, Exact()),
-            "sent": collectives.gradients.sent + collectives.weights.sent,  # bytes by network tier
+            "memory": training_memory(configuration),
+            # Bytes by network tier: each collective runs `forward` times in a step.
+            "sent": sum(run.transfer.sent * run.collective.forward for run in timed),
             "parameters": parameters.total,
         }
 
