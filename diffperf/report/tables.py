@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from diffperf import units
-from diffperf.quantity import Choice, Label, Quantity, declaration, locate, segment
+from diffperf.quantity import Choice, Declared, Label, Quantity, declaration, locate, segment
 
 # Fields of a memory report that are no part of what fills the memory.
 _MEMORY_SUMMARY = ("peak", "capacity", "excess")
 
 
-class Readable(eqx.Module):
+class Readable(Declared):
     """A result that prints as a table."""
 
     def __str__(self) -> str:

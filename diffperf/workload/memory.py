@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.hardware.formats import PRECISION_BYTES, width
-from diffperf.quantity import Scalar, output
+from diffperf.quantity import Declared, Scalar, output
 from diffperf.relax import largest
 from diffperf.workload.activations import model_activations
 from diffperf.workload.configuration import Configuration
@@ -31,7 +31,7 @@ class StagePeaks(eqx.Module):
     last: Scalar = output("byte", "allocation of a device of the last pipeline stage")
 
 
-class Memory(eqx.Module):
+class Memory(Declared):
     """Bytes on the fullest device, and how they compare to what the device has."""
 
     weights: Scalar = output("byte", "weights")

@@ -1,10 +1,9 @@
 """How work is laid on a system: parallelism, schedule, batches, number formats, recomputation, offloading."""
 
-import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.hardware.formats import PRECISION_BYTES, PRECISIONS, output_width, width
-from diffperf.quantity import Scalar, Weights, choice, quantity, switch
+from diffperf.quantity import Declared, Scalar, Weights, choice, quantity, switch
 from diffperf.relax import larger
 
 _DEGREE = (1, 1e5)
@@ -17,7 +16,7 @@ ORDERS = ("tp-cp-dp-pp", "tp-cp-pp-dp", "tp-dp-cp-pp", "tp-pp-cp-dp", "dp-tp-cp-
 SCHEDULES = ("gpipe", "1f1b", "zero_bubble", "dualpipe")
 
 
-class Strategy(eqx.Module):
+class Strategy(Declared):
     """How a model's work is laid on the devices of a system.
 
     Degrees are reals to the estimator; `diffperf.workload.rules` says which whole numbers are possible.
