@@ -1,7 +1,7 @@
 """What an output depends on most: a tornado of elasticities."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,6 +14,7 @@ from diffperf.report.plots.style import BLUE, INK, ORANGE, bare, new_figure, not
 _NEGLIGIBLE = 1e-3  # of the largest elasticity: bars that could not be seen are left out
 
 
+@runtime_checkable
 class Elasticity(Protocol):
     """What a tornado needs to know of an input: a `diffperf.explore.sensitivity.Sensitivity` has it."""
 
