@@ -1,94 +1,43 @@
-"""The attention core by hand: each term where it alone counts, the limits in which kernels agree, and their
-gradients.
+"""Attention kernels against answers worked out by hand: each term where it alone counts, and the limits in
+which kernels agree.
 """
 
 import itertools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention_cases import (
+    EFFICIENCY,
+    FIXED,
+    GROUP_LATENCY,
+    HBM,
+    HEAD_LATENCY,
+    L2,
+    RATE,
+    ROW_LATENCY,
+    SOFTMAX,
+    SPLIT_LATENCY,
+    TILE_LATENCY,
+    UNITS,
+    VECTOR,
+    attention_work,
+    core_of,
+    machine_of,
+    seconds_per_score,
+)
 
 import diffperf as dp
 from diffperf.estimate.kernels.attention import (
     SPLIT,
     TAIL,
     TILE,
-    attention_backward,
-    attention_forward,
     context_work,
     flash_traffic,
     generation_work,
 )
-from diffperf.estimate.kernels.roofline import Machine
+from diffperf.estimate.kernels.machine import Machine
 from diffperf.quantity import real, replace
-from diffperf.relax import Exact, Smooth
-from diffperf.workload.operators import AttentionCore
-
-RATE, VECTOR, UNITS = 100e12, 10e12, 100
-HBM, L2 = 1e12, 4e12  # byte/s, reachable
-EFFICIENCY, SOFTMAX, LATENCY, OVERHEAD = 0.8, 20.0, 4e-6, 3e-6
-TILE_LATENCY, HEAD_LATENCY, GROUP_LATENCY, ROW_LATENCY, SPLIT_LATENCY = 2e-6, 1e-6, 5e-6, 1e-7, 7e-6
-FREE = 1e30  # byte/s
-FIXED = LATENCY + OVERHEAD
-FUSED = np.array([0.0, 1.0])
-OF_FORMAT = ("efficiency", "tile_latency", "group_latency")
-
-
-def _machine(system, relax=None, strategy=None, **values):
-    """A round-numbered accelerator whose memory costs nothing but what `values` say; a path's dots are
-    written __.
-    """
-    kernels = {
-        "efficiency": EFFICIENCY,
-        "backward_efficiency": 0.5,
-        "softmax_flops": SOFTMAX,
-        "latency": LATENCY,
-        "tile_latency": TILE_LATENCY,
-        "head_latency": HEAD_LATENCY,
-        "group_latency": GROUP_LATENCY,
-        "row_latency": ROW_LATENCY,
-        "split_latency": SPLIT_LATENCY,
-    }
-    accelerator = {
-        "matrix.bf16.rate": RATE,
-        "vector": VECTOR,
-        "compute_units": UNITS,
-        "kernel_latency": OVERHEAD / 3,
-        "power_limit": 1e30,
-        "memory.smem.capacity": UNITS * 262144.0,
-        "memory.l2.capacity": 48e6,
-        "memory.l2.bandwidth": FREE,
-        "memory.l2.efficiency": 1.0,
-        "memory.l2.latency": 1e-30,
-        "memory.hbm.bandwidth": FREE,
-        "memory.hbm.efficiency": 1.0,
-        "memory.hbm.latency": 1e-30,
-    } | {
-        f"attention.{kind}.{name}" if name in OF_FORMAT else f"attention.{name}": value
-        for kind in ("bf16", "fp8")
-        for name, value in kernels.items()
-    }
-    given = {path.replace("__", "."): value for path, value in values.items()}
-    accelerator |= {path: value for path, value in given.items() if not path.startswith("stack.")}
-    stack = {
-        "stack.kernel_overhead": OVERHEAD * 2 / 3,
-        "stack.attention_efficiency": 1.0,
-        "stack.grouped_heads": 32.0,
-    }
-    stack |= {path: value for path, value in given.items() if path.startswith("stack.")}
-    system = replace(system, {f"accelerator.{path}": value for path, value in accelerator.items()} | stack)
-    return Machine.of(system, dp.load_strategy(strategy or {}), relax or Exact())
-
-
-def _core(queries, context=None, heads=8, kv_heads=None, sequences=1, head_dim=128, **rest):
-    context, kv_heads = queries if context is None else context, heads if kv_heads is None else kv_heads
-    return AttentionCore(*map(real, (sequences, queries, context, heads, kv_heads, head_dim)), **rest)
-
-
-def _per_score(head_dim=128, rate=RATE * EFFICIENCY):
-    return np.hypot(4 * head_dim / rate, SOFTMAX / VECTOR)
-
+from diffperf.relax import Exact
 
 # What is to be computed
 
@@ -101,22 +50,22 @@ def test_visible_scores_by_enumeration(queries, context, window):
     """
     positions = [context - queries + i for i in range(queries)]
     seen = [(p, j) for p, j in itertools.product(positions, range(context)) if p - window < j <= p]
-    core = _core(queries, context, heads=3, sequences=2, window=window)
+    core = core_of(queries, context, heads=3, sequences=2, window=window)
     assert float(core.visible_scores) == pytest.approx(2 * 3 * len(seen), rel=1e-12)
     assert float(core.span) == len({j for _, j in seen})
-    everything = _core(queries, context, heads=3, sequences=2, causal=0.0)
+    everything = core_of(queries, context, heads=3, sequences=2, causal=0.0)
     assert float(everything.visible_scores) == float(everything.scores)
 
 
 def test_a_window_beyond_the_context_is_none(system):
-    machine = _machine(system, memory__hbm__bandwidth=HBM)
+    machine = machine_of(system, {"memory.hbm.bandwidth": HBM})
     for queries, context in ((4096, 4096), (1, 4096)):
         plain, wide = (
-            attention_forward(_core(queries, context, **window), 0.0, machine, FUSED)
+            attention_work(core_of(queries, context, **window), machine)
             for window in ({}, {"window": 4096.0})
         )
         assert float(plain.time) == float(wide.time)
-        narrow = attention_forward(_core(queries, context, window=512.0), 0.0, machine, FUSED)
+        narrow = attention_work(core_of(queries, context, window=512.0), machine)
         assert float(narrow.time) < float(plain.time)
 
 
@@ -124,13 +73,13 @@ def test_latent_attention_reads_one_latent_for_all_heads(system):
     """DeepSeek-V2's decode: 512 + 64 elements a token, the 512 read once as keys and values (arXiv 2405.04434
     Table 1).
     """
-    core = _core(1, 4096, heads=128, kv_heads=1, sequences=8, head_dim=576, value_dim=real(512), latent=1.0)
-    machine = _machine(system, memory__hbm__bandwidth=HBM, stack__grouped_heads=128.0)
+    core = core_of(1, 4096, heads=128, kv_heads=1, sequences=8, head_dim=576, value_dim=real(512), latent=1.0)
+    machine = machine_of(system, {"memory.hbm.bandwidth": HBM, "stack.grouped_heads": 128.0})
     assert float(core.kv_elements) == 8 * 4096 * 576
     work = generation_work(core, machine)
     assert float(work.traffic[-1]) == 2 * (8 * 4096 * 576 + 8 * 128 * (576 + 512))
     assert float(work.flops) == 2 * 8 * 128 * 4096 * (576 + 512)
-    prompt = _core(4096, heads=128, sequences=1, head_dim=192, value_dim=real(128))
+    prompt = core_of(4096, heads=128, sequences=1, head_dim=192, value_dim=real(128))
     assert float(prompt.kv_elements) == 4096 * 128 * (192 + 128)
 
 
@@ -141,9 +90,9 @@ def test_a_tile_takes_its_latency_and_its_scores(system):
     """128 queries see 128 keys each, the causal diagonal is computed whole; a lone tile is the longest and
     adds its tail.
     """
-    tile = TILE * TILE * _per_score() * UNITS
+    tile = TILE * TILE * seconds_per_score() * UNITS
     expected = TILE_LATENCY + tile / UNITS + TAIL * (TILE_LATENCY + tile)
-    work = context_work(_core(128, heads=1), _machine(system))
+    work = context_work(core_of(128, heads=1), machine_of(system))
     assert float(work.time) == pytest.approx(expected + FIXED, rel=1e-9)
 
 
@@ -153,9 +102,9 @@ def test_long_contexts_are_bound_by_products_and_softmax(system, causal):
     n, heads = 65536, 100
     scores = heads * n * (n - causal * (n - TILE) / 2)
     waves = heads * n / TILE / UNITS
-    longest = TILE_LATENCY + TILE * n * _per_score() * UNITS
-    expected = waves * TILE_LATENCY + scores * _per_score() + TAIL * longest
-    work = context_work(_core(n, heads=heads, causal=causal), _machine(system))
+    longest = TILE_LATENCY + TILE * n * seconds_per_score() * UNITS
+    expected = waves * TILE_LATENCY + scores * seconds_per_score() + TAIL * longest
+    work = context_work(core_of(n, heads=heads, causal=causal), machine_of(system))
     assert float(work.time) == pytest.approx(expected + FIXED, rel=1e-9)
     assert float(work.flops) == pytest.approx(4 * 128 * heads * n * (n - causal * (n - 1) / 2), rel=1e-12)
 
@@ -163,16 +112,16 @@ def test_long_contexts_are_bound_by_products_and_softmax(system, causal):
 def test_small_heads_are_bound_by_the_softmax(system):
     """A score's softmax takes as long whatever the head's size: with heads of 4, almost all of the time."""
     n, heads = 32768, 100
-    work = context_work(_core(n, heads=heads, head_dim=4, causal=0.0), _machine(system))
+    work = context_work(core_of(n, heads=heads, head_dim=4, causal=0.0), machine_of(system))
     assert float(work.time) == pytest.approx(heads * n * n * SOFTMAX / VECTOR, rel=0.05)
 
 
 def test_tiles_come_in_whole_waves(system):
-    machine = _machine(system)
-    times = [float(context_work(_core(64, heads=1, sequences=b), machine).time) for b in (100, 101, 200)]
+    machine = machine_of(system)
+    times = [float(context_work(core_of(64, heads=1, sequences=b), machine).time) for b in (100, 101, 200)]
     waves = [TILE_LATENCY, 2 * TILE_LATENCY, 2 * TILE_LATENCY]
-    assert np.diff(times)[0] == pytest.approx(np.diff(waves)[0] + 64 * TILE * _per_score(), rel=1e-9)
-    assert np.diff(times)[1] == pytest.approx(99 * 64 * TILE * _per_score(), rel=1e-9)
+    assert np.diff(times)[0] == pytest.approx(np.diff(waves)[0] + 64 * TILE * seconds_per_score(), rel=1e-9)
+    assert np.diff(times)[1] == pytest.approx(99 * 64 * TILE * seconds_per_score(), rel=1e-9)
 
 
 def test_backward_recomputes_the_scores(system):
@@ -181,8 +130,9 @@ def test_backward_recomputes_the_scores(system):
     """
     n, heads = 65536, 100
     per_score = np.hypot(2.5 * 512 / (RATE * EFFICIENCY * 0.5), SOFTMAX / VECTOR)
-    core = _core(n, heads=heads, causal=0.0)
-    forward, backward = (context_work(core, _machine(system), backward=b) for b in (False, True))
+    core = core_of(n, heads=heads, causal=0.0)
+    back = core_of(n, heads=heads, causal=0.0, backward=1.0)
+    forward, backward = (context_work(given, machine_of(system)) for given in (core, back))
     expected = (
         n / TILE * TILE_LATENCY
         + heads * n * n * per_score
@@ -190,7 +140,7 @@ def test_backward_recomputes_the_scores(system):
     )
     assert float(backward.time) == pytest.approx(expected + FIXED, rel=1e-9)
     assert float(backward.flops) == 2.5 * float(forward.flops)
-    slow = context_work(core, _machine(system, memory__hbm__bandwidth=1e6), backward=True)
+    slow = context_work(back, machine_of(system, {"memory.hbm.bandwidth": 1e6}))
     around = heads * n * 128 * (2 * 2 + 2 * 4 + 2)
     assert float(slow.time) == pytest.approx(float(slow.traffic[-1]) / 1e6, rel=1e-3)
     assert float(slow.traffic[-1]) == pytest.approx(2 * float(forward.traffic[-1]) + around, rel=1e-12)
@@ -202,9 +152,9 @@ def test_traffic_follows_its_theorem(system):
     """
 
     def streamed(tokens, capacity):
-        core = _core(tokens, causal=0.0)
-        machine = _machine(system, memory__smem__capacity=UNITS * capacity)
-        return float(flash_traffic(core, machine, 1.0, 1.0)[0]) - 4 * float(core.query_elements)
+        core = core_of(tokens, causal=0.0)
+        machine = machine_of(system, {"memory.smem.capacity": UNITS * capacity})
+        return float(flash_traffic(core, machine, 1.0)[0]) - 4 * float(core.query_elements)
 
     n, d, m = 65536, 128, 1e5
     assert streamed(n, m) == pytest.approx(
@@ -212,18 +162,16 @@ def test_traffic_follows_its_theorem(system):
     )  # heads · K, V · query blocks
     assert streamed(n, m) == pytest.approx(4 * streamed(n / 2, m), rel=1e-9)
     assert streamed(n, m) == pytest.approx(2 * streamed(n, 2 * m), rel=1e-9)
-    masked = (
-        flash_traffic(_core(n), _machine(system, memory__smem__capacity=UNITS * m), 1.0, 1.0)[0]
-        - 4 * 8 * n * d
-    )
+    masked = flash_traffic(core_of(n), machine_of(system, {"memory.smem.capacity": UNITS * m}), 1.0)[0]
+    masked = masked - 4 * 8 * n * d
     assert float(masked) == pytest.approx(streamed(n, m) / 2, rel=1e-4)
 
 
 def test_caches_that_hold_everything_read_each_operand_once(system):
-    core = _core(4096, heads=32, kv_heads=8)
-    machine = _machine(system, memory__smem__capacity=1e14, memory__l2__capacity=1e14)
+    core = core_of(4096, heads=32, kv_heads=8)
+    machine = machine_of(system, {"memory.smem.capacity": 1e14, "memory.l2.capacity": 1e14})
     q, kv = 4096 * 32 * 128 * 2, 2 * 4096 * 8 * 128 * 2
-    inner, outer = flash_traffic(core, machine, 1.0, 1.0)
+    inner, outer = flash_traffic(core, machine, 1.0)
     assert (float(inner), float(outer)) == (
         2 * q + 4 * kv,
         2 * q + kv,
@@ -234,8 +182,8 @@ def test_caches_that_hold_everything_read_each_operand_once(system):
 
 
 def test_generation_streams_the_cache_once(system):
-    core = _core(1, 2048, heads=32, kv_heads=32, sequences=64)
-    work = attention_forward(core, 0.0, _machine(system, memory__hbm__bandwidth=HBM), FUSED)
+    core = core_of(1, 2048, heads=32, kv_heads=32, sequences=64)
+    work = attention_work(core, machine_of(system, {"memory.hbm.bandwidth": HBM}))
     cache = 64 * 2 * 2048 * 32 * 128 * 2
     assert float(work.traffic[-1]) == cache + 2 * 64 * 32 * 128 * 2
     assert float(work.time) == pytest.approx(cache / HBM + FIXED + HEAD_LATENCY, rel=0.01)
@@ -243,10 +191,10 @@ def test_generation_streams_the_cache_once(system):
 
 def test_generated_tiles_take_their_latency(system):
     """250 KV heads on 100 units, contexts too short to split: three waves, the first before the stream."""
-    machine = _machine(system)
-    scores = _per_score() * 2
+    machine = machine_of(system)
+    scores = seconds_per_score() * 2
     for group, latency in ((1, HEAD_LATENCY), (4, GROUP_LATENCY), (32, GROUP_LATENCY)):
-        core = _core(1, 2, heads=group, kv_heads=1, sequences=250)
+        core = core_of(1, 2, heads=group, kv_heads=1, sequences=250)
         rows = group * ROW_LATENCY if group > 1 else 0.0
         tile = (latency**4 + rows**4) ** 0.25
         expected = FIXED + 3 * tile + 250 * group * scores
@@ -257,9 +205,9 @@ def test_more_heads_than_a_kernel_takes_are_on_their_own(system):
     """64 query heads per KV head: kernels for 32 work through 64 heads, each with a stream from the caches of
     its own.
     """
-    core = _core(1, 1024, heads=64, kv_heads=1, sequences=100)
+    core = core_of(1, 1024, heads=64, kv_heads=1, sequences=100)
     alone, grouped = (
-        generation_work(core, _machine(system, stack__grouped_heads=heads)) for heads in (32.0, 64.0)
+        generation_work(core, machine_of(system, {"stack.grouped_heads": heads})) for heads in (32.0, 64.0)
     )
     kv = 100 * 2 * 1024 * 128 * 2
     assert float(alone.traffic[0] - grouped.traffic[0]) == 63 * kv
@@ -271,29 +219,27 @@ def test_few_long_contexts_are_split(system):
     """Two KV heads on 100 units: 50 splits each, fewer where that leaves less than a split's tokens; then
     they are combined.
     """
-    machine = _machine(system)
+    machine = machine_of(system)
     long, short, none = (
-        float(generation_work(_core(1, n, heads=2), machine).time) for n in (1e5, 10 * SPLIT, SPLIT)
+        float(generation_work(core_of(1, n, heads=2), machine).time) for n in (1e5, 10 * SPLIT, SPLIT)
     )
-    scores = 2 * _per_score()
+    scores = 2 * seconds_per_score()
     assert none == pytest.approx(FIXED + HEAD_LATENCY + SPLIT * scores, rel=1e-9)
     assert short == pytest.approx(FIXED + HEAD_LATENCY + 10 * SPLIT * scores + SPLIT_LATENCY, rel=1e-9)
     assert long == pytest.approx(FIXED + HEAD_LATENCY + 1e5 * scores + SPLIT_LATENCY, rel=1e-9)
 
 
 def test_new_tokens_that_follow_others_are_generated(system):
-    machine = _machine(system, memory__hbm__bandwidth=HBM)
+    machine = machine_of(system, {"memory.hbm.bandwidth": HBM})
     for queries, context, kernel in (
         (1, 2, generation_work),
         (1, 1, context_work),
         (4, 999, generation_work),
     ):
-        core = _core(queries, context)
-        assert float(attention_forward(core, 0.0, machine, FUSED).time) == float(kernel(core, machine).time)
-    chunk = _core(512, 8192)
-    assert float(attention_forward(chunk, 0.0, machine, FUSED).time) == float(
-        context_work(chunk, machine).time
-    )
+        core = core_of(queries, context)
+        assert float(attention_work(core, machine).time) == float(kernel(core, machine).time)
+    chunk = core_of(512, 8192)
+    assert float(attention_work(chunk, machine).time) == float(context_work(chunk, machine).time)
 
 
 # Formats and libraries
@@ -303,12 +249,17 @@ def test_the_cache_says_what_is_multiplied(system):
     """fp8 caches use fp8 kernels and rates where silicon has them; int4 ones are converted to 16 bits; fp32
     stays itself.
     """
-    hopper, core = dp.load_system("dgx-h100"), _core(8192, heads=64)
+    hopper, core = dp.load_system("dgx-h100"), core_of(8192, heads=64)
 
     def rate(**formats):
         machine = Machine.of(hopper, dp.load_strategy(formats), Exact())
         return float(
-            1 / (machine.attention_flop * machine.attention.efficiency * hopper.stack.attention_efficiency)
+            1
+            / (
+                machine.attention.flop_time
+                * machine.attention.format.efficiency
+                * hopper.stack.attention_efficiency
+            )
         )
 
     matrix = hopper.accelerator.matrix
@@ -330,8 +281,10 @@ def test_the_cache_says_what_is_multiplied(system):
 
 def test_a_librarys_share_scales_products_alone(system):
     n, heads = 65536, 100
-    half = context_work(_core(n, heads=heads, causal=0.0), _machine(system, stack__attention_efficiency=0.5))
-    per_score = _per_score(rate=RATE * EFFICIENCY / 2)
+    half = context_work(
+        core_of(n, heads=heads, causal=0.0), machine_of(system, {"stack.attention_efficiency": 0.5})
+    )
+    per_score = seconds_per_score(rate=RATE * EFFICIENCY / 2)
     expected = (
         n / TILE * TILE_LATENCY
         + heads * n * n * per_score
@@ -341,122 +294,13 @@ def test_a_librarys_share_scales_products_alone(system):
 
 
 def test_standard_attention_materializes_its_scores(system):
-    machine = _machine(system, memory__hbm__bandwidth=HBM, memory__l2__bandwidth=L2)
-    core = _core(4096)
-    standard, flash = (attention_forward(core, 0.0, machine, np.eye(2)[i]) for i in (0, 1))
+    machine = machine_of(system, {"memory.hbm.bandwidth": HBM, "memory.l2.bandwidth": L2})
+    core = core_of(4096)
+    standard, flash = (attention_work(core, machine, kernel) for kernel in ("standard", "flash"))
     scores = 8 * 4096 * 4096 * 2
     assert float(standard.flops) == 4 * 8 * 4096 * 4096 * 128
     # Q·Kᵀ writes them, softmax reads and writes, P·V reads.
     assert float(standard.traffic[-1]) > 4 * scores > float(flash.traffic[-1])
     assert float(standard.time) > float(flash.time)
-    backward = attention_backward(core, 0.0, machine, np.eye(2)[0])
+    backward = attention_work(core, machine, "standard", "backward")
     assert float(backward.flops) == 2 * float(standard.flops)
-
-
-# Order, gradients, extremes
-
-SHAPES = {
-    "prompt": {"queries": 3000.0, "context": 3000.0, "heads": 12.0, "kv_heads": 4.0, "sequences": 5.0},
-    "decode": {"queries": 1.0, "context": 3000.0, "heads": 12.0, "kv_heads": 4.0, "sequences": 50.0},
-    "split": {"queries": 1.0, "context": 30000.0, "heads": 12.0, "kv_heads": 4.0, "sequences": 1.0},
-    "window": {
-        "queries": 3000.0,
-        "context": 9000.0,
-        "heads": 12.0,
-        "kv_heads": 4.0,
-        "sequences": 5.0,
-        "window": 2000.0,
-    },
-}
-
-
-def _time(system, relax, shape, values):
-    core = _core(**{**shape, **{name: values[name] for name in shape if name in values}})
-    paths = {name: value for name, value in values.items() if name not in shape}
-    machine = _machine(system, relax, **{"memory__hbm__bandwidth": HBM, "memory__l2__bandwidth": L2, **paths})
-    forward = attention_forward(core, 0.0, machine, FUSED).time
-    return forward if shape["queries"] == 1 else forward + attention_backward(core, 0.0, machine, FUSED).time
-
-
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)], ids=["exact", "smooth"])
-def test_better_hardware_and_less_work_are_faster(system, relax, shape):
-    """In the order of more units, bandwidth and rate, and of fewer sequences, tokens and heads."""
-    base = float(_time(system, relax, shape, {}))
-    better = {
-        "memory__hbm__bandwidth": 2 * HBM,
-        "memory__l2__bandwidth": 2 * L2,
-        "matrix__bf16__rate": 2 * RATE,
-        "vector": 2e13,
-    }
-    for name, value in better.items():
-        assert float(_time(system, relax, shape, {name: value})) <= base * (1 + 1e-12), name
-    for name in ("sequences", "context"):
-        assert float(_time(system, relax, shape, {name: 2 * shape[name]})) >= base * (1 - 1e-12), name
-    more = {
-        "compute_units": 2 * UNITS,
-        "memory__smem__capacity": 2 * UNITS * 262144.0,
-        "matrix__bf16__rate": 2 * RATE,
-        "vector": 2e13,
-    }
-    staircase = (
-        1.0 if isinstance(relax, Exact) else 1.05
-    )  # a smooth one may lie lower just before a step than on it
-    assert float(_time(system, relax, shape, more)) <= base * staircase * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_gradients_agree_with_differences(system, shape):
-    names = (
-        "sequences",
-        "context",
-        "heads",
-        "kv_heads",
-        "memory__hbm__bandwidth",
-        "matrix__bf16__rate",
-        "vector",
-    )
-    names += ("attention__bf16__tile_latency", "attention__bf16__group_latency")
-    names += ("attention__row_latency", "attention__split_latency")
-    values = dict(
-        zip(
-            names[4:],
-            (HBM, RATE, VECTOR, TILE_LATENCY, GROUP_LATENCY, ROW_LATENCY, SPLIT_LATENCY),
-            strict=True,
-        )
-    )
-    start = jnp.array([{**shape, **values}[name] for name in names])
-    log_time = jax.jit(
-        lambda x: jnp.log(
-            _time(system, Smooth(20.0), shape, dict(zip(names, start * jnp.exp(x), strict=True)))
-        )
-    )
-    gradient = jax.grad(log_time)(jnp.zeros(len(names)))
-    step = 1e-6
-    for i, name in enumerate(names):
-        unit = jnp.eye(len(names))[i] * step
-        assert float(gradient[i]) == pytest.approx(
-            float(log_time(unit) - log_time(-unit)) / (2 * step), rel=1e-5, abs=1e-8
-        ), name
-
-
-@pytest.mark.usefixtures("float32")
-@pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)], ids=["exact", "smooth"])
-def test_finite_at_extremes(system, relax):
-    """From one token of one head to ten million tokens: days in one kernel; float32, values and gradients."""
-    machine = Machine.of(jax.tree.map(jnp.float32, dp.load_system("dgx-a100")), dp.load_strategy({}), relax)
-
-    def time(sizes):
-        core = AttentionCore(*sizes)
-        return (
-            attention_forward(core, 0.0, machine, FUSED).time
-            + attention_backward(core, 0.0, machine, FUSED).time
-        )
-
-    both = jax.jit(jax.value_and_grad(time))
-    for sizes in itertools.product((1.0, 64.0), (1.0, 1e6), (1.0, 1e7), (1.0, 128.0), (1.0,), (1.0, 576.0)):
-        if sizes[2] >= sizes[1]:
-            value, slope = both(jnp.array(sizes, jnp.float32))
-            assert value.dtype == jnp.float32
-            assert 0 < value < np.inf, sizes
-            assert np.all(np.isfinite(slope)), sizes

@@ -1,5 +1,5 @@
-"""The roofline by hand: cases whose answer fits on a line, and the limits in which the formulas become
-simple.
+"""Kernels that are matrix products or streams, against answers worked out by hand, in the limits in which one
+term of the roofline counts.
 """
 
 import dataclasses
@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 import diffperf as dp
-from diffperf.estimate.kernels.elementwise import stream_work
+from diffperf.estimate.kernels.evaluation import evaluate
 from diffperf.estimate.kernels.gemm import TILES, gemm_work
-from diffperf.estimate.kernels.roofline import Machine, Work, overlapped, waiting
+from diffperf.estimate.kernels.machine import Machine
+from diffperf.estimate.kernels.roofline import Work, overlapped, waiting
+from diffperf.estimate.kernels.stream import stream_work
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact, Smooth
-from diffperf.workload.operators import Gemms
+from diffperf.workload.layer_operators import elementwise_kernels
+from diffperf.workload.operators import Gemms, Streams, operators_of
 
 RATE, UNITS, EFFICIENCY, OVERHEAD = 100e12, 100, 0.8, 3e-6
 HBM, L2 = 1e12, 4e12  # byte/s, reachable
@@ -50,7 +53,7 @@ def _machine(system, relax=None, power_limit=1e30, **levels):
 
 
 def _gemm(m, n, k, batch=1):
-    return Gemms.table(tuple(map(real, (m, n, k, batch))))
+    return Gemms.table({"product": (m, n, k, batch)})
 
 
 def test_whole_waves_of_tiles_compute(system):
@@ -100,15 +103,17 @@ def test_traffic_is_left_by_reuse_in_blocks(system):
 
 def test_batches_multiply(system):
     machine = _machine(system)
-    one, many = gemm_work(_gemm(256, 256, 256), machine), gemm_work(_gemm(256, 256, 256, 1000), machine)
-    assert float(many.flops[0]) == 1000 * float(one.flops[0])
-    np.testing.assert_allclose(many.traffic, 1000 * one.traffic)
-    assert float(one.time[0]) < float(many.time[0]) < 1000 * float(one.time[0])  # one launch, and full waves
+    single, many = gemm_work(_gemm(256, 256, 256), machine), gemm_work(_gemm(256, 256, 256, 1000), machine)
+    assert float(many.flops[0]) == 1000 * float(single.flops[0])
+    np.testing.assert_allclose(many.traffic, 1000 * single.traffic)
+    # The batch pays for a single launch, and fills its waves.
+    assert float(single.time[0]) < float(many.time[0]) < 1000 * float(single.time[0])
 
 
 def _with(machine, **changes):
-    """The machine with numbers of its operands' format changed."""
-    return dataclasses.replace(machine, matrix=replace(machine.matrix, changes))
+    """The machine with other numbers for the format of its operands."""
+    matrix = dataclasses.replace(machine.matrix, format=replace(machine.matrix.format, changes))
+    return dataclasses.replace(machine, matrix=matrix)
 
 
 def test_a_tile_is_never_faster_than_its_main_loop(system):
@@ -147,6 +152,12 @@ def test_splitting_k_occupies_idle_units(system):
     )
 
 
+def _without_conversion(machine):
+    """The machine where no kernel of its own converts activations."""
+    matrix = dataclasses.replace(machine.matrix, converted=real(0.0))
+    return dataclasses.replace(machine, matrix=matrix)
+
+
 def test_narrow_formats_convert_their_activations(system):
     """fp8: products are as fast as the rate says, written at 16 bits; the activations pass through memory on
     their own first.
@@ -164,10 +175,10 @@ def test_narrow_formats_convert_their_activations(system):
     hbm = system.accelerator.device_memory
     converted = 3 * 3 * m * k
     assert float(work.traffic[-1, 0]) == pytest.approx(m * k + k * n + 2 * m * n + converted, rel=1e-9)
-    without = gemm_work(_gemm(m, n, k), dataclasses.replace(fp8, converted=real(0.0)))
+    without = gemm_work(_gemm(m, n, k), _without_conversion(fp8))
     expected = 7e-6 + converted / float(hbm.bandwidth * hbm.efficiency)
     assert float(work.time[0] - without.time[0]) == pytest.approx(expected, rel=1e-9)
-    assert float(fp16.converted) == 0
+    assert float(fp16.matrix.converted) == 0
 
 
 def test_the_power_limit_slows_clocks(system):
@@ -210,18 +221,34 @@ def test_what_waiting_adds_keeps_its_digits(dtype):
 
 def test_rows_of_a_table_do_not_see_each_other(system):
     machine = _machine(system)
-    rows = [(64, 4096, 1024, 1), (4096, 4096, 4096, 1), (1, 1000, 64, 32)]
-    together = gemm_work(Gemms.table(*(tuple(map(real, row)) for row in rows)), machine)
-    for i, row in enumerate(rows):
-        assert float(together.time[i]) == pytest.approx(
-            float(gemm_work(_gemm(*row), machine).time[0]), rel=1e-12
-        )
-    total = together.total()
-    assert float(total.time) == pytest.approx(float(together.time.sum()))
-    assert total.traffic.shape == (2,)
+    rows = {
+        "few": (64.0, 4096.0, 1024.0, 1.0),
+        "many": (4096.0, 4096.0, 4096.0, 1.0),
+        "batch": (1.0, 1000.0, 64.0, 32.0),
+    }
+    together = gemm_work(Gemms.table(rows), machine)
+    for position, row in enumerate(rows.values()):
+        alone = float(gemm_work(_gemm(*row), machine).time[0])
+        assert float(together.time[position]) == pytest.approx(alone, rel=1e-12)
 
 
-def test_half_the_width_moves_half_the_bytes(system):
+def test_a_table_adds_up_by_how_often_its_operators_run(system):
+    machine, runs = _machine(system), jnp.array([3.0, 0.0, 0.5])
+    table = Gemms.table(
+        {
+            "wide": (64.0, 4096.0, 1024.0, 1.0),
+            "absent": (4096.0, 4096.0, 4096.0, 1.0),
+            "shared": (256.0, 4096.0, 4096.0, 8.0),
+        }
+    )
+    (timed,) = evaluate([operators_of(table, part="matmul", runs=runs)], machine)
+    total, work = timed.once(), gemm_work(table, machine)
+    assert float(total.time) == pytest.approx(float(work.time @ runs), rel=1e-12)
+    assert float(total.flops) == pytest.approx(float(work.flops @ runs), rel=1e-12)
+    np.testing.assert_allclose(total.traffic, work.traffic @ runs, rtol=1e-12)
+
+
+def test_half_the_width_moves_half_the_bytes(system, llama):
     """Of operands and products; activations stay at 16 bits between products unless they have a format of
     their own.
     """
@@ -230,22 +257,27 @@ def test_half_the_width_moves_half_the_bytes(system):
         {"precision": "fp8"},
         {"precision": "fp8", "activation_precision": "fp8"},
     ]
-    machines = [Machine.of(system, dp.load_strategy(table), Exact()) for table in tables]
-    assert [float(machine.width) for machine in machines] == [2, 1, 1]
-    streams = [stream_work(jnp.array([1e9]), machine).traffic for machine in machines]
-    np.testing.assert_array_equal(streams[0], streams[1])
-    np.testing.assert_allclose(streams[0], 2 * streams[2])
+    strategies = [dp.load_strategy(table) for table in tables]
+    machines = [Machine.of(system, strategy, Exact()) for strategy in strategies]
+    assert [float(machine.matrix.width) for machine in machines] == [2, 1, 1]
+    assert [float(machine.matrix.output_width) for machine in machines] == [2, 2, 2]
+    layers, tokens = llama.layers[0], real(1024)
+    kernels = [elementwise_kernels(layers, llama, strategy, tokens).bytes for strategy in strategies]
+    np.testing.assert_array_equal(kernels[0], kernels[1])
+    np.testing.assert_allclose(kernels[0], 2 * kernels[2])
 
 
 def test_elementwise_kernels_stream(system):
-    work = stream_work(jnp.array([1e9, 1e6]), _machine(system))
-    np.testing.assert_allclose(work.time, [2e9 / HBM + 1e-6 + OVERHEAD, 2e6 / HBM + 1e-6 + OVERHEAD])
+    work = stream_work(Streams.table({"large": 2e9, "small": 2e6, "absent": 0.0}), _machine(system))
+    fixed = 1e-6 + OVERHEAD
+    np.testing.assert_allclose(work.time, [2e9 / HBM + fixed, 2e6 / HBM + fixed, 0.0])
+    np.testing.assert_array_equal(work.traffic, [[2e9, 2e6, 0.0]] * 2)
     assert float(work.flops.sum()) == 0
 
 
 def test_work_adds_and_scales():
-    one = Work(real(1.0), real(2.0), jnp.array([3.0, 4.0]))
-    both = one + one * 2
+    work = Work(time=real(1.0), flops=real(2.0), traffic=jnp.array([3.0, 4.0]))
+    both = work + work * 2
     assert (float(both.time), float(both.flops)) == (3, 6)
     np.testing.assert_array_equal(both.traffic, [9, 12])
 
@@ -254,7 +286,11 @@ def test_work_adds_and_scales():
 def test_smooth_times_stay_within_their_bounds(system, sharpness):
     """Three terms at most, minimum over four tiles, three staircases that may save almost a step each."""
     gemms = Gemms.table(
-        *(tuple(map(real, row)) for row in [(4096, 4096, 4096, 1), (1, 8192, 8192, 1), (2048, 512, 128, 96)])
+        {
+            "square": (4096.0, 4096.0, 4096.0, 1.0),
+            "skinny": (1.0, 8192.0, 8192.0, 1.0),
+            "batch": (2048.0, 512.0, 128.0, 96.0),
+        }
     )
     exact, smooth = (gemm_work(gemms, _machine(system, relax)).time for relax in (Exact(), Smooth(sharpness)))
     assert np.all(smooth <= exact * 3 ** (1 / sharpness) * 2 ** (1 / sharpness) * (1 + 1e-9))

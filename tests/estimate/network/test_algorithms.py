@@ -31,7 +31,7 @@ from diffperf.software.collective_library import CollectiveLibrary
 
 IDEAL = CollectiveLibrary("ideal")
 ALTERNATIVES = {
-    name: CollectiveLibrary("one", alternative=name).alternative
+    name: CollectiveLibrary(name, alternative=name).alternative
     for name in ("trees", "halving_doubling", "direct")
 }
 
@@ -63,7 +63,12 @@ def wire(topology, size, bandwidth, latency, volume, *, room=None, alternative="
         **tier,
     )
     offered = offer(declared, real(size), real(1.0), Exact())
-    return algorithms.Wire(offered, IDEAL, ALTERNATIVES[alternative], volume / offered.rate)
+    return algorithms.Wire(
+        fabric=offered,
+        library=IDEAL,
+        alternative=ALTERNATIVES[alternative],
+        seconds=volume / offered.rate,
+    )
 
 
 def seconds(wire, algorithm) -> float:
@@ -127,8 +132,8 @@ def test_neighbours(topology, size, seed):
     back = simulation.run(keeping_all_links_busy(simulation.graph, topology, elements, add=False))
     check_all_reduced(simulation)
     on = wire(topology, size, bandwidth, latency, simulation.volume)
-    assert seconds(on, algorithms.neighbours(on.fabric, IDEAL, 1.0)) == pytest.approx(there, rel=1e-9)
-    assert seconds(on, algorithms.neighbours(on.fabric, IDEAL, 2.0)) == pytest.approx(back, rel=1e-9)
+    assert seconds(on, algorithms.neighbours(on, 1.0)) == pytest.approx(there, rel=1e-9)
+    assert seconds(on, algorithms.neighbours(on, 2.0)) == pytest.approx(back, rel=1e-9)
     assert back == pytest.approx(2 * there, rel=1e-9)
 
 
@@ -142,13 +147,8 @@ def test_halving_and_doubling(topology, size, seed):
     back = simulation.run(doubling(size, elements))
     check_all_reduced(simulation)
     on = wire(topology, size, bandwidth, latency, simulation.volume, alternative="halving_doubling")
-    weights = ALTERNATIVES["halving_doubling"]
-    assert seconds(on, algorithms.alternative(on.fabric, IDEAL, weights, 1.0)) == pytest.approx(
-        there, rel=1e-9
-    )
-    assert seconds(on, algorithms.alternative(on.fabric, IDEAL, weights, 2.0)) == pytest.approx(
-        back, rel=1e-9
-    )
+    assert seconds(on, algorithms.alternative(on, 1.0)) == pytest.approx(there, rel=1e-9)
+    assert seconds(on, algorithms.alternative(on, 2.0)) == pytest.approx(back, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -166,14 +166,14 @@ def test_direct(topology, size, seed):
     one_step = at_once.run(everyone_to_everyone(size, elements))
     check_all_reduced(at_once)
 
-    on, weights = wire(topology, size, bandwidth, latency, simulation.volume), ALTERNATIVES["direct"]
-    found = {
-        there: algorithms.alternative(on.fabric, IDEAL, weights, 1.0),
-        back: algorithms.alternative(on.fabric, IDEAL, weights, 2.0),
-        one_step: algorithms.one_shot(on.fabric, weights),
+    on = wire(topology, size, bandwidth, latency, simulation.volume, alternative="direct")
+    ways = {
+        there: algorithms.alternative(on, 1.0),
+        back: algorithms.alternative(on, 2.0),
+        one_step: algorithms.one_shot(on),
     }
     exact = topology not in GRIDS or whole_side(topology, size) % 2 == 0 or topology == "hypercube"
-    for measured, algorithm in found.items():
+    for measured, algorithm in ways.items():
         time = seconds(on, algorithm)
         assert (
             time == pytest.approx(measured, rel=1e-9)
@@ -181,7 +181,7 @@ def test_direct(topology, size, seed):
             else measured <= time <= 1.35 * measured + size * latency
         )
     all_to_all = float(algorithms.all_to_all(on, Exact()))
-    assert all_to_all == pytest.approx(seconds(on, found[there]), rel=1e-9)
+    assert all_to_all == pytest.approx(seconds(on, ways[there]), rel=1e-9)
 
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
@@ -191,7 +191,9 @@ def test_binomial_broadcast(size):
     time = simulation.run(binomial(size, 240))
     np.testing.assert_allclose(simulation.buffers, np.tile(simulation.before[0], (size, 1)))
     on = wire("switch", size, 50.0, 3.0, simulation.volume)
-    tree = algorithms.Algorithm(on.fabric.doublings * on.fabric.reach, on.fabric.doublings * on.fabric.tree)
+    tree = algorithms.Algorithm(
+        hops=on.fabric.doublings * on.fabric.reach, work=on.fabric.doublings * on.fabric.tree
+    )
     assert seconds(on, tree) == pytest.approx(time, rel=1e-9)
     assert float(algorithms.broadcast(on, Exact())) <= time * (1 + 1e-9)
 
@@ -220,7 +222,7 @@ def test_reducing_switches(size):
         max(sum(up.values()), sum(down.values())) / bandwidth
     )  # pieces of both phases share the links
     on = wire("switch", size, bandwidth, latency, volume, in_network_reduction=1.0)
-    assert seconds(on, algorithms.in_network(on.fabric)) == pytest.approx(2 * latency + overlapped, rel=1e-9)
+    assert seconds(on, algorithms.in_network(on)) == pytest.approx(2 * latency + overlapped, rel=1e-9)
 
 
 @pytest.mark.parametrize("oversubscription", [1.0, 2.0, 4.0])
@@ -236,10 +238,18 @@ def test_oversubscribed_cores_are_bounded(topology, far, leaf, oversubscription)
     direct = simulation.run(to_owners(size, elements))
     around = Simulation(graph, elements, latency)
     rings = around.run(ring(list(range(size)), np.split(np.arange(elements), size), add=True))
-    on = wire(topology, size, bandwidth, latency, simulation.volume, oversubscription=oversubscription)
-    time = seconds(on, algorithms.alternative(on.fabric, IDEAL, ALTERNATIVES["direct"], 1.0))
+    on = wire(
+        topology,
+        size,
+        bandwidth,
+        latency,
+        simulation.volume,
+        alternative="direct",
+        oversubscription=oversubscription,
+    )
+    time = seconds(on, algorithms.alternative(on, 1.0))
     assert time == pytest.approx(direct, rel=1e-9) if leaf == 1 else time >= direct
-    transfer = seconds(on, algorithms.neighbours(on.fabric, IDEAL, 1.0)) - (size - 1) * latency
+    transfer = seconds(on, algorithms.neighbours(on, 1.0)) - (size - 1) * latency
     measured = rings - (size - 1) * far * latency
     assert transfer == pytest.approx(measured, rel=1e-9) if leaf == 1 else transfer >= measured * (1 - 1e-9)
 
@@ -252,7 +262,7 @@ def test_parts_of_a_domain_have_the_links_within(topology, size, room):
     simulation = Simulation(graph, 48 * size, 0.1)
     time = simulation.run(keeping_all_links_busy(graph, topology, 48 * size, add=True))
     on = wire(topology, size, 70.0, 0.1, simulation.volume, room=room)
-    assert seconds(on, algorithms.neighbours(on.fabric, IDEAL, 1.0)) == pytest.approx(time, rel=1e-9)
+    assert seconds(on, algorithms.neighbours(on, 1.0)) == pytest.approx(time, rel=1e-9)
 
 
 @pytest.mark.parametrize("size", [4, 8, 16, 64])
@@ -274,7 +284,7 @@ def test_pairs_of_trees(size):
             sent[child] += 0.5  # its partial sum of one half of the buffer
             sent[above] += 0.5  # the result
     on = wire("switch", size, 1.0, 1e-9, 1.0)
-    tree = algorithms.alternative(on.fabric, IDEAL, ALTERNATIVES["trees"], 2.0)
+    tree = algorithms.alternative(on, 2.0)
     assert float(tree.hops) == pytest.approx(2 * depth)
     assert float(tree.work) >= sent.max()
     assert float(tree.work) == sent.max() or size == 4  # whose inner nodes have one child
@@ -287,16 +297,16 @@ def test_the_simulation_can_disagree():
     simulation = Simulation(graph_of("ring", 6, 10.0), 120, 1.0)
     time = simulation.run(keeping_all_links_busy(simulation.graph, "ring", 120, add=True))
     on = wire("ring", 6, 10.0, 1.0, simulation.volume)
-    right = algorithms.neighbours(on.fabric, IDEAL, 1.0)
+    right = algorithms.neighbours(on, 1.0)
     for wrong in (
-        algorithms.Algorithm(right.hops, 2 * right.work),
-        algorithms.Algorithm(right.hops - 1, right.work),
+        algorithms.Algorithm(hops=right.hops, work=2 * right.work),
+        algorithms.Algorithm(hops=right.hops - 1, work=right.work),
     ):
         assert seconds(on, wrong) != pytest.approx(time, rel=0.01)
     mesh = Simulation(graph_of("mesh_2d", 16, 10.0), 320, 1.0)
     slower = mesh.run(dimension_wise(mesh.graph, 320, add=True))
     torus = wire("torus_2d", 16, 10.0, 1.0, mesh.volume)
-    assert seconds(torus, algorithms.neighbours(torus.fabric, IDEAL, 1.0)) < 0.9 * slower
+    assert seconds(torus, algorithms.neighbours(torus, 1.0)) < 0.9 * slower
 
 
 def test_a_ring_one_way_takes_twice_as_long():
