@@ -53,8 +53,7 @@ STARTS = 64
 CENTRES = 8  # relaxed designs that are rounded
 ROUNDS = 6  # neighbourhoods searched at most
 EXACT_TRIED = 1024  # combinations tried at once where no variable is left to descend on
-# A relaxed search that leaves every start violating by more than this share meets a problem that looks
-# infeasible.
+# Where every start of the relaxed search violates by more than this share, the problem looks infeasible.
 HOPELESS = 0.05
 # Designs whose log objectives differ by less are equal.
 EQUAL = 1e-7
@@ -114,9 +113,7 @@ class Search:
         self.reset(problem.limits)
 
     def reset(self, limits: Float[np.ndarray, " constraints"]) -> None:
-        """Forgets everything but the compiled programs, to search again under other limits of the
-        constraints.
-        """
+        """Forgets everything but the compiled programs, to search again under other limits."""
         self.limits = limits
         self.random = np.random.default_rng(self.seed)
         self.evaluations = 0  # estimates so far, smooth and exact
@@ -280,8 +277,7 @@ class Search:
     def refine(self, weight: float = 1.0) -> None:
         """Polishes the best once more, whole numbers held, until its multipliers can be read as prices."""
         designs, combination = self.best_as_designs, held(self.best.x, self.slots)
-        # The multipliers improve even where the objective no longer does: equal designs give way to the
-        # refined one.
+        # The multipliers improve even where the objective no longer does: the refined one of equals is kept.
         self.incumbent = dataclasses.replace(self.best, objective=self.best.objective + REFINED)
         self.polish([combination], designs, "refine", weight=weight, schedule=REFINE)
 

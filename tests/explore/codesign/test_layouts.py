@@ -181,7 +181,8 @@ def test_the_command_prints_the_layout_of_the_design(tmp_path, designed):
 def test_real_variables_are_polished_beside_layouts(tmp_path):
     voltage = '[[variable]]\npath = "design.voltage"\nfrom = "0.6 V"\nto = "0.9 V"\n'
     power = '[[constraint]]\nquantity = "chip.power"\nat_most = "400 W"\n'
-    problem = problem_of(tmp_path, HEAD + DEGREES + voltage + LIMITS + power)
+    limits = LIMITS.replace('"baseline"', '"1.01 baseline"') + power
+    problem = problem_of(tmp_path, HEAD + DEGREES + voltage + limits)
     result = Search(problem, starts=8).answer()
     assert result.feasible
     assert tuple(result.x[:3]) in layouts_of(problem)
