@@ -73,7 +73,7 @@ def place(
     for tier in system.network[:-1]:
         counts.append(relax.minimum(relax.maximum(tier.size / stride, counts[-1]), degree))
     counts = jnp.stack(jnp.broadcast_arrays(*counts, degree))
-    members = counts[1:] * inverse(counts[:-1])
+    members = counts[1:] / counts[:-1]  # a division, so that x members in x domains are exactly one each
 
     tiers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *system.network)
     devices_inside = jnp.concatenate([jnp.ones_like(tiers.size[:1]), tiers.size[:-1]])
