@@ -2,17 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
+from measured_cases import DATA
 
 import diffperf as dp
 from diffperf.explore.measured.columns import SCHEMAS, measured_columns
-from diffperf.explore.measured.platforms import PLATFORMS, stack_of, stacked_systems, system_of
-from diffperf.explore.measured.table import read_measurements
-from diffperf.load import load
-from diffperf.software.stack import Stack
+from diffperf.explore.measured.table import messages, read_measurements
 
-DATA = Path(__file__).parents[1] / "data"
 HEADER = "id,group,hardware,dtype,m,n,k,batch,latency_s"
 GOOD = "a,one,h100-sxm5-80gb,bf16,4096,4096,4096,1,2.5e-4"
 
@@ -78,7 +74,7 @@ def test_published_tables(file, kind, rows):
             "hardware: unknown hardware",
             'did you mean "h100-sxm5-80gb"?',
         ),
-        ("b,one,abacus,bf16,4096,4096,4096,1,2e-4", "hardware: unknown hardware", "known: "),
+        ("b,one,abacus,bf16,4096,4096,4096,1,2e-4", "hardware: unknown hardware", "diffperf list systems"),
         ("a,one,h100-sxm5-80gb,bf16,4096,4096,4096,1,2e-4", "id: duplicate", "line 2 has this one"),
         ("b,one,h100-sxm5-80gb,bf16,4096", "wrong number of cells", "found 5 cells; expected 9"),
         (
@@ -156,109 +152,20 @@ def test_a_byte_order_mark_and_windows_lines_are_read(tmp_path):
     assert read_measurements(path).rows[0]["m"] == 4096
 
 
-MEASURED = {
-    "a100-pcie-80gb", "a100-sxm4-40gb", "a100-sxm4-80gb", "a40", "b200-sxm-180gb", "b300-sxm", "dgx-spark-gb10", "gaudi2",
-    "gaudi3", "gb200", "gb300", "h100-nvl", "h100-pcie-80gb", "h100-sxm5-80gb", "h200-sxm-141gb", "intel-max-1550",
-    "jetson-agx-orin", "l40s", "m1-7gpu", "m1-max-32gpu", "m1-ultra-64gpu", "m2-ultra-76gpu", "m3-max-40gpu", "m3-ultra-80gpu",
-    "m4-max-40gpu", "m4-pro-20gpu", "m5-max-40gpu", "mi210", "mi250", "mi250x", "mi300x", "mi325x", "mi355x", "rtx-3060-12gb",
-    "rtx-3070", "rtx-3080-10gb", "rtx-3080ti", "rtx-3090", "rtx-4000-ada", "rtx-4070ti", "rtx-4080", "rtx-4090", "rtx-5000-ada",
-    "rtx-5080", "rtx-5090", "rtx-6000-ada", "rtx-a6000", "sn40l", "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e",
-    "tpu-v7x", "trainium2", "v100-sxm2-32gb",
-}  # fmt: skip
-
-
-def test_every_hardware_id_of_the_tables_has_a_system_of_that_accelerator():
-    assert set(PLATFORMS) == MEASURED
-    for hardware in PLATFORMS:
-        system = system_of(hardware)
-        assert str(system.accelerator.name) == hardware
-        assert (PLATFORMS[hardware].node_tier or 0) < len(system.network)
-
-
-FRAMEWORKS = {
-    "Megatron-LM": "megatron-lm",
-    "Megatron-LM (FT guide baseline)": "megatron-lm",
-    "Megatron-Core FSDP+EP": "megatron-core",
-    "Megatron-Core MCore w/ Folding": "megatron-core",
-    "Megatron-Bridge 25.11": "megatron-bridge-26.04",
-    "Megatron-Bridge 26.04.01": "megatron-bridge-26.04",
-    "Megatron-Bridge 26.06": "megatron-bridge",
-    "NeMo Framework Launcher 24.x": "nemo",
-    "NeMo24.03.01.framework": "nemo",
-    "Megatron-DeepSpeed": "megatron-deepspeed",
-    "GPT-NeoX (Megatron-DeepSpeed)": "megatron-deepspeed",
-    "nanotron": "nanotron",
-    "llm-foundry/Composer FSDP": "llm-foundry-fsdp",
-    "MaxText": "maxtext",
-    "Pathways/T5X": "maxtext",
-    "PaLM inference (Pope et al.)": "maxtext",
-    "TensorRT-LLM": "tensorrt-llm",
-    "TensorRT-LLM (NeMo)": "tensorrt-llm",
-    "TensorRT-LLM 0.5.0-0.6.0": "tensorrt-llm",
-    "TensorRT-LLM 0.5.0-era": "tensorrt-llm",
-    "TensorRT-LLM 0.9.0": "tensorrt-llm",
-    "trtllm": "tensorrt-llm-pytorch",
-    "trtllm 1.0.0rc3": "tensorrt-llm-pytorch",
-    "trtllm gpt-oss-dev": "tensorrt-llm-pytorch",
-    "FasterTransformer": "fastertransformer",
-    "Triton/FasterTransformer": "fastertransformer",
-    "vLLM": "vllm",
-    "vllm 0.19.0": "vllm",
-    "vllm nightly-5b8c30d62b754b57": "vllm",
-    "sglang": "sglang",
-    "sglang 0.5.10.post1": "sglang",
-    "LMDeploy TurboMind": "lmdeploy",
-    "llama.cpp": "llama.cpp",
-    "Deepspeed": "deepspeed-inference",
-    "Deepspeed-MII": "deepspeed-mii",
-    "HuggingFace": "huggingface",
-    "sambaflow": "sambaflow",
-}
-
-
-@pytest.mark.parametrize(("framework", "stack"), FRAMEWORKS.items())
-def test_every_framework_of_the_tables_selects_its_stack(framework, stack):
-    assert stack_of(framework) == stack
-    driven = system_of("a100-sxm4-80gb", framework).stack
-    assert str(driven.name) == stack
-    assert float(driven.elementwise_kernels) == float(load(Stack, stack).elementwise_kernels)
-
-
-def test_kernels_of_ampere_on_hopper_are_a_stack_of_their_own():
-    ampere, hopper = (
-        system_of(name, "llm-foundry/Composer FSDP").stack for name in ("a100-sxm4-80gb", "h100-sxm5-80gb")
-    )
-    assert (str(ampere.name), str(hopper.name)) == ("llm-foundry-fsdp", "llm-foundry-fsdp-hopper")
-    assert float(hopper.attention_efficiency) < float(ampere.attention_efficiency)
-
-
-def test_a_release_that_did_not_shorten_runs_on_hopper_keeps_the_older_stack_there():
-    hopper, blackwell = (
-        system_of(name, "Megatron-Bridge 26.06").stack for name in ("h100-sxm5-80gb", "gb200")
-    )
-    assert (str(hopper.name), str(blackwell.name)) == ("megatron-bridge-26.04", "megatron-bridge")
-
-
-@pytest.mark.parametrize("framework", [None, "", "my own", "mymegatron-lm"])
-def test_other_frameworks_keep_the_systems_own_stack(framework):
-    assert stack_of(framework) is None
-    assert str(system_of("tpu-v4", framework).stack.name) == "maxtext"
-
-
-def sizes(hardware: str, devices: float, in_node: float) -> list[float]:
-    """Devices in the system, and in a domain of each of its tiers."""
-    system = stacked_systems([hardware], [None], np.array([devices]), np.array([in_node]))
-    return [float(system.n_devices[0]), *(float(tier.size[0]) for tier in system.network)]
-
-
-def test_a_rows_node_is_the_tier_that_is_one():
-    """Its tiers inside hold no more; a torus keeps its axes; a machine of one device has no node."""
-    assert sizes("gb200", 144, 72) == [144, 72, 1e6]
-    assert sizes("a100-sxm4-80gb", 16, 4) == [16, 4, 1e6]
-    assert sizes("a100-pcie-80gb", 8, 4) == [8, 2, 4, 1e6]
-    assert sizes("a100-pcie-80gb", 2, 1) == [2, 1, 1, 1e6]
-    assert sizes("tpu-v4", 64, 4) == [64, 16, 4096, 1e6]
-    assert sizes("m1-max-32gpu", 1, 1) == [1, 1e6]
-    # Rows of one structure stack, whichever of their tiers is the node.
-    both = stacked_systems(["tpu-v5p", "h100-nvl"], [None, None], np.array([8.0, 4.0]), np.array([4.0, 4.0]))
-    assert [tier.size.tolist() for tier in both.network] == [[16, 2], [8960, 4], [1e6, 1e6]]
+def test_rows_of_the_same_unknown_hardware_share_a_line(tmp_path):
+    """All other bad rows have a line of their own."""
+    rows = [f"{i},one,{name},bf16,8,8,8,1,{time}" for i, (name, time) in enumerate(
+        [("abacus", 1), ("sundial", 1), ("abacus", 2), ("h100-nvl", "x"), ("abacus", 3), ("h100-nvl", "y")]
+    )]  # fmt: skip
+    faults = read_measurements(table(tmp_path, *rows)).faults
+    assert [fault.line for fault in faults] == [2, 3, 4, 5, 6, 7]
+    lines = messages(faults)
+    assert [line.split(".csv ")[1][:10] for line in lines] == [
+        "line 2 (0)",
+        "line 3 (1)",
+        "line 5 (3)",
+        "line 7 (5)",
+    ]
+    assert lines[0].endswith("(and 2 more rows of this hardware)")
+    assert "more rows" not in "".join(lines[1:])
+    assert max(map(len, lines)) < 300
