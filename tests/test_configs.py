@@ -13,7 +13,9 @@ from diffperf.cost.package_cost import package_cost
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.formats import PRECISIONS
 from diffperf.load import FOLDERS, available, config_root, load
+from diffperf.quantity import real
 from diffperf.relax import Exact
+from diffperf.workload.parameters import parameters_of_layers
 from diffperf.workload.strategy import Strategy
 
 DATA = Path(__file__).parent / "data"
@@ -150,7 +152,12 @@ def test_weight_files_of_deepseek_v3():
     """
     model = dp.load_model("deepseek-v3")
     assert float(model.parameters) == 671_026_419_200 - 256 * 58
-    assert float(model.parameters + model.mtp_parameters + 2 * model.embedding_parameters) == 684_489_830_400
+    # The module of multi-token prediction, with its own copies of the embedding and the vocabulary
+    # projection.
+    no_layers = {"layers": real(0.0), "embeddings": real(0.0)}
+    head = parameters_of_layers(model, dp.load_strategy({}), heads=real(1.0), **no_layers)
+    module = head.total - model.embedding_parameters + 3 * model.hidden  # three norms are left out of `head`
+    assert float(model.parameters + module + 2 * model.embedding_parameters) == 684_489_830_400
 
 
 WEIGHT_FILES = {

@@ -10,20 +10,28 @@ import numpy as np
 import pytest
 
 import diffperf as dp
-from diffperf.estimate.training import model_flops
 from diffperf.quantity import real
-from diffperf.workload.model import Mixture
-from diffperf.workload.operators import (
-    AttentionCore,
-    Gemms,
+from diffperf.workload.layer_operators import (
+    TokenPass,
     attention_core,
-    concatenate,
-    elementwise_backward,
-    elementwise_forward,
-    head,
+    elementwise_kernels,
     linear_layers,
     sequence_shards,
+    vocabulary_projection,
 )
+from diffperf.workload.model import Layers, Mixture
+from diffperf.workload.model_flops import model_flops
+from diffperf.workload.operators import AttentionCore, Gemms
+
+
+def _prompt(sequences, tokens):
+    """A pass of whole sequences of some tokens."""
+    return TokenPass(sequences=real(sequences), queries=real(tokens), context=real(tokens))
+
+
+def _flops(table):
+    """FLOP of each operator of a table, by its name."""
+    return dict(zip(table.names, map(float, table.flops), strict=True))
 
 
 @pytest.mark.parametrize("tp", [1, 2, 8])
@@ -33,32 +41,34 @@ def test_layer_forward_flops(gpt, tp):
     layers = gpt.layers[0]
     strategy = dp.load_strategy({"tp": tp})
     linear = linear_layers(layers, gpt.hidden, strategy, real(b * s)).flops.sum()
-    attention = attention_core(layers, strategy, real(b), real(s), real(s)).gemms.flops.sum()
+    attention = attention_core(layers, strategy, _prompt(b, s)).products.flops.sum()
     assert float(linear) * tp == pytest.approx(24 * b * s * h**2, rel=1e-12)
     assert float(attention) * tp == pytest.approx(4 * b * s**2 * h, rel=1e-12)
 
 
 def test_backward_is_twice_forward(gpt):
     gemms = linear_layers(gpt.layers[0], gpt.hidden, dp.load_strategy({"tp": 8}), real(2048))
-    assert float(gemms.backward.flops.sum()) == 2 * float(gemms.flops.sum())
-    assert gemms.backward.m.shape == (8,)
-    np.testing.assert_array_equal(concatenate(gemms, gemms).flops, np.tile(gemms.flops, 2))
+    for gradient in (gemms.input_gradient, gemms.weight_gradient):
+        np.testing.assert_array_equal(gradient.flops, gemms.flops)
+        assert gradient.m.shape == (4,)
+        assert len(set(gradient.names) | set(gemms.names)) == 8
 
 
 def test_gradients_of_a_gemm_have_the_shapes_of_autodiff():
     """The gradient GEMMs are those that jax itself writes for C = A·B."""
     m, n, k = 3, 5, 7
     _, pull = jax.vjp(jnp.matmul, jnp.ones((m, k)), jnp.ones((k, n)))
-    found = sorted(
+    written = sorted(
         (*eqn.outvars[0].aval.shape, next(iter({*a.shape, *b.shape} - {*eqn.outvars[0].aval.shape})))
         for eqn in jax.make_jaxpr(pull)(jnp.ones((m, n))).eqns
         if eqn.primitive.name == "dot_general"
         for a, b in [[v.aval for v in eqn.invars]]
     )
-    gemm = Gemms.table((real(m), real(n), real(k), real(1)))
+    gemm = Gemms.table({"product": (m, n, k, 1)})
     ours = [gemm.input_gradient, gemm.weight_gradient]
-    assert sorted({*map(int, (g.m[0], g.n[0]))} for g in ours) == sorted({*shape[:2]} for shape in found)
-    assert {int(g.k[0]) for g in ours} == {shape[2] for shape in found}
+    sides = [{int(gradient.m[0]), int(gradient.n[0])} for gradient in ours]
+    assert sorted(sides) == sorted({*shape[:2]} for shape in written)
+    assert {int(gradient.k[0]) for gradient in ours} == {shape[2] for shape in written}
 
 
 @pytest.mark.parametrize(("h", "layers", "name"), [(12288, 96, "gpt3-175b"), (6144, 48, "gpt3-22b")])
@@ -76,14 +86,25 @@ def test_model_flops_are_six_per_parameter_and_token(llama):
 
 
 def test_experts_compute_what_tokens_visit():
-    model = dp.load_model("llama-2-7b")
-    layers = model.layers[0]
-    sparse = type(layers)(32, 32, 32, 128, 11008, gated=True, mixture=Mixture(experts=8, experts_per_token=2))
-    one = dp.load_strategy({})
-    dense, routed = (linear_layers(kind, model.hidden, one, real(64)).flops for kind in (layers, sparse))
-    np.testing.assert_allclose(routed[:2], dense[:2])
-    np.testing.assert_allclose(routed[2:4], 2 * dense[2:])
-    assert routed[4:].tolist() == [0, 0, 2 * 64 * 8 * 4096]  # no shared experts; and the router
+    model, strategy = dp.load_model("llama-2-7b"), dp.load_strategy({})
+    sparse = Layers(
+        count=32,
+        heads=32,
+        kv_heads=32,
+        head_dim=128,
+        ffn=11008,
+        gated=True,
+        mixture=Mixture(experts=8, experts_per_token=2),
+    )
+    dense, routed = (
+        _flops(linear_layers(kind, model.hidden, strategy, real(64))) for kind in (model.layers[0], sparse)
+    )
+    for name in ("qkv", "attention output"):
+        assert routed[name] == pytest.approx(dense[name], rel=1e-12)
+    for name in ("up", "down"):
+        assert routed[f"experts {name}"] == pytest.approx(2 * dense[f"mlp {name}"], rel=1e-12)
+        assert routed[f"shared experts {name}"] == 0  # there are none
+    assert routed["router"] == 2 * 64 * 8 * 4096
 
 
 @pytest.mark.parametrize(
@@ -115,11 +136,15 @@ def test_experts_by_counting_tokens(tp, ep, expert_tp, load):
     rows *= load.get("capacity_factor", load.get("expert_imbalance", 1.0))
 
     gemms = linear_layers(layers, model.hidden, strategy, real(tokens))
-    up, down = (tuple(float(getattr(gemms, name)[i]) for name in ("m", "n", "k", "batch")) for i in (2, 3))
+    up, down = (
+        tuple(float(getattr(gemms, size)[gemms.names.index(name)]) for size in ("m", "n", "k", "batch"))
+        for name in ("experts up", "experts down")
+    )
     assert up == (rows[0, 0], 2 * 14336 / ways, 4096, 8 / ep)
     assert down == (rows[0, 0], 4096, 14336 / ways, 8 / ep)
     # All devices together compute what all tokens visit, and what is padded or waits for the busiest.
-    total = devices * float(gemms.flops[2:4].sum())
+    flops = _flops(gemms)
+    total = devices * (flops["experts up"] + flops["experts down"])
     assert total == pytest.approx(2 * rows.sum() * 3 * 4096 * 14336, rel=1e-12)
 
 
@@ -146,6 +171,9 @@ def test_latent_attention_by_hand(tp):
     down = h * (1536 + 512 + 64)
     up = 1536 * 128 * (128 + 64) + 512 * 128 * (128 + 128)
     attention = down + (up + 128 * 128 * h) / tp
+    assert (
+        dense.names[:4] == sparse.names[:4] == ("latents", "queries", "keys and values", "attention output")
+    )
     for gemms in (dense, sparse):
         assert float(gemms.flops[:4].sum()) == pytest.approx(2 * tokens * attention, rel=1e-12)
     assert float(dense.flops[4:].sum()) == pytest.approx(2 * tokens * 3 * h * 18432 / tp, rel=1e-12)
@@ -158,37 +186,43 @@ def test_latent_attention_cores_by_hand():
     heads.
     """
     layers, strategy = dp.load_model("deepseek-v3").layers[0], dp.load_strategy({"tp": 4})
-    prompt = attention_core(layers, strategy, real(1), real(100), real(100))
-    assert float(prompt.gemms.flops.sum()) == 2 * 32 * 100 * 100 * (192 + 128)
-    token = attention_core(layers, strategy, real(1), real(1), real(100), generating=True)
-    assert float(token.gemms.flops.sum()) == 2 * 32 * 100 * (576 + 512)
+    prompt = attention_core(layers, strategy, _prompt(1, 100))
+    assert float(prompt.products.flops.sum()) == 2 * 32 * 100 * 100 * (192 + 128)
+    generated = TokenPass(sequences=real(1), queries=real(1), context=real(100), generating=True)
+    token = attention_core(layers, strategy, generated)
+    assert float(token.products.flops.sum()) == 2 * 32 * 100 * (576 + 512)
     assert float(token.kv_elements) == 100 * 576
 
 
 @pytest.mark.parametrize("kind", ["ring", "all_to_all"])
 def test_context_parallel_ranks_share_the_work(gpt, kind):
     """Of tokens and of scores every rank has its part."""
-    one, four = (dp.load_strategy({"tp": 8, "cp": cp, "context_parallel": kind}) for cp in (1, 4))
-    assert float(four.tokens) == 2048 / 4
-    cores = [
-        attention_core(gpt.layers[0], strategy, real(1), real(2048), real(2048)) for strategy in (one, four)
-    ]
+    strategies = [dp.load_strategy({"tp": 8, "cp": cp, "context_parallel": kind}) for cp in (1, 4)]
+    assert float(strategies[1].tokens) == 2048 / 4
+    cores = [attention_core(gpt.layers[0], strategy, _prompt(1, 2048)) for strategy in strategies]
     assert float(cores[0].visible_scores) == 4 * float(cores[1].visible_scores)
     layers = [
         linear_layers(gpt.layers[0], gpt.hidden, strategy, strategy.tokens).flops.sum()
-        for strategy in (one, four)
+        for strategy in strategies
     ]
     assert float(layers[0]) == 4 * float(layers[1])
 
 
 def test_vocabulary_projection(gpt):
-    assert float(head(gpt, real(8), real(2048)).flops[0]) * 8 == 2 * 2048 * 12288 * 51200
+    assert float(vocabulary_projection(gpt, real(8), real(2048)).flops[0]) * 8 == 2 * 2048 * 12288 * 51200
 
 
 @pytest.mark.parametrize(("queries", "context"), [(1, 1), (5, 5), (1, 9), (4, 7)])
 def test_attention_counts_by_enumeration(queries, context):
     sequences, heads, kv_heads, dim = 3, 8, 2, 16
-    core = AttentionCore(*map(real, (sequences, queries, context, heads, kv_heads, dim)))
+    core = AttentionCore(
+        sequences=real(sequences),
+        queries=real(queries),
+        context=real(context),
+        heads=real(heads),
+        kv_heads=real(kv_heads),
+        head_dim=real(dim),
+    )
     # Query i is token context − queries + i of the sequence, and sees every token up to itself.
     pairs = list(itertools.product(range(queries), range(context)))
     seen = sum(j <= context - queries + i for i, j in pairs)
@@ -196,31 +230,43 @@ def test_attention_counts_by_enumeration(queries, context):
     assert float(core.visible_scores) == sequences * heads * seen
     assert float(core.query_elements) == sequences * queries * heads * dim
     assert float(core.kv_elements) == 2 * sequences * context * kv_heads * dim
-    assert float(core.gemms.flops.sum()) == 4 * sequences * heads * queries * context * dim
+    assert float(core.products.flops.sum()) == 4 * sequences * heads * queries * context * dim
 
 
 @pytest.mark.parametrize("parallel", [True, False])
 def test_sequence_parallelism_shards_what_tensor_parallelism_does_not(gpt, parallel):
     whole, split = (dp.load_strategy({"tp": tp, "sequence_parallel": parallel}) for tp in (1, 8))
     assert float(sequence_shards(split)) == (8 if parallel else 1)
-    for kernels in (elementwise_forward, elementwise_backward):
-        one, eight = (kernels(gpt.layers[0], gpt, strategy, real(2048)) for strategy in (whole, split))
+    for backward in (False, True):
+        one, eight = (
+            elementwise_kernels(gpt.layers[0], gpt, strategy, real(2048), backward=backward).bytes
+            for strategy in (whole, split)
+        )
         np.testing.assert_allclose(one[:4] / eight[:4], 8 if parallel else 1)
         np.testing.assert_allclose(one[4] / eight[4], 8)
 
 
 def test_elementwise_kernels_by_hand(llama, gpt):
-    """Elements read and written by the fused kernels of one layer; a dropout mask takes a byte, half an
-    element.
+    """Elements of 2 bytes that the fused kernels of one layer read and write; a dropout mask takes one byte
+    for each.
     """
-    tokens, one = 10, dp.load_strategy({})
+    tokens, strategy = 10, dp.load_strategy({})
     h, ffn = 4096, 11008
-    forward = elementwise_forward(llama.layers[0], llama, one, real(tokens))
-    expected = [2 * h, 2 * h, 3 * h, 3 * h, 3 * ffn, 2 * (32 + 32) * 128]
-    np.testing.assert_allclose(forward, [tokens * x for x in expected])
-    forward = elementwise_forward(gpt.layers[0], gpt, one, real(tokens))
+    kernels = elementwise_kernels(llama.layers[0], llama, strategy, real(tokens))
+    expected = {
+        "norm 1": 2 * h,
+        "norm 2": 2 * h,
+        "residual 1": 3 * h,
+        "residual 2": 3 * h,
+        "activation": 3 * ffn,
+        "rotary embedding": 2 * (32 + 32) * 128,
+    }
+    assert kernels.names == tuple(expected)
+    np.testing.assert_allclose(kernels.bytes, [2 * tokens * elements for elements in expected.values()])
     h, ffn = 12288, 49152
-    np.testing.assert_allclose(forward, [tokens * x for x in [2 * h, 2 * h, 3.5 * h, 3.5 * h, 2 * ffn, 0]])
+    kernels = elementwise_kernels(gpt.layers[0], gpt, strategy, real(tokens))
+    expected = [2 * h, 2 * h, 3.5 * h, 3.5 * h, 2 * ffn, 0]
+    np.testing.assert_allclose(kernels.bytes, [2 * tokens * elements for elements in expected])
 
 
 def test_key_value_heads_are_replicated_where_ranks_outnumber_them():
