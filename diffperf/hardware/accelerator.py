@@ -80,7 +80,7 @@ class MatrixFormats(Declared):
                 complete[name] = complete[fallback]
         return complete
 
-    def of(self, precision: Weights) -> MatrixFormat:
+    def mean(self, precision: Weights) -> MatrixFormat:
         """The mean of all formats by weights over `PRECISIONS`."""
         formats = [getattr(self, name) for name in PRECISIONS]
         return jax.tree.map(lambda *leaves: jnp.sum(precision.array * jnp.stack(leaves)), *formats)

@@ -102,6 +102,6 @@ class AttentionKernels(Declared):
         wide = {**common, **table.get("bf16", {})}
         return {"bf16": wide, "fp8": {**wide, **table.get("fp8", {})}, **shared}
 
-    def of(self, fp8: Scalar) -> AttentionFormat:
+    def mean(self, fp8: Scalar) -> AttentionFormat:
         """The mean of both formats for a share of fp8 between 0 and 1."""
-        return jax.tree.map(lambda wide, narrow: wide + fp8 * (narrow - wide), self.bf16, self.fp8)
+        return jax.tree.map(lambda in_bf16, in_fp8: in_bf16 + fp8 * (in_fp8 - in_bf16), self.bf16, self.fp8)

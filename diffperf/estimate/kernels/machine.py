@@ -30,7 +30,7 @@ class MatrixUnits(eqx.Module):
     @classmethod
     def of(cls, system: System, strategy: Strategy, joule_time: Scalar) -> "MatrixUnits":
         accelerator, precision, stack = system.accelerator, strategy.precision, system.stack
-        matrix = accelerator.matrix.of(precision)
+        matrix = accelerator.matrix.mean(precision)
         return cls(
             format=eqx.tree_at(lambda m: m.efficiency, matrix, matrix.efficiency * stack.matrix_efficiency),
             flop_time=inverse(matrix.rate),
@@ -57,7 +57,7 @@ class AttentionUnits(eqx.Module):
         accelerator, precision, stack = system.accelerator, strategy.precision, system.stack
         multiplied = attention_format(precision, strategy.kv_precision)
         fp8 = fp8_share(multiplied)
-        kernels = accelerator.attention.of(fp8)
+        kernels = accelerator.attention.mean(fp8)
         rate = accelerator.matrix_rate(multiplied) * kernels.efficiency * stack.attention_efficiency
         return cls(
             format=kernels,
