@@ -101,7 +101,7 @@ class Quantity:
     - log: the field spans decades, so it is sampled, searched and plotted on a logarithmic scale.
     - integer: the field is a whole number in the real world; the estimator takes it as real.
     - kind: "input", "price" (an input of the cost) or "output" (a field of a report).
-    - calibratable: an efficiency, overhead or latency that a calibration fits unless told otherwise.
+    - calibratable: an efficiency, overhead or latency that a calibration fits by default.
     - prior_spread: standard deviation of the log of a configured value, before any measurement.
     - table: for a part of a report's time, the kind of table of measurements that shows how well it is known.
     """

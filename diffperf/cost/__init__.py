@@ -1,1 +1,1 @@
-"""What it costs: silicon, packages, and owning and running a system."""
+"""Costs: of dies, of packages, and of owning and running a system."""

@@ -1,1 +1,1 @@
-"""What exists: accelerators, memory levels, network tiers, packages, and the technology they are made in."""
+"""Hardware: accelerators, memory levels, network tiers, packages, systems, and the technologies behind them."""

@@ -57,6 +57,8 @@ class NetworkTier(Declared):
         doc="topology of the links between the members of a domain of the network tier",
         default="switch",
     )
+    # The defaults of the fields below are those of an ideal tier: 1 ns and 1 EB/s stand for no time and no
+    # limit.
     startup: Scalar = quantity(
         "s",
         "time from the start of a collective on the device to the first message on the network tier",

@@ -1,1 +1,1 @@
-"""What software brings: the stack that drives a system, and the library that runs its collectives."""
+"""Software: the stack that drives a system, and the library that runs the collectives of the stack."""

@@ -21,7 +21,8 @@ class Stack(Declared):
         "byte", "device memory that the runtime and the libraries take", bounds=(1e3, 1e11)
     )
 
-    # The host: a device waits where its queue of kernels runs empty.
+    # The host: a device waits where its queue of kernels runs empty. Bounds exclude 0 (the fields are
+    # searched by their logarithm), so the default of 1 ns stands for none.
     host_launch: Scalar = quantity(
         "s",
         "time of the host to launch the kernels of one pass of a layer in training, for which devices wait",
