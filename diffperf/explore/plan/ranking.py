@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int
 
+from diffperf.compiler import stored
 from diffperf.estimate.phases import estimate
 from diffperf.explore.plan.candidates import Candidates, single_candidate
 from diffperf.quantity import locate
@@ -95,7 +95,7 @@ def reports_of(configurations: Iterable[Configuration], phase: str) -> Iterator[
         yield _take(jax.tree.map(np.asarray, reports), 0)
 
 
-@partial(jax.jit, static_argnames="phase")
+@stored("phase")
 def _evaluate(
     inputs: Configuration, candidates: Candidates, phase: str
 ) -> tuple[eqx.Module, Int[Array, " candidates"]]:

@@ -126,14 +126,14 @@ def test_a_wrong_reference_would_be_noticed():
 def test_what_is_given_is_kept_and_nothing_is_traced_again(gpt, system):
     """Numbers and choices are data: other questions run the same compiled program."""
     plan(Search.of(gpt, system, {"global_batch": 64}))
-    programs = ranking._evaluate._cache_size()
+    programs = ranking._evaluate.jitted._cache_size()
     given = {"tp": 8, "recompute": "selective", "zero": "2", "micro_batch": 16, "global_batch": 64, "cp": 2}
     found = plan(Search.of(gpt, system, given, ("1f1b", "zero_bubble")))
     for candidate in found.best:
         fields = chosen(candidate, ("tp", "recompute", "zero", "micro_batch", "cp"))
         assert fields == {"tp": 8, "recompute": "selective", "zero": "2", "micro_batch": 16, "cp": 2}
         assert float(candidate.strategy.devices) == 64
-    assert ranking._evaluate._cache_size() == programs
+    assert ranking._evaluate.jitted._cache_size() == programs
 
 
 def test_a_hundred_thousand_devices(gpt):
