@@ -1,5 +1,5 @@
-"""MatMul-free LM (arXiv 2406.02528): weights, work and memory of a recurrence in place of attention, written
-out again here.
+"""MatMul-free LM (arXiv 2406.02528): weights, work and memory of a recurrence in place of attention, against
+counts that are written out here.
 """
 
 import dataclasses
@@ -7,17 +7,25 @@ import dataclasses
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
+from helpers import generate, training
 
 import diffperf as dp
-from diffperf.estimate.kernels.roofline import Machine
-from diffperf.estimate.layer import Pass, inference_layers
-from diffperf.hardware.formats import PRECISIONS, width
+from diffperf.estimate.kernels.evaluation import evaluate, total
+from diffperf.estimate.kernels.machine import Machine
+from diffperf.hardware.formats import width
 from diffperf.quantity import real
 from diffperf.relax import Exact, Smooth
-from diffperf.workload.memory import kv_cache_bytes, layer_activations
-from diffperf.workload.operators import elementwise_forward, linear_layers, recurrence_kernels
+from diffperf.workload.activations import layer_activations
+from diffperf.workload.assembly import layer_operators, training_pass
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.layer_operators import (
+    TokenPass,
+    elementwise_kernels,
+    linear_layers,
+    recurrence_kernels,
+)
+from diffperf.workload.memory import kv_cache_bytes
 
 D, LAYERS, FFN = 2048, 24, 5632  # of the 1.3B model
 
@@ -47,8 +55,8 @@ def test_token_mixer_of_4d2_and_channel_mixer_of_8d2(model):
     assert float(layers.attention_matrices(model.hidden)) == 4 * D**2
     assert float(layers.mlp_matrices(model.hidden, layers.ffn)) == 3 * D * 256 * -(-(8 * D // 3) // 256)
     tokens = 1000
-    rows = linear_layers(layers, model.hidden, dp.load_strategy({}), real(tokens))
-    assert float(rows.flops.sum()) == 2 * tokens * (4 * D**2 + 3 * D * FFN)
+    products = linear_layers(layers, model.hidden, dp.load_strategy({}), real(tokens))
+    assert float(products.flops.sum()) == 2 * tokens * (4 * D**2 + 3 * D * FFN)
 
 
 @pytest.mark.parametrize("tp", [1, 4])
@@ -56,19 +64,23 @@ def test_bytes_of_the_recurrence_by_tensor(model, tp):
     """Forward f, c in and h out, then g, h in and o out; backward f, c, h, dh in and df, dc out, then g, h,
     do in, dg, dh out.
     """
-    b, s = 3, 1000
-    forward, backward = recurrence_kernels(model.layers[0], dp.load_strategy({"tp": tp}), real(b), real(s))
-    one, state = b * s * D / tp, b * D / tp
-    assert np.asarray(forward) == pytest.approx([(2 + 1) * one + 2 * state, (2 + 1) * one], rel=1e-12)
-    assert np.asarray(backward) == pytest.approx([(4 + 2) * one + 2 * state, (3 + 2) * one], rel=1e-12)
+    b, s, width_of_element = 3, 1000, 2
+    tokens = TokenPass(sequences=real(b), queries=real(s), context=real(s))
+    stream, state = width_of_element * b * s * D / tp, width_of_element * b * D / tp
+    expected = {False: (2 + 1, 2 + 1), True: (4 + 2, 3 + 2)}
+    for backward, (scan, gate) in expected.items():
+        kernels = recurrence_kernels(model.layers[0], dp.load_strategy({"tp": tp}), tokens, backward=backward)
+        assert kernels.bytes.tolist() == pytest.approx([scan * stream + 2 * state, gate * stream], rel=1e-12)
 
 
 def test_no_rotary_embedding(model):
     strategy, tokens = dp.load_strategy({}), real(1000)
     moved, attending = (
-        elementwise_forward(m.layers[0], m, strategy, tokens) for m in (model, _with_attention(model))
+        elementwise_kernels(chosen.layers[0], chosen, strategy, tokens).bytes
+        for chosen in (model, _with_attention(model))
     )
-    assert float(attending.sum() - moved.sum()) == 2 * 1000 * 2 * D  # queries and keys, read and written
+    # Queries and keys, read and written, 2 bytes each.
+    assert float(attending.sum() - moved.sum()) == 2 * 2 * 1000 * 2 * D
 
 
 @pytest.mark.parametrize("attention", ["flash", "standard"])
@@ -100,12 +112,15 @@ def test_state_does_not_grow_with_the_context(model):
 def test_a_generated_token_takes_as_long_after_any_context(model, system):
     strategy = dp.load_strategy({"global_batch": 8})
     machine = Machine.of(system, strategy, Exact())
-    passes = {
-        str(context): Pass(real(8), real(1), real(context), generating=True) for context in (1000, 100000)
-    }
+
+    @jax.jit
+    def layer_time(model, context):
+        tokens = TokenPass(sequences=real(8), queries=real(1), context=context, generating=True, serving=True)
+        operators = layer_operators(Configuration(model, system, strategy), tokens, trained=False)
+        return total((timed.once() for timed in evaluate(operators, machine)), machine).time
+
     for chosen, grows in ((model, False), (_with_attention(model), True), (_hybrid(model), True)):
-        works, _ = inference_layers(chosen, strategy, machine, passes, {})
-        short, long = (float(works[name].total.time) for name in passes)
+        short, long = (float(layer_time(chosen, real(context))) for context in (1000, 100000))
         assert (long > 1.5 * short) if grows else (long == short)
 
 
@@ -119,57 +134,64 @@ def test_time_of_the_token_mixer(model, attention):
     strategy = dp.load_strategy(
         {"global_batch": b, "micro_batch": b, "sequence_length": s, "attention": attention}
     )
-    found = dp.training_step(model, system, strategy)
+    report = training(model, system, strategy, Exact())
     memory = system.accelerator.device_memory
-    one = b * s * D
-    seconds = 2 * (3 + 3 + 6 + 5) * one / float(memory.bandwidth * memory.efficiency)
-    assert float(found.breakdown.attention) == pytest.approx(LAYERS * seconds, rel=0.1)
+    seconds = 2 * (3 + 3 + 6 + 5) * b * s * D / float(memory.bandwidth * memory.efficiency)
+    assert float(report.breakdown.attention) == pytest.approx(LAYERS * seconds, rel=0.1)
+
+
+@jax.jit
+def _attention_time(model, system, strategy):
+    """Seconds of the attention cores, or of what stands in their place, in both passes of an average
+    layer.
+    """
+    c = Configuration(model, system, strategy)
+    operators = layer_operators(c, training_pass(strategy), trained=True)
+    machine = Machine.of(system, strategy, c.relax)
+    timed = evaluate([group for group in operators if group.part == "attention"], machine)
+    return total((group.once() for group in timed), machine).time
 
 
 def test_hybrid_lies_between(model):
-    system, strategy = (
-        dp.load_system("dgx-a100", 1),
-        dp.load_strategy({"global_batch": 4, "sequence_length": 8192}),
+    system = dp.load_system("dgx-a100", 1)
+    strategy = dp.load_strategy({"global_batch": 4, "sequence_length": 8192})
+    recurrent, half, attending = (
+        float(_attention_time(chosen, system, strategy))
+        for chosen in (model, _hybrid(model), _with_attention(model))
     )
-    times = [
-        float(dp.training_step(m, system, strategy).breakdown.attention)
-        for m in (model, _hybrid(model), _with_attention(model))
-    ]
-    assert times[1] == pytest.approx((times[0] + times[2]) / 2, rel=1e-9)
+    assert recurrent < half < attending
+    assert half == pytest.approx((recurrent + attending) / 2, rel=1e-9)
 
 
-@pytest.mark.parametrize("relax", [Exact(), Smooth(real(16.0))])
-def test_finite_and_differentiable_in_the_width(model, relax):
+@pytest.mark.parametrize("phase", ["training_step", "generate"])
+@pytest.mark.parametrize("relax", [Exact(), Smooth(16.0)], ids=["exact", "smooth"])
+def test_finite_and_differentiable_in_the_width(model, relax, phase):
     """Against a central difference, in training and in serving."""
-    system, strategy = (
-        dp.load_system("dgx-a100", 1),
-        dp.load_strategy({"global_batch": 4, "sequence_length": 1024}),
-    )
+    system = dp.load_system("dgx-a100", 1)
+    strategy = dp.load_strategy({"global_batch": 4, "sequence_length": 1024})
 
-    def time(head_dim, phase):
+    def time(head_dim):
         kinds = tuple(dataclasses.replace(kind, head_dim=head_dim) for kind in model.layers)
-        return getattr(dp, phase)(dataclasses.replace(model, layers=kinds), system, strategy, relax).time
+        chosen = dataclasses.replace(model, layers=kinds)
+        return getattr(dp, phase)(chosen, system, strategy, relax).time
 
-    for phase in ("training_step", "generate"):
-        of = jax.jit(lambda x, phase=phase: time(x, phase))
-        here, step = 129.3, 1e-4
-        slope = (of(real(here + step)) - of(real(here - step))) / (2 * step)
-        found = jax.grad(of)(real(here))
-        assert jnp.isfinite(found)
-        assert float(found) == pytest.approx(float(slope), rel=1e-4)
+    time_and_slope = jax.jit(jax.value_and_grad(time))
+    here, step = 129.3, 1e-4
+    (below, _), (_, slope), (above, _) = (
+        time_and_slope(real(width)) for width in (here - step, here, here + step)
+    )
+    assert jnp.isfinite(slope)
+    assert float(slope) == pytest.approx(float(above - below) / (2 * step), rel=1e-4)
 
 
 def test_packed_ternary_weights(model, system):
     """Two bits a weight in serving; products on the units of int8."""
-    ternary = jnp.eye(len(PRECISIONS))[PRECISIONS.index("ternary")]
-    assert float(width(ternary)) == 2 / 8
+    assert float(width(dp.load_strategy({"precision": "ternary"}).precision)) == 2 / 8
+    strategy = dp.load_strategy({"weight_precision": "ternary"})
     assert eqx.tree_equal(system.accelerator.matrix.ternary, system.accelerator.matrix.int8)
-    served = dp.generate(
-        model, dp.load_system("dgx-a100", 1), dp.load_strategy({"weight_precision": "ternary"})
-    )
-    assert float(served.memory.weights) == pytest.approx(
-        float(model.parameters) / 4, rel=1e-5
-    )  # without the last norm
+    served = generate(model, dp.load_system("dgx-a100", 1), strategy, Exact())
+    # Without the last norm.
+    assert float(served.memory.weights) == pytest.approx(float(model.parameters) / 4, rel=1e-5)
 
 
 def test_published_times_of_training(model):
@@ -179,4 +201,4 @@ def test_published_times_of_training(model):
     strategy = dp.load_strategy({"global_batch": 28, "micro_batch": 28, "sequence_length": 1024})
     for stack, published in (("unfused", 1.52), ("fused", 1.21)):
         system = dp.load_system("dgx-a100", 1, stack=f"matmulfree-{stack}")
-        assert float(dp.training_step(model, system, strategy).time) == pytest.approx(published, rel=0.1)
+        assert float(training(model, system, strategy, Exact()).time) == pytest.approx(published, rel=0.1)

@@ -1,21 +1,23 @@
-"""The memory footprint against Korthikanti et al. (arXiv 2205.05198) and ZeRO (arXiv 1910.02054), written out
-again here.
+"""The memory footprint against Korthikanti et al. (arXiv 2205.05198) and ZeRO (arXiv 1910.02054), whose
+formulas are written out here.
 """
 
+import jax
 import numpy as np
 import pytest
 
 import diffperf as dp
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact
-from diffperf.workload.memory import (
-    inference_memory,
-    kv_cache_bytes,
-    layer_activations,
-    stage_parameters,
-    training_memory,
-)
+from diffperf.workload.activations import layer_activations
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.memory import inference_memory, kv_cache_bytes, training_memory
+from diffperf.workload.parameters import stage_parameters
 from diffperf.workload.schedule import in_flight
+
+# Compiled once for each structure of models: their operations are many and small.
+_training_memory = jax.jit(training_memory)
+_stage_parameters = jax.jit(stage_parameters)
 
 A, H, LAYERS = 96, 12288, 96  # heads, hidden, layers of GPT-3 175B
 PARTS = (
@@ -114,7 +116,7 @@ def test_activations_of_the_first_stage(gpt, system):
         {"tp": t, "pp": p, "virtual_stages": m, "global_batch": 64, "micro_batch": b, "attention": "standard"}
     )
     expected = s * b * H * LAYERS / t * (34 + 5 * A * s / H) * (1 + (p - 1) / (p * m))
-    assert float(training_memory(gpt, system, strategy, Exact()).activations) == pytest.approx(
+    assert float(_training_memory(Configuration(gpt, system, strategy)).activations) == pytest.approx(
         expected, rel=1e-12
     )
 
@@ -125,7 +127,7 @@ def test_one_stage_holds_the_logits_as_well(gpt, system):
     """
     s, v, t = 2048, 51200, 8
     strategy = dp.load_strategy({"tp": t, "recompute": "selective", "attention": "standard"})
-    memory = training_memory(gpt, system, strategy, Exact())
+    memory = _training_memory(Configuration(gpt, system, strategy))
     assert float(memory.activations) == pytest.approx(s * H * LAYERS * 34 / t + 5 * A * s**2 / t, rel=1e-12)
     assert float(memory.logits) == pytest.approx(s * v / t * 6, rel=1e-12)
 
@@ -144,7 +146,7 @@ def test_full_recomputation_works_on_one_layer_at_a_time(gpt, system):
     )
     kept = 2 * s * H * LAYERS  # p micro-batches of L/p layers
     working = s * H * (10 + 24 / t + 5 * A * s / (H * t))
-    assert float(training_memory(gpt, system, strategy, Exact()).activations) == pytest.approx(
+    assert float(_training_memory(Configuration(gpt, system, strategy)).activations) == pytest.approx(
         kept + working, rel=1e-12
     )
 
@@ -156,7 +158,7 @@ STATES = ("weights", "gradients", "optimizer")
 
 
 def _states(model, system, strategy) -> float:
-    memory = training_memory(model, system, strategy, Exact())
+    memory = _training_memory(Configuration(model, system, strategy))
     return sum(float(getattr(memory, name)) for name in STATES)
 
 
@@ -165,7 +167,7 @@ def _states(model, system, strategy) -> float:
 def test_zero_shards_model_states(gpt, system, dp_degree, stage):
     table = {"tp": 8, "dp": dp_degree, "global_batch": 64, "gradient_precision": "bf16"}
     strategy = dp.load_strategy({**table, "zero": stage})
-    parameters = float(stage_parameters(gpt, strategy, Exact()).total)
+    parameters = float(_stage_parameters(gpt, strategy, Exact()).total)
     assert _states(gpt, system, strategy) == pytest.approx(ZERO[stage](dp_degree) * parameters, rel=1e-12)
 
 
@@ -175,7 +177,7 @@ def test_the_example_of_zero(system, stage, gigabytes):
     model = dp.load_model("gpt-7.5b")
     assert float(model.parameters) == pytest.approx(7.5e9, rel=0.01)
     strategy = dp.load_strategy({"dp": 64, "global_batch": 64, "gradient_precision": "bf16", "zero": stage})
-    parameters = float(stage_parameters(model, strategy, Exact()).total)
+    parameters = float(_stage_parameters(model, strategy, Exact()).total)
     assert _states(model, system, strategy) * 7.5e9 / parameters / 1e9 == pytest.approx(gigabytes, rel=3e-3)
 
 
@@ -193,7 +195,7 @@ def test_hybrid_sharding_shares_among_some_ranks(llama, system, ranks):
         "zero_ranks": ranks,
     }
     strategy = dp.load_strategy(table)
-    parameters = float(stage_parameters(llama, strategy, Exact()).total)
+    parameters = float(_stage_parameters(llama, strategy, Exact()).total)
     assert _states(llama, system, strategy) == pytest.approx(16 / (ranks or 16) * parameters, rel=1e-12)
 
 
@@ -205,10 +207,10 @@ def test_zero_three_gathers_layers(llama, system):
     table = {"dp": 8, "global_batch": 8, "zero": "3", "gradient_precision": "bf16"}
     for ahead, layers in ((True, 3), (False, 2)):
         strategy = dp.load_strategy(table | {"overlap_weights": ahead})
-        assert float(training_memory(llama, system, strategy, Exact()).gathered) == pytest.approx(
+        assert float(_training_memory(Configuration(llama, system, strategy)).gathered) == pytest.approx(
             layers * 2 * layer, rel=1e-12
         )
-    assert float(training_memory(llama, system, dp.load_strategy({}), Exact()).gathered) == 0
+    assert float(_training_memory(Configuration(llama, system, dp.load_strategy({}))).gathered) == 0
 
 
 def test_experts_are_shared_out_apart_from_all_else(system):
@@ -229,7 +231,7 @@ def test_experts_are_shared_out_apart_from_all_else(system):
     experts = 32 * 8 * 3 * 4096 * 14336 / (2 * 4)
     attention = 4096 * (32 + 2 * 8) * 128 + 4096 * 4096
     dense = (32 * (attention + 4096 * 8 + 2 * 4096) + 2 * 32000 * 4096) / 4
-    parts = stage_parameters(model, strategy, Exact())
+    parts = _stage_parameters(model, strategy, Exact())
     assert (float(parts.dense), float(parts.experts)) == pytest.approx((dense, experts), rel=1e-12)
     # 8 data-parallel ranks hold the same of all but the experts, 4·8 / (2·4) the same experts.
     expected = 4 * (dense + experts) + 12 * (dense / 8 + experts / 4)
@@ -245,7 +247,7 @@ RESIDUAL = S * H * 2
 
 
 def _memory(gpt, system, **choices):
-    return training_memory(gpt, system, dp.load_strategy(BASE | choices), Exact())
+    return _training_memory(Configuration(gpt, system, dp.load_strategy(BASE | choices)))
 
 
 def test_stages_by_hand(gpt, system):
@@ -316,17 +318,17 @@ def test_parameters_of_a_stage(gpt):
     one = dp.load_strategy({})
     # All but the final norm: the fullest device of many stages has the embeddings, and one stage has
     # everything.
-    assert float(stage_parameters(gpt, one, Exact()).total) == pytest.approx(float(gpt.parameters), rel=1e-6)
+    assert float(_stage_parameters(gpt, one, Exact()).total) == pytest.approx(float(gpt.parameters), rel=1e-6)
     split = dp.load_strategy({"tp": 8, "pp": 8})
     layers, embedding = 12 * LAYERS * H**2 + 13 * LAYERS * H, 51200 * H
-    assert float(stage_parameters(gpt, split, Exact()).total) == pytest.approx(
+    assert float(_stage_parameters(gpt, split, Exact()).total) == pytest.approx(
         (layers / 8 + embedding) / 8 + 2048 * H, rel=1e-12
     )
 
 
 def test_untied_embeddings_count_twice_on_one_stage(llama):
     one = dp.load_strategy({})
-    assert float(stage_parameters(llama, one, Exact()).total) == pytest.approx(
+    assert float(_stage_parameters(llama, one, Exact()).total) == pytest.approx(
         float(llama.parameters), rel=1e-6
     )
 
@@ -349,8 +351,8 @@ def test_grouped_queries_shrink_the_kv_cache():
 
 def test_footprints_add_up(gpt, llama, system, strategy):
     for memory in (
-        training_memory(gpt, system, strategy, Exact()),
-        inference_memory(llama, system, dp.load_strategy({"global_batch": 16}), Exact()),
+        _training_memory(Configuration(gpt, system, strategy)),
+        inference_memory(Configuration(llama, system, dp.load_strategy({"global_batch": 16}))),
     ):
         parts = [getattr(memory, name) for name in PARTS]
         assert float(memory.peak) == pytest.approx(sum(map(float, parts)), rel=1e-12)
@@ -361,7 +363,7 @@ def test_footprints_add_up(gpt, llama, system, strategy):
 
 def test_inference_holds_weights_and_cache_at_the_end(llama, system):
     strategy = dp.load_strategy({"global_batch": 16, "sequence_length": 200, "output_length": 300})
-    memory = inference_memory(llama, system, strategy, Exact())
+    memory = inference_memory(Configuration(llama, system, strategy))
     assert float(memory.weights) == pytest.approx(2 * float(llama.parameters), rel=1e-6)
     assert float(memory.kv_cache) == 16 * 500 * 512 * 1024
     assert float(memory.gradients) == float(memory.optimizer) == 0
@@ -371,5 +373,5 @@ def test_more_parallelism_never_needs_more_memory_per_device(gpt, system):
     peaks = []
     for t in (1, 2, 4, 8):
         strategy = dp.load_strategy({"tp": t, "pp": 8, "global_batch": 64})
-        peaks.append(float(training_memory(gpt, system, strategy, Exact()).peak))
+        peaks.append(float(_training_memory(Configuration(gpt, system, strategy)).peak))
     assert np.all(np.diff(peaks) < 0)
