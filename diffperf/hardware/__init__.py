@@ -1,1 +1,1 @@
-"""Hardware: accelerators, memory levels, network tiers, packages, systems, and the technologies behind them."""
+"""Hardware: accelerators, memory levels, network tiers, packages, systems, technologies."""
