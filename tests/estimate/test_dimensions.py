@@ -10,7 +10,7 @@ import pytest
 from helpers import exponents, generate, in_other_units, outputs, training, units_of
 
 import diffperf as dp
-from diffperf.hardware import accelerator
+from diffperf.hardware import formats
 from diffperf.quantity import replace
 from diffperf.relax import Exact, Smooth
 
@@ -72,18 +72,21 @@ def test_bytes(llama, system, strategy, phase, relax, monkeypatch):
     without dropout and without vocabulary does not have.
     """
     model = replace(llama, {"vocabulary": 0.0})
-    before = jax.jit(dp.PHASES[phase])(model, system, strategy, relax)
-    sizes = {name: size * FACTOR for name, size in accelerator.PRECISION_BYTES.items()}
-    monkeypatch.setattr(accelerator, "PRECISION_BYTES", sizes)
+    before = {"training": training, "generate": generate}[phase](model, system, strategy, relax)
+    for sizes in (formats.PRECISION_BYTES, formats._OUTPUT_BYTES):
+        for name, size in sizes.items():
+            monkeypatch.setitem(sizes, name, size * FACTOR)
     changed = [in_other_units(module, "byte", FACTOR) for module in (system, strategy)]
+    # A function of its own: the sizes are constants of a program, and the shared programs have the right
+    # sizes.
     after = jax.jit(lambda *inputs: dp.PHASES[phase](*inputs))(model, *changed, relax)
     assert float(before.memory.weights) > 0
     assert _differently_scaled(before, after, "byte") == {}
 
 
 def test_flops(llama, system, strategy):
-    """A GEMM has 2·m·n·k FLOP whatever the unit, so rescaled rates mean other hardware: only what computes
-    may tell.
+    """A GEMM has 2·m·n·k FLOP whatever the unit, so rescaled rates mean other hardware, which shows in
+    what computes alone.
 
     With everything but arithmetic free, times and energies of arithmetic scale as FLOP / (FLOP/s) and FLOP
     · J/FLOP.
