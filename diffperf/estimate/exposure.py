@@ -26,15 +26,21 @@ def exposed(time: Scalar, hidden_under: Scalar, overlap: Weights, relax: Relaxat
 
 
 def exposed_of_layer(
-    times: Mapping[str, Scalar], compute: LayerCompute, strategy: Strategy, relax: Relaxation
+    times: Mapping[str, Scalar],
+    compute: LayerCompute,
+    strategy: Strategy,
+    relax: Relaxation,
+    *,
+    generating: bool = False,
 ) -> dict[str, Scalar]:
     """Exposed seconds of an average layer's collectives by purpose, from the seconds that they take.
 
-    Tensor-parallel communication hides under matrix products, the ring of keys and values under attention,
-    the dispatch to experts under another micro-batch's layer; each where the strategy overlaps it.
+    Where the strategy overlaps them, tensor-parallel communication hides under matrix products, the ring
+    of keys and values under attention, the dispatch to experts under another micro-batch's layer.
     """
-    # Only the ring runs beside attention: heads are exchanged before it and after.
-    ring = strategy.overlap_context.on * strategy.context_parallel.ring
+    # Only a ring runs beside attention: heads are exchanged before and after, and generated outputs are
+    # reduced after.
+    ring = strategy.overlap_context.on * strategy.context_parallel.ring * (0.0 if generating else 1.0)
     context = Weights(jnp.stack([1 - ring, ring]), ("off", "on"))
     tensor = exposed(times["tensor parallelism"], compute.matmul, strategy.overlap_tensor, relax)
     experts = exposed(times["expert parallelism"], compute.whole, strategy.overlap_experts, relax)

@@ -2,6 +2,8 @@
 token.
 """
 
+import itertools
+
 import equinox as eqx
 import jax.numpy as jnp
 
@@ -11,7 +13,7 @@ from diffperf.estimate.exposure import LayerCompute, exposed, exposed_of_layer
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate, total
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.network.transfers import TimedCollective, Transfer, transfers
-from diffperf.estimate.tables import PhaseTables, collective_table, operator_table
+from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
 from diffperf.relax import Exact, Relaxation
@@ -107,13 +109,14 @@ def prefill(model: Model, system: System, strategy: Strategy, relax: Relaxation 
     """The prompts of all sequences at once, up to the first output token of each."""
     c = _configuration(model, system, strategy, relax)
     tokens = strategy.global_batch * strategy.sequence_length
-    return _pass_report(c, timed_pass(c, prompt_pass(strategy)), tokens)
+    return _pass_report(c, timed_passes(c, {"prefill": prompt_pass(strategy)})["prefill"], tokens)
 
 
 def decode(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> PassReport:
     """One token of every sequence, at the mean context of the generation."""
     c = _configuration(model, system, strategy, relax)
-    return _pass_report(c, timed_pass(c, token_pass(strategy)), strategy.global_batch)
+    timed = timed_passes(c, {"decode": token_pass(strategy)})["decode"]
+    return _pass_report(c, timed, strategy.global_batch)
 
 
 def generate(
@@ -125,7 +128,8 @@ def generate(
     passes is their number times the pass at the mean context (a closed form, exact in that case).
     """
     c = _configuration(model, system, strategy, relax)
-    first, each = timed_pass(c, prompt_pass(strategy)), timed_pass(c, token_pass(strategy))
+    timed = timed_passes(c, {"prefill": prompt_pass(strategy), "decode": token_pass(strategy)})
+    first, each = timed["prefill"], timed["decode"]
     passes = strategy.output_length - 1
     time = first.breakdown.total + passes * each.breakdown.total
     spent = first.energy + each.energy * passes
@@ -155,7 +159,7 @@ def inference_tables(configuration: Configuration, phase: str) -> dict[str, Phas
         "decode": {"breakdown": token_pass(strategy)},
         "generate": {"prefill": prompt_pass(strategy), "decode": token_pass(strategy)},
     }
-    return {field: timed_pass(c, tokens).tables for field, tokens in passes[phase].items()}
+    return {field: timed.tables for field, timed in timed_passes(c, passes[phase]).items()}
 
 
 def prompt_pass(strategy: Strategy) -> TokenPass:
@@ -179,12 +183,40 @@ def token_pass(strategy: Strategy) -> TokenPass:
     )
 
 
-def timed_pass(c: Configuration, tokens: TokenPass) -> TimedPass:
-    """One pass through all stages, one after the other, with all that it is made of."""
-    strategy, machine, depth = c.strategy, Machine.of(c.system, c.strategy, c.relax), c.model.depth
-    operators = evaluate(inference_operators(c, tokens), machine)
-    requests = [*layer_collectives(c, tokens), boundary_transfer(c, tokens, strategy.pp - 1)]
-    collectives = transfers(requests, c.system, c.relax)
+def timed_passes(c: Configuration, passes: dict[str, TokenPass]) -> dict[str, TimedPass]:
+    """Passes through all stages, one stage after the other, by name; all kernels and collectives are
+    evaluated at once.
+    """
+    machine = Machine.of(c.system, c.strategy, c.relax)
+    operators = {name: inference_operators(c, tokens) for name, tokens in passes.items()}
+    requests = {
+        name: [*layer_collectives(c, tokens), boundary_transfer(c, tokens, c.strategy.pp - 1)]
+        for name, tokens in passes.items()
+    }
+    timed = iter(evaluate([group for groups in operators.values() for group in groups], machine))
+    sent = iter(transfers([one for group in requests.values() for one in group], c.system, c.relax))
+    return {
+        name: _timed_pass(
+            c,
+            machine,
+            tokens,
+            operators=list(itertools.islice(timed, len(operators[name]))),
+            collectives=list(itertools.islice(sent, len(requests[name]))),
+        )
+        for name, tokens in passes.items()
+    }
+
+
+def _timed_pass(
+    c: Configuration,
+    machine: Machine,
+    tokens: TokenPass,
+    *,
+    operators: list[TimedOperators],
+    collectives: list[TimedCollective],
+) -> TimedPass:
+    """One pass, from its timed operators and collectives."""
+    strategy, depth = c.strategy, c.model.depth
     works = [(timed.operators, timed.once()) for timed in operators]
     layer = {
         part: total((work for group, work in works if group.part == part), machine)
@@ -196,7 +228,7 @@ def timed_pass(c: Configuration, tokens: TokenPass) -> TimedPass:
     sent = _sent(collectives, c)
     compute = LayerCompute(matmul=layer["matmul"].time, attention=layer["attention"].time, whole=whole.time)
     layer_times = {purpose: transfer.time for purpose, transfer in sent.items() if purpose != "pipeline"}
-    layer_exposed = exposed_of_layer(layer_times, compute, strategy, c.relax)
+    layer_exposed = exposed_of_layer(layer_times, compute, strategy, c.relax, generating=tokens.generating)
     pipeline = exposed(sent["pipeline"].time, depth * whole.time, strategy.overlap_transfers, c.relax)
     exposed_times = {purpose: depth * time for purpose, time in layer_exposed.items()} | {
         "pipeline": pipeline
@@ -227,7 +259,7 @@ def timed_pass(c: Configuration, tokens: TokenPass) -> TimedPass:
 def _sent(collectives: list[TimedCollective], c: Configuration) -> dict[str, Transfer]:
     """What collectives take in all by purpose: of an average layer, or between the stages."""
     purposes = ("tensor parallelism", "context parallelism", "expert parallelism", "pipeline")
-    result = dict.fromkeys(purposes, Transfer.nothing(c.system))
+    result: dict[str, Transfer] = dict.fromkeys(purposes, Transfer.nothing(c.system))
     for timed in collectives:
         purpose = timed.collective.purpose
         result[purpose] = result[purpose] + timed.transfer * timed.collective.forward

@@ -3,7 +3,7 @@
 import equinox as eqx
 
 from diffperf.estimate.inference import decode, generate, inference_tables, prefill
-from diffperf.estimate.tables import PhaseTables
+from diffperf.estimate.phase_tables import PhaseTables
 from diffperf.estimate.training import timed_step, training_step
 from diffperf.workload.configuration import Configuration
 

@@ -12,7 +12,7 @@ from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate, total
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work, waiting
 from diffperf.estimate.network.transfers import TimedCollective, Transfer, transfers
-from diffperf.estimate.tables import PhaseTables, collective_table, operator_table
+from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
 from diffperf.hardware.formats import width
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
@@ -31,8 +31,8 @@ from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory, stage_activation_bytes, training_memory
 from diffperf.workload.model import Model
 from diffperf.workload.model_flops import model_flops
-from diffperf.workload.parameters import StageParameters, owned_parameters, stage_parameters
 from diffperf.workload.schedule import StagePass, bubble, stage_layers
+from diffperf.workload.stage_parameters import StageParameters, owned_parameters, stage_parameters
 from diffperf.workload.strategy import Strategy
 
 
@@ -153,7 +153,7 @@ def timed_step(c: Configuration) -> TimedStep:
         expert_parallel=exposed_times["expert parallelism"],
         pipeline_bubble=bubble(stage.micro_batch, strategy, relax),
         pipeline_transfers=pipeline,
-        data_parallel=sum(exposed_times[purpose] for purpose in ("gradients", "weights", "tied embedding")),
+        data_parallel=exposed_times["gradients"] + exposed_times["weights"] + exposed_times["tied embedding"],
         offload=relax.excess(activations, compute) + states,
         optimizer=optimizer.time,
     )
@@ -215,7 +215,9 @@ class _LayerStep(eqx.Module):
             )
             return sum(chosen, start=jnp.zeros_like(machine.kernel_overhead))
 
-        recomputed = total((timed.recomputed() for timed in layer), machine)
+        recomputed = total(
+            (work * group.recomputed for group, work in works if group.direction == "forward"), machine
+        )
         whole = total((work for _, work in works), machine) + recomputed
         return cls(
             forward=time(directions=("forward",)),
@@ -245,8 +247,12 @@ class _Network(eqx.Module):
         strategy = c.strategy
         recomputed = strategy.recompute.full * strategy.recompute_share
         nothing = Transfer.nothing(c.system)
-        layer = dict.fromkeys(("tensor parallelism", "context parallelism", "expert parallelism"), nothing)
-        totals = dict.fromkeys(("pipeline", "gradients", "weights", "tied embedding"), nothing)
+        layer: dict[str, Transfer] = dict.fromkeys(
+            ("tensor parallelism", "context parallelism", "expert parallelism"), nothing
+        )
+        totals: dict[str, Transfer] = dict.fromkeys(
+            ("pipeline", "gradients", "weights", "tied embedding"), nothing
+        )
         outside = jnp.zeros_like(strategy.pp)
         for timed in collectives:
             purpose = timed.collective.purpose

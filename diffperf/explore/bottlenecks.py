@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from diffperf.estimate.phases import phase_tables
-from diffperf.estimate.tables import PhaseTables
+from diffperf.estimate.phase_tables import PhaseTables
 from diffperf.hardware.accelerator import MatrixFormat
 from diffperf.hardware.system import System
 from diffperf.workload.configuration import Configuration

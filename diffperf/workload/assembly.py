@@ -59,15 +59,30 @@ def inference_operators(c: Configuration, tokens: TokenPass) -> list[Operators]:
 
 def layer_operators(c: Configuration, tokens: TokenPass, *, trained: bool) -> list[Operators]:
     """The operators of a pass through an average layer: those of every kind of layer, by its share of the
-    model's layers.
+    layers.
 
-    `trained` adds the backward pass, and what it recomputes.
+    `trained` adds the backward pass, and what it recomputes of the forward pass.
     """
+    recomputed = recomputed_shares(c.strategy) if trained else {}
     operators: list[Operators] = []
     for layers, names in zip(c.model.kinds, c.model.kind_names, strict=True):
         of_each_kind = jax.vmap(lambda kind: _operators_of_layer(kind, c, tokens, trained))(layers)
-        operators += [dataclasses.replace(group, layers=names) for group in of_each_kind]
+        for group in of_each_kind:
+            share = recomputed.get(group.part, 0.0) if group.direction == "forward" else 0.0
+            operators.append(dataclasses.replace(group, layers=names, recomputed=share))
     return operators
+
+
+def recomputed_shares(strategy: Strategy) -> dict[str, Scalar]:
+    """How often the backward pass repeats a forward pass's operators, by the part of the time that they are.
+
+    Full recomputation repeats all of them. Selective recomputation repeats the attention core where scores
+    are stored; FlashAttention's backward kernel recomputes them by itself. A recurrence counts as the core
+    of its layers, and keeps what it wrote under FlashAttention.
+    """
+    full = strategy.recompute_share * strategy.recompute.full
+    core = strategy.recompute_share * strategy.recompute.selective * strategy.attention.standard
+    return {"matmul": full, "attention": full + core, "elementwise": full}
 
 
 def _operators_of_layer(
@@ -76,44 +91,35 @@ def _operators_of_layer(
     """The operators of layers of one kind."""
     strategy, share = c.strategy, layers.count / c.model.depth
     rank_tokens = tokens.tokens_on_rank(strategy)
-    recomputed = share * strategy.recompute.full * strategy.recompute_share
     linear = linear_layers(layers, c.model.hidden, strategy, rank_tokens)
-    operators = [operators_of(linear, part="matmul", runs=share, recomputed=recomputed)]
+    operators = [operators_of(linear, part="matmul", runs=share)]
     if trained:
-        operators.append(operators_of(linear.input_gradient, part="matmul", runs=share, direction="backward"))
-        operators.append(operators_of(linear.weight_gradient, part="matmul", runs=share, direction="weights"))
-    operators += _attention_of_layer(layers, c, tokens, share, trained)
-    # The stack's kernels move `elementwise_traffic` times the bytes of Megatron-LM's fusions in
-    # `elementwise_kernels` times as many.
+        gradients = {"backward": linear.input_gradient, "weights": linear.weight_gradient}
+        operators += [
+            operators_of(table, part="matmul", runs=share, direction=direction)
+            for direction, table in gradients.items()
+        ]
+    directions = ("forward", "backward") if trained else ("forward",)
+    operators += _attention_of_layer(layers, c, tokens, share, directions)
+    # The stack's kernels move `elementwise_traffic` times the bytes of Megatron-LM's fusions, in
+    # `elementwise_kernels` times as many kernels.
     stack = c.system.stack
     size, number = stack.elementwise_traffic / stack.elementwise_kernels, stack.elementwise_kernels
-    for backward in (False, True) if trained else (False,):
-        kernels = elementwise_kernels(layers, c.model, strategy, rank_tokens, backward=backward) * size
+    for direction in directions:
+        kernels = elementwise_kernels(
+            layers, c.model, strategy, rank_tokens, backward=direction == "backward"
+        )
         operators.append(
-            operators_of(
-                kernels,
-                part="elementwise",
-                runs=share * number,
-                recomputed=0.0 if backward else recomputed * number,
-                direction="backward" if backward else "forward",
-            )
+            operators_of(kernels * size, part="elementwise", runs=share * number, direction=direction)
         )
     return operators
 
 
 def _attention_of_layer(
-    layers: Layers, c: Configuration, tokens: TokenPass, share: Scalar, trained: bool
+    layers: Layers, c: Configuration, tokens: TokenPass, share: Scalar, directions: Iterable[str]
 ) -> list[Operators]:
-    """The operators of a layer's attention core, or of the recurrence in its place.
-
-    Selective recomputation repeats the forward pass of the core where scores are stored; FlashAttention's
-    backward kernel recomputes them by itself. A recurrence counts as the core of its layers, and keeps
-    what it wrote under FlashAttention.
-    """
+    """The operators of a layer's attention core, or of the recurrence in its place."""
     strategy = c.strategy
-    repeated = strategy.recompute.full + strategy.recompute.selective * strategy.attention.standard
-    recomputed = share * strategy.recompute_share * repeated
-    directions = ("forward", "backward") if trained else ("forward",)
     if layers.recurrence is None:
         return attention_operators(
             attention_core(layers, strategy, tokens),
@@ -122,7 +128,6 @@ def _attention_of_layer(
             element=strategy.activation_width,
             dropout=layers.dropout.on,
             runs=share,
-            recomputed=recomputed,
             directions=directions,
         )
     return [
@@ -130,7 +135,6 @@ def _attention_of_layer(
             recurrence_kernels(layers, strategy, tokens, backward=direction == "backward"),
             part="attention",
             runs=share,
-            recomputed=recomputed if direction == "forward" else 0.0,
             direction=direction,
         )
         for direction in directions
@@ -145,7 +149,6 @@ def attention_operators(
     element: Scalar,
     dropout: Scalar,
     runs: Scalar | float = 1.0,
-    recomputed: Scalar | float = 0.0,
     directions: Iterable[str] = ("forward",),
 ) -> list[Operators]:
     """The operators of one attention core, by weights over how it is computed; those without weight are left
@@ -156,22 +159,22 @@ def attention_operators(
     - `fused`: weights over `FUSED_KERNELS`, for fused attention's forward pass; its backward pass has one
       kernel.
     - `element`: bytes of an activation; `dropout`: weight of dropout on the scores.
-    - `runs`, `recomputed`, `directions`: see `Operators`.
+    - `runs`, `directions`: see `Operators`.
     """
     operators: list[Operators] = []
     for direction in directions:
         backward = direction == "backward"
-        again = jnp.zeros_like(core.heads) if backward else recomputed
         if attention.possible("standard"):
             products = core.products
-            tables = [products.input_gradient, products.weight_gradient] if backward else [products]
+            tables: list[Gemms | Streams] = (
+                [products.input_gradient, products.weight_gradient] if backward else [products]
+            )
             tables.append(core.softmax(element, dropout, backward=backward))
             operators += [
                 operators_of(
                     table,
                     part="attention",
                     runs=attention.standard * runs,
-                    recomputed=attention.standard * again,
                     direction=direction,
                 )
                 for table in tables
@@ -184,7 +187,6 @@ def attention_operators(
                         dataclasses.replace(core, backward=jnp.full_like(core.heads, backward)),
                         part="attention",
                         runs=weight * runs,
-                        recomputed=weight * again,
                         direction=direction,
                         kernel=f"{kernel} attention",
                         names=("attention core, backward" if backward else "attention core",),

@@ -17,9 +17,9 @@ from diffperf.relax import larger
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import TokenPass, expert_load, routed_tokens
 from diffperf.workload.model import Layers, Model
-from diffperf.workload.parameters import StageParameters, zero_ranks
 from diffperf.workload.schedule import device_stages
-from diffperf.workload.strategy import ORDERS, Strategy
+from diffperf.workload.stage_parameters import StageParameters, zero_ranks
+from diffperf.workload.strategy import Strategy
 
 # The part of the time that collectives count as, by their purpose.
 PARTS = {
@@ -66,20 +66,16 @@ class Collective(eqx.Module):
         return PARTS[self.purpose]
 
 
-def strides(strategy: Strategy) -> dict[str, Scalar]:
-    """How many devices lie between neighbours of each group, by the strategy's order of the groups."""
-    result = {}
-    for name in ("tp", "cp", "dp", "pp"):
-        by_order = {}
-        for order in ORDERS:
-            groups = order.split("-")
-            inside = groups[: groups.index(name)]
-            degrees = [getattr(strategy, group) for group in inside]
-            by_order[order] = functools.reduce(operator.mul, degrees, jnp.ones_like(strategy.tp))
-        result[name] = jnp.sum(
-            strategy.order.array * jnp.stack([by_order[order] for order in strategy.order.alternatives])
-        )
-    return result
+def stride_of(strategy: Strategy, group: str) -> Scalar:
+    """How many devices lie between neighbours of a group ("tp", "cp", "dp" or "pp"), by the strategy's order
+    of groups.
+    """
+    products = []
+    for order in strategy.order.alternatives:
+        groups = order.split("-")
+        inside = [getattr(strategy, name) for name in groups[: groups.index(group)]]
+        products.append(functools.reduce(operator.mul, inside, jnp.ones_like(strategy.tp)))
+    return jnp.sum(strategy.order.array * jnp.stack(products))
 
 
 # --- between the ranks that share a layer
@@ -109,7 +105,7 @@ def tensor_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
             kind="all_reduce",
             purpose="tensor parallelism",
             degree=c.strategy.tp,
-            stride=strides(c.strategy)["tp"],
+            stride=stride_of(c.strategy, "tp"),
             volume=_residual_bytes(c, tokens),
             forward=reductions,
             backward=reductions,
@@ -126,7 +122,7 @@ def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Co
     - Generating, each rank holds a part of the context: the ranks all-reduce the outputs of all heads with
       the sums of their softmax (Tree Attention, arXiv 2408.04093 §5).
     """
-    strategy, stride = c.strategy, strides(c.strategy)["cp"]
+    strategy, stride = c.strategy, stride_of(c.strategy, "cp")
     keys_and_values = _average(c.model, functools.partial(_kv_elements, strategy=strategy))
     queries_and_outputs = _average(c.model, functools.partial(_query_elements, strategy=strategy))
     element = strategy.activation_width * tokens.tokens_on_rank(strategy)
@@ -176,7 +172,7 @@ def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
     )
     visited = sum(kind.count * mixture.experts_per_token for kind, mixture in mixtures) / layers
     volume = routed * expert_load(strategy) * model.hidden * strategy.activation_width
-    stride = strides(strategy)["tp"]
+    stride = stride_of(strategy, "tp")
     both_ways = jnp.asarray(2.0, volume.dtype)
     if tokens.serving:
         beyond_group = c.relax.excess(strategy.experts_tp * strategy.ep / strategy.tp, 1.0)
@@ -275,7 +271,7 @@ def boundary_transfer(c: Configuration, tokens: TokenPass, runs: Scalar) -> Coll
         purpose="pipeline",
         per="step",
         degree=c.strategy.pp,
-        stride=strides(c.strategy)["pp"],
+        stride=stride_of(c.strategy, "pp"),
         volume=_residual_bytes(c, tokens) / c.strategy.tp,
         forward=runs,
     )
@@ -292,7 +288,7 @@ def tied_embedding_reduction(c: Configuration) -> Collective:
         purpose="tied embedding",
         per="step",
         degree=ends,
-        stride=strides(strategy)["pp"] * strategy.pp / ends,
+        stride=stride_of(strategy, "pp") * strategy.pp / ends,
         volume=c.model.embedding_parameters / strategy.tp * width(strategy.gradient_precision),
         forward=c.model.tied_embeddings.on,
     )
@@ -385,11 +381,11 @@ def _replicated(c: Configuration, parameters: StageParameters) -> list[tuple[str
     Context- and data-parallel ranks count as one group, spread evenly over all devices that they span.
     With DualPipe a device reduces the gradients of both its stages.
     """
-    strategy, stride, stages = c.strategy, strides(c.strategy), device_stages(c.strategy)
-    span = larger(stride["cp"] * strategy.cp, stride["dp"] * strategy.dp)
+    strategy, stages = c.strategy, device_stages(c.strategy)
+    span = larger(stride_of(strategy, "cp") * strategy.cp, stride_of(strategy, "dp") * strategy.dp)
     parts = [("", stages * parameters.dense, strategy.replicas, span / strategy.replicas)]
     if any(kind.mixture is not None for kind in c.model.layers):
-        expert_stride = stride["tp"] * strategy.experts_tp * strategy.ep
+        expert_stride = stride_of(strategy, "tp") * strategy.experts_tp * strategy.ep
         experts = stages * parameters.experts
         parts.append((" of experts", experts, strategy.expert_replicas, expert_stride))
     return parts

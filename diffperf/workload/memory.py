@@ -12,14 +12,14 @@ from diffperf.workload.activations import model_activations
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import inner_elements, sequence_shards
 from diffperf.workload.model import Layers, Model
-from diffperf.workload.parameters import (
+from diffperf.workload.schedule import device_stages, in_flight, stage_layers
+from diffperf.workload.stage_parameters import (
     kept_share,
     one_stage,
     parameters_of_layers,
     stage_parameters,
     zero_ranks,
 )
-from diffperf.workload.schedule import device_stages, in_flight, stage_layers
 from diffperf.workload.strategy import Strategy
 
 

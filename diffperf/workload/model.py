@@ -1,10 +1,13 @@
 """The LLM architecture: its dimensions, and the parameters that they add up to."""
 
+import functools
+import operator
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from diffperf.quantity import Label, Scalar, Weights, label, quantity, switch
+from diffperf.quantity import Declared, Label, Scalar, Weights, label, quantity, switch
 from diffperf.relax import TINY, larger
 
 # Tokens of a window that hides nothing: longer than any context.
@@ -186,7 +189,7 @@ class Layers(eqx.Module):
         )
 
 
-class Model(eqx.Module):
+class Model(Declared):
     """A decoder-only transformer."""
 
     name: Label = label("identifier, such as gpt3-175b")
@@ -235,7 +238,7 @@ class Model(eqx.Module):
     @property
     def depth(self) -> Scalar:
         """Layers of all kinds."""
-        return sum(layers.count for layers in self.layers)
+        return functools.reduce(operator.add, (layers.count for layers in self.layers))
 
     @property
     def routed_share(self) -> Scalar:
@@ -250,7 +253,8 @@ class Model(eqx.Module):
     @property
     def layer_parameters(self) -> Scalar:
         """Parameters of all layers."""
-        return sum(layers.count * layers.parameters(self.hidden) for layers in self.layers)
+        parameters = (layers.count * layers.parameters(self.hidden) for layers in self.layers)
+        return functools.reduce(operator.add, parameters)
 
     @property
     def parameters(self) -> Scalar:

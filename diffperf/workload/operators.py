@@ -18,6 +18,8 @@ from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, smaller
 from diffperf.workload.model import NO_WINDOW
 
+PerCore = Float[Array, "*operators"]  # a number of each attention core of a table
+
 Columns = dict[str, tuple[Array | float, ...]]  # a row of numbers for each operator, by its name
 
 
@@ -96,41 +98,41 @@ class AttentionCore(eqx.Module):
       of keys and values.
     """
 
-    sequences: Scalar
-    queries: Scalar
-    context: Scalar
-    heads: Scalar
-    kv_heads: Scalar
-    head_dim: Scalar
-    causal: Scalar = eqx.field(default=1.0, converter=jnp.asarray)
-    window: Scalar = eqx.field(default=NO_WINDOW, converter=jnp.asarray)
-    value_dim: Scalar | None = None
-    latent: Scalar = eqx.field(default=0.0, converter=jnp.asarray)
-    backward: Scalar = eqx.field(default=0.0, converter=jnp.asarray)
-    launches: Scalar = eqx.field(default=1.0, converter=jnp.asarray)
+    sequences: PerCore
+    queries: PerCore
+    context: PerCore
+    heads: PerCore
+    kv_heads: PerCore
+    head_dim: PerCore
+    causal: PerCore = eqx.field(default=1.0, converter=jnp.asarray)
+    window: PerCore = eqx.field(default=NO_WINDOW, converter=jnp.asarray)
+    value_dim: PerCore | None = None
+    latent: PerCore = eqx.field(default=0.0, converter=jnp.asarray)
+    backward: PerCore = eqx.field(default=0.0, converter=jnp.asarray)
+    launches: PerCore = eqx.field(default=1.0, converter=jnp.asarray)
 
     @functools.cached_property
-    def values_dim(self) -> Scalar:
+    def values_dim(self) -> PerCore:
         """Dimensions of a value, whether they are given or those of a key."""
         return self.head_dim if self.value_dim is None else self.value_dim
 
     @functools.cached_property
-    def group(self) -> Scalar:
+    def group(self) -> PerCore:
         """Query heads that share a KV head."""
         return self.heads * inverse(self.kv_heads)
 
     @functools.cached_property
-    def seen(self) -> Scalar:
+    def seen(self) -> PerCore:
         """Tokens that the last query sees."""
         return smaller(self.context, self.window)
 
     @functools.cached_property
-    def span(self) -> Scalar:
+    def span(self) -> PerCore:
         """Tokens that at least one query sees."""
         return smaller(self.context, self.window + self.queries - 1)
 
     @functools.cached_property
-    def visible(self) -> Scalar:
+    def visible(self) -> PerCore:
         """Tokens that a query sees on average.
 
         With the causal mask, query i of q sees context − q + i tokens, or the window where that is shorter.
@@ -140,32 +142,32 @@ class AttentionCore(eqx.Module):
         return self.seen - self.causal * beyond * (beyond + 1) * inverse(2 * self.queries)
 
     @functools.cached_property
-    def scores(self) -> Scalar:
+    def scores(self) -> PerCore:
         """Elements of the full score matrices."""
         return self.sequences * self.heads * self.queries * self.context
 
     @functools.cached_property
-    def visible_scores(self) -> Scalar:
+    def visible_scores(self) -> PerCore:
         """Elements of the score matrices that the masks leave."""
         return self.sequences * self.heads * self.queries * self.visible
 
     @functools.cached_property
-    def score_flops(self) -> Scalar:
+    def score_flops(self) -> PerCore:
         """FLOP of the forward pass for one score: its parts of Q·Kᵀ and of P·V."""
         return 2 * (self.head_dim + self.values_dim)
 
     @functools.cached_property
-    def query_elements(self) -> Scalar:
+    def query_elements(self) -> PerCore:
         """Elements of Q."""
         return self.sequences * self.heads * self.queries * self.head_dim
 
     @functools.cached_property
-    def output_elements(self) -> Scalar:
+    def output_elements(self) -> PerCore:
         """Elements of the output."""
         return self.sequences * self.heads * self.queries * self.values_dim
 
     @functools.cached_property
-    def kv_elements(self) -> Scalar:
+    def kv_elements(self) -> PerCore:
         """Elements of those keys and values that at least one query sees."""
         return (
             self.sequences * self.kv_heads * self.span * (self.head_dim + (1 - self.latent) * self.values_dim)
@@ -210,7 +212,7 @@ class Operators(eqx.Module):
       of the model, "micro-batch" for one micro-batch (in inference one pass), "step" for one training
       step. Less than one for a kind of layer that is a share of all layers, or for a choice that has a
       weight.
-    - `recomputed`: how often the backward pass repeats each, likewise.
+    - `recomputed`: how often the backward pass repeats each, for each run.
     - `kernel`: the kind of kernel that does the work, a name from
       `diffperf.estimate.kernels.evaluation.KERNELS`.
     - `part`: the part of the time that it counts as: a field of the phase's breakdown.
@@ -221,7 +223,7 @@ class Operators(eqx.Module):
 
     table: Gemms | Streams | AttentionCore
     runs: Float[Array, "*kinds operators"]
-    recomputed: Float[Array, "*kinds operators"]
+    recomputed: Scalar | float
     names: tuple[str, ...] = eqx.field(static=True)
     kernel: str = eqx.field(static=True)
     part: str = eqx.field(static=True)
@@ -235,7 +237,6 @@ def operators_of(
     *,
     part: str,
     runs: Array | float = 1.0,
-    recomputed: Array | float = 0.0,
     direction: str = "forward",
     per: str = "layer",
     kernel: str = "",
@@ -245,11 +246,10 @@ def operators_of(
     table.
     """
     names = names or getattr(table, "names", ())
-    shape = (len(names),)
     return Operators(
         table=table,
-        runs=jnp.broadcast_to(runs, shape),
-        recomputed=jnp.broadcast_to(recomputed, shape),
+        runs=jnp.broadcast_to(runs, (len(names),)),
+        recomputed=0.0,
         names=names,
         kernel=kernel or ("gemm" if isinstance(table, Gemms) else "stream"),
         part=part,

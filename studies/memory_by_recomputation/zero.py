@@ -24,7 +24,7 @@ from diffperf.report.plots import FAINT, INK, PALETTE, bare
 from diffperf.workload.collectives import gradient_collectives, weight_collectives
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory, training_memory
-from diffperf.workload.parameters import stage_parameters
+from diffperf.workload.stage_parameters import stage_parameters
 from diffperf.workload.strategy import Strategy
 
 HERE = Path(__file__).parent

@@ -20,9 +20,8 @@ from diffperf.estimate.kernels.roofline import (
     stream_time,
 )
 from diffperf.hardware.formats import PRECISION_BYTES
-from diffperf.quantity import Scalar
 from diffperf.relax import inverse, smaller
-from diffperf.workload.operators import AttentionCore
+from diffperf.workload.operators import AttentionCore, PerCore
 
 TILE = 128.0  # queries of a tile: FlashAttention-2 (arXiv 2307.08691 §3.3) and 3 (arXiv 2407.08608 §4.1)
 # Least tokens of a context that a compute unit takes alone: kMinHistoryTokensPerBlock of TensorRT-LLM's XQA
@@ -44,7 +43,7 @@ _BACKWARD_PRODUCTS = 2.5  # five block products for the forward pass's two: arXi
 _SEVERAL_HEADS = 1.5
 
 
-def flash_traffic(core: AttentionCore, machine: Machine, shared_heads: Scalar | float) -> list[Array]:
+def flash_traffic(core: AttentionCore, machine: Machine, shared_heads: PerCore | float) -> list[Array]:
     """Bytes that each level outside the innermost serves: no scores, K and V streamed once for every block of
     queries.
 
@@ -59,7 +58,7 @@ def flash_traffic(core: AttentionCore, machine: Machine, shared_heads: Scalar | 
     block_bytes = 2 * (core.head_dim + core.values_dim) * units.width
     blocks = block_bytes * core.queries * core.visible * inverse(core.span)
 
-    def streams(capacity: Scalar, sharing: Scalar | float) -> Array:
+    def streams(capacity: PerCore, sharing: PerCore | float) -> Array:
         return group * relax.maximum(blocks * inverse(capacity), inverse(jnp.asarray(sharing, group.dtype)))
 
     inner, *caches = machine.accelerator.reuse_capacities
@@ -69,7 +68,7 @@ def flash_traffic(core: AttentionCore, machine: Machine, shared_heads: Scalar | 
     return [(1 + core.backward) * (once + kv_bytes * times) for times in reads]
 
 
-def score_time(core: AttentionCore, machine: Machine, products: Scalar | float = 1.0) -> Scalar:
+def score_time(core: AttentionCore, machine: Machine, products: PerCore | float = 1.0) -> PerCore:
     """Seconds of the whole device for one score: its products on the matrix units, its softmax on the vector
     units.
 
@@ -149,7 +148,7 @@ def generation_work(core: AttentionCore, machine: Machine) -> Work:
     return Work(time=time + machine.attention.launch, flops=flops, traffic=jnp.stack(traffic))
 
 
-def generated_share(core: AttentionCore, machine: Machine) -> Scalar:
+def generated_share(core: AttentionCore, machine: Machine) -> PerCore:
     """1 where the new tokens of a core are generated, 0 where they are a prompt: which kernel a measured core
     ran.
 

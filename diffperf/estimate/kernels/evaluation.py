@@ -37,22 +37,10 @@ class TimedOperators(eqx.Module):
     work: Work
 
     def once(self) -> Work:
-        """The work of all operators in the pass that they belong to: each as often as it runs."""
-        return _weighted(self.work, self.operators.runs)
-
-    def recomputed(self) -> Work:
-        """The work of the operators that the backward pass repeats: each as often as it is repeated."""
-        return _weighted(self.work, self.operators.recomputed)
-
-
-def _weighted(work: Work, counts: jax.Array) -> Work:
-    """The total work of a table of operators, each weighted by how often it runs."""
-    axes = tuple(range(-counts.ndim, 0))
-    return Work(
-        time=jnp.sum(work.time * counts, axis=axes),
-        flops=jnp.sum(work.flops * counts, axis=axes),
-        traffic=jnp.sum(work.traffic * counts, axis=axes),
-    )
+        """The total work of the operators, each weighted by how often it runs."""
+        counts = self.operators.runs
+        axes = tuple(range(-counts.ndim, 0))
+        return jax.tree.map(lambda leaf: jnp.sum(leaf * counts, axis=axes), self.work)
 
 
 def evaluate(operators: Sequence[Operators], machine: Machine) -> list[TimedOperators]:

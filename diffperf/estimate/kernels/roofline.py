@@ -34,7 +34,7 @@ class Work(eqx.Module):
             traffic=self.traffic + other.traffic,
         )
 
-    def __mul__(self, count: Array) -> "Work":
+    def __mul__(self, count: Array | float) -> "Work":
         return Work(time=self.time * count, flops=self.flops * count, traffic=self.traffic * count)
 
 

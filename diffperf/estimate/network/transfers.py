@@ -37,7 +37,7 @@ class Transfer(eqx.Module):
     def __add__(self, other: "Transfer") -> "Transfer":
         return Transfer(time=self.time + other.time, sent=self.sent + other.sent)
 
-    def __mul__(self, count: Array) -> "Transfer":
+    def __mul__(self, count: Array | float) -> "Transfer":
         return Transfer(time=self.time * count, sent=self.sent * count)
 
 
@@ -47,7 +47,7 @@ class TimedCollective(eqx.Module):
     collective: Collective
     transfer: Transfer
 
-    def in_layer(self, recomputed: Scalar | float = 0.0) -> Scalar:
+    def in_layer(self, recomputed: Scalar | float = 0.0) -> Scalar | float:
         """How often it runs in both passes of an average layer that recomputes a share of its forward
         pass.
         """

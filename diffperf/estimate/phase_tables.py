@@ -72,7 +72,7 @@ def operator_table(
             names += [f"{name}, recomputed" for name in rows]
             parts += ["recompute"] * len(rows)
             kernels += [group.kernel] * len(rows)
-            columns.append((time, jnp.ravel(count * group.recomputed)))
+            columns.append((time, jnp.ravel(count * group.runs * group.recomputed)))
     run_time, runs = (jnp.concatenate(column) for column in zip(*columns, strict=True))
     return OperatorTable(
         names=tuple(names), parts=tuple(parts), kernels=tuple(kernels), run_time=run_time, runs=runs
