@@ -1,19 +1,23 @@
-"""The compiler's flags: set when asked for, and never over a choice already made."""
+"""The flags of the compiler are set when asked for, never over a choice made; programs are stored and found."""
 
 import subprocess
 import sys
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from diffperf.compiler import _KNOWN_TO
+from diffperf.compiler import _KNOWN_TO, StoredFunction
+from diffperf.quantity import Label, label
 
 PROGRAM = (
     "import os, diffperf as dp; dp.compile_quickly(); dp.compile_quickly(); print(os.environ['XLA_FLAGS'])"
 )
 
 
-@pytest.mark.skipif(jax.__version_info__[:2] not in _KNOWN_TO, reason="a release that is not told")
+@pytest.mark.skipif(jax.__version_info__[:2] not in _KNOWN_TO, reason="a release whose flags are not set")
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -34,9 +38,118 @@ def test_flags_are_added_once(before, after, monkeypatch):
 def test_xla_knows_the_flags():
     """It ends a process over one that it does not."""
     program = "import jax, diffperf as dp; dp.compile_quickly(); print(jax.jit(lambda x: 2 * x)(21))"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        == "42"
-    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "42"
+
+
+class Point(eqx.Module):
+    """Arguments and results of the functions that are stored here."""
+
+    name: Label = label("name of the point")
+    x: jax.Array = eqx.field(converter=jnp.asarray)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of compiled programs, as the command line sets it."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    yield tmp_path
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+def scaling() -> tuple[StoredFunction, list[str]]:
+    """A function as a new process would have it, and the list it writes to when it is traced."""
+    traced: list[str] = []
+
+    def scaled(point: Point, factors: dict[str, jax.Array], power: str) -> dict[str, Point]:
+        traced.append(power)
+        product = point.x * factors["a"] * factors["b"]
+        return {"result": Point(point.name, product**2 if power == "square" else product)}
+
+    return StoredFunction(scaled, ("power",)), traced
+
+
+def arguments(x: float, name: str = "one") -> tuple[Point, dict[str, np.ndarray]]:
+    return Point(name, jnp.asarray(x)), {"a": np.asarray(2.0), "b": np.asarray(5.0)}
+
+
+def test_a_stored_program_is_not_traced_again(folder):
+    """Numbers and labels may differ; results have the structure that the function gives them."""
+    first, traced = scaling()
+    assert float(first(*arguments(3.0), "square")["result"].x) == 900.0
+    assert traced == ["square"]
+    assert len(list(folder.glob("*.program"))) == 1
+    second, traced = scaling()
+    result = second(*arguments(4.0, "another"), power="square")
+    assert isinstance(result["result"], Point)
+    assert float(result["result"].x) == 1600.0
+    assert traced == []
+
+
+def test_other_structures_have_programs_of_their_own(folder):
+    function, traced = scaling()
+    point, factors = arguments(3.0)
+    assert float(function(point, factors, "one")["result"].x) == 30.0
+    assert float(function(point, factors, "square")["result"].x) == 900.0
+    assert function(Point("pair", jnp.ones(2)), factors, "one")["result"].x.shape == (2,)
+    assert traced == ["one", "square", "one"]
+    assert len(list(folder.glob("*.program"))) == 3
+
+
+def test_a_damaged_file_is_mended(folder):
+    scaling()[0](*arguments(3.0), "one")
+    (file,) = folder.glob("*.program")
+    file.write_bytes(file.read_bytes()[:1000])
+    function, traced = scaling()
+    assert float(function(*arguments(3.0), "one")["result"].x) == 30.0
+    assert traced == ["one"]
+    function, traced = scaling()
+    assert float(function(*arguments(3.0), "one")["result"].x) == 30.0
+    assert traced == []
+
+
+def test_a_program_that_cannot_be_stored_is_jitted(folder, monkeypatch):
+    """Once it has failed, an empty file spares other processes the attempt."""
+
+    def fail(*_):
+        raise ValueError("not on this machine")
+
+    monkeypatch.setattr("diffperf.compiler.serialize_executable.serialize", fail)
+    for _ in range(2):
+        function, _ = scaling()
+        assert float(function(*arguments(3.0), "one")["result"].x) == 30.0
+        assert function.jitted._cache_size() == 1
+    (file,) = folder.glob("*.program")
+    assert file.stat().st_size == 0
+
+
+def test_errors_of_the_function_are_its_own(folder):
+    def refuse(x):
+        raise KeyError("no such input")
+
+    with pytest.raises(KeyError, match="no such input"):
+        StoredFunction(refuse, ())(1.0)
+
+
+def test_without_a_folder_nothing_is_stored(tmp_path):
+    function, traced = scaling()
+    assert float(function(*arguments(3.0), "one")["result"].x) == 30.0
+    assert function.jitted._cache_size() == 1
+    assert traced == ["one"]
+    assert function.programs == {}
+
+
+def test_traced_arguments_become_part_of_the_caller_s_program(folder):
+    function, _ = scaling()
+    point, factors = arguments(3.0)
+    slope = jax.grad(lambda x: function(Point("one", x), factors, "square")["result"].x)(point.x)
+    assert float(slope) == 600.0
+    assert list(folder.glob("*.program")) == []
+
+
+def test_few_programs_are_kept(folder, monkeypatch):
+    monkeypatch.setattr("diffperf.compiler._KEPT", 2)
+    function, _ = scaling()
+    for size in range(1, 5):
+        function(Point("one", jnp.ones(size)), arguments(1.0)[1], "one")
+    assert len(list(folder.glob("*.program"))) == 2

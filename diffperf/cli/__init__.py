@@ -4,9 +4,13 @@ A command is a module of this package, imported when it is called for. The modul
 and the functions that turn the answer into tables and JSON.
 """
 
+import gc
+
 import click
 
 from diffperf.cli.group import Command, Commands
+
+_OBJECTS_PER_COLLECTION = 100_000  # new objects between two searches for garbage; Python's default is 700
 
 COMMANDS = {
     "estimate": Command(
@@ -69,4 +73,10 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> None:
     """Runs the command line of the process, as `diffperf`."""
-    cli(prog_name="diffperf")
+    # Imports and compiled programs are hundreds of thousands of objects that last as long as the process:
+    # looking for garbage among them costs half a second, most of it at the very end.
+    gc.set_threshold(_OBJECTS_PER_COLLECTION)
+    try:
+        cli(prog_name="diffperf")
+    finally:
+        gc.freeze()
