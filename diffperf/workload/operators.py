@@ -11,6 +11,7 @@ operators. All dimensions are those that remain on one device after parallelism.
 import functools
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -246,9 +247,10 @@ def operators_of(
     table.
     """
     names = names or getattr(table, "names", ())
+    precision = jax.tree.leaves(table)[0].dtype  # a plain number would turn everything after it into float64
     return Operators(
         table=table,
-        runs=jnp.broadcast_to(runs, (len(names),)),
+        runs=jnp.broadcast_to(jnp.asarray(runs, precision), (len(names),)),
         recomputed=0.0,
         names=names,
         kernel=kernel or ("gemm" if isinstance(table, Gemms) else "stream"),
