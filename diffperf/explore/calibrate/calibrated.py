@@ -79,10 +79,10 @@ class Calibrated:
         files = ", ".join(source.name for source in self.sources if source.kind == kind)
         found = (
             "that the fit does not explain these rows: in the median, rows left out of the fit are predicted "
-            f"a factor of {np.exp(left_out):,.3g} off, {np.exp(before):,.3g} with the configured values"
+            f"a factor of {_factor(left_out)} off, {_factor(before)} with the configured values"
         )
         expected = (
-            f"a factor of at most {np.exp(EXPLAINED):.3g}, or one below {np.exp(UNEXPLAINED):.3g} that is "
+            f"a factor of at most {_factor(EXPLAINED)}, or one below {_factor(UNEXPLAINED)} that is "
             "clearly better than with the configured values and than one time for all rows"
         )
         remedy = "check the unit of the measured times (s), the hardware and the shapes; nothing was written"
@@ -119,6 +119,11 @@ def _median_size(errors: Float[np.ndarray, " rows"]) -> float:
     return float(np.median(np.abs(errors)))
 
 
+def _factor(log: float) -> str:
+    """A factor by its logarithm, for people."""
+    return f"{np.exp(log):,.0f}" if log > np.log(100) else f"{np.exp(log):.3g}"
+
+
 def _is_explained(left_out: float, before: float, log_times: Float[np.ndarray, " rows"]) -> bool:
     """Whether a fit is worth keeping.
 
@@ -129,4 +134,4 @@ def _is_explained(left_out: float, before: float, log_times: Float[np.ndarray, "
     if left_out <= EXPLAINED:
         return True
     one_time_for_all = _median_size(log_times - np.median(log_times))
-    return left_out <= min(UNEXPLAINED, CLEARLY_BETTER * before, CLEARLY_BETTER * one_time_for_all)
+    return bool(left_out <= min(UNEXPLAINED, CLEARLY_BETTER * before, CLEARLY_BETTER * one_time_for_all))

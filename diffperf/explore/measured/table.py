@@ -17,7 +17,8 @@ from diffperf.explore.measured.columns import SCHEMAS, SOFTWARE, Column, measure
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.load import find
 
-_UNKNOWN_HARDWARE = "hardware: unknown hardware"
+# Faults that rows of the same hardware share.
+_OF_HARDWARE = ("hardware: unknown hardware", "hardware: unusable file")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Measurements:
 
 
 def messages(faults: Sequence[Fault]) -> list[str]:
-    """A line for every row that cannot be read; rows of the same unknown hardware share the line of the
+    """A line for every row that cannot be read; rows of the same unusable hardware share the line of the
     first.
     """
     shared = collections.Counter(_shared_by(fault) for fault in faults)
@@ -88,7 +89,7 @@ def messages(faults: Sequence[Fault]) -> list[str]:
 
 def _shared_by(fault: Fault) -> tuple[str, object]:
     """What the faults have in common that share a line."""
-    return fault.reason, fault.cells["hardware"] if fault.reason == _UNKNOWN_HARDWARE else fault.line
+    return fault.reason, fault.cells["hardware"] if fault.reason in _OF_HARDWARE else fault.line
 
 
 def read_measurements(path: str | Path, platforms: Platforms | None = None) -> Measurements:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import diffperf as dp
+from diffperf.estimate.phases import estimate
 from diffperf.explore.calibrate.interval import Z90, interval
 from diffperf.load import load_system
 from diffperf.load.calibration import Calibration
@@ -23,41 +24,42 @@ def calibration(spread: dict[str, float], covariance: np.ndarray = COVARIANCE) -
         PATHS[1]: f"{float(locate(system, PATHS[1])[0])!r} s",
     }
     return Calibration(
-        "ours",
-        "ours.toml",
-        "a100-sxm4-80gb",
-        "dgx-a100",
-        {"stack": "megatron-lm"},
-        values,
-        PATHS,
-        covariance,
-        spread,
+        name="ours",
+        file="ours.toml",
+        hardware="a100-sxm4-80gb",
+        system="dgx-a100",
+        parts={"stack": "megatron-lm"},
+        values=values,
+        parameters=PATHS,
+        covariance=covariance,
+        spread=spread,
     )
 
 
 @pytest.fixture(scope="module")
 def inputs() -> Configuration:
     strategy = dp.load_strategy({"tp": 2, "global_batch": 4, "sequence_length": 512, "output_length": 64})
-    return Configuration(
-        dp.load_model("llama-2-7b"), load_system("dgx-a100", 2, calibration="none"), strategy
-    )
+    # The stack that was calibrated drives training and inference.
+    system = load_system("dgx-a100", 2, stack="megatron-lm", calibration="none")
+    return Configuration(dp.load_model("llama-2-7b"), system, strategy)
 
 
-time_of = jax.jit(lambda inputs, phase: inputs.estimate(phase).time, static_argnames="phase")
+report_of = jax.jit(estimate, static_argnames="phase")
+
+
+def time_of(inputs: Configuration, phase: str) -> float:
+    """The time of a phase in s."""
+    return float(report_of(inputs, phase).time)
 
 
 def slopes(inputs: Configuration, phase: str) -> np.ndarray:
-    """d log(time) / d log(value), by central differences."""
+    """d log(time) / d log(value), by central differences; a value of the stack is that of both phases."""
 
     def log_time(path: str, factor: float) -> float:
         value = float(locate(inputs.system, path)[0]) * factor
-        return float(
-            np.log(
-                time_of(
-                    Configuration(inputs.model, replace(inputs.system, {path: value}), inputs.strategy), phase
-                )
-            )
-        )
+        paths = (path, path.replace("stack.", "inference_stack."))
+        system = replace(inputs.system, dict.fromkeys(paths, value))
+        return float(np.log(time_of(Configuration(inputs.model, system, inputs.strategy), phase)))
 
     return np.array([(log_time(path, np.exp(1e-5)) - log_time(path, np.exp(-1e-5))) / 2e-5 for path in PATHS])
 
@@ -68,14 +70,14 @@ def test_uncertainty_of_the_values(inputs, phase):
     gradient = slopes(inputs, phase)
     assert found.parameters == pytest.approx(np.sqrt(gradient @ COVARIANCE @ gradient), rel=1e-4)
     assert found.model == 0
-    assert found.time == pytest.approx(float(time_of(inputs, phase)), rel=1e-12)
+    assert found.time == pytest.approx(time_of(inputs, phase), rel=1e-12)
     low, high = found.ends
     assert np.log(high / low) == pytest.approx(2 * Z90 * found.parameters)
 
 
 def test_shares_of_the_kinds(inputs):
     """Errors of one kind add up over its share of the time; those of different kinds add in squares."""
-    report, nothing = inputs.estimate("generate"), 0 * COVARIANCE
+    report, nothing = report_of(inputs, "generate"), 0 * COVARIANCE
     passes = float(inputs.strategy.output_length) - 1
 
     def seconds(*names: str) -> float:
@@ -100,10 +102,10 @@ def test_shares_of_the_kinds(inputs):
 def test_number_formats_and_whole_runs(inputs):
     nothing = 0 * COVARIANCE
     in_bf16 = interval(calibration({"gemm": 0.1}, nothing), inputs, "prefill")
-    told_apart = interval(
+    by_format = interval(
         calibration({"gemm": 0.1, "gemm bf16": 0.3, "gemm fp8": 0.9}, nothing), inputs, "prefill"
     )
-    assert told_apart.model == pytest.approx(3 * in_bf16.model)
+    assert by_format.model == pytest.approx(3 * in_bf16.model)
     spread = {"gemm": 0.1, "inference": 0.25}
     assert interval(calibration(spread, nothing), inputs, "generate").model == 0.25
     assert interval(calibration(spread, nothing), inputs, "training").model < 0.25
@@ -121,5 +123,5 @@ def test_a_value_that_was_overridden_is_known(inputs):
 
 def test_as_dict(inputs):
     found = interval(calibration({"gemm": 0.1}), inputs, "prefill").as_dict()
-    assert found["low"] < float(time_of(inputs, "prefill")) < found["high"]
+    assert found["low"] < time_of(inputs, "prefill") < found["high"]
     assert found["probability"] == 0.9

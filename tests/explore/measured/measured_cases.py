@@ -28,3 +28,9 @@ def gemm(**cells: object) -> dict[str, object]:
     """The cells of one GEMM in bf16, changed."""
     size = {"dtype": "bf16", "m": 4096, "n": 4096, "k": 4096, "latency_s": 2.5e-4}
     return {"id": "a", "hardware": "h100-sxm5-80gb", **size, **cells}
+
+
+def all_reduce(**cells: object) -> dict[str, object]:
+    """The cells of one all-reduce of 256 MiB over two nodes, changed."""
+    size = {"n_devices": 16, "devices_per_node": 8, "collective": "all_reduce", "bytes": 2**28}
+    return {"id": "a", "hardware": "h100-sxm5-80gb", "latency_s": 1e-3, **size, **cells}

@@ -1,7 +1,7 @@
 """Which system and which software the names in measured tables mean."""
 
 import pytest
-from measured_cases import gemm, write
+from measured_cases import all_reduce, write
 
 import diffperf as dp
 from diffperf.explore.measured.names import StackNames, SystemNames, read_names
@@ -198,7 +198,7 @@ def test_a_rows_node_is_the_tier_that_is_one():
 
 def test_interconnects_of_which_no_more_is_known_are_those_of_a_cloud(tmp_path):
     """Rows between nodes of an unnamed network have that of the system that claims the name."""
-    row = gemm(n_devices=16, devices_per_node=8, collective="all_reduce", bytes=2**26, library="NCCL")
+    row = all_reduce(library="NCCL")
     rows = [row | {"id": f"row {text}", "interconnect": text} for text in ("inter-node", "infiniband", "")]
     stated, own, unnamed = (
         prediction.values["latency_s"]
