@@ -33,14 +33,15 @@ class Weights(eqx.Module):
     Python allows the name. Leading axes of `array`, if there are any, are batch axes.
     """
 
-    array: Float[Array, "*batch alternatives"]
+    # Any kind of array: unlike JAX's, those of NumPy stay concrete inside traced programs.
+    array: Float[Any, "*batch alternatives"]
     alternatives: tuple[str, ...] = eqx.field(static=True)
 
-    def __getitem__(self, name: str) -> Float[Array, "*batch"]:
+    def __getitem__(self, name: str) -> Float[Any, "*batch"]:
         """The weight of the alternative of that name. Raises `KeyError` for a name that is not among them."""
         return self.array[..., self._position(name)]
 
-    def __getattr__(self, name: str) -> Float[Array, "*batch"]:
+    def __getattr__(self, name: str) -> Float[Any, "*batch"]:
         # Python asks here for whatever the class does not define: for private names, which copying, pickling
         # and NumPy look up, and for the fields themselves as long as an instance is under construction.
         if name.startswith("_") or name in ("array", "alternatives"):

@@ -20,6 +20,7 @@ from diffperf.estimate.kernels.roofline import (
     stream_time,
 )
 from diffperf.hardware.formats import PRECISION_BYTES
+from diffperf.quantity import Scalar
 from diffperf.relax import inverse, smaller
 from diffperf.workload.operators import AttentionCore, PerCore
 
@@ -58,7 +59,7 @@ def flash_traffic(core: AttentionCore, machine: Machine, shared_heads: PerCore |
     block_bytes = 2 * (core.head_dim + core.values_dim) * units.width
     blocks = block_bytes * core.queries * core.visible * inverse(core.span)
 
-    def streams(capacity: PerCore, sharing: PerCore | float) -> Array:
+    def streams(capacity: Scalar, sharing: PerCore | float) -> Array:
         return group * relax.maximum(blocks * inverse(capacity), inverse(jnp.asarray(sharing, group.dtype)))
 
     inner, *caches = machine.accelerator.reuse_capacities
