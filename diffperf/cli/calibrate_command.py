@@ -120,9 +120,7 @@ def calibrate(files, hardware, paths, stack, prior_spread, folds, systems, json_
 
 
 def _read(files: tuple[str, ...], systems: tuple[str, ...]) -> "list[Measurements]":
-    """The tables, of which the rows that cannot be read are named at once: also where no fit comes of the
-    others.
-    """
+    """The tables. The rows that cannot be read are named at once, also where no fit succeeds."""
     from diffperf.explore.measured.platforms import platforms_with
     from diffperf.explore.measured.table import check_used, messages, read_measurements
 
@@ -136,9 +134,7 @@ def _read(files: tuple[str, ...], systems: tuple[str, ...]) -> "list[Measurement
 
 
 def parameter_table(result: "Calibrated") -> Table:
-    """Configured and fitted values, with remarks on those far from their prior or at the end of their
-    range.
-    """
+    """Configured and fitted values; those far from their prior or at the end of their range are marked."""
     rows = column_table("parameter", "configured", "fitted", "±")
     rows.add_column("", justify="left")
     for parameter in result.parameters:

@@ -1,5 +1,7 @@
-"""Calibration: efficiencies and overheads of one accelerator's system, fitted to measured kernels,
-collectives and runs.
+"""Calibration: numbers of one accelerator's system, fitted to measurements.
+
+The measurements are kernels, collectives and whole runs; the numbers are efficiencies, overheads and
+latencies.
 
 A parameter is a number of the system, the same for all shapes. What is configured is the prior;
 measurements move it as far as they say more. The fit is robust, cross-validated by families of

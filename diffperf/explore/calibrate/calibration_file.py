@@ -1,6 +1,4 @@
-"""Writing what a calibration found as a config: values to load, and where they come from for people to
-read.
-"""
+"""The config of a calibration: values for the loader, and for people where they come from."""
 
 import datetime
 import importlib.metadata

@@ -1,5 +1,6 @@
-"""Cross-validation of a calibration by families of configurations: a table's near repetitions tell each
-other's times.
+"""Cross-validation of a calibration by families of configurations.
+
+Rows of a family are near repetitions of each other, which would predict each other's times.
 """
 
 import collections
@@ -37,8 +38,9 @@ class GroupErrors:
 
 
 def folds(observations: Sequence[Observation], count: int) -> Int[np.ndarray, " rows"]:
-    """The fold of every row: whole families, the largest first, each to the fold with the fewest rows of
-    its kind.
+    """The fold of every row: families stay whole, and folds get equally many rows of each kind.
+
+    The largest family goes first, each to the fold with the fewest rows of its kind.
     """
     size = collections.Counter((row.kind, row.family) for row in observations)
     rows_in_fold: dict[str, list[int]] = collections.defaultdict(lambda: [0] * count)
@@ -50,8 +52,9 @@ def folds(observations: Sequence[Observation], count: int) -> Int[np.ndarray, " 
 
 
 def held_out(problem: Problem, prior: Prior, best: Fit, fold_of: Int[np.ndarray, " rows"]) -> Residuals:
-    """log(predicted / measured) of every row by a fit to the other folds; by the prior where there is no
-    other.
+    """log(predicted / measured) of every row by a fit to the other folds.
+
+    Where there is only one fold, by the prior.
     """
     result = np.empty(len(fold_of))
     for fold in np.unique(fold_of):
@@ -65,8 +68,9 @@ def held_out(problem: Problem, prior: Prior, best: Fit, fold_of: Int[np.ndarray,
 
 
 def spread(residuals: Residuals, doubt: Residuals) -> float:
-    """The s for which 90 % of the residuals lie within z₉₀·√(doubt + s²), doubt being the variance that
-    parameters leave.
+    """The s for which 90 % of the residuals lie within z₉₀·√(doubt + s²).
+
+    `doubt` is the variance of log(predicted) that the uncertainty of the parameters leaves.
 
     By the rank that holds for the next row too (split conformal prediction: Lei et al., JASA 2018, §2.2).
     """
@@ -104,9 +108,7 @@ def spreads(observations: Sequence[Observation], residuals: Residuals, doubt: Re
 def covered(
     classes: np.ndarray, residuals: Residuals, doubt: Residuals, fold_of: Int[np.ndarray, " rows"]
 ) -> Float[np.ndarray, " rows"]:
-    """Whether each row lies in the 90 % interval whose spread the other folds give: 1, 0, or NaN where none
-    gives one.
-    """
+    """Whether each row lies in the 90 % interval that the other folds give: 1, 0, or NaN for none."""
     result = np.full(len(residuals), np.nan)
     for name in set(classes):
         for fold in np.unique(fold_of):
@@ -124,8 +126,9 @@ def group_errors(
     cross_validated: Residuals,
     inside: Float[np.ndarray, " rows"],
 ) -> dict[str, GroupErrors]:
-    """Errors in the sense of the measured columns, by kind of table and, where a kind has several parts, by
-    part.
+    """Errors by kind of table and, where a kind has several parts, by part.
+
+    They have the sense of the measured columns: of a rate, not of a time.
 
     `inside` is what `covered` returns.
     """

@@ -1,5 +1,4 @@
-"""Fitting parameters of a system to measured times: residuals with exact derivatives, a robust fit, and how
-sure it is.
+"""Fitting parameters of a system to measured times: a robust fit, and how sure it is.
 
 Everything is in logarithms: of the parameters, so that they stay positive and their priors are factors, and
 of the times, so that every row counts by its relative error whatever its size.
@@ -58,8 +57,7 @@ class NotConverged(Exception):
 
 
 def _soft_l1_of_data(rows: int) -> Callable[[np.ndarray], np.ndarray]:
-    """The loss and its first two derivatives by squared residuals z², (3, residuals), as `least_squares`
-    asks for it.
+    """The loss of squared residuals z² and its first two derivatives, (3, residuals).
 
     soft_l1, 2·(√(1 + z²) − 1), for the first `rows` residuals, and z² for those of the prior.
     """
@@ -128,8 +126,9 @@ def fit(problem: Problem, prior: Prior, seed: int = 0) -> Fit:
 
 
 def _best_of_starts(problem: Problem, prior: Prior, scale: dict[str, float], seed: int) -> Fit:
-    """The fit of least cost from the prior's mean and from points drawn from the prior. Raises
-    `NotConverged`.
+    """The fit of least cost from the prior's mean and from points drawn from the prior.
+
+    **Raises:** `NotConverged` where no start leads to a fit.
     """
     draws = np.random.default_rng(seed).standard_normal((STARTS, len(prior.mean)))
     fits: list[Fit] = []
@@ -145,8 +144,9 @@ def _best_of_starts(problem: Problem, prior: Prior, scale: dict[str, float], see
 
 
 def covariance(problem: Problem, prior: Prior, best: Fit) -> Float[np.ndarray, "parameters parameters"]:
-    """The covariance of the logarithms of the parameters at the fit: Laplace's approximation. Raises
-    `NotConverged`.
+    """The covariance of the logarithms of the parameters at the fit: Laplace's approximation.
+
+    **Raises:** `NotConverged` for rows that cannot tell parameters apart.
 
     The precision is the prior's plus, for each kind of table, Σ JᵀJ/σ² times the information that a row has
     under the robust loss ψ, (E ψ′)²/E ψ² (Huber, Robust Statistics, §7.6), over the design effect of its
@@ -176,8 +176,9 @@ def _design_effect(families: Sequence[str], influence: np.ndarray, squares: floa
 
 
 def _inverse(precision: np.ndarray) -> np.ndarray:
-    """The inverse of a precision, scaled to ones on its diagonal first. Raises `NotConverged` for a
-    singular one.
+    """The inverse of a precision. Raises `NotConverged` for a singular one.
+
+    The precision is scaled to ones on its diagonal first.
     """
     size = np.sqrt(precision.diagonal())
     scaled = precision / np.outer(size, size)

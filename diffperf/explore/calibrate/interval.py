@@ -90,9 +90,7 @@ def _spreads(calibration: Calibration, inputs: Configuration) -> dict[str, float
 
 
 def _places(calibration: Calibration, inputs: Configuration) -> dict[str, list[str]]:
-    """By parameter of the calibration, the paths of the system that have its fitted value; those without
-    any left out.
-    """
+    """By parameter of the calibration, the paths of the system that have its fitted value."""
     places = {
         path: [
             place
@@ -112,8 +110,9 @@ def _has(calibration: Calibration, inputs: Configuration, path: str, place: str)
 
 
 def _model_error(spread: dict[str, float], parts: dict[str, Array], phase: str) -> float:
-    """The standard deviation of log(time) that no fitted value explains, for a time that divides into parts
-    by kind.
+    """The standard deviation of log(time) that no fitted value explains.
+
+    `parts` has the seconds of the time by kind of table.
     """
     if (table := _PHASE_TABLES.get(phase)) in spread:
         return spread[table]

@@ -72,8 +72,9 @@ def _unit(kind: str, column: str) -> str:
 
 
 def speed_columns(kind: str) -> list[str]:
-    """The measured columns of a kind of table that say how fast a row was; the first one in a row is
-    fitted.
+    """The measured columns of a kind of table that say how fast a row was.
+
+    The first one that a row has is fitted.
     """
     return [name for name, column in SCHEMAS[kind].items() if column.measured and _unit(kind, name) != "byte"]
 

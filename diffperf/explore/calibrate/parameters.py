@@ -1,6 +1,4 @@
-"""What a calibration fits: numbers of a system by path, the values they are configured with, and which of
-them matter.
-"""
+"""What a calibration fits: numbers of a system by path, their priors, and which of them matter."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -62,8 +60,9 @@ class _Inputs(eqx.Module):
 
 
 def declared_parameters(system: System, paths: Sequence[str] | None) -> dict[str, Quantity]:
-    """The declarations of parameters by their paths in the system: of those that are calibratable without
-    `paths`.
+    """The declarations of parameters by their paths in the system.
+
+    Without `paths`, those of all numbers that are declared calibratable.
 
     **Raises:** `ConfigError` for a path to what is no efficiency, rate or time of the system.
     """

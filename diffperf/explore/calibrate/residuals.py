@@ -1,6 +1,4 @@
-"""Residuals of measured rows, log(predicted / measured), and their exact derivatives by the parameters of a
-calibration.
-"""
+"""Residuals of measured rows, log(predicted / measured), and their exact derivatives."""
 
 import dataclasses
 import functools
@@ -35,8 +33,9 @@ class Places:
 
 @functools.lru_cache(maxsize=32)
 def _program(kind: str, where: Places) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """The compiled function of log(time) of a block of rows, and of its derivatives by the logarithms of
-    parameters.
+    """The compiled function of log(time) of a block of rows and its derivatives.
+
+    The derivatives are by the logarithms of the parameters.
     """
 
     def with_parameters(
@@ -104,9 +103,7 @@ class Problem:
         return self._last[1], self._last[2]
 
     def _stacked(self) -> Iterator[tuple[np.ndarray, Callable, tuple]]:
-        """Blocks of rows that share a program: the rows' positions, the program, and its arguments for
-        them.
-        """
+        """Blocks of rows that share a program: their positions, the program, and its arguments."""
         systems = [system_of(observation.row, self.platforms) for observation in self.observations]
         by_program: dict[tuple, list[int]] = {}
         for index, observation in enumerate(self.observations):

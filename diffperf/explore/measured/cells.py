@@ -1,6 +1,4 @@
-"""The values of a table's cells: numbers, names and truth values, checked against the declarations of their
-columns.
-"""
+"""The values of a table's cells: numbers, names and truth values, checked by their columns."""
 
 import math
 import re
@@ -15,9 +13,7 @@ _NOT_FINITE = ("nan", "inf", "infinity")
 
 
 class BadCell(Exception):
-    """A cell that makes its row unusable: what was found in a column, why that is wrong, and what to do
-    about it.
-    """
+    """A cell that makes its row unusable: what it holds, why that is wrong, and what to do about it."""
 
     def __init__(self, column: str, found: str, reason: str, expected: str, remedy: str):
         super().__init__(column, found, reason, expected, remedy)

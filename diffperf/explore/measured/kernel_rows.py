@@ -152,8 +152,9 @@ def _collective_unrepresentable(row: Row) -> str | None:
 
 
 def _with_stated_networks(rows: Sequence[Row], systems: System) -> System:
-    """The systems with the network between nodes that a row's interconnect means, where it means another
-    than their own.
+    """The systems with the networks between nodes that the rows' interconnects mean.
+
+    An interconnect that means no other network leaves the system its own.
     """
     texts = [row["interconnect"] or "" for row in rows]
     outermost = systems.network[-1]

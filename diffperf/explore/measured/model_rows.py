@@ -27,17 +27,13 @@ def _config(row: Row) -> Model | None:
 
 
 def _latent(row: Row) -> Latent | None:
-    """Ranks and dimensions of latent attention, which tables do not hold: those of the model's shipped
-    config.
-    """
+    """Ranks and dimensions of latent attention from the model's shipped config: no table has them."""
     shipped = _config(row)
     return shipped.layers[-1].latent if row["attention"] == "mla" and shipped is not None else None
 
 
 def _prediction_modules(row: Row) -> float:
-    """The number of multi-token prediction modules of the model's shipped config; training runs include
-    these modules.
-    """
+    """The number of multi-token prediction modules that training runs of a shipped model include."""
     shipped = _config(row)
     return float(shipped.mtp_layers) if shipped is not None else 0.0
 
@@ -50,9 +46,7 @@ def unknown_architecture(row: Row) -> str | None:
 
 
 def model_structure(row: Row) -> tuple[bool, bool, bool]:
-    """What decides the structure of a row's model: experts, dense layers beside those with experts, latent
-    attention.
-    """
+    """What tells models apart in structure: experts, dense layers beside them, latent attention."""
     return row["experts"] > 0, row["experts"] > 0 and row["dense_layers"] > 0, row["attention"] == "mla"
 
 

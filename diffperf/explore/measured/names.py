@@ -1,6 +1,4 @@
-"""What tables of measurements call systems and software: the key `measured` in the files of systems and
-stacks.
-"""
+"""What measured tables call systems and software: the key `measured` in their config files."""
 
 import dataclasses
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""The systems that measured rows ran on: hardware by name or by file, the software that drove it, and its
-calibration.
-"""
+"""The systems that measured rows ran on: their hardware, software and calibration."""
 
 import dataclasses
 import functools
@@ -102,8 +100,9 @@ class Platforms:
         return dataclasses.replace(self, calibration=calibration)
 
     def with_system(self, name: str, asked_by: tuple[str, str] = (ARGUMENTS, "")) -> "Platforms":
-        """These platforms and a system by its shipped name, or by the path of a system's or an
-        accelerator's file.
+        """These platforms and a system by its shipped name, or by the path of a file.
+
+        The file is that of a system or of an accelerator.
 
         All names that mean the system, its accelerator's name among them, mean this system from then on.
         **Raises:** `ConfigError`.
@@ -113,8 +112,9 @@ class Platforms:
         return dataclasses.replace(self, own={**self.own, **named})
 
     def with_file(self, path: Path) -> "Platforms":
-        """These platforms and that of a system's or an accelerator's file, called by its path. Raises
-        `ConfigError`.
+        """These platforms and that of a system's or accelerator's file, called by its path.
+
+        **Raises:** `ConfigError`.
         """
         return dataclasses.replace(self, own={**self.own, str(path): read_platform(str(path))})
 
@@ -138,8 +138,9 @@ class Platforms:
         return None if stack is None else _shipped_software(stack, double_precision())
 
     def system(self, hardware: str, software: Software | None = None) -> System:
-        """The system that a name in the column `hardware` means, driven by some software in training and
-        inference.
+        """The system that a name in the column `hardware` means, driven by the given software.
+
+        The software drives training and inference; without any, the system's own two stacks do.
 
         Its values are those of the calibration; its leaves are NumPy arrays.
         """
@@ -152,8 +153,9 @@ class Platforms:
 
 
 def platforms_with(systems: Sequence[str], file: str = ARGUMENTS) -> Platforms:
-    """The shipped platforms, with systems by name or path in place of them; `file` is what names these
-    systems.
+    """The shipped platforms, with systems by name or path in place of them.
+
+    `file` is what names these systems, for error messages.
 
     **Raises:** `ConfigError`.
     """
@@ -175,8 +177,7 @@ def _driven(platform: Platform, software: Software | None, calibration: Calibrat
 
 
 def read_platform(name: str, asked_by: tuple[str, str] = (ARGUMENTS, "")) -> Platform:
-    """The platform of a system, by its shipped name or the path of its file, or of the file of an
-    accelerator.
+    """The platform of a system by its shipped name or file, or of an accelerator by its file.
 
     **Raises:** `ConfigError`.
     """
@@ -235,9 +236,7 @@ def _shipped_platform(name: str, x64: bool) -> Platform:
 
 @functools.cache
 def stated_network(interconnect: str, x64: bool) -> NetworkTier | None:
-    """The network between nodes that a text in the column `interconnect` means; None for the system's own
-    network.
-    """
+    """The network between nodes that an interconnect's name means; None for the system's own."""
     for name, names in _system_names().items():
         if interconnect in names.interconnect:
             return _shipped_platform(name, x64).system.network[-1]
@@ -253,8 +252,9 @@ def _stack_names() -> dict[str, StackNames]:
 
 @functools.cache
 def shipped_stack(column: str, text: str, accelerator: str) -> str | None:
-    """The shipped stack that a text (in lower case) in a column means on an accelerator; None where it
-    means no stack.
+    """The shipped stack that a text in a column means on an accelerator; None for no stack.
+
+    The text is in lower case.
 
     The stack whose beginning of the text is the longest counts: versions and remarks follow a name.
     """

@@ -1,5 +1,4 @@
-"""The estimator's values for measured rows: a vmapped program for each kind of table, run on blocks of
-rows.
+"""The estimator's values for measured rows: a vmapped program for each kind of table.
 
 Hardware, software, layout, precision and recomputation are traced numbers, and weights over alternatives.
 Only the number of memory levels, the number of network tiers and the structure of models need programs of
@@ -40,8 +39,10 @@ _PROGRAMS = {kind: jax.jit(jax.vmap(evaluator.estimate)) for kind, evaluator in 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """The estimator's values for one row by column and whether it runs out of memory, or why there are
-    none.
+    """The estimator's values for one row by column, or why there are none.
+
+    `out_of_memory` says whether the run does not fit into the device's memory; None where the estimator
+    does not say.
     """
 
     values: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -50,9 +51,7 @@ class Prediction:
 
 
 def inputs_of(kind: str, row: Row, platforms: Platforms | None = None) -> tuple:
-    """The estimator's inputs that describe one row: for training and inference (model, system, strategy,
-    …).
-    """
+    """The estimator's inputs of one row; for training and inference (model, system, strategy, …)."""
     inputs = EVALUATORS[kind].stack([row], platforms or Platforms())
     return jax.tree.map(lambda leaf: leaf[0], inputs)
 

@@ -1,6 +1,4 @@
-"""Rows of tables as inputs of the estimator with a leading axis: numbers, weights over choices, systems,
-strategies.
-"""
+"""Rows of tables as inputs of the estimator, with a leading axis."""
 
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
@@ -72,9 +70,7 @@ def precision(rows: Sequence[Row], column: str) -> Weights:
 
 
 def unknown_precision(row: Row, *columns: str) -> str | None:
-    """The first number format in some columns that the estimator does not know, as a reason to skip the
-    row.
-    """
+    """The first number format in some columns that is unknown, as a reason to skip the row."""
     unknown = (row[column] for column in columns if row[column] not in PRECISIONS)
     return next((f"precision {name}" for name in unknown), None)
 
@@ -96,8 +92,9 @@ def system_of(row: Row, platforms: Platforms) -> System:
 
 
 def systems_of(rows: Sequence[Row], platforms: Platforms) -> System:
-    """The systems that several rows ran on, all of one structure (levels of memory, tiers of network), as
-    one.
+    """The systems that several rows ran on as one, with a leading axis.
+
+    All have one structure (levels of memory, tiers of network).
 
     The rows say how many devices there are, and how many are in a node; rows of kernels are of one device.
     """
@@ -113,15 +110,14 @@ def systems_of(rows: Sequence[Row], platforms: Platforms) -> System:
 
 
 def _devices(rows: Sequence[Row], column: str) -> Float[np.ndarray, " rows"]:
-    """A column of numbers of devices, which tables of kernels do not have: kernels are measured on one
-    device.
-    """
+    """A column of numbers of devices; tables of kernels, measured on one device, do not have it."""
     return np.array([row.values.get(column, 1.0) for row in rows], dtype=float)
 
 
 def _tier_sizes(rows: Sequence[Row], systems: System, platforms: Platforms) -> list[np.ndarray]:
-    """Devices in a domain of each network tier: those of a node in the tier that is the node, at most as
-    many inside it.
+    """Devices in a domain of each network tier: in the tier that is the node, those of the node.
+
+    Tiers inside the node have at most as many.
     """
     in_node, sizes = _devices(rows, "devices_per_node"), []
     nodes = [platforms[row["hardware"]].node for row in rows]

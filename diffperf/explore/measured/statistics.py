@@ -1,6 +1,4 @@
-"""Statistics of errors: how far predictions are from measurements, and how well running out of memory is
-foretold.
-"""
+"""Statistics of errors of predictions, and of how well running out of memory is foretold."""
 
 import collections
 import dataclasses

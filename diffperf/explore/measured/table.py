@@ -62,8 +62,9 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class Measurements:
-    """A table: what it measures, its columns as the file names them, its rows, and what their hardware
-    means.
+    """A table: what it measures, its columns as the file names them, and its rows.
+
+    `platforms` is what the names in its column `hardware` mean.
     """
 
     file: str
@@ -75,9 +76,7 @@ class Measurements:
 
 
 def messages(faults: Sequence[Fault]) -> list[str]:
-    """A line for every row that cannot be read; rows of the same unusable hardware share the line of the
-    first.
-    """
+    """The lines that name rows which cannot be read; rows of the same unusable hardware share one."""
     shared = collections.Counter(_shared_by(fault) for fault in faults)
     lines = {}
     for fault in faults:
@@ -93,8 +92,9 @@ def _shared_by(fault: Fault) -> tuple[str, object]:
 
 
 def read_measurements(path: str | Path, platforms: Platforms | None = None) -> Measurements:
-    """Reads a table, whose hardware is that of `platforms` (by default the shipped systems), or of files
-    that it names.
+    """Reads a table.
+
+    Its hardware is that of `platforms` (by default the shipped systems), or of files that its cells name.
 
     **Raises:** `ConfigError` where there is no table of a known kind in the file.
     """
@@ -102,8 +102,9 @@ def read_measurements(path: str | Path, platforms: Platforms | None = None) -> M
 
 
 def check_used(systems: Sequence[str], tables: Sequence[Measurements], file: str = ARGUMENTS) -> None:
-    """Raises `ConfigError` for a system that no row of some tables ran on; `file` is what names the
-    systems.
+    """Raises `ConfigError` for a system that no row of some tables ran on.
+
+    `file` is what names the systems, for error messages.
     """
     rows = [(row["hardware"], table.platforms) for table in tables for row in table.rows]
     used = {platforms[hardware] for hardware, platforms in rows}
@@ -117,9 +118,7 @@ def check_used(systems: Sequence[str], tables: Sequence[Measurements], file: str
 
 
 class _Reader:
-    """The state of reading one table: the rows and faults so far, and the platforms with those of files
-    named in cells.
-    """
+    """Reads one table: keeps the rows and faults so far, and the platforms of files that cells name."""
 
     def __init__(self, path: Path, platforms: Platforms):
         self.path, self.platforms = path, platforms
@@ -222,9 +221,7 @@ def _hint(text: str, known: list[str]) -> str:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The line number and the cells of every line that is not empty. Raises `ConfigError` for what is no
-    CSV.
-    """
+    """The line number and the cells of every line that is not empty. Raises `ConfigError`."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)

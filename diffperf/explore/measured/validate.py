@@ -1,6 +1,4 @@
-"""How far the estimator is from a table of measurements: errors by group, and what could not be evaluated,
-by reason.
-"""
+"""How far the estimator is from a table of measurements: errors by group, and what was skipped."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -30,9 +28,7 @@ class Validation:
     faults: list[Fault]
 
     def by(self, column: str = "group") -> dict[str, list[Evaluation]]:
-        """The rows by their text in a column. Raises `ConfigError` for a column that the table does not
-        have.
-        """
+        """The rows by their text in a column. Raises `ConfigError` for an unknown column."""
         if column not in self.columns and column != "group":
             hint = did_you_mean(column, self.columns)
             raise ConfigError("command line", "--by", f'"{column}"', "a column of the table", hint)
