@@ -13,7 +13,9 @@ from diffperf.relax import Exact, Smooth
 BLOCK = 500
 SHARPEST = 500.0
 PARTS = ("model", "system", "strategy")
-ENDS = 0.1  # share of the designs in which a number is the lowest it may be, where zeros mean something else, and the highest
+# Share of the designs in which a number is the lowest it may be, where zeros mean something else, and as many
+# in which it is the highest.
+ENDS = 0.1
 
 
 def _designs(module, rng, count, choices):
@@ -35,7 +37,7 @@ def _designs(module, rng, count, choices):
             columns[path] = np.eye(len(declared.alternatives))[
                 rng.integers(len(declared.alternatives), size=count)
             ]
-            columns[path][:2] = np.asarray(value)
+            columns[path][:2] = value
     return columns
 
 
@@ -74,16 +76,16 @@ def test_random_designs_are_finite(system, strategy, phase, name, relaxation, co
 
     @jax.jit
     def not_finite(designs):
-        found = jax.lax.map(
-            lambda d: jax.tree.map(lambda leaf: jnp.all(jnp.isfinite(leaf)), finite(d)),
+        fine = jax.lax.map(
+            lambda design: jax.tree.map(lambda leaf: jnp.all(jnp.isfinite(leaf)), finite(design)),
             designs,
             batch_size=BLOCK,
         )
-        return jax.tree.map(lambda leaf: jnp.sum(~leaf), found)
+        return jax.tree.map(lambda leaf: jnp.sum(~leaf), fine)
 
-    found = not_finite(cast(designs, jnp.float32))
-    assert len(found["value"]) > 30
-    assert sum(len(found[part]) for part in drawn) > 75
+    counts = not_finite(cast(designs, jnp.float32))
+    assert len(counts["value"]) > 30
+    assert sum(len(counts[part]) for part in drawn) > 75
     for part in ("value", *drawn):
-        assert {path: int(bad) for path, bad in found[part].items() if bad} == {}
-    assert int(found["sharpness"]) == 0
+        assert {path: int(bad) for path, bad in counts[part].items() if bad} == {}
+    assert int(counts["sharpness"]) == 0

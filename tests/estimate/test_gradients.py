@@ -25,34 +25,32 @@ OUTPUTS = ("time", "memory.peak", "energy.total", "cost.run")
 
 def everything() -> Strategy:
     """A strategy in which all features of training count, of choices several."""
-    table = {
-        "tp": 8,
-        "pp": 4,
-        "dp": 8,
-        "cp": 2,
-        "ep": 8,
-        "expert_tp": 2,
-        "global_batch": 512,
-        "micro_batch": 2,
-        "zero_ranks": 4,
-    }
-    table |= {
-        "capacity_factor": 1.3,
-        "recompute_share": 0.6,
-        "offload_activations": 0.4,
-        "offload_optimizer": 0.3,
-    }
-    table |= {
-        "zero": {"1": 0.2, "2": 0.2, "3": 0.6},
-        "schedule": {"zero_bubble": 0.5, "dualpipe": 0.5},
-        "overlap_experts": True,
-    }
-    table |= {
-        "context_parallel": {"ring": 0.5, "all_to_all": 0.5},
-        "recompute": {"selective": 0.5, "full": 0.5},
-    }
-    table |= {"order": {"tp-cp-dp-pp": 0.5, "dp-tp-cp-pp": 0.5}, "attention": {"standard": 0.5, "flash": 0.5}}
-    return dp.load_strategy(table | {"overlap_tensor": True, "balanced_head": True})
+    return dp.load_strategy(
+        {
+            "tp": 8,
+            "pp": 4,
+            "dp": 8,
+            "cp": 2,
+            "ep": 8,
+            "expert_tp": 2,
+            "global_batch": 512,
+            "micro_batch": 2,
+            "zero_ranks": 4,
+            "capacity_factor": 1.3,
+            "recompute_share": 0.6,
+            "offload_activations": 0.4,
+            "offload_optimizer": 0.3,
+            "zero": {"1": 0.2, "2": 0.2, "3": 0.6},
+            "schedule": {"zero_bubble": 0.5, "dualpipe": 0.5},
+            "context_parallel": {"ring": 0.5, "all_to_all": 0.5},
+            "recompute": {"selective": 0.5, "full": 0.5},
+            "order": {"tp-cp-dp-pp": 0.5, "dp-tp-cp-pp": 0.5},
+            "attention": {"standard": 0.5, "flash": 0.5},
+            "overlap_experts": True,
+            "overlap_tensor": True,
+            "balanced_head": True,
+        }
+    )
 
 
 class Inputs(eqx.Module):
@@ -71,10 +69,10 @@ def problem(request, gpt, llama, system, strategy):
         "experts": ("training", dp.load_model("deepseek-v3"), everything()),
     }[request.param]
     inputs = Inputs(system, strategy)
-    told = ("strategy.", "system.network.", "system.host") if request.param == "experts" else ("system.",)
-    chosen = [path for path in leaves(inputs)[0] if path.startswith(told)]
-    of_all = dict(zip(*leaves(inputs), strict=True))
-    values = np.array([of_all[path] for path in chosen])
+    rooms = ("strategy.", "system.network.", "system.host") if request.param == "experts" else ("system.",)
+    paths, all_values = leaves(inputs)
+    chosen = [path for path in paths if path.startswith(rooms)]
+    values = np.array([value for path, value in zip(paths, all_values, strict=True) if path in chosen])
 
     def outputs(values):
         at = with_leaves(inputs, chosen, values)

@@ -216,8 +216,8 @@ def test_bubbles_and_micro_batches_in_flight(schedule, stages, micro_batches, ch
         if schedule == "zero_bubble" and micro_batches < stages and inputs < min(forward, weights):
             continue  # a bound, says the docstring
         run = Run(ORDERS[schedule], stages, micro_batches, forward, inputs, weights, chunks)
-        found = float(bubble(StagePass(*map(real, (forward, inputs + weights, weights))), strategy, Exact()))
-        assert micro_batches * (forward + inputs + weights) + found == pytest.approx(run.time, rel=1e-9)
+        idle = float(bubble(StagePass(*map(real, (forward, inputs + weights, weights))), strategy, Exact()))
+        assert micro_batches * (forward + inputs + weights) + idle == pytest.approx(run.time, rel=1e-9)
         for stage in {0, stages // 2, stages - 1}:
             position = stage / max(stages - 1, 1)
             assert float(in_flight(strategy, Exact(), position)) == pytest.approx(run.held(stage), rel=1e-9)
@@ -286,8 +286,8 @@ def test_bubble_of_a_step(gpt, schedule, stages, micro_batches, chunks):
         "recompute": "selective",
     }
     busy, idle, _ = _step(gpt, table | {"schedule": schedule})
-    one = busy / micro_batches  # forward and backward of one micro-batch through all layers of one stage
-    simulated = Run(ORDERS[schedule], stages, micro_batches, one / 3, one / 3, one / 3, chunks).time
+    third = busy / micro_batches / 3  # of both passes of a micro-batch through all layers of a stage
+    simulated = Run(ORDERS[schedule], stages, micro_batches, third, third, third, chunks).time
     assert busy + idle == pytest.approx(simulated, rel=1e-9)
 
 
@@ -296,14 +296,16 @@ def test_split_backward_passes_of_a_step(gpt):
     1F1B's bubble.
     """
     table = {"tp": 8, "pp": 8, "global_batch": 32}
-    found = {name: _step(gpt, table | {"schedule": name}) for name in ("1f1b", "zero_bubble", "dualpipe")}
-    weights = float(found["1f1b"][2]["breakdown.matmul"]) / 32 / 3
-    assert found["zero_bubble"][1] == pytest.approx(found["1f1b"][1] - 7 * 2 * weights, rel=0.05)
-    assert found["dualpipe"][1] < found["zero_bubble"][1]
-    assert found["dualpipe"][0] == found["1f1b"][0]
+    steps = {name: _step(gpt, table | {"schedule": name}) for name in ("1f1b", "zero_bubble", "dualpipe")}
+    weights = float(steps["1f1b"][2]["breakdown.matmul"]) / 32 / 3
+    assert steps["zero_bubble"][1] == pytest.approx(steps["1f1b"][1] - 7 * 2 * weights, rel=0.05)
+    assert steps["dualpipe"][1] < steps["zero_bubble"][1]
+    assert steps["dualpipe"][0] == steps["1f1b"][0]
 
 
 def test_layers_that_do_not_divide_wait_for_the_fullest_stage(gpt):
     """96 layers on 5 stages: the fullest has 20, and sets the pace."""
-    found = [_step(gpt, {"tp": 8, "pp": pp, "global_batch": 20})[2]["breakdown.matmul"] for pp in (5, 4)]
-    assert float(found[0]) == pytest.approx(float(found[1]) * 20 / 24, rel=1e-9)
+    five, four = (
+        float(_step(gpt, {"tp": 8, "pp": pp, "global_batch": 20})[2]["breakdown.matmul"]) for pp in (5, 4)
+    )
+    assert five == pytest.approx(four * 20 / 24, rel=1e-9)

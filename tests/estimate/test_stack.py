@@ -1,45 +1,71 @@
-"""What a stack's fields do to an estimate, by hand."""
+"""What the fields of a software stack do to an estimate, against answers worked out by hand."""
 
 import csv
 from pathlib import Path
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 from helpers import training
 
 import diffperf as dp
-from diffperf.estimate.kernels.elementwise import layer_stream_work, stream_work
+from diffperf.estimate.kernels.evaluation import evaluate
 from diffperf.estimate.kernels.gemm import gemm_work
-from diffperf.estimate.kernels.roofline import Machine
+from diffperf.estimate.kernels.machine import Machine
+from diffperf.estimate.kernels.stream import stream_work
 from diffperf.explore.measured.predictions import inputs_of
 from diffperf.explore.measured.table import read_measurements
-from diffperf.quantity import real, replace
+from diffperf.quantity import replace
 from diffperf.relax import Exact
+from diffperf.workload.assembly import layer_operators, training_pass
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.layer_operators import elementwise_kernels
 from diffperf.workload.operators import Gemms
 
 DATA = Path(__file__).parents[1] / "data"
 
+_prefill = jax.jit(dp.prefill)
+
+
+def with_stack(system, **fields):
+    """The system with other numbers of its stack."""
+    return replace(system, {f"stack.{name}": value for name, value in fields.items()})
+
 
 def machine(system, precision: str = "bf16", **stack) -> Machine:
-    system = replace(system, {f"stack.{name}": value for name, value in stack.items()})
-    return Machine.of(system, dp.load_strategy({"precision": precision}), Exact())
+    return Machine.of(with_stack(system, **stack), dp.load_strategy({"precision": precision}), Exact())
 
 
-def test_fusions_scale_bytes_and_kernels(system):
+def elementwise(model, system, strategy, **stack):
+    """The element-wise kernels of one pass forward through a layer, timed."""
+    c = Configuration(model, with_stack(system, **stack), strategy)
+    layer = layer_operators(c, training_pass(strategy), trained=False)
+    kernels = [group for group in layer if group.part == "elementwise"]
+    (timed,) = evaluate(kernels, Machine.of(c.system, strategy, c.relax))
+    return timed
+
+
+def test_fusions_scale_bytes_and_kernels(llama, system):
     """Three times the kernels with half the bytes: three latencies and overheads each, half the streaming."""
-    elements = jnp.array([1e8, 1e6])
-    work = layer_stream_work(elements, machine(system, elementwise_traffic=0.5, elementwise_kernels=3.0))
+    strategy = dp.load_strategy({"sequence_length": 1024})
+    fused = elementwise_kernels(llama.layers[0], llama, strategy, strategy.tokens).bytes
+    work = elementwise(llama, system, strategy, elementwise_traffic=0.5, elementwise_kernels=3.0).once()
     memory, stack = system.accelerator.device_memory, system.stack
     each = float(memory.latency + system.accelerator.kernel_latency + stack.kernel_overhead)
-    streaming = 0.5 * 2 * np.array([1e8, 1e6]) / float(memory.bandwidth * memory.efficiency)
-    np.testing.assert_allclose(work.time, streaming + 3 * each, rtol=1e-12)
-    np.testing.assert_allclose(work.traffic[-1], 0.5 * 2 * np.array([1e8, 1e6]), rtol=1e-12)
+    bytes_ = 0.5 * float(fused.sum())
+    streaming = bytes_ / float(memory.bandwidth * memory.efficiency)
+    assert float(work.time) == pytest.approx(streaming + 3 * 6 * each, rel=1e-12)
+    assert float(work.traffic[-1]) == pytest.approx(bytes_, rel=1e-12)
 
 
-def test_megatrons_fusions_are_the_measure(system):
-    elements, plain = jnp.array([1e8, 1e6]), machine(system, elementwise_traffic=1.0, elementwise_kernels=1.0)
-    np.testing.assert_array_equal(layer_stream_work(elements, plain).time, stream_work(elements, plain).time)
+def test_megatrons_fusions_are_the_measure(llama, system):
+    strategy = dp.load_strategy({"sequence_length": 1024})
+    stack = {"elementwise_traffic": 1.0, "elementwise_kernels": 1.0}
+    timed = elementwise(llama, system, strategy, **stack)
+    kernels = elementwise_kernels(llama.layers[0], llama, strategy, strategy.tokens)
+    expected = stream_work(kernels, machine(system, **stack)).time
+    np.testing.assert_array_equal(np.ravel(timed.work.time), expected)
+    assert float(timed.once().time) == pytest.approx(float(expected.sum()), rel=1e-12)
 
 
 def test_unfused_layers_slow_a_pass_down(llama, system):
@@ -49,8 +75,7 @@ def test_unfused_layers_slow_a_pass_down(llama, system):
     strategy = dp.load_strategy({"global_batch": 1, "sequence_length": 128})
 
     def elementwise(**stack):
-        changed = replace(system, {f"stack.{name}": value for name, value in stack.items()})
-        return float(dp.prefill(llama, changed, strategy).breakdown.elementwise)
+        return float(_prefill(llama, with_stack(system, **stack), strategy, Exact()).breakdown.elementwise)
 
     memory = system.accelerator.device_memory
     each = float(memory.latency + system.accelerator.kernel_latency + system.stack.kernel_overhead)
@@ -65,16 +90,15 @@ def test_unfused_layers_slow_a_pass_down(llama, system):
 
 
 def test_conversions_fused_into_other_kernels_take_no_time_of_their_own(system):
-    gemms = Gemms.table(tuple(map(real, (2048, 1024, 4096, 1))))
-    apart, half, fused = (
+    gemms = Gemms.table({"product": (2048.0, 1024.0, 4096.0, 1.0)})
+    separate, half, fused = (
         gemm_work(gemms, machine(system, "fp8", separate_conversion=share)) for share in (1.0, 0.5, 0.0)
     )
-    assert float(apart.time[0] - fused.time[0]) > 0
-    assert float(half.time[0]) == pytest.approx(float(apart.time[0] + fused.time[0]) / 2, rel=1e-12)
-    moved = (
-        float(system.accelerator.matrix.fp8.conversion_passes) * 2048 * 4096 * (2 + 1)
-    )  # read at 16 bits, written at 8
-    assert float(apart.traffic[-1, 0] - fused.traffic[-1, 0]) == pytest.approx(moved, rel=1e-12)
+    assert float(separate.time[0] - fused.time[0]) > 0
+    assert float(half.time[0]) == pytest.approx(float(separate.time[0] + fused.time[0]) / 2, rel=1e-12)
+    # Read at 16 bits, written at 8.
+    moved = float(system.accelerator.matrix.fp8.conversion_passes) * 2048 * 4096 * (2 + 1)
+    assert float(separate.traffic[-1, 0] - fused.traffic[-1, 0]) == pytest.approx(moved, rel=1e-12)
     wide = [gemm_work(gemms, machine(system, separate_conversion=share)).time[0] for share in (1.0, 0.0)]
     assert float(wide[0]) == float(wide[1])
 
@@ -90,24 +114,24 @@ def test_measured_runs_reduce_gradients_as_their_stack_does(tmp_path, framework,
         table = csv.DictWriter(file, row)
         table.writeheader()
         table.writerow(row)
-    (read,) = read_measurements(tmp_path / "runs.csv").rows
-    strategy = inputs_of("training", read)[2]
-    assert np.asarray(strategy.overlap_gradients).tolist() == [1 - overlaps, overlaps]
+    (measured,) = read_measurements(tmp_path / "runs.csv").rows
+    strategy = inputs_of("training", measured)[2]
+    assert float(strategy.overlap_gradients.on) == overlaps
 
 
 def stalled(gpt, system, devices: int, seconds: float, **table):
-    """The step of GPT-3 in two stages of two tensor-parallel ranks, where each rank stalls a layer for so
-    long.
+    """A strategy of two stages of two tensor-parallel ranks, each of which stalls every layer, and a step of
+    GPT-3.
     """
     strategy = dp.load_strategy({"tp": 2, "pp": 2, "global_batch": 4 * devices, **table}, n_devices=devices)
-    return strategy, training(
-        gpt, replace(system, {"stack.rank_stall": seconds, "n_devices": devices}), strategy
-    )
+    slow = replace(system, {"stack.rank_stall": seconds, "n_devices": devices})
+    return strategy, training(gpt, slow, strategy, Exact())
 
 
 def test_ranks_stall_layers_where_the_pipeline_leaves_the_node(gpt, system):
     """A stall longer than all else is all that a layer takes, once a pass and rank: 16 micro-batches through
-    48 layers, and a bubble of one more. In a node of eight devices there is none."""
+    48 layers, and a bubble of one more. In a node of eight devices there is none.
+    """
     strategy, beyond = stalled(gpt, system, 16, 1e2)
     assert float(strategy.micro_batches) == 16
     assert float(beyond.time) == pytest.approx((16 + 1) * 48 * 2 * 2 * 1e2, rel=1e-3)
@@ -133,11 +157,11 @@ def test_layers_with_experts_wait_for_the_routing(system):
 
     def time(model, **table) -> float:
         strategy = dp.load_strategy({"tp": 8, "global_batch": 16, **table}, n_devices=8)
-        found = [
-            training(model, replace(system, {"stack.routing_wait": wait}), strategy).time
+        short, long = (
+            training(model, with_stack(system, routing_wait=wait), strategy, Exact()).time
             for wait in (1e-9, 1e-2)
-        ]
-        return float(found[1] - found[0])
+        )
+        return float(long - short)
 
     assert time(model) == pytest.approx(16 * 32 * (1e-2 - 1e-9), rel=1e-6)
     assert time(model, capacity_factor=1.25) == 0
@@ -152,11 +176,10 @@ def test_hidden_communication_slows_what_hides_it(llama, system):
     def step(contention: float, overlap: bool) -> float:
         table = {"zero": "3", "global_batch": 256, "overlap_gradients": overlap, "overlap_weights": overlap}
         strategy = dp.load_strategy(table, n_devices=64)
-        return float(
-            training(llama, replace(system, {"stack.overlap_contention": contention}), strategy).time
-        )
+        slower = with_stack(system, overlap_contention=contention)
+        return float(training(llama, slower, strategy, Exact()).time)
 
-    hidden, apart = step(0.0, True), step(0.0, False)
-    assert apart > 1.01 * hidden
-    assert step(0.3, True) == pytest.approx(hidden + 0.3 * (apart - hidden), rel=1e-9)
-    assert step(0.3, False) == pytest.approx(apart, rel=1e-12)
+    hidden, exposed = step(0.0, True), step(0.0, False)
+    assert exposed > 1.01 * hidden
+    assert step(0.3, True) == pytest.approx(hidden + 0.3 * (exposed - hidden), rel=1e-9)
+    assert step(0.3, False) == pytest.approx(exposed, rel=1e-12)

@@ -17,13 +17,13 @@ def report(gpt, system, strategy):
 @pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)], ids=["exact", "smooth"])
 def test_parts_add_up(gpt, system, strategy, relax):
     report = training(gpt, system, strategy, relax)
-    found = outputs(report)
+    values = outputs(report)
     for whole, total in (
         ("breakdown", report.time),
         ("energy", report.energy.total),
         ("cost.accelerator", report.cost.manufacturing),
     ):
-        parts = [float(value) for path, value in found.items() if path.startswith(whole + ".")]
+        parts = [float(value) for path, value in values.items() if path.startswith(whole + ".")]
         assert sum(parts) == pytest.approx(float(total), rel=1e-12)
         assert min(parts) >= 0
 
@@ -79,11 +79,11 @@ def test_network_energy_of_pure_data_parallelism(llama, system):
 
 def test_gradient_reduction_hides_under_the_backward_pass(llama, system):
     table = {"dp": 64, "global_batch": 64}
-    hidden, open_ = (
-        training(llama, system, dp.load_strategy({**table, "overlap_gradients": o}), Exact())
-        for o in (True, False)
+    hidden, exposed = (
+        training(llama, system, dp.load_strategy({**table, "overlap_gradients": overlap}), Exact())
+        for overlap in (True, False)
     )
-    reduction = float(open_.breakdown.data_parallel)
+    reduction = float(exposed.breakdown.data_parallel)
     backward = sum(float(getattr(hidden.breakdown, part)) for part in ("matmul", "attention", "elementwise"))
     assert reduction > 0
     assert max(reduction - backward, 0) <= float(hidden.breakdown.data_parallel) < reduction
@@ -110,7 +110,7 @@ def test_gathering_hides_under_the_passes(llama, system):
     """
     table = {"dp": 64, "zero": "3"}
     for length in (4096, 64):
-        hidden, open_ = (
+        hidden, exposed = (
             training(
                 llama,
                 system,
@@ -122,8 +122,8 @@ def test_gathering_hides_under_the_passes(llama, system):
         passes = sum(
             float(getattr(hidden.breakdown, part)) for part in ("matmul", "attention", "elementwise")
         )
-        left, all_ = float(hidden.breakdown.data_parallel), float(open_.breakdown.data_parallel)
-        assert max(all_ - 2 * passes, 0) <= left < all_
+        left, whole = float(hidden.breakdown.data_parallel), float(exposed.breakdown.data_parallel)
+        assert max(whole - 2 * passes, 0) <= left < whole
 
 
 def test_offloading_takes_the_hosts_bandwidth(gpt, system):
@@ -135,9 +135,8 @@ def test_offloading_takes_the_hosts_bandwidth(gpt, system):
         training(gpt, system, dp.load_strategy(table | {"offload_optimizer": share}), Exact())
         for share in (0, 0.5)
     )
-    moved = (
-        float(states.memory.optimizer) / 12 * (4 + 2)
-    )  # half of the parameters, of which the other half is what is left
+    # Half of the parameters; the other half is what is left on the device.
+    moved = float(states.memory.optimizer) / 12 * (4 + 2)
     assert float(none.breakdown.offload) == 0
     assert float(states.breakdown.offload) == pytest.approx(moved / float(system.host_bandwidth), rel=1e-9)
     assert float(states.breakdown.optimizer) < 0.6 * float(none.breakdown.optimizer)
@@ -192,6 +191,6 @@ def test_the_report_reads_as_a_table(report):
         "pipeline bubble",
         "device memory",
         "matrix arithmetic",
-        "cost of this run",
+        "cost of the run",
     ):
         assert words in text

@@ -22,7 +22,7 @@ from diffperf.workload.collectives import (
 )
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import TokenPass
-from diffperf.workload.parameters import stage_parameters
+from diffperf.workload.stage_parameters import stage_parameters
 from diffperf.workload.strategy import ORDERS
 
 NODE = 8  # devices of the innermost tier

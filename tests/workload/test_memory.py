@@ -12,8 +12,8 @@ from diffperf.relax import Exact
 from diffperf.workload.activations import layer_activations
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import inference_memory, kv_cache_bytes, training_memory
-from diffperf.workload.parameters import stage_parameters
 from diffperf.workload.schedule import in_flight
+from diffperf.workload.stage_parameters import stage_parameters
 
 # Compiled once for each structure of models: their operations are many and small.
 _training_memory = jax.jit(training_memory)
@@ -200,20 +200,20 @@ def test_hybrid_sharding_shares_among_some_ranks(llama, system, ranks):
 
 
 def test_zero_three_gathers_layers(llama, system):
-    """The weights of two layers and the gradients of one, at 2 bytes; one layer's where the next is not
-    fetched ahead.
+    """The weights of two layers and the gradients of one, at 2 bytes; those of a single layer where
+    the next is not fetched early.
     """
     layer = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
     table = {"dp": 8, "global_batch": 8, "zero": "3", "gradient_precision": "bf16"}
-    for ahead, layers in ((True, 3), (False, 2)):
-        strategy = dp.load_strategy(table | {"overlap_weights": ahead})
+    for early, layers in ((True, 3), (False, 2)):
+        strategy = dp.load_strategy(table | {"overlap_weights": early})
         assert float(_training_memory(Configuration(llama, system, strategy)).gathered) == pytest.approx(
             layers * 2 * layer, rel=1e-12
         )
     assert float(_training_memory(Configuration(llama, system, dp.load_strategy({}))).gathered) == 0
 
 
-def test_experts_are_shared_out_apart_from_all_else(system):
+def test_experts_are_shared_by_ranks_of_their_own(system):
     """Mixtral on 8 ranks of two experts' tensor parallelism and four of expert parallelism, ZeRO-1 over what
     holds the same.
     """
@@ -265,12 +265,12 @@ def test_stages_by_hand(gpt, system):
         ("gpipe", (64, 64, 64)),
         ("zero_bubble", (P, P, P)),
     ):
-        found = _memory(gpt, system, schedule=schedule).stages
+        stages = _memory(gpt, system, schedule=schedule).stages
         expected = [
             18 * own + FLASH * LAYERS / P * many + buffers + last
             for own, many, last in zip(parameters, held, logits, strict=True)
         ]
-        assert [float(getattr(found, name)) for name in ("first", "middle", "last")] == pytest.approx(
+        assert [float(getattr(stages, name)) for name in ("first", "middle", "last")] == pytest.approx(
             expected, rel=1e-12
         )
         assert float(_memory(gpt, system, schedule=schedule).peak) == pytest.approx(
@@ -315,10 +315,12 @@ def test_recomputation_of_some_layers(gpt, system, share):
 
 
 def test_parameters_of_a_stage(gpt):
-    one = dp.load_strategy({})
+    alone = dp.load_strategy({})
     # All but the final norm: the fullest device of many stages has the embeddings, and one stage has
     # everything.
-    assert float(_stage_parameters(gpt, one, Exact()).total) == pytest.approx(float(gpt.parameters), rel=1e-6)
+    assert float(_stage_parameters(gpt, alone, Exact()).total) == pytest.approx(
+        float(gpt.parameters), rel=1e-6
+    )
     split = dp.load_strategy({"tp": 8, "pp": 8})
     layers, embedding = 12 * LAYERS * H**2 + 13 * LAYERS * H, 51200 * H
     assert float(_stage_parameters(gpt, split, Exact()).total) == pytest.approx(
@@ -327,8 +329,8 @@ def test_parameters_of_a_stage(gpt):
 
 
 def test_untied_embeddings_count_twice_on_one_stage(llama):
-    one = dp.load_strategy({})
-    assert float(_stage_parameters(llama, one, Exact()).total) == pytest.approx(
+    alone = dp.load_strategy({})
+    assert float(_stage_parameters(llama, alone, Exact()).total) == pytest.approx(
         float(llama.parameters), rel=1e-6
     )
 

@@ -7,7 +7,7 @@ import pytest
 import diffperf as dp
 from diffperf.quantity import real
 from diffperf.workload.model import NO_WINDOW, Latent, Layers, Mixture, Model
-from diffperf.workload.parameters import parameters_of_layers
+from diffperf.workload.stage_parameters import parameters_of_layers
 
 
 def _gpt(hidden, layers, vocabulary, positions):

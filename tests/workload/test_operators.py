@@ -238,12 +238,12 @@ def test_sequence_parallelism_shards_what_tensor_parallelism_does_not(gpt, paral
     whole, split = (dp.load_strategy({"tp": tp, "sequence_parallel": parallel}) for tp in (1, 8))
     assert float(sequence_shards(split)) == (8 if parallel else 1)
     for backward in (False, True):
-        one, eight = (
+        alone, eight = (
             elementwise_kernels(gpt.layers[0], gpt, strategy, real(2048), backward=backward).bytes
             for strategy in (whole, split)
         )
-        np.testing.assert_allclose(one[:4] / eight[:4], 8 if parallel else 1)
-        np.testing.assert_allclose(one[4] / eight[4], 8)
+        np.testing.assert_allclose(alone[:4] / eight[:4], 8 if parallel else 1)
+        np.testing.assert_allclose(alone[4] / eight[4], 8)
 
 
 def test_elementwise_kernels_by_hand(llama, gpt):

@@ -40,14 +40,14 @@ class Grid:
         """Coordinates passed along one dimension, and the share of a message on that way: halves if both are
         as short.
         """
-        ahead = (end - start) % self.side
+        forward = (end - start) % self.side
         if not self.wraps:
             return [(list(range(start, end + 1)) if end >= start else list(range(start, end - 1, -1)), 1.0)]
         ways = []
-        if 2 * ahead <= self.side:
-            ways.append([(start + i) % self.side for i in range(ahead + 1)])
-        if 2 * ahead >= self.side:
-            ways.append([(start - i) % self.side for i in range(self.side - ahead + 1)])
+        if 2 * forward <= self.side:
+            ways.append([(start + i) % self.side for i in range(forward + 1)])
+        if 2 * forward >= self.side:
+            ways.append([(start - i) % self.side for i in range(self.side - forward + 1)])
         return [(way, 1 / len(ways)) for way in ways]
 
     def routes(self, source: int, target: int):
@@ -57,9 +57,9 @@ class Grid:
             links, at = [], list(here)
             for dimension, (way, _) in enumerate(choice):
                 for before, after in itertools.pairwise(way):
-                    one, two = [*at], [*at]
-                    one[dimension], two[dimension] = before, after
-                    links.append((self.rank(one), self.rank(two)))
+                    source_at, target_at = [*at], [*at]
+                    source_at[dimension], target_at[dimension] = before, after
+                    links.append((self.rank(source_at), self.rank(target_at)))
                 at[dimension] = there[dimension]
             yield links, math.prod(share for _, share in choice)
 
@@ -171,8 +171,8 @@ def ring(order, shares, *, add: bool) -> list:
 def both_ways(order, shares, *, add: bool) -> list:
     """Half of every share around the ring in each direction."""
     halves = [np.array_split(share, 2) for share in shares]
-    one = ring(order, [half[0] for half in halves], add=add)
-    return merged([one, ring(order[::-1], [half[1] for half in halves][::-1], add=add)])
+    onward = ring(order, [half[0] for half in halves], add=add)
+    return merged([onward, ring(order[::-1], [half[1] for half in halves][::-1], add=add)])
 
 
 def line(order, shares, *, add: bool) -> list:
