@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from helpers import training
 
 import diffperf as dp
 from diffperf.explore.sweep.chunk_files import parts_folder
@@ -68,7 +69,7 @@ def test_equals_a_loop_of_estimates(space, tmp_path):
         )
         given = {"tp": tp, "pp": pp, "recompute": recompute, "micro_batch": 1, "global_batch": 16}
         strategy = dp.load_strategy(given, n_devices=8)
-        report = dp.training_step(model, system, strategy)
+        report = training(model, system, strategy)
         assert row["strategy.tp"] == tp
         assert row["strategy.recompute"] == recompute
         assert row["system.accelerator.memory.hbm.bandwidth"] == bandwidth
