@@ -1,1 +1,1 @@
-"""What people ask of the estimator: the best layout, a sweep, sensitivities, a design."""
+"""The tools that ask many estimates: plans, sweeps, sensitivities, co-design, validation and calibration."""
