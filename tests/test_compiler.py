@@ -1,4 +1,4 @@
-"""The flags of the compiler are set when asked for, never over a choice made; programs are stored and found."""
+"""The compiler: flags are set when asked for, never over a choice made; programs are stored and found."""
 
 import subprocess
 import sys

@@ -38,7 +38,7 @@ import pytest
         ("sensitivity gpt3-175b dgx-a100 --of price", 1, "strategy"),
         ("sensitivity gpt3-22b dgx-a100 --tp 8 --output tme", 1, 'did you mean "time"'),
         ("sweep nowhere.toml", 1, "existing file"),
-        ("sweep nothing", 1, "configs/studies"),
+        ("sweep nothing", 1, "configs/spaces"),
         ("cost dgx-b200", 1, "did you mean"),
         ("cost dgx-a100 --set model.hidden=3", 1, '"model"'),
         ("list model", 1, 'did you mean "models"'),

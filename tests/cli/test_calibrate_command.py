@@ -76,7 +76,8 @@ def test_a_table_given_twice(run, tmp_path):
 
 def test_a_calibration_of_hardware_that_a_table_does_not_have(run, tmp_path):
     file = calibration_table(tmp_path)
-    assert run(f"calibrate {file} --parameters hbm.efficiency --folds 2 --out mine.toml").exit_code == 0
+    parameters = "hbm.efficiency,matrix.bf16.efficiency"
+    assert run(f"calibrate {file} --parameters {parameters} --folds 2 --out mine.toml").exit_code == 0
     (tmp_path / "other.csv").write_text(
         (tmp_path / file).read_text().replace("h100-sxm5-80gb", "a100-sxm4-80gb")
     )

@@ -5,6 +5,7 @@ import json
 import click
 import numpy as np
 import pytest
+from helpers import training
 
 import diffperf as dp
 from diffperf.cli import cli
@@ -31,7 +32,7 @@ def test_estimate_json_is_the_library_s_answer(answer):
     data = answer("estimate gpt3-175b dgx-a100 --devices 64 --tp 8 --pp 4 --virtual-stages 2 --json -")
     system = dp.load_system("dgx-a100", 64)
     strategy = dp.load_strategy({"tp": 8, "pp": 4, "virtual_stages": 2, "global_batch": 64}, n_devices=64)
-    report = dp.training_step(dp.load_model("gpt3-175b"), system, strategy)
+    report = training(dp.load_model("gpt3-175b"), system, strategy)
     assert data["report"]["time"] == pytest.approx(float(report.time), rel=1e-12)
     assert data["report"]["energy"]["total"] == pytest.approx(float(report.energy.total), rel=1e-12)
     assert data["inputs"]["strategy"]["recompute"] == "none"

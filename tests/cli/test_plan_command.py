@@ -14,11 +14,12 @@ def test_plan_ranks_says_why_and_writes_flags(run, answer, tmp_path):
     assert data["fits"]
     assert (len(data["best"]), data["by"]) == (3, "time")
     assert data["searched"] >= data["possible"] >= data["fitting"] > 3
-    counts = (
-        f"{data['searched']:,} strategies: {data['possible']:,} possible, {data['fitting']:,} of them fit"
-    )
-    for words in (counts, "Searched: tp dividing the heads", "Best by time: tp ", "Why the others lose"):
+    fitting = f"{data['fitting']:,} of them fit memory"
+    counts = f"{data['searched']:,} strategies: {data['possible']:,} possible, {fitting}"
+    searched = "Searched:\n  tensor-parallel degrees that divide the attention heads"
+    for words in (counts, "Best by time: tp ", "Why the others lose"):
         assert words in result.stdout
+    assert searched in "\n".join(line.rstrip() for line in result.stdout.splitlines())
     best, *others = data["best"]
     assert best["behind"] is None
     text = " ".join(result.stdout.split())
