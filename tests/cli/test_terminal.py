@@ -93,3 +93,22 @@ def test_the_installed_command_uses_its_compile_cache(tmp_path):
     result = diffperf("cost dgx-a100", tmp_path / "cache")
     assert (result.returncode, result.stderr) == (0, b"")
     assert any((tmp_path / "cache").iterdir())
+
+
+def test_an_interrupt_during_imports_is_one_line():
+    program = """
+import builtins, sys
+imported = builtins.__import__
+
+def interrupted(name, *rest, **settings):
+    if name == "jax":
+        raise KeyboardInterrupt
+    return imported(name, *rest, **settings)
+
+builtins.__import__ = interrupted
+sys.argv = ["diffperf", "list"]
+from diffperf.cli import main
+main()
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (130, "Error: interrupted\n")
