@@ -5,71 +5,81 @@ import pytest
 from helpers import training
 
 import diffperf as dp
-from diffperf.explore.bottlenecks import OVERHEAD, memory_bound_share, operators
-from diffperf.quantity import replace
+from diffperf.explore.bottlenecks import OVERHEAD, collectives, memory_bound_share, operators
+from diffperf.quantity import locate, replace
 from diffperf.relax import Exact
 from diffperf.workload.configuration import Configuration
 
 CASES = {
-    "gpt3-175b": ("dgx-a100", 64, {"tp": 8, "pp": 8, "global_batch": 64}),
+    "gpt3-175b": ("dgx-a100", 64, {"tp": 8, "pp": 8, "global_batch": 64, "overlap_tensor": True}),
     "deepseek-v3": (
         "gb200-nvl72",
         256,
-        {"pp": 4, "dp": 64, "ep": 64, "global_batch": 1024, "precision": "fp8"},
+        {"pp": 4, "dp": 64, "ep": 64, "global_batch": 1024, "precision": "fp8", "overlap_experts": True},
     ),
 }
-
-
-def _inputs(name: str) -> Configuration:
-    system, devices, table = CASES[name]
-    return Configuration(
-        dp.load_model(name), dp.load_system(system, n_devices=devices), dp.load_strategy(table)
-    )
+COMPUTE = ("matmul", "attention", "elementwise", "recompute", "head", "optimizer")
+NETWORK = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_transfers", "data_parallel")
 
 
 @pytest.fixture(scope="module", params=CASES)
-def found(request):
-    inputs = _inputs(request.param)
-    return inputs, operators(inputs)
+def listed(request):
+    """A configuration and the operators of its training step."""
+    system, devices, table = CASES[request.param]
+    configuration = Configuration(
+        dp.load_model(request.param), dp.load_system(system, n_devices=devices), dp.load_strategy(table)
+    )
+    return configuration, operators(configuration)
 
 
-def test_times_add_up_to_those_of_the_report(found):
-    inputs, listed = found
-    breakdown = training(inputs.model, inputs.system, inputs.strategy, Exact()).breakdown
-    expected = float(breakdown.matmul + breakdown.attention + breakdown.elementwise + breakdown.head)
-    times = np.array([one.time for one in listed])
-    # Modules that predict further tokens repeat layers and head, of which the list shows the model's own.
-    ahead = float(inputs.model.mtp_layers)
-    assert times.sum() == pytest.approx(expected, rel=1e-6 if ahead == 0 else 0.15)
-    assert np.all(np.diff(times) <= 0)
+def _breakdown(c):
+    return training(c.model, c.system, c.strategy, Exact()).breakdown
 
 
-def test_bounds_are_what_a_faster_resource_saves(found):
-    """Against operators of a system whose memory is half a per cent faster."""
-    inputs, listed = found
-    path = f"accelerator.memory.{inputs.system.accelerator.device_memory.name}.bandwidth"
-    step = 5e-3
-    moved = []
-    for sign in (1, -1):
-        value = float(inputs.system.accelerator.device_memory.bandwidth) * np.exp(sign * step)
-        system = replace(inputs.system, {path: value})
-        moved.append(
-            {one.name: one.time for one in operators(Configuration(inputs.model, system, inputs.strategy))}
-        )
-    for one in listed:
-        saved = -np.log(moved[0][one.name] / moved[1][one.name]) / (2 * step)
-        assert one.bounds[f"{inputs.system.accelerator.device_memory.name} bandwidth"] == pytest.approx(
-            saved, abs=5e-3
-        ), one.name
+def test_times_add_up_to_those_of_the_report(listed):
+    """Part by part, layers of modules that predict further tokens included; the longest operator first."""
+    configuration, rows = listed
+    breakdown = _breakdown(configuration)
+    for part in COMPUTE:
+        times = [row.time for row in rows if row.part == part]
+        assert sum(times) == pytest.approx(float(getattr(breakdown, part)), rel=1e-9), part
+    assert {row.part for row in rows} <= set(COMPUTE)
+    assert np.all(np.diff([row.time for row in rows]) <= 0)
 
 
-def test_shares_add_up_and_name_the_largest(found):
-    _, listed = found
-    for one in listed:
-        assert sum(one.bounds.values()) == pytest.approx(1.0, abs=0.02), one.name
-        assert one.bounds[one.bound] == max(one.bounds.values())
-    by_name = {one.name.split(" (")[0]: one for one in listed}
+def test_collectives_add_up_to_those_of_the_report(listed):
+    """What no computation hides, part by part; a run hides at most the time that it takes."""
+    configuration, _ = listed
+    breakdown, rows = _breakdown(configuration), collectives(configuration)
+    for part in NETWORK:
+        exposed = sum(row.exposed for row in rows if row.part == part)
+        assert exposed == pytest.approx(float(getattr(breakdown, part)), rel=1e-9, abs=1e-12), part
+    assert all(0 <= row.exposed <= row.time * (1 + 1e-9) for row in rows)
+    assert any(row.exposed < row.time for row in rows)
+
+
+def test_bounds_are_what_a_faster_resource_saves(listed):
+    """Against operators of systems whose memory is half a per cent faster and slower."""
+    configuration, rows = listed
+    memory = configuration.system.accelerator.device_memory.name
+    path, step = f"system.accelerator.memory.{memory}.bandwidth", 5e-3
+    bandwidth = float(locate(configuration, path)[0])
+    fast, slow = (
+        {row.name: row.time for row in operators(replace(configuration, {path: bandwidth * factor}))}
+        for factor in (np.exp(step), np.exp(-step))
+    )
+    for row in rows:
+        saved = -np.log(fast[row.name] / slow[row.name]) / (2 * step)
+        assert row.bounds[f"{memory} bandwidth"] == pytest.approx(saved, abs=5e-3), row.name
+
+
+def test_shares_add_up_and_name_the_largest(listed):
+    _, rows = listed
+    for row in rows:
+        assert sum(row.bounds.values()) == pytest.approx(1.0, abs=0.02), row.name
+        assert row.bounds[row.bound] == max(row.bounds.values())
+    by_name = {row.name.split(" (")[0]: row for row in rows}
     assert by_name["loss"].bound == "hbm bandwidth"
     assert by_name["vocabulary projection"].bound == "matrix units"
-    assert 0 < memory_bound_share(listed) < 1
-    assert OVERHEAD in listed[0].bounds
+    assert 0 < memory_bound_share(rows) < 1
+    assert OVERHEAD in rows[0].bounds
