@@ -1,19 +1,20 @@
-"""What all tests share: checked annotations, float64, quick hypothesis runs, and the inputs that most tests start from."""
+"""What all tests share: checked annotations, float64, few hypothesis examples, a compile cache, inputs."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 import hypothesis
 import jax
 import pytest
 from jaxtyping import install_import_hook
 
-# Every function of diffperf checks its arguments and its result against its annotations, shapes of arrays included; an int
-# passes for a float, as in PEP 484. The hook has to be in place before diffperf is imported.
+# Every function of diffperf checks its arguments and its result against its annotations, shapes of arrays
+# included; an int passes for a float, as in PEP 484. The hook has to be in place before diffperf is imported.
 # `DIFFPERF_CHECK_TYPES=0` leaves it out, to see what the checks cost.
 if os.environ.get("DIFFPERF_CHECK_TYPES", "0") != "0":
-    install_import_hook(
-        "diffperf", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
-    )
+    install_import_hook("diffperf", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
 import diffperf as dp
 from diffperf.hardware.system import System
@@ -22,7 +23,14 @@ from diffperf.workload.strategy import Strategy
 
 dp.compile_quickly()
 jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_compilation_cache_dir", None)
+
+# Programs that one worker of pytest-xdist has compiled are loaded by the others. The cache lasts for one run
+# of the tests; `DIFFPERF_TEST_CACHE=FOLDER` keeps it for later runs.
+if "DIFFPERF_TEST_CACHE" not in os.environ:
+    folder = os.environ["DIFFPERF_TEST_CACHE"] = tempfile.mkdtemp(prefix="diffperf-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+jax.config.update("jax_compilation_cache_dir", os.environ["DIFFPERF_TEST_CACHE"])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 # The examples are the same on every run; `HYPOTHESIS_PROFILE=thorough` draws new and many more.
 hypothesis.settings.register_profile("quick", max_examples=50, deadline=None, derandomize=True)

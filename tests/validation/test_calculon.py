@@ -1,7 +1,8 @@
 """The memory of Megatron GPT runs against Calculon (Isaev et al., SC 2023), under its conventions.
 
-Its cases are Korthikanti et al.'s (arXiv 2205.05198): Figure 1, Figure 7 and Table 5. What it counts otherwise is an input here
-where a field of the strategy or the stack says it, or else is written out from its tensors (`of_the_layer_at_work`, `left_out`).
+Its cases are Korthikanti et al.'s (arXiv 2205.05198): Figure 1, Figure 7 and Table 5. What it counts
+otherwise is an input here where a field of the strategy or the stack says it, or else is written out from
+its tensors (`of_the_layer_at_work`, `left_out`).
 """
 
 import jax
@@ -10,7 +11,7 @@ from published_runs import cells
 
 import diffperf as dp
 from diffperf.quantity import replace
-from diffperf.relax import Exact
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import training_memory
 from diffperf.workload.model import Layers, Model
 
@@ -55,13 +56,16 @@ def model_of(case) -> Model:
         biases=True,
         dropout=True,
     )
-    return Model("gpt", hidden=number(case, "hidden"), vocabulary=0, tied_embeddings=True, layers=(layers,))
+    return Model(
+        name="gpt", hidden=number(case, "hidden"), vocabulary=0, tied_embeddings=True, layers=(layers,)
+    )
 
 
 def system_of(case):
     """A stack that keeps what Megatron-LM's formulas say, and what Calculon adds to gradients.
 
-    It keeps them in fp16; those of one of a stage's layers are in fp32: 2 bytes more, for one parameter in as many as layers.
+    It keeps them in fp16; those of one of a stage's layers are in fp32: 2 bytes more, for one parameter in
+    as many as layers.
     """
     system = dp.load_system("dgx-a100", calibration="none")
     plain = {"kept_activations": 1, "gathered_inputs": 0, "optimizer_buffers": 0, "training_buffers": 0}
@@ -99,8 +103,9 @@ def residual(case) -> float:
 def of_the_layer_at_work(case) -> float:
     """Bytes that Calculon counts once, of the layer at work, beside what layers keep.
 
-    The outputs of both row-parallel products, before the all-reduce or after the reduce-scatter; and with sequence parallelism
-    the gathered inputs of both column-parallel ones. `training_memory` has the latter, one at a time, in its buffers.
+    The outputs of both row-parallel products, before the all-reduce or after the reduce-scatter; and with
+    sequence parallelism the gathered inputs of both column-parallel ones. `training_memory` has the latter,
+    one at a time, in its buffers.
     """
     if case["tensor_par_comm_type"] == "ar":
         return 2 * residual(case)
@@ -110,8 +115,8 @@ def of_the_layer_at_work(case) -> float:
 def left_out(case) -> float:
     """Bytes that Calculon leaves out of selective recomputation without sequence parallelism: the input of QKV.
 
-    It drops the input that it takes to be gathered again, where none is: all layers but the one at work lack the 2·s·b·h that
-    Korthikanti et al. count (Table 2), and Calculon itself without recomputation.
+    It drops the input that it takes to be gathered again, where none is: all layers but the one at work
+    lack the 2·s·b·h that Korthikanti et al. count (Table 2), and Calculon itself without recomputation.
     """
     if (case["activation_recompute"], case["tensor_par_comm_type"]) != ("attn_only", "ar"):
         return 0.0
@@ -124,7 +129,7 @@ def left_out(case) -> float:
 def case_and_memory(request):
     case = request.param
     inputs = model_of(case), system_of(case), strategy_of(case)
-    return case, MEMORY(*inputs, Exact())
+    return case, MEMORY(Configuration(*inputs))
 
 
 def test_parameters_and_optimizer(case_and_memory):

@@ -1,7 +1,8 @@
 """The shipped configs against published measurements: step times, latencies, memory."""
 
+import dataclasses
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from published_runs import cells, inference_inputs, runs, training_inputs
@@ -9,7 +10,9 @@ from published_runs import cells, inference_inputs, runs, training_inputs
 import diffperf as dp
 from diffperf.quantity import replace
 from diffperf.relax import Exact
-from diffperf.workload.memory import layer_activations, training_memory
+from diffperf.workload.activations import layer_activations
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.memory import training_memory
 from diffperf.workload.schedule import in_flight
 
 GIB = 2**30
@@ -94,15 +97,10 @@ def configuration(size: str):
     return training_inputs(next(row for row in KORTHIKANTI if row["model"] == SIZES[size]))
 
 
-def choose(strategy, *, sequence_parallel: bool, recompute: str):
-    names = ("none", "selective", "full")
-    return replace(
-        strategy,
-        {
-            "sequence_parallel": jnp.eye(2)[int(sequence_parallel)],
-            "recompute": jnp.eye(3)[names.index(recompute)],
-        },
-    )
+def with_method(strategy, *, sequence_parallel: bool, recompute: str):
+    """The strategy with another recomputation method, and with sequence parallelism on or off."""
+    chosen = {"sequence_parallel": "on" if sequence_parallel else "off", "recompute": recompute}
+    return dataclasses.replace(strategy, **chosen)
 
 
 def layers_bytes(model, strategy) -> float:
@@ -128,14 +126,14 @@ def test_memory_per_device(row):
     size, kind = row["case"].split(" ", 1)
     model, system, strategy = configuration(size)
     if "parameters" in kind:
-        memory = training_memory(model, system, strategy, Exact())
-        held = memory.weights + memory.gradients + memory.optimizer
-        # The figure leaves out embeddings, of which the first stage holds one.
+        memory = training_memory(Configuration(model, system, strategy))
+        states = memory.weights + memory.gradients + memory.optimizer
+        # The figure leaves out embeddings, of which the first stage has one.
         embeddings = (model.embedding_parameters / strategy.tp + model.learned_positions * model.hidden) * 18
-        estimate = float(held - embeddings)
+        estimate = float(states - embeddings)
     else:
         estimate = layers_bytes(
-            model, choose(strategy, **METHODS["none" if "no recompute" in kind else "SP+selective"])
+            model, with_method(strategy, **METHODS["none" if "no recompute" in kind else "SP+selective"])
         )
     assert estimate / GIB == pytest.approx(float(row["memory_GiB"]), rel=0.01)
 
@@ -145,6 +143,6 @@ def test_activation_memory_by_method(row):
     """Figure 7: activations as a percentage of the tensor-parallel baseline, within 0.15 points: the values are read off bars."""
     size, method = row["case"].split(" ", 1)
     model, _, strategy = configuration(size)
-    baseline = layers_bytes(model, choose(strategy, **METHODS["none"]))
-    share = layers_bytes(model, choose(strategy, **METHODS[method])) / baseline
+    baseline = layers_bytes(model, with_method(strategy, **METHODS["none"]))
+    share = layers_bytes(model, with_method(strategy, **METHODS[method])) / baseline
     assert 100 * share == pytest.approx(float(row["percent"]), abs=0.15)
