@@ -1,4 +1,4 @@
-"""What several tests need: inputs drawn in their documented ranges, compiled estimators, and access by dotted path."""
+"""What several tests need: compiled estimators, inputs drawn in their ranges, access by dotted path."""
 
 import equinox as eqx
 import jax
@@ -9,7 +9,7 @@ import diffperf as dp
 from diffperf.errors import ConfigError
 from diffperf.quantity import numeric, replace, walk
 
-# Compiled once for all tests: inputs are traced, so that any numbers and choices of one structure share a program.
+# Compiled once for all tests: inputs are traced, so that all numbers and choices share a program.
 training = jax.jit(dp.training_step)
 generate = jax.jit(dp.generate)
 
@@ -36,9 +36,9 @@ def with_leaves(module: eqx.Module, paths: list[str], values) -> eqx.Module:
 
 
 def draw(module: eqx.Module, rng: np.random.Generator, count: int, shrink: float = 0.0) -> np.ndarray:
-    """`count` random designs, (count, inputs): every numeric input uniform in its documented range, on its declared scale.
+    """Returns `count` random designs, (count, inputs): inputs uniform in their ranges, on declared scales.
 
-    `shrink` moves the ends of the range towards the value the module has, by that fraction.
+    `shrink` moves the ends of the range towards the module's own value, by that fraction.
     """
     columns = []
     for declared, value in numeric(module).values():
@@ -65,7 +65,7 @@ def exponents(unit: str) -> dict[str, int]:
 
 
 def in_other_units(module: eqx.Module, base: str, factor: float) -> eqx.Module:
-    """The module as it reads where one `base` unit of before is `factor` units: every number scaled by its declared power."""
+    """The module after a change of units, one `base` becoming `factor`: numbers scale by declared powers."""
     inputs = numeric(module)
     return replace(
         module,

@@ -18,8 +18,8 @@ from diffperf.workload.model import Layers, Model
 CASES = cells("calculon_memory.csv")
 MEMORY = jax.jit(training_memory)
 
-# Activations agree to rounding; parameters to 0.03 %: Calculon has no biases of linear layers, and does not split norms over the
-# tensor-parallel group.
+# Activations agree to rounding; parameters to 0.03 %: Calculon has no biases of linear layers, and does not
+# split norms over the tensor-parallel group.
 TOLERANCE = 1e-3
 
 # Its options in the strategy's terms; one that is not here is in none of its cases.
@@ -113,7 +113,7 @@ def of_the_layer_at_work(case) -> float:
 
 
 def left_out(case) -> float:
-    """Bytes that Calculon leaves out of selective recomputation without sequence parallelism: the input of QKV.
+    """Bytes of the input of QKV that Calculon omits in selective recomputation without sequence parallelism.
 
     It drops the input that it takes to be gathered again, where none is: all layers but the one at work
     lack the 2·s·b·h that Korthikanti et al. count (Table 2), and Calculon itself without recomputation.
@@ -147,7 +147,7 @@ def test_parameters_and_optimizer(case_and_memory):
 
 
 def test_activations(case_and_memory):
-    """What layers keep of the micro-batches in flight, checkpoints included, and what the layer at work computes again."""
+    """What layers keep of the micro-batches in flight, checkpoints included, and what a layer recomputes."""
     case, memory = case_and_memory
     published = number(case, "act_space") + number(case, "act_checkpoint_size")
     estimate = float(memory.activations) + of_the_layer_at_work(case) - left_out(case)
