@@ -11,7 +11,13 @@ from click.testing import CliRunner
 import diffperf as dp
 from diffperf.cli import cli
 from diffperf.explore.calibrate.calibrate import calibrate
-from diffperf.explore.calibrate.calibrated import CLEARLY_BETTER, EXPLAINED, UNEXPLAINED, _is_explained
+from diffperf.explore.calibrate.calibrated import (
+    CLEARLY_BETTER,
+    DOUBTFUL,
+    EXPLAINED,
+    UNEXPLAINED,
+    _is_explained,
+)
 from diffperf.explore.calibrate.calibration_file import write_calibration
 
 
@@ -73,14 +79,15 @@ def test_a_fit_of_several_tables_names_the_one_that_is_not_explained(found):
     ("left_out", "before", "scatter", "kept"),
     [
         (0.9 * EXPLAINED, 0.5 * EXPLAINED, 0.01, True),  # close, whatever was configured
-        (1.1 * EXPLAINED, 1.0, 1.0, True),  # better than configured, and than one time for all
-        (1.1 * EXPLAINED, 1.1 * EXPLAINED, 1.0, False),  # no better than configured
+        (1.1 * EXPLAINED, 0.1, 1.0, True),  # better than one time for all
         (1.1 * EXPLAINED, 1.0, 1.1 * EXPLAINED, False),  # no better than one time for all
+        (1.1 * DOUBTFUL, 1.0, 1.0, True),  # better than that, and than configured
+        (1.1 * DOUBTFUL, 1.1 * DOUBTFUL, 1.0, False),  # no better than configured
         (1.1 * UNEXPLAINED, 9.0, 9.0, False),  # better, but far off
     ],
 )
 def test_what_counts_as_explained(left_out, before, scatter, kept):
     log_times = np.array([-scatter, scatter] * 10)
     assert _is_explained(left_out, before, log_times) is kept
-    assert 0 < EXPLAINED < UNEXPLAINED
+    assert 0 < EXPLAINED < DOUBTFUL < UNEXPLAINED
     assert CLEARLY_BETTER < 1
