@@ -1,4 +1,4 @@
-"""The README says nothing that is not so: its Python runs, its commands parse, and its test command is the one CI runs."""
+"""The README holds: its Python runs, its commands parse, its test command is the one that CI runs."""
 
 import re
 import shlex
@@ -35,17 +35,17 @@ def test_python_runs_as_printed():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_parse(command):
-    """Names and options exist; a study of the user's own need not."""
+    """Names and options exist; a space or a problem of the user's own need not."""
     _, name, *arguments = shlex.split(command)
-    found = cli.get_command(click.Context(cli), name)
-    assert found is not None, name
-    found.make_context(name, arguments)
+    command_object = cli.get_command(click.Context(cli), name)
+    assert command_object is not None, name
+    command_object.make_context(name, arguments)
 
 
 def test_an_unknown_option_would_be_noticed():
-    found = cli.get_command(click.Context(cli), "estimate")
+    command_object = cli.get_command(click.Context(cli), "estimate")
     with pytest.raises(click.UsageError):
-        found.make_context("estimate", ["gpt3-175b", "dgx-a100", "--no-such-option"])
+        command_object.make_context("estimate", ["gpt3-175b", "dgx-a100", "--no-such-option"])
 
 
 def test_ci_runs_the_test_command_of_the_readme():

@@ -145,7 +145,7 @@ def test_a_fit_that_does_not_converge_writes_nothing(run, tmp_path, monkeypatch)
     assert [path.name for path in tmp_path.iterdir()] == ["gemm.csv"]
 
 
-def test_an_output_that_is_a_folder_is_told_before_the_fit(run, tmp_path):
+def test_an_output_that_is_a_folder_is_refused_before_the_fit(run, tmp_path):
     (tmp_path / "mine.toml").mkdir()
     result = run("calibrate nowhere.csv --out mine.toml")
     assert result.exit_code == 1

@@ -48,12 +48,12 @@ def test_generation_shows_both_phases(llama, system):
 
 def test_a_tornado_shows_the_largest_with_values_and_units():
     declared = Quantity("byte/s", "bandwidth", (0, 1), False, False, "input")
-    found = [
+    elasticities = [
         Sensitivity(f"system.network.tier{i}.bandwidth", declared, 3e9, (-1) ** i / (i + 1))
         for i in range(20)
     ]
-    axes = plots.tornado(found, limit=12).axes[0]
-    assert [bar.get_width() for bar in axes.patches] == [one.elasticity for one in found[:12]]
+    axes = plots.tornado(elasticities, limit=12).axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [row.elasticity for row in elasticities[:12]]
     assert axes.get_yticklabels()[1].get_text() == "tier1 bandwidth  (3 GB/s)"
     assert texts(axes)[:2] == ["+1 %", "−0.5 %"]
     assert axes.yaxis_inverted()
@@ -68,7 +68,7 @@ def test_other_formats_are_refused():
         plots.check_format("figure.jpeg")
 
 
-def test_a_cloud_tells_what_fits():
+def test_a_scatter_separates_what_fits():
     declared = Quantity("s", "time", (0, 1), False, False, "output")
     values, fits = np.array([1.0, 10.0, 100.0]), np.array([True, False, True])
     column = plots.Column(values, declared, "time")
