@@ -83,7 +83,7 @@ class Calibrated:
             f"a factor of {_factor(left_out)} off, {_factor(before)} with the configured values"
         )
         expected = (
-            f"a factor of at most {_factor(EXPLAINED)}, or up to {_factor(UNEXPLAINED)} where that is clearly "
+            f"at most a factor of {_factor(EXPLAINED)}, or of {_factor(UNEXPLAINED)} where that is clearly "
             f"better than one time for all rows and, from {_factor(DOUBTFUL)} on, than the configured values"
         )
         checks = "the unit of the measured times (s), the hardware, the shapes and the parameters"
