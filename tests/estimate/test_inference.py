@@ -50,7 +50,9 @@ def test_decode_at_batch_one_streams_the_weights(llama, system):
     floor = weights / float(memory.bandwidth * memory.efficiency)
     time = float(decode(llama, replace(system, {"n_devices": 1}), strategy, Exact()).time)
     overheads = (
-        32 * 12 * float(system.accelerator.kernel_latency + system.stack.kernel_overhead + memory.latency)
+        32
+        * 12
+        * float(system.accelerator.kernel_latency + system.inference_stack.kernel_overhead + memory.latency)
     )
     # Near the ridge of a roofline, parts do not hide each other whole.
     assert floor < time < 1.1 * floor + overheads
@@ -62,7 +64,7 @@ def test_prefill_is_bound_by_compute_when_long(llama, system):
     accelerator = system.accelerator
     flops = 2 * 8 * 4096 * float(llama.layer_parameters)
     units = accelerator.matrix.bf16
-    floor = flops / float(units.rate * units.efficiency * system.stack.matrix_efficiency)
+    floor = flops / float(units.rate * units.efficiency * system.inference_stack.matrix_efficiency)
     assert floor < float(report.breakdown.matmul) < 1.2 * floor
 
 

@@ -33,6 +33,8 @@ BETTER = {  # what the estimate may only profit from, and in which direction
     "network.infiniband.latency": -1,
     "stack.kernel_overhead": -1,
     "stack.collective_overhead": -1,
+    "inference_stack.kernel_overhead": -1,
+    "inference_stack.collective_overhead": -1,
 }
 DEARER = (
     "accelerator.package.die_area",

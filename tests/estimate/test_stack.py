@@ -75,10 +75,11 @@ def test_unfused_layers_slow_a_pass_down(llama, system):
     strategy = dp.load_strategy({"global_batch": 1, "sequence_length": 128})
 
     def elementwise(**stack):
-        return float(_prefill(llama, with_stack(system, **stack), strategy, Exact()).breakdown.elementwise)
+        changed = replace(system, {f"inference_stack.{name}": value for name, value in stack.items()})
+        return float(_prefill(llama, changed, strategy, Exact()).breakdown.elementwise)
 
-    memory = system.accelerator.device_memory
-    each = float(memory.latency + system.accelerator.kernel_latency + system.stack.kernel_overhead)
+    memory, stack = system.accelerator.device_memory, system.inference_stack
+    each = float(memory.latency + system.accelerator.kernel_latency + stack.kernel_overhead)
     kernels = 6 * float(llama.depth)
     once = elementwise(elementwise_traffic=1.0, elementwise_kernels=1.0)
     assert elementwise(elementwise_traffic=1.0, elementwise_kernels=2.0) - once == pytest.approx(
