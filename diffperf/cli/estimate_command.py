@@ -21,9 +21,15 @@ from diffperf.cli.options import (
     strategy_options,
     system_options,
 )
-from diffperf.cli.terminal import console, write_json
+from diffperf.cli.terminal import column_table, console, write_json
 from diffperf.errors import ConfigError
-from diffperf.explore.bottlenecks import Operator, memory_bound_share, operators
+from diffperf.explore.bottlenecks import (
+    CollectiveTime,
+    Operator,
+    collectives,
+    memory_bound_share,
+    operators,
+)
 from diffperf.explore.calibrate.interval import Interval, interval
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.candidates import DEGREES
@@ -55,7 +61,7 @@ def _tokens(ctx: click.Context, parameter: click.Parameter, text: str | None) ->
     "--operators",
     "list_operators",
     is_flag=True,
-    help="list every operator of a training step, and which resource bounds it",
+    help="list every operator and collective of the phase, and which resource bounds each operator",
 )
 @click.option(
     "--tokens",
@@ -84,10 +90,9 @@ def estimate(
     MODEL and SYSTEM are names (see diffperf list), TOML files, or for MODEL a Hugging Face config.json.
     Degrees of parallelism that are not given are set to the fastest layout that fits memory.
     """
-    if phase != "training" and (list_operators or tokens):
-        option = "--operators" if list_operators else "--tokens"
-        remedy = f"drop {option} or --phase"
-        raise ConfigError(COMMAND_LINE, option, f"phase {phase}", "the training phase", remedy)
+    if phase != "training" and tokens:
+        remedy = "drop --tokens or --phase"
+        raise ConfigError(COMMAND_LINE, "--tokens", f"phase {phase}", "the training phase", remedy)
     question = Question.read(
         model=model,
         system=system,
@@ -98,14 +103,15 @@ def estimate(
         strategy=strategy,
     )
     layout = question.layout(phase, relax)
-    inputs = Configuration(question.model, question.system, layout.strategy)
+    inputs = Configuration(question.model, question.system, layout.strategy, relax)
     answer = Answer(
         question=question,
         phase=phase,
         layout=layout,
         interval=time_interval(question, layout, phase, relax),
         training=training_totals(inputs, layout, tokens) if tokens else None,
-        operators=operators(inputs) if list_operators else [],
+        operators=operators(inputs, phase) if list_operators else [],
+        collectives=collectives(inputs, phase) if list_operators else [],
     )
     console(json_file).print(*answer.lines(), sep="\n", soft_wrap=True)
     write_json(answer.as_dict(), json_file)
@@ -121,7 +127,7 @@ class Answer:
 
     - `interval`: how sure its time is, where the system is calibrated.
     - `training`: time (s), energy (J) and cost (USD) of a whole training, where its tokens are given.
-    - `operators`: those of a training step, where they are asked for.
+    - `operators`, `collectives`: those of the phase, where they are asked for.
     """
 
     question: Question
@@ -130,6 +136,7 @@ class Answer:
     interval: Interval | None
     training: dict[str, float] | None
     operators: list[Operator]
+    collectives: list[CollectiveTime]
 
     @property
     def title(self) -> str:
@@ -150,13 +157,15 @@ class Answer:
             *([describe_training(self.training)] if self.training else []),
             "",
             table(self.layout.report),
-            *([operator_table(self.operators)] if self.operators else []),
+            *([operator_table(self.operators, self.phase)] if self.operators else []),
+            *([collective_table(self.collectives, self.phase)] if self.collectives else []),
         ]
 
     def as_dict(self) -> dict[str, Any]:
         """Everything in internal units, for JSON."""
         question, layout = self.question, self.layout
-        rows = [dataclasses.asdict(operator) | {"bound": operator.bound} for operator in self.operators]
+        listed = [dataclasses.asdict(operator) | {"bound": operator.bound} for operator in self.operators]
+        sent = [dataclasses.asdict(collective) for collective in self.collectives]
         return {
             "phase": self.phase,
             "fits": layout.fits,
@@ -164,7 +173,7 @@ class Answer:
             **({"time_interval": self.interval.as_dict()} if self.interval else {}),
             "report": as_dict(layout.report),
             "inputs": as_dict(Configuration(question.model, question.system, layout.strategy)),
-            **({"operators": rows} if rows else {}),
+            **({"operators": listed, "collectives": sent} if listed else {}),
             **({"training": self.training} if self.training else {}),
         }
 
@@ -188,27 +197,47 @@ def describe_training(totals: dict[str, float]) -> str:
     return f"Training on {totals['tokens']:.3g} tokens: {totals['steps']:,.0f} steps, {', '.join(amounts)}"
 
 
-def operator_table(listed: list[Operator]) -> Table:
-    """Operators of a step on a device of the slowest stage: the time of all runs, and what bounds it."""
+def operator_table(listed: list[Operator], phase: str) -> Table:
+    """Operators of a phase on a device of the slowest stage: the time of all runs, and what bounds it."""
     share = memory_bound_share(listed)
-    rows = Table(
-        title=f"operators of a step ({share:.1%} of their time is bound by memory bandwidth)",
-        title_justify="left",
-        box=None,
-    )
-    for name in ("operator", "runs", "time", "share", "bound by"):
-        rows.add_column(name, justify="left" if name in ("operator", "bound by") else "right")
+    title = f"operators of {_passes(phase)} ({share:.1%} of their time is bound by memory bandwidth)"
+    rows = column_table("operator", "runs", "time", "share", title=title)
+    rows.add_column("bound by", justify="left")
     total = sum(operator.time for operator in listed)
     for operator in listed:
         bounds = sorted(operator.bounds.items(), key=lambda bound: -bound[1])
         rows.add_row(
-            operator.name,
-            f"{operator.count:,.0f}",
+            _row_name(operator, phase),
+            f"{operator.count:,.4g}",
             units.show(operator.time, "s"),
             f"{operator.time / total:.1%}",
             ", ".join(f"{resource} {part:.0%}" for resource, part in bounds if part >= _SHOWN_BOUND),
         )
     return rows
+
+
+def collective_table(listed: list[CollectiveTime], phase: str) -> Table:
+    """Collectives of a phase on a device of the slowest stage: the time of all runs, and how much is exposed."""
+    title = f"collectives of {_passes(phase)}"
+    rows = column_table("collective", "runs", "time", "exposed", title=title)
+    for collective in listed:
+        rows.add_row(
+            _row_name(collective, phase),
+            f"{collective.count:,.4g}",
+            units.show(collective.time, "s"),
+            units.show(collective.exposed, "s"),
+        )
+    return rows
+
+
+def _passes(phase: str) -> str:
+    """What the rows of a listing belong to."""
+    return {"training": "a step", "generate": "the prefill and of one decode pass"}.get(phase, "the pass")
+
+
+def _row_name(row: Operator | CollectiveTime, phase: str) -> str:
+    """The name of a row; a generation says which of its passes the row belongs to."""
+    return f"{row.pass_name}: {row.name}" if phase == "generate" else row.name
 
 
 def time_interval(question: Question, layout: Layout, phase: str, relax: Relaxation) -> Interval | None:

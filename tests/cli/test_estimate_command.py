@@ -109,3 +109,19 @@ def test_sensitivity(run, tmp_path):
     by_path = {row["path"]: row["elasticity"] for row in rows}
     assert by_path["system.accelerator.matrix.bf16.rate"] < -0.3
     assert (tmp_path / "tornado.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("phase", ["training", "generate"])
+def test_listed_operators_and_collectives_add_up_to_the_report(run, answer, phase):
+    command = f"estimate llama-2-7b dgx-a100 --devices 16 --tp 4 --dp 4 --phase {phase}"
+    command += " --global-batch 16 --operators"
+    data = answer(f"{command} --json -")
+    for field in {row["pass_name"] for row in data["operators"]}:
+        breakdown = data["report"][field]
+        operators = sum(row["time"] for row in data["operators"] if row["pass_name"] == field)
+        exposed = sum(row["exposed"] for row in data["collectives"] if row["pass_name"] == field)
+        waits = sum(breakdown.get(part, 0.0) for part in ("host", "pipeline_bubble", "offload"))
+        assert operators + exposed + waits == pytest.approx(breakdown["total"], rel=1e-9)
+    shown = run(command).stdout
+    assert "qkv" in shown
+    assert "all-reduce of the residual stream" in shown
