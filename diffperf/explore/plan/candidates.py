@@ -34,7 +34,8 @@ SEARCHED = {
     "tp": "tensor-parallel degrees that divide the attention heads, within the innermost network tier",
     "pp": "numbers of pipeline stages of which the longest has at most "
     f"{100 * _LONGEST_STAGE - 100:.0f} % more layers than the mean",
-    "cp": f"context-parallel degrees of 1, and those that leave a rank {_SHORTEST_PART:,} tokens",
+    "cp": "context-parallel degrees of 1, and those that leave each rank at least "
+    f"{_SHORTEST_PART:,} tokens of a sequence",
     "ep": "expert-parallel degrees that divide the experts",
     "expert_tp": "tensor-parallel degrees of the experts that divide that of all else",
     "schedule": "the pipeline schedules asked for",

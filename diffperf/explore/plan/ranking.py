@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
@@ -48,7 +49,7 @@ class Ranking:
 
     def report(self, rank: int) -> eqx.Module:
         """The report of a rank."""
-        return _take(self.reports, rank)
+        return _report_at(self.reports, rank)
 
 
 def rank(
@@ -92,16 +93,16 @@ def reports_of(configurations: Iterable[Configuration], phase: str) -> Iterator[
     """
     for configuration in configurations:
         reports, _ = _evaluate(configuration, single_candidate(configuration.strategy, BLOCK), phase)
-        yield _take(jax.tree.map(np.asarray, reports), 0)
+        yield _report_at(jax.device_get(reports), 0)
 
 
 @stored("phase")
 def _evaluate(
-    inputs: Configuration, candidates: Candidates, phase: str
+    inputs: Configuration, candidates: dict[str, Any], phase: str
 ) -> tuple[eqx.Module, Int[Array, " candidates"]]:
     """The reports of a block of candidates, and how many rules each candidate breaks."""
 
-    def evaluate_candidate(fields: Candidates) -> tuple[eqx.Module, Int[Array, ""]]:
+    def evaluate_candidate(fields: dict[str, Any]) -> tuple[eqx.Module, Int[Array, ""]]:
         strategy = dataclasses.replace(inputs.strategy, **fields)
         configuration = dataclasses.replace(inputs, strategy=strategy)
         return estimate(configuration, phase), broken(configuration, phase)
@@ -142,15 +143,24 @@ def _sort_keys(
     are the likeliest to be meant. Ties are settled by the peak of the memory.
     """
     excess, sequences = _excess(reports), candidates["dp"] * candidates["micro_batch"]
-    value = np.where(excess <= 0, locate(reports, by)[0], excess)
+    value = np.where(excess <= 0, _output(reports, by), excess)
     likeliest = np.where(rules_broken == 0, excess > 0, sequences)
-    return rules_broken, likeliest, value, np.asarray(locate(reports, "memory.peak")[0])
+    return rules_broken, likeliest, value, _output(reports, "memory.peak")
+
+
+def _output(reports: eqx.Module, path: str) -> np.ndarray:
+    """An output of every report, by its path."""
+    parent, _, name = path.rpartition(".")
+    part = locate(reports, parent)[0] if parent else reports
+    if not isinstance(getattr(type(part), name, None), property):
+        return np.asarray(getattr(part, name))
+    return np.asarray(jax.vmap(lambda single: locate(single, name)[0])(part))  # a total is of one report
 
 
 def _excess(reports: eqx.Module) -> np.ndarray:
     """By how much the peak exceeds the memory of a device, as a share of that memory; at most 0 where it
     fits."""
-    return np.asarray(locate(reports, "memory.excess")[0])
+    return _output(reports, "memory.excess")
 
 
 def _count(candidates: Candidates) -> int:
@@ -160,3 +170,8 @@ def _count(candidates: Candidates) -> int:
 def _take(tree: Any, which: Any) -> Any:
     """The entries of every leaf's leading axis that an index, a slice or an array of indices names."""
     return jax.tree.map(lambda leaf: leaf[which], tree)
+
+
+def _report_at(reports: eqx.Module, index: int) -> eqx.Module:
+    """One of many reports that are NumPy arrays, as an estimate would return it."""
+    return jax.tree.map(jnp.asarray, _take(reports, index))
