@@ -140,7 +140,7 @@ def plan(
 
 
 def _plan(ranking: Ranking, inputs: Configuration, by: str) -> Plan:
-    """The plan of a ranking: each strategy with its reason, and those that do not fit memory apart."""
+    """The plan of a ranking, with a reason for each strategy behind the best."""
     reports = [cast(TrainingReport, ranking.report(index)) for index in range(len(ranking))]
     strategies = tuple(
         RankedStrategy(

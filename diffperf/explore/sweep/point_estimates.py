@@ -32,8 +32,8 @@ RECORDED = (
 
 
 def recorded_outputs(space: Space) -> tuple[str, ...]:
-    """Paths of the outputs that a sweep records: those of `RECORDED` that the phase reports, and the one it
-    ranks by."""
+    """Paths of the outputs that a sweep records: those of `RECORDED` that the phase reports, and the
+    output that ranks the points."""
     paths = dict.fromkeys((*RECORDED, space.rank_by))
     return tuple(path for path in paths if path in space.outputs)
 

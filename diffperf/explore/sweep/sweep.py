@@ -33,7 +33,7 @@ from diffperf.workload.rules import first_violation
 
 CHUNK = 128 * BLOCK  # points per row group of the table, and per checkpoint
 
-# Points of which the broken rules are looked up, one by one, where a whole space has no possible layout.
+# Points whose broken rules are looked up where a whole space has no possible layout.
 _EXPLAINED_POINTS = 64
 
 
