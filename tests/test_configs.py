@@ -15,7 +15,7 @@ from diffperf.hardware.formats import PRECISIONS
 from diffperf.load import FOLDERS, available, config_root, load
 from diffperf.quantity import real
 from diffperf.relax import Exact
-from diffperf.workload.parameters import parameters_of_layers
+from diffperf.workload.stage_parameters import parameters_of_layers
 from diffperf.workload.strategy import Strategy
 
 DATA = Path(__file__).parent / "data"

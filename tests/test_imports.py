@@ -28,7 +28,7 @@ LAYERS = (
 # The same inside the estimator: a kernel or a link knows nothing of layers and steps.
 ESTIMATE_LAYERS = (
     ("kernels", "network"),
-    ("energy", "exposure", "tables"),
+    ("energy", "exposure", "phase_tables"),
     ("training", "inference"),
     ("phases",),
 )
