@@ -131,7 +131,9 @@ def test_parallel_blocks_have_one_norm():
         Layers(count=1, heads=8, kv_heads=8, head_dim=64, ffn=2048, gated=False, biases=True, parallel=side)
         for side in (False, True)
     )
-    assert float(dense.parameters(512) - parallel.parameters(512)) == 2 * 512  # a weight and a bias
+    assert (
+        float(dense.parameters(real(512)) - parallel.parameters(real(512))) == 2 * 512
+    )  # a weight and a bias
 
 
 def test_biases_of_queries_keys_and_values():
@@ -140,14 +142,14 @@ def test_biases_of_queries_keys_and_values():
         Layers(count=28, heads=28, kv_heads=4, head_dim=128, ffn=18944, gated=True, qkv_biases=biases)
         for biases in (False, True)
     )
-    assert float(biased.parameters(3584) - bare.parameters(3584)) == (28 + 2 * 4) * 128
+    assert float(biased.parameters(real(3584)) - bare.parameters(real(3584))) == (28 + 2 * 4) * 128
     once, twice = (
         Layers(
             count=1, heads=8, kv_heads=8, head_dim=64, ffn=2048, gated=False, biases=True, qkv_biases=biases
         )
         for biases in (False, True)
     )
-    assert float(once.parameters(512)) == float(twice.parameters(512))
+    assert float(once.parameters(real(512))) == float(twice.parameters(real(512)))
 
 
 def test_predicting_further_tokens_by_hand():
@@ -164,7 +166,7 @@ def test_predicting_further_tokens_by_hand():
     )
     norms, vocabulary = 3 * 512, 1000 * 512  # norms are left out of what a device holds of the modules
     modules = float(head.total) - vocabulary + 2 * norms
-    assert modules == 2 * (2 * 512 * 512 + norms + float(kinds[1].parameters(512)))
+    assert modules == 2 * (2 * 512 * 512 + norms + float(kinds[1].parameters(real(512))))
     assert float(model.parameters) == float(
         Model(name="", hidden=512, vocabulary=1000, tied_embeddings=False, layers=kinds).parameters
     )
@@ -175,7 +177,7 @@ def test_windows_take_no_parameters():
         Layers(count=1, heads=8, kv_heads=8, head_dim=64, ffn=2048, gated=True, window=window)
         for window in (128, NO_WINDOW)
     )
-    assert float(narrow.parameters(512)) == float(wide.parameters(512))
+    assert float(narrow.parameters(real(512))) == float(wide.parameters(real(512)))
 
 
 def test_kinds_of_layers_add_up():
