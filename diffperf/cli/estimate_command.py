@@ -17,9 +17,8 @@ from diffperf.cli.options import (
     options,
     phase_option,
     plot_option,
+    question_options,
     smooth_option,
-    strategy_options,
-    system_options,
 )
 from diffperf.cli.terminal import column_table, console, write_json
 from diffperf.errors import ConfigError
@@ -55,8 +54,6 @@ def _tokens(ctx: click.Context, parameter: click.Parameter, text: str | None) ->
 
 
 @click.command()
-@click.argument("model")
-@click.argument("system")
 @click.option(
     "--operators",
     "list_operators",
@@ -69,21 +66,15 @@ def _tokens(ctx: click.Context, parameter: click.Parameter, text: str | None) ->
     callback=_tokens,
     help="add the time, energy and cost of training on so many tokens, such as 15e12",
 )
-@options(phase_option, system_options, strategy_options(), smooth_option, json_option, plot_option)
+@options(phase_option, question_options(), smooth_option, json_option, plot_option)
 def estimate(
-    model: str,
-    system: str,
+    question: Question,
     phase: str,
     list_operators: bool,
     tokens: float | None,
-    devices: str | None,
-    stack: str | None,
-    calibration: str | None,
-    settings: dict[str, str],
     relax: Relaxation,
     json_file: str | None,
     plot: Path | None,
-    **strategy: Any,
 ) -> None:
     """Estimate MODEL on SYSTEM: time, memory, energy and cost, and where they go.
 
@@ -93,15 +84,6 @@ def estimate(
     if phase != "training" and tokens:
         remedy = "drop --tokens or --phase"
         raise ConfigError(COMMAND_LINE, "--tokens", f"phase {phase}", "the training phase", remedy)
-    question = Question.read(
-        model=model,
-        system=system,
-        devices=devices,
-        stack=stack,
-        calibration=calibration,
-        settings=settings,
-        strategy=strategy,
-    )
     layout = question.layout(phase, relax)
     inputs = Configuration(question.model, question.system, layout.strategy, relax)
     answer = Answer(
@@ -217,7 +199,7 @@ def operator_table(listed: list[Operator], phase: str) -> Table:
 
 
 def collective_table(listed: list[CollectiveTime], phase: str) -> Table:
-    """Collectives of a phase on a device of the slowest stage: the time of all runs, and how much is exposed."""
+    """Collectives of a phase on a device of the slowest stage: the time of all runs, hidden or exposed."""
     title = f"collectives of {_passes(phase)}"
     rows = column_table("collective", "runs", "time", "exposed", title=title)
     for collective in listed:

@@ -1,6 +1,7 @@
 """Options that several commands share, and what they mean. Those of the strategy follow its declarations."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -193,7 +194,40 @@ class Question:
 
     def summary(self, phase: str) -> str:
         """The model, the phase and the system in one line."""
-        return f"{self.model.name} {phase} on {describe_system(self.system)}"
+        return f"{self.model.name} {phase} on {describe_system(self.system, phase)}"
+
+
+def question_options(searched: Iterable[str] = DEGREES, how: str = "best layout") -> Decorator:
+    """Arguments and options that say what a command asks about; the command gets them as one `question`."""
+
+    def decorate(command: Callable) -> Callable:
+        @functools.wraps(command)
+        def read(
+            *,
+            model: str,
+            system: str,
+            devices: str | None,
+            stack: str | None,
+            calibration: str | None,
+            settings: dict[str, str],
+            **others: Any,
+        ) -> Any:
+            strategy = {field.name: others.pop(field.name) for field in dataclasses.fields(Strategy)}
+            question = Question.read(
+                model=model,
+                system=system,
+                devices=devices,
+                stack=stack,
+                calibration=calibration,
+                settings=settings,
+                strategy=strategy,
+            )
+            return command(question=question, **others)
+
+        arguments = click.argument("model"), click.argument("system")
+        return options(*arguments, system_options, strategy_options(searched, how))(read)
+
+    return decorate
 
 
 def read_system(
@@ -204,11 +238,14 @@ def read_system(
     return (system if devices is None else override(system, {"n_devices": devices}, COMMAND_LINE)), fitted
 
 
-def describe_system(system: System) -> str:
-    """The system in one line: how many of which accelerator, its name, its stack and its calibration."""
+def describe_system(system: System, phase: str = "training") -> str:
+    """The system in one line: how many of which accelerator, its name, the phase's stack and its
+    calibration.
+    """
+    stack = system.stack if phase == "training" else system.inference_stack
     fitted = "" if str(system.calibration) == "none" else f", calibration {system.calibration}"
     devices = f"{float(system.n_devices):,.0f} × {system.accelerator.name}"
-    return f"{devices} ({system.name}, {system.stack.name}{fitted})"
+    return f"{devices} ({system.name}, {stack.name}{fitted})"
 
 
 def describe_strategy(strategy: Strategy, phase: str) -> str:

@@ -15,8 +15,7 @@ from diffperf.cli.options import (
     json_option,
     options,
     plot_option,
-    strategy_options,
-    system_options,
+    question_options,
 )
 from diffperf.cli.terminal import console, progress, write_json
 from diffperf.explore.plan.candidates import FIELDS
@@ -59,8 +58,6 @@ def _names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[
 
 
 @click.command()
-@click.argument("model")
-@click.argument("system")
 @click.option(
     "--by",
     default="time",
@@ -86,21 +83,15 @@ def _names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[
 @click.option(
     "--flags", metavar="FILE", help="write the best strategy as flags of Megatron-LM (- for stdout)"
 )
-@options(system_options, strategy_options(FIELDS, "searched"), json_option, plot_option)
+@options(question_options(FIELDS, "searched"), json_option, plot_option)
 def plan(
-    model: str,
-    system: str,
+    question: Question,
     by: str,
     top: int,
     schedules: tuple[str, ...],
     flags: str | None,
-    devices: str | None,
-    stack: str | None,
-    calibration: str | None,
-    settings: dict[str, str],
     json_file: str | None,
     plot: Path | None,
-    **strategy: Any,
 ) -> None:
     """Find the best strategy to train MODEL on SYSTEM: all of them, ranked, and why those behind the best
     lose.
@@ -109,15 +100,6 @@ def plan(
     ZeRO stage, within limits that the output states. An option that is given is kept, and every other field
     has the default of its option. Where no strategy fits memory, the exit code is 3.
     """
-    question = Question.read(
-        model=model,
-        system=system,
-        devices=devices,
-        stack=stack,
-        calibration=calibration,
-        settings=settings,
-        strategy=strategy,
-    )
     search = Search.of(question.model, question.system, question.table, schedules, COMMAND_LINE)
     with progress(f"comparing {len(search):,} strategies", len(search)) as advance:
         ranked = rank_strategies(search, by, top, advance, COMMAND_LINE)

@@ -15,9 +15,8 @@ from diffperf.cli.options import (
     options,
     phase_option,
     plot_option,
+    question_options,
     smooth_option,
-    strategy_options,
-    system_options,
 )
 from diffperf.cli.terminal import console, progress, write_json
 from diffperf.errors import ConfigError, did_you_mean
@@ -32,8 +31,6 @@ _BAR = 20  # characters of the longest bar
 
 
 @click.command()
-@click.argument("model")
-@click.argument("system")
 @click.option(
     "--output",
     default="time",
@@ -53,22 +50,16 @@ _BAR = 20  # characters of the longest bar
 @click.option(
     "--top", type=click.IntRange(min=1), default=20, show_default=True, help="how many of the inputs to print"
 )
-@options(phase_option, system_options, strategy_options(), smooth_option, json_option, plot_option)
+@options(phase_option, question_options(), smooth_option, json_option, plot_option)
 def sensitivity(
-    model: str,
-    system: str,
+    question: Question,
     output: str,
     groups: tuple[str, ...],
     top: int,
     phase: str,
-    devices: str | None,
-    stack: str | None,
-    calibration: str | None,
-    settings: dict[str, str],
     relax: Relaxation,
     json_file: str | None,
     plot: Path | None,
-    **strategy: Any,
 ) -> None:
     """Rank the inputs by how much they move an output: the elasticity is the percentage that +1 % of the
     input adds to it."""
@@ -76,15 +67,6 @@ def sensitivity(
         if group not in GROUPS:
             expected, hint = "one of " + ", ".join(GROUPS), did_you_mean(group, GROUPS)
             raise ConfigError(COMMAND_LINE, "--of", f'"{group}"', expected, hint)
-    question = Question.read(
-        model=model,
-        system=system,
-        devices=devices,
-        stack=stack,
-        calibration=calibration,
-        settings=settings,
-        strategy=strategy,
-    )
     layout = question.layout(phase, relax)
     configuration = Configuration(question.model, question.system, layout.strategy, relax)
     with progress("compiling and differentiating"):
