@@ -48,7 +48,7 @@ def test_calibrate_and_what_comes_of_it(run, answer, tmp_path):
 
     estimate = "estimate llama-2-7b dgx-h100 --phase prefill --tp 1 --devices 1"
     text = run(f"{estimate} --calibration mine.toml").stdout
-    assert "dgx-h100, megatron-core, calibration mine" in text
+    assert "dgx-h100, tensorrt-llm, calibration mine" in text
     assert "± " in text
     assert "± " not in run(f"{estimate} --calibration none").stdout
     calibrated = answer(f"{estimate} --calibration mine.toml --json -")
