@@ -9,7 +9,7 @@ from rich.table import Table
 
 from diffperf import units
 from diffperf.cli.group import Interrupted
-from diffperf.cli.options import describe_strategy, json_option, options, plot_option
+from diffperf.cli.options import COMMAND_LINE, describe_strategy, json_option, options, plot_option
 from diffperf.cli.terminal import console, write_json
 from diffperf.report.tables import outputs, show, table
 
@@ -67,7 +67,7 @@ def search(name: str, starts: int, seed: int) -> "tuple[DesignProblem, Codesign]
         def progress(stage: str, done: float) -> None:
             bar.update(task, description=stage, completed=done)
 
-        problem = load_problem(name)
+        problem = load_problem(name, COMMAND_LINE)
         return problem, best_design(problem, starts=starts, seed=seed, progress=progress)
 
 

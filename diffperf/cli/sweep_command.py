@@ -11,7 +11,7 @@ from rich.table import Table
 
 from diffperf import units
 from diffperf.cli.group import Interrupted
-from diffperf.cli.options import json_option, options, plot_option
+from diffperf.cli.options import COMMAND_LINE, json_option, options, plot_option
 from diffperf.cli.terminal import console, progress, write_json
 from diffperf.explore.sweep.chunk_files import check_output_file, parts_folder
 from diffperf.explore.sweep.space import Axis, Space
@@ -48,7 +48,7 @@ def sweep(
 
     An interrupted sweep keeps its finished chunks; the same command goes on from there.
     """
-    declared = load_space(space)
+    declared = load_space(space, COMMAND_LINE)
     declared = declared if top is None else dataclasses.replace(declared, top=top)
     path = Path(out or f"{declared.name}.parquet")
     check_output_file(path)

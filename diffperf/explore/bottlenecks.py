@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from diffperf.estimate.phases import phase_tables
 from diffperf.estimate.phase_tables import PhaseTables
+from diffperf.estimate.phases import phase_tables
 from diffperf.hardware.accelerator import MatrixFormat
 from diffperf.hardware.system import System
 from diffperf.workload.configuration import Configuration

@@ -34,7 +34,7 @@ import numpy as np
 from jaxtyping import Array
 
 from diffperf import units
-from diffperf.errors import did_you_mean
+from diffperf.errors import ARGUMENTS, did_you_mean
 from diffperf.estimate.phases import estimate
 from diffperf.explore.codesign.layouts import possible_layouts
 from diffperf.explore.codesign.problem import Constraint, DesignProblem, Outcome, output_of
@@ -67,12 +67,12 @@ KEYS = (
 )  # fmt: skip
 
 
-def load_problem(name: str | Path) -> DesignProblem:
+def load_problem(name: str | Path, file: str = ARGUMENTS) -> DesignProblem:
     """A design problem by the name of a shipped problem or the path of a TOML file.
 
     **Raises:** `ConfigError`, in one line.
     """
-    path = find(str(name), "problems")
+    path = find(str(name), "problems", asked_by=(file, ""))
     with jax.enable_x64(True):
         return ProblemReader(display(path), path.parent, read_toml(path)).problem(path.stem)
 

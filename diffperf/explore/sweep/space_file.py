@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from diffperf import units
-from diffperf.errors import did_you_mean
+from diffperf.errors import ARGUMENTS, did_you_mean
 from diffperf.explore.inputs import check_phase, full_path, report_outputs
 from diffperf.explore.reader import TableReader
 from diffperf.explore.sweep.space import Axis, Space
@@ -51,12 +51,12 @@ _MOST_TOP = 10_000  # best points that are kept, at most: they are held in memor
 _MOST_VALUES = 10_000_000  # values of a linear or logarithmic axis, at most: they are held in memory
 
 
-def load_space(name: str | Path) -> Space:
+def load_space(name: str | Path, file: str = ARGUMENTS) -> Space:
     """The space that a TOML file declares, by the file's path or the name of a shipped space.
 
     **Raises:** `ConfigError`, in one line.
     """
-    path = find(str(name), "spaces")
+    path = find(str(name), "spaces", asked_by=(file, ""))
     return _Reader(display(path), path.parent, read_toml(path)).space(path.stem)
 
 
