@@ -144,11 +144,9 @@ def _attention_estimate(
 
 # --- collectives
 
-_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
-
 
 def _collective_unrepresentable(row: Row) -> str | None:
-    return None if row["collective"] in _COLLECTIVES else f"collective {row['collective']}"
+    return None if row["collective"] in COLLECTIVE_TIMES else f"collective {row['collective']}"
 
 
 def _with_stated_networks(rows: Sequence[Row], systems: System) -> System:
@@ -183,13 +181,15 @@ def _collective_inputs(
     them.
     """
     systems = _with_stated_networks(rows, systems_of(rows, platforms))
-    which = one_of(rows, "collective", _COLLECTIVES)
+    which = one_of(rows, "collective", tuple(COLLECTIVE_TIMES))
     return systems, which, numbers(rows, "n_devices"), numbers(rows, "bytes")
 
 
 def _collective_estimate(system: System, which: Weights, degree: Scalar, volume: Scalar) -> Outputs:
     group = place(system, degree, jnp.ones_like(degree), Exact())
-    alternatives = {name: functools.partial(COLLECTIVE_TIMES[name], group, volume) for name in _COLLECTIVES}
+    alternatives = {
+        name: functools.partial(time_of, group, volume) for name, time_of in COLLECTIVE_TIMES.items()
+    }
     return {"latency_s": choose(which, alternatives).time}
 
 
