@@ -54,7 +54,7 @@ def cost(
     inputs = Inputs(read_system(system, devices, stack, calibration)[0])
     values = {full_path(inputs, path): text for path, text in settings.items()}
     priced = override(inputs, values, COMMAND_LINE).system
-    hour = jax.device_get(hourly_cost(priced))
+    hour = hourly_cost(priced)
     per_hour = {name: float(getattr(hour, name)) * _HOUR for name in ("depreciation", "electricity")}
     console(json_file).print(
         f"[bold]{describe_system(priced)}[/bold]",

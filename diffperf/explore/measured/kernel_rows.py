@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -33,7 +32,7 @@ from diffperf.explore.measured.stacking import (
 from diffperf.explore.measured.table import Row
 from diffperf.hardware.network import NetworkTier
 from diffperf.hardware.system import System
-from diffperf.quantity import Scalar, Weights
+from diffperf.quantity import Scalar, Weights, real
 from diffperf.relax import Exact, choose
 from diffperf.workload.assembly import FUSED_KERNELS, attention_operators
 from diffperf.workload.operators import NO_WINDOW, AttentionCore, Gemms, operators_of
@@ -79,15 +78,15 @@ def _attention_inputs(
     The flags are 1 where the backward pass is measured too, and where the call prepares its inputs in
     another kernel.
     """
-    zeros: Any = np.zeros(len(rows))
+    zeros = real(np.zeros(len(rows)))
     core = AttentionCore(
-        sequences=numbers(rows, "batch"),
-        queries=numbers(rows, "q_len"),
-        context=numbers(rows, "kv_len"),
-        heads=numbers(rows, "heads"),
-        kv_heads=numbers(rows, "kv_heads"),
-        head_dim=numbers(rows, "head_dim"),
-        causal=numbers(rows, "causal"),
+        sequences=real(numbers(rows, "batch")),
+        queries=real(numbers(rows, "q_len")),
+        context=real(numbers(rows, "kv_len")),
+        heads=real(numbers(rows, "heads")),
+        kv_heads=real(numbers(rows, "kv_heads")),
+        head_dim=real(numbers(rows, "head_dim")),
+        causal=real(numbers(rows, "causal")),
         window=zeros + NO_WINDOW,
         latent=zeros,
         backward=zeros,

@@ -53,7 +53,7 @@ def _machine(system, relax=None, power_limit=1e30, **levels):
 
 
 def _gemm(m, n, k, batch=1):
-    return Gemms.table({"product": (m, n, k, batch)})
+    return Gemms.table({"product": (real(m), real(n), real(k), real(batch))})
 
 
 def test_whole_waves_of_tiles_compute(system):
@@ -202,15 +202,15 @@ def test_the_power_limit_slows_clocks(system):
 def test_parts_of_a_kernel_overlap_all_but_near_the_ridge():
     assert float(overlapped(real(1e-3), real(1e-5))) == pytest.approx(1e-3, rel=1e-8)
     assert float(overlapped(real(2e-6), real(2e-6))) == pytest.approx(2e-6 * 2**0.25, rel=1e-12)
-    assert np.isfinite(overlapped(np.float32(1e3), np.float32(1e-9)))
+    assert np.isfinite(overlapped(jnp.float32(1e3), jnp.float32(1e-9)))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_what_waiting_adds_keeps_its_digits(dtype):
     """The 4-norm less its first part: for a much shorter second part y⁴ / (4·x³), far below the digits of the
     norm itself.
     """
-    with jax.enable_x64(dtype is np.float64):
+    with jax.enable_x64(dtype is jnp.float64):
         for time, other in ((1.0, 1.0), (3e-3, 2e-3), (1e-3, 5.0)):
             expected = (time**4 + other**4) ** 0.25 - time
             assert float(waiting(dtype(time), dtype(other))) == pytest.approx(expected, rel=1e-5)
