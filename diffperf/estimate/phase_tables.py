@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from diffperf.estimate.kernels.evaluation import TimedOperators
@@ -24,7 +25,7 @@ class OperatorTable(eqx.Module):
     runs: Float[Array, " operators"]  # in the phase
 
     @property
-    def time(self) -> Float[Array, " operators"]:
+    def time(self) -> Float[Array | np.ndarray, " operators"]:
         """Seconds of all runs."""
         return self.run_time * self.runs
 

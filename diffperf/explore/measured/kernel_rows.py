@@ -165,7 +165,7 @@ def _with_stated_networks(rows: Sequence[Row], systems: System) -> System:
 def _replaced(tiers: NetworkTier, other: NetworkTier, where: np.ndarray) -> NetworkTier:
     """Network tiers with a leading axis, with another tier in place of those at some positions."""
 
-    def leaf(own: np.ndarray, others: np.ndarray) -> np.ndarray:
+    def leaf(own: np.ndarray, others: Array) -> np.ndarray:
         return np.where(where.reshape(-1, *(1,) * (own.ndim - 1)), np.asarray(others), own)
 
     return jax.tree.map(leaf, tiers, other)
