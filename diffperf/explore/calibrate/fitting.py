@@ -6,12 +6,13 @@ of the times, so that every row counts by its relative error whatever its size.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import OptimizeResult, least_squares
 
+from diffperf.explore.calibrate.observations import Observation
 from diffperf.explore.calibrate.residuals import Problem
 
 MAX_STEPS = 200  # of the optimizer, after which a fit has not converged
@@ -37,6 +38,20 @@ class Prior:
         """The nearest point that is a little within the bounds."""
         margin = 1e-6 * (self.upper - self.lower)
         return np.clip(logs, self.lower + margin, self.upper - margin)
+
+
+@runtime_checkable
+class Residuals(Protocol):
+    """What the covariance of a fit needs of a problem: its rows, and their residuals with slopes."""
+
+    kinds: np.ndarray
+
+    @property
+    def observations(self) -> Sequence[Observation]: ...
+
+    def at(self, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Residuals of all rows, and their derivatives by the parameters' logarithms."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +158,7 @@ def _best_of_starts(problem: Problem, prior: Prior, scale: dict[str, float], see
     return min(fits, key=lambda fit: fit.result.cost)
 
 
-def covariance(problem: Problem, prior: Prior, best: Fit) -> Float[np.ndarray, "parameters parameters"]:
+def covariance(problem: Residuals, prior: Prior, best: Fit) -> Float[np.ndarray, "parameters parameters"]:
     """The covariance of the logarithms of the parameters at the fit: Laplace's approximation.
 
     **Raises:** `NotConverged` for rows that cannot tell parameters apart.

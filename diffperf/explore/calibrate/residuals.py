@@ -142,5 +142,6 @@ class Problem:
         }
         own = {(path, index) for index, path in enumerate(self.paths)}
         known = sorted(own.union(*of_system.values()))
-        applies = np.array([[place in of_system[id(system)] for place in known] for system in systems])
-        return Places(tuple(path for path, _ in known), tuple(index for _, index in known)), applies
+        applies = [[place in of_system[id(system)] for place in known] for system in systems]
+        which = np.array(applies, dtype=bool).reshape(len(systems), len(known))
+        return Places(tuple(path for path, _ in known), tuple(index for _, index in known)), which

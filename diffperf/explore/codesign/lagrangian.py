@@ -78,8 +78,8 @@ class Fixed(eqx.Module):
 class State(eqx.Module):
     """Where the starts are: their unbounded variables, and their multipliers, one for each constraint."""
 
-    z: Float[Array, "starts n"]
-    multipliers: Float[Array, "starts m"]
+    z: Float[Array, "*starts n"]
+    multipliers: Float[Array, "*starts m"]
 
 
 class Setting(NamedTuple):

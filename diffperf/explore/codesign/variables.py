@@ -80,7 +80,7 @@ class DesignVector:
         begins = np.cumsum([0, *(variable.size for variable in self.variables)])[:-1]
         return [(int(begin), variable) for begin, variable in zip(begins, self.variables, strict=True)]
 
-    def value(self, x: np.ndarray, begin: int, variable: Variable) -> np.ndarray:
+    def value(self, x: np.ndarray, begin: int, variable: Variable) -> np.ndarray | np.floating:
         """A variable's value in a vector: a number, or weights over alternatives."""
         return x[begin : begin + variable.size] if isinstance(variable.declared, Choice) else x[begin]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from calibration_cases import SYSTEM
+from scipy.optimize import OptimizeResult
 
 from diffperf.explore.calibrate.cross_validation import covered, folds, spread, spread_classes
 from diffperf.explore.calibrate.fitting import FIRST_SCALE, Fit, Prior, covariance
@@ -13,9 +14,11 @@ from diffperf.explore.calibrate.interval import Z90
 from diffperf.explore.calibrate.observations import Observation
 from diffperf.explore.calibrate.residuals import Problem
 from diffperf.explore.measured.platforms import Platforms
-from diffperf.explore.measured.table import read_measurements
+from diffperf.explore.measured.table import Row, read_measurements
 from diffperf.load import load_system
 from diffperf.quantity import locate
+
+NO_ROW = Row("gemm", 1, {}, {})  # of observations whose residuals a test makes up
 
 
 def problem_of(table: Path, paths: list[str]) -> Problem:
@@ -85,7 +88,7 @@ class Line:
     def __init__(self, count: int, alike: int, seed: int = 0):
         rng = np.random.default_rng(seed)
         self.kinds = np.full(count, "gemm")
-        self.observations = [Observation("gemm", None, "", str(i // alike), "") for i in range(count)]
+        self.observations = [Observation("gemm", NO_ROW, "", str(i // alike), "") for i in range(count)]
         self.residuals = 0.1 * np.repeat(rng.standard_normal(count // alike), alike)
         self.slopes = np.ones((count, 1))
 
@@ -96,14 +99,14 @@ class Line:
 def test_covariance_of_independent_rows_is_that_of_a_mean():
     """Under the robust loss a mean is some 10 to 25 % less sure than under least squares."""
     prior = Prior(np.zeros(1), np.full(1, 1e3), np.full(1, -9.0), np.full(1, 9.0))
-    variance = covariance(Line(4000, 1), prior, Fit(np.zeros(1), {"gemm": 0.1}, None))[0, 0]
+    variance = covariance(Line(4000, 1), prior, Fit(np.zeros(1), {"gemm": 0.1}, OptimizeResult()))[0, 0]
     assert 1.05 < variance / (0.1**2 / 4000) < 1.35
 
 
 def test_rows_of_a_family_count_as_one():
     prior = Prior(np.zeros(1), np.full(1, 1e3), np.full(1, -9.0), np.full(1, 9.0))
     alone, together = (
-        covariance(Line(n, a), prior, Fit(np.zeros(1), {"gemm": 0.1}, None))[0, 0]
+        covariance(Line(n, a), prior, Fit(np.zeros(1), {"gemm": 0.1}, OptimizeResult()))[0, 0]
         for n, a in ((400, 1), (4000, 10))
     )
     assert together == pytest.approx(alone, rel=0.1)
@@ -113,13 +116,13 @@ def test_the_prior_is_what_is_known_without_rows():
     prior = Prior(np.zeros(1), np.full(1, 0.3), np.full(1, -9.0), np.full(1, 9.0))
     line = Line(10, 1)
     line.slopes[:] = 0.0
-    assert covariance(line, prior, Fit(np.zeros(1), {"gemm": FIRST_SCALE}, None))[0, 0] == pytest.approx(
-        0.3**2
-    )
+    assert covariance(line, prior, Fit(np.zeros(1), {"gemm": FIRST_SCALE}, OptimizeResult()))[
+        0, 0
+    ] == pytest.approx(0.3**2)
 
 
 def observations(*families: tuple[str, int]) -> list[Observation]:
-    return [Observation("gemm", None, "", name, "bf16") for name, rows in families for _ in range(rows)]
+    return [Observation("gemm", NO_ROW, "", name, "bf16") for name, rows in families for _ in range(rows)]
 
 
 def test_folds_keep_families_whole_and_are_balanced():
@@ -156,10 +159,12 @@ def test_coverage_is_measured_with_the_spread_of_the_other_folds():
 
 def test_number_formats_have_spreads_of_their_own_where_rows_tell_them():
     seen = [
-        Observation("gemm", None, "", "", part)
+        Observation("gemm", NO_ROW, "", "", part)
         for part, rows in (("bf16", 60), ("fp8", 60), ("fp4", 3))
         for _ in range(rows)
     ]
-    seen += [Observation("collectives", None, "", "", part) for part in ("nvlink", "pcie") for _ in range(60)]
+    seen += [
+        Observation("collectives", NO_ROW, "", "", part) for part in ("nvlink", "pcie") for _ in range(60)
+    ]
     classes = spread_classes(seen)
     assert list(dict.fromkeys(classes)) == ["gemm bf16", "gemm fp8", "gemm", "collectives"]
