@@ -56,6 +56,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("phase", "name", "relaxation", "count"), CASES)
+@pytest.mark.slow
 @pytest.mark.usefixtures("float32")
 def test_random_designs_are_finite(system, strategy, phase, name, relaxation, count):
     rng, smooth = np.random.default_rng(0), relaxation is Smooth

@@ -110,6 +110,7 @@ def _disagreements(derivatives, differences, values, paths):
     ]
 
 
+@pytest.mark.slow
 def test_gradients_agree_with_differences(problem):
     inputs, paths, shipped, outputs = problem
     rng = np.random.default_rng(0)
