@@ -112,8 +112,8 @@ def _training_stage(c: Configuration, position: Scalar, first: Scalar, last: Sca
         zero_ranks(strategy, replicas, c.relax) for replicas in (strategy.replicas, strategy.expert_replicas)
     ]
     optimizer, gradients, weights = (
-        parameters.weighted(*(kept_share(strategy, stage, shared_by) for shared_by in ranks))
-        for stage in (1, 2, 3)
+        parameters.weighted(*(kept_share(sharded, shared_by) for shared_by in ranks))
+        for sharded in (strategy.shards_optimizer, strategy.shards_gradients, strategy.shards_weights)
     )
     stages = device_stages(strategy)
     flying = activations.kept * layers * in_flight(strategy, c.relax, position)

@@ -10,8 +10,6 @@ from diffperf.relax import Relaxation, larger
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
-_ZERO_STAGES = ("0", "1", "2", "3")
-
 
 class StageParameters(eqx.Module):
     """Parameters on one device, by how many ranks hold the same."""
@@ -80,19 +78,18 @@ def zero_ranks(strategy: Strategy, replicas: Scalar, relax: Relaxation) -> Scala
     return larger(jnp.where(strategy.zero_ranks > 0, within_group, replicas), 1.0)
 
 
-def kept_share(strategy: Strategy, stage: int, ranks: Scalar) -> Scalar:
-    """The share that a rank keeps of what ZeRO shards from a stage on (arXiv 1910.02054 §5).
+def kept_share(sharded: Scalar, ranks: Scalar) -> Scalar:
+    """The share that each of some ranks keeps of what ZeRO shards over them (arXiv 1910.02054 §5).
 
-    Stage 1 shards the optimizer state, stage 2 gradients too, stage 3 weights too.
+    `sharded` is the weight of the ZeRO stages that shard it.
     """
-    sharded = sum(strategy.zero[name] for name in _ZERO_STAGES[stage:])
     return 1 - sharded * (1 - 1 / ranks)
 
 
 def owned_parameters(strategy: Strategy, parameters: StageParameters, relax: Relaxation) -> Scalar:
     """Parameters that a device updates: those whose optimizer state it keeps."""
     dense, experts = (
-        kept_share(strategy, 1, zero_ranks(strategy, replicas, relax))
+        kept_share(strategy.shards_optimizer, zero_ranks(strategy, replicas, relax))
         for replicas in (strategy.replicas, strategy.expert_replicas)
     )
     return parameters.weighted(dense, experts)

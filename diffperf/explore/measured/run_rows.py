@@ -74,8 +74,8 @@ def _training_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, 
     """Models, systems and strategies of training steps.
 
     Gradients are reduced in the number format in which they are accumulated. What a row does not say (which
-    collectives are hidden, and whether the last stage has fewer layers) is what its software does unless it
-    is told otherwise.
+    collectives are hidden, and whether the last stage has fewer layers) is what its software does by
+    default.
     """
     systems = systems_of(rows, platforms)
     gradients = ["fp32" if row["grad_dtype_bytes"] == _FP32_BYTES else row["precision"] for row in rows]

@@ -172,7 +172,8 @@ def _parquet_writer(path: Path, table: pa.Table, space: Space) -> pq.ParquetWrit
         path,
         table.schema,
         compression="zstd",
-        use_dictionary=axes,  # pyright: ignore[reportArgumentType]  # a list of columns, which the stubs do not know
+        # The stubs do not know that a list of columns is allowed.
+        use_dictionary=axes,  # pyright: ignore[reportArgumentType]
     )
 
 
