@@ -2,6 +2,7 @@
 token.
 """
 
+import dataclasses
 import itertools
 
 import equinox as eqx
@@ -24,6 +25,8 @@ from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import TokenPass
 from diffperf.workload.memory import Memory, inference_memory
 from diffperf.workload.model import Model
+from diffperf.workload.schedule import stage_layers
+from diffperf.workload.stage_parameters import one_stage
 from diffperf.workload.strategy import Strategy
 
 
@@ -38,19 +41,21 @@ class PassTime(eqx.Module):
     context_parallel: Scalar = output("s", "exposed context-parallel communication", table="collectives")
     expert_parallel: Scalar = output("s", "tokens to experts and back", table="collectives")
     pipeline_transfers: Scalar = output("s", "transfers between pipeline stages", table="collectives")
+    pipeline_queue: Scalar = output("s", "wait of the last micro-batch for those before it in the pipeline")
+    host: Scalar = output("s", "work of the host for which devices wait: scheduling, sampling")
 
     @property
     def total(self) -> Scalar:
         compute = self.matmul + self.attention + self.elementwise + self.head
         layer_network = self.tensor_parallel + self.context_parallel + self.expert_parallel
-        return compute + layer_network + self.pipeline_transfers
+        return compute + layer_network + self.pipeline_transfers + self.pipeline_queue + self.host
 
 
 class PassReport(Readable):
     """One pass: the prefill of all prompts, or the decode of one token of every sequence."""
 
-    time: Scalar = output("s", "time of the pass")
-    tokens_per_second: Scalar = output("token/s", "tokens per second")
+    time: Scalar = output("s", "latency of the pass, until the last micro-batch has left the pipeline")
+    tokens_per_second: Scalar = output("token/s", "tokens per second in steady state, one pass after another")
     power: Scalar = output("W", "average power per device")
     breakdown: PassTime
     memory: Memory
@@ -64,7 +69,7 @@ class GenerationReport(Readable):
     time: Scalar = output("s", "latency, first to last token")
     time_to_first_token: Scalar = output("s", "time to first token")
     time_per_output_token: Scalar = output("s", "time per output token")
-    tokens_per_second: Scalar = output("token/s", "output tokens per second")
+    tokens_per_second: Scalar = output("token/s", "output tokens per second of one batch after another")
     power: Scalar = output("W", "average power per device")
     tokens_per_joule: Scalar = output("token/J", "output tokens per joule")
     cost_per_million_tokens: Scalar = output("USD", "cost per million output tokens")
@@ -79,10 +84,13 @@ class TimedPass(eqx.Module):
     """A pass with all that it is made of: its operators and collectives, and the parts of its time that sum
     them.
 
-    `exposed` has the seconds of the pass by the purpose of collectives.
+    - `busy`: seconds that the pass keeps the busiest stage of the pipeline busy: what a pass takes where one
+      follows another. Without a pipeline that is its time.
+    - `exposed`: seconds of the pass by the purpose of collectives.
     """
 
     breakdown: PassTime
+    busy: Scalar
     energy: Energy
     operators: list[TimedOperators]
     collectives: list[TimedCollective]
@@ -109,13 +117,13 @@ def prefill(model: Model, system: System, strategy: Strategy, relax: Relaxation 
     """The prompts of all sequences at once, up to the first output token of each."""
     c = _configuration(model, system, strategy, relax)
     tokens = strategy.global_batch * strategy.sequence_length
-    return _pass_report(c, timed_passes(c, {"prefill": prompt_pass(strategy)})["prefill"], tokens)
+    return _pass_report(c, timed_passes(c, {"prefill": prompt_pass(c)})["prefill"], tokens)
 
 
 def decode(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> PassReport:
     """One token of every sequence, at the mean context of the generation."""
     c = _configuration(model, system, strategy, relax)
-    timed = timed_passes(c, {"decode": token_pass(strategy)})["decode"]
+    timed = timed_passes(c, {"decode": token_pass(c)})["decode"]
     return _pass_report(c, timed, strategy.global_batch)
 
 
@@ -124,11 +132,11 @@ def generate(
 ) -> GenerationReport:
     """Prefill, then `output_length` − 1 decode passes over a growing context.
 
-    Decode time is affine in the context as long as no operator changes what bounds it, so the sum over the
-    passes is their number times the pass at the mean context (a closed form, exact in that case).
+    The sum over the passes is a closed form: attention, which alone depends on the context, is evaluated at
+    a few contexts that stand for all (`diffperf.workload.growing_context`).
     """
     c = _configuration(model, system, strategy, relax)
-    timed = timed_passes(c, {"prefill": prompt_pass(strategy), "decode": token_pass(strategy)})
+    timed = timed_passes(c, {"prefill": prompt_pass(c), "decode": token_pass(c, strategy.output_length)})
     first, each = timed["prefill"], timed["decode"]
     passes = strategy.output_length - 1
     time = first.breakdown.total + passes * each.breakdown.total
@@ -153,31 +161,44 @@ def generate(
 
 def inference_tables(configuration: Configuration, phase: str) -> dict[str, PhaseTables]:
     """The operators and collectives of an inference phase, by the field of its report that they add up to."""
-    c, strategy = configuration.for_inference(), configuration.strategy
+    c = configuration.for_inference()
     passes = {
-        "prefill": {"breakdown": prompt_pass(strategy)},
-        "decode": {"breakdown": token_pass(strategy)},
-        "generate": {"prefill": prompt_pass(strategy), "decode": token_pass(strategy)},
+        "prefill": {"breakdown": prompt_pass(c)},
+        "decode": {"breakdown": token_pass(c)},
+        "generate": {
+            "prefill": prompt_pass(c),
+            "decode": token_pass(c, configuration.strategy.output_length),
+        },
     }
     return {field: timed.tables for field, timed in timed_passes(c, passes[phase]).items()}
 
 
-def prompt_pass(strategy: Strategy) -> TokenPass:
-    """The prompts of all sequences of a replica."""
-    length = strategy.sequence_length
-    sequences = strategy.global_batch / strategy.dp
+def micro_batches(c: Configuration) -> Scalar:
+    """Parts in which the sequences of a replica pass the pipeline: one for each stage, as far as there are
+    sequences.
+    """
+    return c.relax.maximum(c.relax.minimum(c.strategy.pp, c.strategy.global_batch / c.strategy.dp), 1.0)
+
+
+def prompt_pass(c: Configuration) -> TokenPass:
+    """The prompts of a micro-batch of the sequences of a replica."""
+    length = c.strategy.sequence_length
+    sequences = c.strategy.global_batch / c.strategy.dp / micro_batches(c)
     return TokenPass(sequences=sequences, queries=length, context=length, serving=True)
 
 
-def token_pass(strategy: Strategy) -> TokenPass:
-    """One token of every sequence of a replica, at the mean context of the generation.
+def token_pass(c: Configuration, outputs: Scalar | None = None) -> TokenPass:
+    """One token of every sequence of a micro-batch of a replica, at the mean context of the generation.
 
-    Token i of the o − 1 after the first attends to the prompt, i − 1 outputs and itself.
+    Token i of the o − 1 after the first attends to the prompt, i − 1 outputs and itself. With `outputs`
+    the pass is the mean of all passes of a generation of so many tokens.
     """
+    strategy = c.strategy
     return TokenPass(
-        sequences=strategy.global_batch / strategy.dp,
+        sequences=strategy.global_batch / strategy.dp / micro_batches(c),
         queries=jnp.ones_like(strategy.tp),
         context=strategy.sequence_length + strategy.output_length / 2,
+        outputs=outputs,
         generating=True,
         serving=True,
     )
@@ -187,7 +208,7 @@ def timed_passes(c: Configuration, passes: dict[str, TokenPass]) -> dict[str, Ti
     """Passes through all stages, one stage after the other, by name; all kernels and collectives are
     evaluated at once.
     """
-    machine = Machine.of(c.system, c.strategy, c.relax)
+    machine = Machine.of(c.system, c.strategy, c.relax, serving=True)
     operators = {name: inference_operators(c, tokens) for name, tokens in passes.items()}
     requests = {
         name: [*layer_collectives(c, tokens), boundary_transfer(c, tokens, c.strategy.pp - 1)]
@@ -233,27 +254,54 @@ def _timed_pass(
     exposed_times = {purpose: depth * time for purpose, time in layer_exposed.items()} | {
         "pipeline": pipeline
     }
-    breakdown = PassTime(
+    parts = micro_batches(c)
+    one = PassTime(
         **{part: depth * work.time for part, work in layer.items()},
         head=head.time,
         tensor_parallel=exposed_times["tensor parallelism"],
         context_parallel=exposed_times["context parallelism"],
         expert_parallel=exposed_times["expert parallelism"],
         pipeline_transfers=pipeline,
+        pipeline_queue=jnp.zeros_like(pipeline),
+        host=host_time(c, tokens),
     )
+    stage = _longest_stage(c, one)
+    # A token of a sequence follows its last: the micro-batches under way are at most as many as stages, and
+    # the next pass of each begins when it has left the pipeline. Prompts enter one micro-batch after another.
+    queue = jnp.zeros_like(stage) if tokens.generating else (parts - 1) * stage
+    busy = c.relax.maximum(parts * stage, one.total) if tokens.generating else parts * stage
+    breakdown = dataclasses.replace(one, pipeline_queue=queue)
     # An average device does its stage's share of the whole model's work.
-    share = 1 / strategy.pp
+    share = parts / strategy.pp
     in_layers = sent["tensor parallelism"] + sent["context parallelism"] + sent["expert parallelism"]
     moved = in_layers * (depth * share) + sent["pipeline"] * share
     spent = energy(c, (whole * depth + head) * share, moved, breakdown.total)
     return TimedPass(
         breakdown=breakdown,
+        busy=busy,
         energy=spent,
         operators=operators,
         collectives=collectives,
         depth=depth,
         exposed=exposed_times,
     )
+
+
+def host_time(c: Configuration, tokens: TokenPass) -> Scalar:
+    """Seconds for which devices wait for the host in one pass: of the engine's step, and of each sequence."""
+    stack = c.system.stack
+    return stack.engine_step + stack.engine_sequence * tokens.sequences
+
+
+def _longest_stage(c: Configuration, one: PassTime) -> Scalar:
+    """Seconds that a micro-batch keeps the busiest stage of the pipeline: the fullest, or the last, which has
+    the vocabulary projection.
+    """
+    fullest, last = stage_layers(c.model, c.strategy, c.relax)
+    per_layer = (one.total - one.head - one.pipeline_transfers - one.host) / c.model.depth
+    longest = c.relax.maximum(fullest * per_layer, last * per_layer + one.head) + one.host
+    alone = one_stage(c.strategy, c.relax)
+    return alone * one.total + (1 - alone) * longest
 
 
 def _sent(collectives: list[TimedCollective], c: Configuration) -> dict[str, Transfer]:
@@ -279,7 +327,7 @@ def _pass_report(c: Configuration, timed: TimedPass, tokens: Scalar) -> PassRepo
     time = timed.breakdown.total
     return PassReport(
         time=time,
-        tokens_per_second=tokens / time,
+        tokens_per_second=tokens / timed.busy,
         power=timed.energy.total / (time * c.system.n_devices),
         breakdown=timed.breakdown,
         memory=inference_memory(c),

@@ -64,16 +64,21 @@ def operator_table(
         rows = [
             f"{name} ({kind})" if kind else name for kind in group.layers or ("",) for name in group.names
         ]
-        time = jnp.ravel(timed.work.time)
+        time, runs = timed.work.time, timed.operators.runs
+        if len(set(group.names)) < len(group.names):  # one kernel at several contexts of a generation
+            weighted = jnp.sum(time * runs, axis=-1, keepdims=True)
+            runs = jnp.sum(runs, axis=-1, keepdims=True)
+            time, rows = weighted / runs, rows[:: len(group.names)]
+        time, runs = jnp.ravel(time), jnp.ravel(runs)
         names += rows
         parts += [group.part] * len(rows)
         kernels += [group.kernel] * len(rows)
-        columns.append((time, jnp.ravel(count * group.runs)))
+        columns.append((time, count * runs))
         if trained and group.per == "layer" and group.direction == "forward":
             names += [f"{name}, recomputed" for name in rows]
             parts += ["recompute"] * len(rows)
             kernels += [group.kernel] * len(rows)
-            columns.append((time, jnp.ravel(count * group.runs * group.recomputed)))
+            columns.append((time, count * runs * group.recomputed))
     run_time, runs = (jnp.concatenate(column) for column in zip(*columns, strict=True))
     return OperatorTable(
         names=tuple(names), parts=tuple(parts), kernels=tuple(kernels), run_time=run_time, runs=runs

@@ -13,7 +13,7 @@ from diffperf.quantity import Declared, Label, Scalar, Weights, label, quantity
 # The format that operands are converted to and multiplied in, where silicon lacks their own.
 _FALLBACKS = {
     "tf32": "fp32", "fp16": "bf16", "fp8": "fp16", "mxfp8": "fp8", "int8": "fp8", "fp4": "fp8",
-    "nvfp4": "fp4", "int4": "int8", "ternary": "int8",
+    "nvfp4": "fp4", "mxfp4": "fp4", "int4": "int8", "ternary": "int8",
 }  # fmt: skip
 
 
@@ -62,6 +62,7 @@ class MatrixFormats(Declared):
     int8: MatrixFormat
     fp4: MatrixFormat
     nvfp4: MatrixFormat
+    mxfp4: MatrixFormat
     int4: MatrixFormat
     ternary: MatrixFormat
 

@@ -1,8 +1,8 @@
-"""Number formats of matrix operands: the bytes of an element, and the formats that kernels multiply and
-write.
+"""Number formats: the bytes of an element, the formats that kernels multiply and write, and the formats in
+which weights are stored.
 
-A strategy chooses formats by weights over `PRECISIONS`, so every property here is a weighted mean over
-formats.
+A strategy chooses formats by weights over `PRECISIONS` (operands) or `STORED` (weights), so every property
+here is a weighted mean over formats.
 """
 
 import jax.numpy as jnp
@@ -11,14 +11,27 @@ import numpy as np
 from diffperf.quantity import Scalar, Weights
 
 # Formats of matrix operands, and the bytes of an element of each. Block formats carry their scales: one byte
-# for 32 elements in mxfp8 (OCP Microscaling v1.0), one for 16 in nvfp4 (NVIDIA Blackwell architecture brief).
+# for 32 elements in mxfp8 and mxfp4 (OCP Microscaling v1.0), one for 16 in nvfp4 (NVIDIA Blackwell
+# architecture brief).
 # Ternary weights, of 1.58 bits, are packed in 2 bits (BitBLAS, with which arXiv 2406.02528 serves models:
 # Figure 4(d)).
 PRECISION_BYTES = {
     "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "int8": 1.0,
-    "fp4": 0.5, "nvfp4": 0.5 + 1 / 16, "int4": 0.5, "ternary": 0.25,
+    "fp4": 0.5, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32, "int4": 0.5, "ternary": 0.25,
 }  # fmt: skip
 PRECISIONS = tuple(PRECISION_BYTES)
+
+# Formats in which weights may be stored: those of operands and those of llama.cpp's GGUF files, which kernels
+# convert as they read them. The block formats by their definitions (ggml-common.h of github.com/ggml-org/
+# llama.cpp: q8_0 has 34 bytes for 32 weights, q4_0 18, q4_k 144 for 256, q6_k 210); the mixes ("_s", "_m",
+# "_l", and "q2_k", "q3_k" as files are called), which store some matrices more finely, as bits of an average
+# weight of Llama-3.1-8B (tools/quantize/README.md there).
+STORED_BYTES = PRECISION_BYTES | {
+    "q8_0": 34 / 32, "q6_k": 210 / 256, "q5_0": 22 / 32, "q5_1": 24 / 32, "q4_0": 18 / 32, "q4_1": 20 / 32,
+    "q5_k_m": 5.7036 / 8, "q5_k_s": 5.5704 / 8, "q4_k_m": 4.8944 / 8, "q4_k_s": 4.6672 / 8,
+    "q3_k_l": 4.2979 / 8, "q3_k_m": 3.9960 / 8, "q3_k_s": 3.6429 / 8, "q2_k": 3.1593 / 8,
+}  # fmt: skip
+STORED = tuple(STORED_BYTES)
 
 # Formats under 16 bits: activations, which kernels write in 16 bits, are converted to these before a product.
 _NARROW = {name: float(size < PRECISION_BYTES["fp16"]) for name, size in PRECISION_BYTES.items()}
@@ -44,6 +57,12 @@ def converted(precision: Weights) -> Scalar:
 def fp8_share(precision: Weights) -> Scalar:
     """The weight of 8-bit floating-point formats: 0 or 1 for a definite choice."""
     return precision.mean(_FP8)
+
+
+def sixteen_bits(precision: Weights) -> Weights:
+    """The formats that layers which quantization leaves out are computed in: bf16 for all narrow ones."""
+    kept = precision.array * _indicator(*(name for name in PRECISIONS if not _NARROW[name]))
+    return Weights(kept + converted(precision)[..., None] * _indicator("bf16"), PRECISIONS)
 
 
 def attention_format(precision: Weights, kv_precision: Weights) -> Weights:

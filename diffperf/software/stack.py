@@ -48,6 +48,19 @@ class Stack(Declared):
         default=1e-9,
     )
 
+    engine_step: Scalar = quantity(
+        "s",
+        "time of a step of a serving engine for which devices wait for the host: scheduling, sampling",
+        bounds=(1e-9, 1e-1),
+        default=1e-9,
+    )
+    engine_sequence: Scalar = quantity(
+        "s",
+        "time of a step of a serving engine, for which devices wait, that each sequence of the batch adds",
+        bounds=(1e-9, 1e-2),
+        default=1e-9,
+    )
+
     # Communication.
     network_efficiency: Scalar = quantity(
         "",
@@ -118,6 +131,22 @@ class Stack(Declared):
         default=1.0,
     )
 
+    pass_tokens: Scalar = quantity(
+        "",
+        "most tokens of prompts in one pass of a serving engine, whose activations lie in memory at once",
+        bounds=(1, 1e7),
+        # TensorRT-LLM's max_num_tokens and vLLM's max_num_batched_tokens on large GPUs.
+        default=8192,
+        integer=True,
+    )
+    cache_block: Scalar = quantity(
+        "",
+        "tokens of a block of the paged KV cache, which a sequence takes whole",
+        bounds=(1, 4096),
+        default=16,  # vLLM's block size (arXiv 2309.06180 §4); TensorRT-LLM's is 32 or 64
+        integer=True,
+    )
+
     # Kernels.
     elementwise_traffic: Scalar = quantity(
         "",
@@ -136,6 +165,13 @@ class Stack(Declared):
         "share of the conversions of activations to narrow formats that take kernels of their own",
         bounds=(0, 1),
         default=1.0,
+    )
+    unpacking_operations: Scalar = quantity(
+        "",
+        "vector operations in which GEMM kernels convert one stored weight to the format of the operands",
+        bounds=(0.1, 100),
+        # An estimate: Marlin (arXiv 2408.11743 §3.4) converts two 4-bit weights by about four instructions.
+        default=2.0,
     )
     matrix_efficiency: Scalar = quantity(
         "",

@@ -10,11 +10,13 @@ from collections.abc import Iterable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from diffperf.hardware.formats import width
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import absent
 from diffperf.workload.configuration import Configuration
+from diffperf.workload.growing_context import context_nodes
 from diffperf.workload.layer_operators import (
     TokenPass,
     attention_core,
@@ -121,6 +123,10 @@ def _attention_of_layer(
     """The operators of a layer's attention core, or of the recurrence in its place."""
     strategy = c.strategy
     if layers.recurrence is None:
+        nodes = None
+        if tokens.outputs is not None:
+            prompt = tokens.context - tokens.outputs / 2
+            nodes = context_nodes(prompt, tokens.outputs, layers.window)
         return attention_operators(
             attention_core(layers, strategy, tokens),
             strategy.attention,
@@ -129,6 +135,7 @@ def _attention_of_layer(
             dropout=layers.dropout.on,
             runs=share,
             directions=directions,
+            nodes=nodes,
         )
     return [
         operators_of(
@@ -150,6 +157,7 @@ def attention_operators(
     dropout: Scalar,
     runs: Scalar | float = 1.0,
     directions: Iterable[str] = ("forward",),
+    nodes: tuple[Float[Array, " nodes"], Float[Array, " nodes"]] | None = None,
 ) -> list[Operators]:
     """The operators of one attention core, by weights over how it is computed; those without weight are left
     out.
@@ -160,8 +168,13 @@ def attention_operators(
       kernel.
     - `element`: bytes of an activation; `dropout`: weight of dropout on the scores.
     - `runs`, `directions`: see `Operators`.
+    - `nodes`: contexts that stand for the growing context of a generation, and their shares of it; fused
+      kernels are evaluated at each of them, standard attention, whose time is affine, at the core's own.
     """
     operators: list[Operators] = []
+    contexts, shares = (core.context[..., None], jnp.ones(1, core.heads.dtype)) if nodes is None else nodes
+    at_nodes = jax.tree.map(lambda leaf: leaf[..., None], core)
+    at_nodes = dataclasses.replace(at_nodes, context=contexts)
     for direction in directions:
         backward = direction == "backward"
         if attention.possible("standard"):
@@ -184,12 +197,12 @@ def attention_operators(
                 weight = attention.flash if backward else attention.flash * fused[kernel]
                 operators.append(
                     operators_of(
-                        dataclasses.replace(core, backward=jnp.full_like(core.heads, backward)),
+                        dataclasses.replace(at_nodes, backward=jnp.full_like(contexts, backward)),
                         part="attention",
-                        runs=weight * runs,
+                        runs=weight * runs * shares,
                         direction=direction,
                         kernel=f"{kernel} attention",
-                        names=("attention core, backward" if backward else "attention core",),
+                        names=("attention core, backward" if backward else "attention core",) * shares.size,
                     )
                 )
     return operators

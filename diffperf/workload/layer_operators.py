@@ -6,8 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.quantity import Scalar
-from diffperf.relax import larger
-from diffperf.workload.model import Layers, Model
+from diffperf.relax import larger, positive
+from diffperf.workload.model import Layers, Mixture, Model
 from diffperf.workload.operators import AttentionCore, Gemms, Streams
 from diffperf.workload.strategy import Strategy
 
@@ -22,6 +22,8 @@ class TokenPass(eqx.Module):
     - `sequences`: sequences that a replica serves at once, or the micro-batch of a training step.
     - `queries`: new tokens of each sequence.
     - `context`: tokens that the last of them attends to, itself included.
+    - `outputs`: tokens that each sequence generates in all, where the pass stands for the mean of all passes
+      of a generation; None for a pass at the one context given.
     - `generating`: whether the new tokens follow a context in the KV cache, rather than being a prompt or
       a training sequence.
     - `serving`: whether the pass is inference, in which every rank of a tensor-parallel group ends a layer
@@ -32,6 +34,7 @@ class TokenPass(eqx.Module):
     sequences: Scalar
     queries: Scalar
     context: Scalar
+    outputs: Scalar | None = None
     generating: bool = eqx.field(static=True, default=False)
     serving: bool = eqx.field(static=True, default=False)
 
@@ -66,6 +69,17 @@ def routed_tokens(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar:
     return tokens / strategy.tp * layers.experts_per_token
 
 
+def visited_share(mixture: Mixture, strategy: Strategy, tokens: Scalar) -> Scalar:
+    """The share of the experts that at least one token visits, where a tensor-parallel group has `tokens`.
+
+    Each of T tokens visits k of E experts at random, so an expert stays without any with the probability
+    (1 − k/E)^T. T counts the tokens of all devices that share a set of experts.
+    """
+    of_set = tokens * strategy.experts_tp * strategy.ep / strategy.tp
+    missed = positive(1 - mixture.experts_per_token / mixture.experts)
+    return -jnp.expm1(of_set * jnp.log(missed))
+
+
 def sequence_shards(strategy: Strategy) -> Scalar:
     """How many ways norms, dropouts and residuals are split: tp with sequence parallelism, else 1 (arXiv
     2205.05198 §4.2.2).
@@ -83,7 +97,8 @@ def linear_layers(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Sc
     rows = _attention_projections(layers, hidden, strategy, tokens)
     rows["attention output"] = (tokens, hidden, layers.heads * layers.value_dim / strategy.tp, 1.0)
     mlp = _dense_mlp if layers.mixture is None else _expert_mlp
-    return Gemms.table(rows | mlp(layers, hidden, strategy, tokens))
+    roles = {"experts up": "expert", "experts down": "expert"}
+    return Gemms.table(rows | mlp(layers, hidden, strategy, tokens), roles)
 
 
 def _attention_projections(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar) -> dict:
@@ -121,10 +136,13 @@ def _dense_mlp(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scala
 def _expert_mlp(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar) -> dict:
     """Products of routed experts, of the experts that every token visits, and of the router, as (m, n, k,
     batch).
+
+    Only the experts that some token visits are read and computed, with the tokens that they share.
     """
     mixture, up = layers.mixture, 1 + layers.gated.on
     assert mixture is not None
-    inner, experts = layers.ffn / strategy.experts_tp, mixture.experts / strategy.ep  # on one device
+    inner = layers.ffn / strategy.experts_tp  # on one device
+    experts = mixture.experts / strategy.ep * visited_share(mixture, strategy, tokens)
     routed = routed_tokens(layers, strategy, tokens) * expert_load(strategy)
     tokens_of_expert = routed * strategy.experts_tp / experts
     # A model without shared experts has a product of batch 0, whose dimensions stay safe to divide by.
@@ -141,7 +159,8 @@ def _expert_mlp(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scal
 
 def vocabulary_projection(model: Model, tp: Scalar, tokens: Scalar) -> Gemms:
     """The projection of `tokens` residual streams to logits over a rank's part of the vocabulary."""
-    return Gemms.table({"vocabulary projection": (tokens, model.vocabulary / tp, model.hidden, 1.0)})
+    rows = {"vocabulary projection": (tokens, model.vocabulary / tp, model.hidden, 1.0)}
+    return Gemms.table(rows, {"vocabulary projection": "head"})
 
 
 def attention_core(layers: Layers, strategy: Strategy, tokens: TokenPass) -> AttentionCore:

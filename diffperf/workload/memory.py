@@ -14,6 +14,7 @@ from diffperf.workload.layer_operators import inner_elements, sequence_shards
 from diffperf.workload.model import Layers, Model
 from diffperf.workload.schedule import device_stages, in_flight, stage_layers
 from diffperf.workload.stage_parameters import (
+    embedding_parameters_on_device,
     kept_share,
     one_stage,
     parameters_of_layers,
@@ -50,9 +51,9 @@ class Memory(Declared):
     stages: StagePeaks
 
     @classmethod
-    def of(cls, c: Configuration, stages: dict[str, Float[Array, "3"]]) -> "Memory":
+    def of(cls, c: Configuration, stages: dict[str, Float[Array, " stages"]]) -> "Memory":
         """The footprint from the parts that tensors take on the first, a middle and the last pipeline
-        stage.
+        stage, or on one stage that stands for all.
         """
         totals = jnp.sum(jnp.stack(list(stages.values())), axis=0)
         # Derivatives of the maximum weigh the stages so that the fullest stage's parts add up to it: the
@@ -62,7 +63,7 @@ class Memory(Declared):
         allocated = c.relax.reduce_maximum(totals)
         fragmentation = allocated * (stack.fragmentation - 1)
         peak = allocated + fragmentation + stack.memory_reserve
-        first, middle, last = totals
+        first, middle, last = jnp.broadcast_to(totals, (3,))
         return cls(
             **{name: jnp.sum(share * part) for name, part in stages.items()},
             fragmentation=fragmentation,
@@ -169,14 +170,16 @@ def _buffer_bytes(c: Configuration) -> Scalar:
 # --- inference
 
 
-def kv_cache_bytes(model: Model, strategy: Strategy, context: Scalar) -> Scalar:
+def kv_cache_bytes(c: Configuration, context: Scalar) -> Scalar:
     """Keys and values of `context` tokens of every sequence that a replica serves, or their latents, on one
     device.
 
     Context-parallel ranks keep a part of the context each. A recurrence keeps its state, whatever the
-    context.
+    context. A cache in blocks (PagedAttention, arXiv 2309.06180 §4) fills its last block in part.
     """
+    strategy, block = c.strategy, c.system.stack.cache_block
     sequences = strategy.global_batch / strategy.dp
+    paged = c.relax.ceil(context / strategy.cp / block) * block
 
     def elements(layers: Layers) -> Scalar:
         """Elements that one layer keeps of one sequence."""
@@ -186,27 +189,47 @@ def kv_cache_bytes(model: Model, strategy: Strategy, context: Scalar) -> Scalar:
             token = layers.latent.kv_rank + layers.latent.rotary_dim
         else:
             token = 2 * layers.kv_heads_on_rank(strategy.tp) * layers.head_dim
-        return token * jnp.minimum(context, layers.window) / strategy.cp
+        return token * jnp.minimum(paged, layers.window / strategy.cp)
 
-    kept = sum(layers.count * elements(layers) for layers in model.layers)
+    kept = sum(layers.count * elements(layers) for layers in c.model.layers)
     return sequences * kept * width(strategy.kv_precision) / strategy.pp
 
 
+def served_weight_bytes(c: Configuration) -> Scalar:
+    """Bytes of the weights on a device of the fullest stage, each class of weights in its format."""
+    parameters = stage_parameters(c.model, c.strategy, c.relax)
+    tables = embedding_parameters_on_device(c.model, c.strategy, c.relax)
+    widths = c.strategy.served_head_width - c.strategy.served_weight_width
+    in_layers = parameters.weighted(c.strategy.served_weight_width, c.strategy.served_expert_width)
+    return in_layers + tables * widths
+
+
 def inference_memory(c: Configuration) -> Memory:
-    """Weights, the KV cache at the end of generation, and the widest activations of the prompts."""
+    """Weights, the KV cache at the end of generation, and the widest activations of one pass.
+
+    A pass works on the prompts of all sequences, or on as many of their tokens as the stack puts into one
+    pass.
+    """
     model, strategy = c.model, c.strategy
-    tokens = strategy.global_batch / strategy.dp * strategy.sequence_length / strategy.cp
+    prompts = strategy.global_batch / strategy.dp * strategy.sequence_length / strategy.cp
+    tokens = c.relax.minimum(prompts, c.system.stack.pass_tokens)
     inner = [inner_elements(kind, strategy, tokens) * (1 + kind.gated.on) for kind in model.layers]
     widest = 2 * tokens * model.hidden + largest(jnp.stack(inner))
     zero = jnp.zeros_like(strategy.tp)
     stage = {
-        "weights": stage_parameters(model, strategy, c.relax).total * strategy.served_weight_width,
+        "weights": served_weight_bytes(c),
         "gradients": zero,
         "optimizer": zero,
         "activations": strategy.activation_width * widest,
-        "logits": zero,
+        "logits": _served_logits_bytes(c),
         "gathered": zero,
         "buffers": zero,
-        "kv_cache": kv_cache_bytes(model, strategy, strategy.sequence_length + strategy.output_length),
+        "kv_cache": kv_cache_bytes(c, strategy.sequence_length + strategy.output_length),
     }
-    return Memory.of(c, {name: jnp.stack([part] * 3) for name, part in stage.items()})
+    return Memory.of(c, {name: part[None] for name, part in stage.items()})
+
+
+def _served_logits_bytes(c: Configuration) -> Scalar:
+    """The logits of the next token of every sequence, in fp32 for the sampler."""
+    sequences = c.strategy.global_batch / c.strategy.dp
+    return sequences * c.model.vocabulary / c.strategy.tp * PRECISION_BYTES["fp32"]

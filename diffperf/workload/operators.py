@@ -9,6 +9,7 @@ operators. All dimensions are those that remain on one device after parallelism.
 """
 
 import functools
+from collections.abc import Mapping
 
 import equinox as eqx
 import jax
@@ -24,6 +25,11 @@ PerCore = Float[Array, "*operators"]  # a number of each attention core of a tab
 Columns = dict[str, tuple[Array | float, ...]]  # a row of numbers for each operator, by its name
 
 
+# What a product's B is: weights of linear layers, of routed experts, of the vocabulary projection, or the KV
+# cache.
+ROLES = ("linear", "expert", "head", "cache")
+
+
 def _stacked(rows: Columns) -> list[Array]:
     """The columns of a table from its rows, each with a last axis of operators."""
     columns = zip(*rows.values(), strict=True)
@@ -33,7 +39,8 @@ def _stacked(rows: Columns) -> list[Array]:
 class Gemms(eqx.Module):
     """Matrix products C[m, n] = A[m, k] · B[k, n], `batch` independent problems for each operator.
 
-    A batch below one counts as that part of a kernel, a batch of 0 as no kernel.
+    A batch below one counts as that part of a kernel, a batch of 0 as no kernel. `roles` says what B
+    is, a name from `ROLES` for each operator: in inference number formats may differ between them.
     """
 
     m: Float[Array, "*kinds operators"]
@@ -41,12 +48,14 @@ class Gemms(eqx.Module):
     k: Float[Array, "*kinds operators"]
     batch: Float[Array, "*kinds operators"]
     names: tuple[str, ...] = eqx.field(static=True, default=())
+    roles: tuple[str, ...] = eqx.field(static=True, default=())
 
     @classmethod
-    def table(cls, rows: Columns) -> "Gemms":
-        """A table from (m, n, k, batch) of each operator, by its name."""
+    def table(cls, rows: Columns, roles: Mapping[str, str] | None = None) -> "Gemms":
+        """A table from (m, n, k, batch) of each operator, by its name, and the roles that are not "linear"."""
         m, n, k, batch = _stacked(rows)
-        return cls(m=m, n=n, k=k, batch=batch, names=tuple(rows))
+        of_rows = tuple((roles or {}).get(name, "linear") for name in rows)
+        return cls(m=m, n=n, k=k, batch=batch, names=tuple(rows), roles=of_rows)
 
     @property
     def flops(self) -> Float[Array, "*kinds operators"]:
@@ -56,13 +65,13 @@ class Gemms(eqx.Module):
     def input_gradient(self) -> "Gemms":
         """dA[m, k] = dC[m, n] · Bᵀ[n, k] of every operator."""
         names = tuple(f"{name}, gradient of inputs" for name in self.names)
-        return Gemms(m=self.m, n=self.k, k=self.n, batch=self.batch, names=names)
+        return Gemms(m=self.m, n=self.k, k=self.n, batch=self.batch, names=names, roles=self.roles)
 
     @property
     def weight_gradient(self) -> "Gemms":
         """dB[k, n] = Aᵀ[k, m] · dC[m, n] of every operator."""
         names = tuple(f"{name}, gradient of weights" for name in self.names)
-        return Gemms(m=self.k, n=self.n, k=self.m, batch=self.batch, names=names)
+        return Gemms(m=self.k, n=self.n, k=self.m, batch=self.batch, names=names, roles=self.roles)
 
 
 class Streams(eqx.Module):
@@ -180,12 +189,11 @@ class AttentionCore(eqx.Module):
         head.
         """
         batch = self.sequences * self.heads
-        return Gemms.table(
-            {
-                "attention scores": (self.queries, self.context, self.head_dim, batch),
-                "attention values": (self.queries, self.values_dim, self.context, batch),
-            }
-        )
+        rows = {
+            "attention scores": (self.queries, self.context, self.head_dim, batch),
+            "attention values": (self.queries, self.values_dim, self.context, batch),
+        }
+        return Gemms.table(rows, dict.fromkeys(rows, "cache"))
 
     def softmax(self, element: Scalar, dropout: Scalar, *, backward: bool) -> Streams:
         """The kernels between the products of standard attention, which stream the scores, in one of its

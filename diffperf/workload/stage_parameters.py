@@ -53,6 +53,12 @@ def parameters_of_layers(
     )
 
 
+def embedding_parameters_on_device(model: Model, strategy: Strategy, relax: Relaxation) -> Scalar:
+    """Parameters of the token embedding and the vocabulary projection among those of `stage_parameters`."""
+    both = 1 + one_stage(strategy, relax) * model.tied_embeddings.off
+    return both * model.embedding_parameters / strategy.tp
+
+
 def stage_parameters(model: Model, strategy: Strategy, relax: Relaxation) -> StageParameters:
     """Parameters on one device of the fullest stage: its layers, and the embeddings where the pipeline begins
     or ends.

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from diffperf.hardware.formats import PRECISION_BYTES, PRECISIONS, output_width, width
+from diffperf.hardware.formats import PRECISIONS, STORED, STORED_BYTES, output_width, width
 from diffperf.quantity import Declared, Scalar, Weights, choice, quantity, switch
 from diffperf.relax import larger
 
@@ -136,9 +136,26 @@ class Strategy(Declared):
     )
     precision: Weights = choice(*PRECISIONS, doc="number format of matrix operands", default="bf16")
     weight_precision: Weights = choice(
-        "operands", *PRECISIONS,
+        "operands", *STORED,
         doc="number format of stored weights: the operands' own (in training at least 16 bits), or another",
         default="operands",
+    )  # fmt: skip
+    expert_precision: Weights = choice(
+        "linear", *PRECISIONS,
+        doc="number format of the operands of routed experts in inference: that of all linear layers, or another",
+        default="linear",
+    )  # fmt: skip
+    expert_weight_precision: Weights = choice(
+        "operands", *STORED,
+        doc="number format of stored weights of routed experts in inference: the experts' operands' own, "
+        "or another",
+        default="operands",
+    )  # fmt: skip
+    head_precision: Weights = choice(
+        "unquantized", "weights", *STORED,
+        doc="number format of the stored vocabulary projection in inference: the operands' own, at least 16 "
+        "bits (unquantized), that of all linear weights, or another",
+        default="unquantized",
     )  # fmt: skip
     activation_precision: Weights = choice(
         "operands", *PRECISIONS,
@@ -208,8 +225,20 @@ class Strategy(Declared):
 
     @property
     def served_weight_width(self) -> Scalar:
-        """Bytes of a weight in inference."""
+        """Bytes of a weight of a linear layer in inference."""
         return _either(self.weight_precision, width(self.precision))
+
+    @property
+    def served_expert_width(self) -> Scalar:
+        """Bytes of a weight of a routed expert in inference."""
+        own = _either(self.expert_precision, self.served_weight_width, "linear")
+        return _either(self.expert_weight_precision, own)
+
+    @property
+    def served_head_width(self) -> Scalar:
+        """Bytes of a weight of the vocabulary projection, and of the embedding, in inference."""
+        quantized = self.head_precision["weights"] * self.served_weight_width
+        return quantized + _either(self.head_precision, output_width(self.precision), "unquantized", "weights")
 
     @property
     def activation_width(self) -> Scalar:
@@ -217,6 +246,9 @@ class Strategy(Declared):
         return _either(self.activation_precision, output_width(self.precision))
 
 
-def _either(weights: Weights, operands: Scalar) -> Scalar:
-    """Bytes of an element, by weights over the format of the operands and all formats."""
-    return weights["operands"] * operands + weights.mean({"operands": 0.0, **PRECISION_BYTES})
+def _either(weights: Weights, default: Scalar, name: str = "operands", *others: str) -> Scalar:
+    """Bytes of an element, by weights over the default format, whose name is given, and all formats.
+
+    `others` are further names that count nothing.
+    """
+    return weights[name] * default + weights.mean({**dict.fromkeys((name, *others), 0.0), **STORED_BYTES})

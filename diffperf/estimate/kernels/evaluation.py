@@ -20,7 +20,7 @@ from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.kernels.stream import stream_work
 from diffperf.quantity import split
-from diffperf.workload.operators import AttentionCore, Operators
+from diffperf.workload.operators import AttentionCore, Gemms, Operators
 
 KERNELS: dict[str, Callable[[Any, Machine], Work]] = {
     "gemm": gemm_work,
@@ -52,20 +52,28 @@ def evaluate(operators: Sequence[Operators], machine: Machine) -> list[TimedOper
         indices = [index for index, group in enumerate(operators) if group.kernel == kernel]
         if indices:
             tables = [_columns(operators[index]) for index in indices]
-            works |= zip(indices, _evaluate_together(work_of, tables, machine), strict=True)
+            roles = [role for index in indices for role in _roles(operators[index])]
+            of_rows = machine.for_roles(roles) if roles else machine
+            works |= zip(indices, _evaluate_together(work_of, tables, of_rows), strict=True)
     return [TimedOperators(operators=group, work=works[index]) for index, group in enumerate(operators)]
 
 
 def _columns(operators: Operators) -> Any:
     """The table of some operators, with arrays that all have the shape of their runs and without names."""
     table, shape = operators.table, operators.runs.shape
-    if isinstance(
-        table, AttentionCore
-    ):  # one core for each kind of layers: the axis of operators is still to come
-        table = jax.tree.map(lambda leaf: leaf[..., None], table)
-    else:
-        table = dataclasses.replace(table, names=())
+    if not isinstance(table, AttentionCore):
+        named = ("names", "roles") if isinstance(table, Gemms) else ("names",)
+        table = dataclasses.replace(table, **dict.fromkeys(named, ()))
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, shape), table)
+
+
+def _roles(operators: Operators) -> tuple[str, ...]:
+    """The role of the weights of every product, in the order of the raveled table; none for other kernels."""
+    table = operators.table
+    if not isinstance(table, Gemms):
+        return ()
+    kinds = math.prod(operators.runs.shape[:-1])
+    return (table.roles or ("linear",) * operators.runs.shape[-1]) * kinds
 
 
 def _evaluate_together(

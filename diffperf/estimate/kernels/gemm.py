@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from diffperf.estimate.kernels.machine import Machine
+from diffperf.estimate.kernels.machine import Machine, MatrixUnits
 from diffperf.estimate.kernels.roofline import (
     Work,
     fourth_root,
@@ -33,8 +33,11 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     - whole waves of tiles over the compute units (tile and wave quantization), each tile running through K
       at its share of the peak rate, yet never faster than the pipeline of its main loop;
     - at every memory level, the bytes that reuse in blocks leaves: batch · (m·k·max(1, n / column block) +
-      k·n·max(1, m / row block)) elements of operands and batch · m·n elements of products;
-    - the energy that the power limit allows.
+      k·n·max(1, m / row block)) elements of operands and batch · m·n elements of products, of the widths
+      of activations, stored weights and products;
+    - the energy that the power limit allows;
+    - on the vector units, the conversion of weights that are stored in another format than they are
+      multiplied in, once for every row of tiles that reads them.
 
     The block of the level outside the innermost is that of a cluster of compute units, a tile for each, as
     far as their innermost level holds it: multicast fetches what they share once. Formats under 16 bits
@@ -50,11 +53,12 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     tiles = batch * relax.ceil(m / rows) * relax.ceil(n / columns)
     flops = 2 * m * n * k * batch
     power = power_time(machine, flops, [inner, *outer])
+    unpacking = _unpacking(batch * k * n * relax.ceil(m / rows), matrix)
 
     def candidates(parts: Scalar | float, partial_bytes: Array | float) -> list[Array]:
         """The times of all tile shapes that run at the same time, with K split in some parts."""
         waves = relax.ceil(tiles * parts / units) * inverse(jnp.asarray(parts, m.dtype))
-        return [waves * tile_time, *memory_times(machine, [inner + partial_bytes, *outer]), power]
+        return [waves * tile_time, *memory_times(machine, [inner + partial_bytes, *outer]), power, *unpacking]
 
     # Partial products are written in fp32 to the level outside the innermost, and read again.
     split = matrix.format.split_k
@@ -77,6 +81,7 @@ def _traffic(m, n, k, batch, rows, columns, machine: Machine) -> tuple[Array, li
     and Kung, STOC 1981).
     """
     relax, matrix = machine.relax, machine.matrix
+    stored_width = matrix.width if matrix.stored_width is None else matrix.stored_width
     per_byte = inverse(3 * matrix.width)
     cluster_block, *cache_blocks = (
         jnp.sqrt(capacity * per_byte) for capacity in machine.accelerator.reuse_capacities
@@ -85,11 +90,16 @@ def _traffic(m, n, k, batch, rows, columns, machine: Machine) -> tuple[Array, li
     def served(row_block, column_block) -> Array:
         left = m * k * relax.maximum(n * inverse(column_block), 1.0)
         right = k * n * relax.maximum(m * inverse(row_block), 1.0)
-        return batch * (matrix.width * (left + right) + matrix.output_width * m * n)
+        return batch * (matrix.width * left + stored_width * right + matrix.output_width * m * n)
 
     side = jnp.sqrt(machine.accelerator.cluster)  # of a cluster, in compute units
     inner = served(relax.minimum(rows * side, cluster_block), relax.minimum(columns * side, cluster_block))
     return inner, [served(block, block) for block in cache_blocks]
+
+
+def _unpacking(weights: Array, matrix: MatrixUnits) -> list[Array]:
+    """Seconds to convert weights from the format in which they are stored; none where that is the operands'."""
+    return [] if matrix.unpacking_time is None else [weights * matrix.unpacking_time]
 
 
 def _conversion(elements: Float[Array, " operators"], machine: Machine) -> Work:

@@ -2,23 +2,39 @@
 overheads.
 """
 
+import dataclasses
+from collections.abc import Sequence
+
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from diffperf.hardware.accelerator import Accelerator, MatrixFormat
 from diffperf.hardware.attention_kernels import AttentionFormat
-from diffperf.hardware.formats import attention_format, converted, fp8_share, output_width, width
+from diffperf.hardware.formats import (
+    PRECISIONS,
+    attention_format,
+    converted,
+    fp8_share,
+    output_width,
+    sixteen_bits,
+    width,
+)
 from diffperf.hardware.system import System
-from diffperf.quantity import Scalar
+from diffperf.quantity import Scalar, Weights
 from diffperf.relax import Relaxation, inverse
 from diffperf.workload.strategy import Strategy
 
 # A design whose leakage alone reaches its power limit is unbuildable; this fraction of the limit is left to
 # it, so that its estimate stays finite.
 _LEAST_POWER = 0.05
+# Bytes by which the widths of two number formats differ at least.
+_SAME_WIDTH = 1e-3
 
 
 class MatrixUnits(eqx.Module):
-    """The matrix units, for the format of a strategy's operands."""
+    """The matrix units, for one format of operands and one in which weights are stored."""
 
     format: MatrixFormat  # the efficiency is the accelerator's times the stack's share of it
     flop_time: Scalar  # s per FLOP at the peak rate
@@ -26,10 +42,14 @@ class MatrixUnits(eqx.Module):
     width: Scalar  # bytes of an operand's element
     output_width: Scalar  # bytes of an element of a product
     converted: Scalar  # share of activations that kernels of their own convert to the format of the operands
+    # In inference, of weights as they are stored; None where weights are stored as they are multiplied.
+    stored_width: Scalar | None = None  # bytes of a weight
+    unpacking_time: Scalar | None = None  # s per weight that the whole device converts to an operand
 
     @classmethod
-    def of(cls, system: System, strategy: Strategy, joule_time: Scalar) -> "MatrixUnits":
-        accelerator, precision, stack = system.accelerator, strategy.precision, system.stack
+    def of(cls, system: System, precision: Weights, joule_time: Scalar) -> "MatrixUnits":
+        """The matrix units for operands of some formats, which are weights over `PRECISIONS`."""
+        accelerator, stack = system.accelerator, system.stack
         matrix = accelerator.matrix.mean(precision)
         return cls(
             format=eqx.tree_at(lambda m: m.efficiency, matrix, matrix.efficiency * stack.matrix_efficiency),
@@ -39,6 +59,29 @@ class MatrixUnits(eqx.Module):
             output_width=output_width(precision),
             converted=converted(precision) * stack.separate_conversion,
         )
+
+    def reading(self, stored_width: Scalar, system: System) -> "MatrixUnits":
+        """These units with weights of `stored_width` bytes, which kernels convert as they read them."""
+        differs = jnp.where(jnp.abs(stored_width - self.width) > _SAME_WIDTH, 1.0, 0.0)
+        time = system.stack.unpacking_operations * inverse(system.accelerator.vector)
+        return dataclasses.replace(self, stored_width=stored_width, unpacking_time=differs * time)
+
+
+def matrix_units_by_role(system: System, strategy: Strategy, joule_time: Scalar) -> dict[str, MatrixUnits]:
+    """The matrix units of inference for each of the `ROLES` of weights, in whose formats they may differ."""
+    given, linear = strategy.expert_precision, strategy.precision.array
+    own = given.array[..., 1:]  # the alternatives after "linear" are `PRECISIONS`
+    expert = Weights(own + given["linear"][..., None] * linear, PRECISIONS)
+    formats = {
+        "linear": (strategy.precision, strategy.served_weight_width),
+        "expert": (expert, strategy.served_expert_width),
+        "head": (sixteen_bits(strategy.precision), strategy.served_head_width),
+        "cache": (sixteen_bits(strategy.precision), width(strategy.kv_precision)),
+    }
+    return {
+        role: MatrixUnits.of(system, precision, joule_time).reading(stored, system)
+        for role, (precision, stored) in formats.items()
+    }
 
 
 class AttentionUnits(eqx.Module):
@@ -87,10 +130,14 @@ class Machine(eqx.Module):
     matrix: MatrixUnits
     attention: AttentionUnits
     relax: Relaxation
+    matrix_by_role: dict[str, MatrixUnits] | None = None  # where the roles of weights differ in their formats
 
     @classmethod
-    def of(cls, system: System, strategy: Strategy, relax: Relaxation) -> "Machine":
-        """The device of a system, driven by the system's stack, for the number formats of a strategy."""
+    def of(cls, system: System, strategy: Strategy, relax: Relaxation, *, serving: bool = False) -> "Machine":
+        """The device of a system, driven by the system's stack, for the number formats of a strategy.
+
+        `serving` says whether it is for inference, where weights may be stored in formats of their own.
+        """
         accelerator, limit = system.accelerator, system.accelerator.power_limit
         dynamic = relax.excess(limit, accelerator.static_power) + _LEAST_POWER * limit  # W
         joule_time = inverse(dynamic)
@@ -106,7 +153,18 @@ class Machine(eqx.Module):
                 )
                 for level in accelerator.memory[1:]
             ),
-            matrix=MatrixUnits.of(system, strategy, joule_time),
+            matrix=MatrixUnits.of(system, strategy.precision, joule_time),
             attention=AttentionUnits.of(system, strategy, overhead),
             relax=relax,
+            matrix_by_role=matrix_units_by_role(system, strategy, joule_time) if serving else None,
         )
+
+    def for_roles(self, roles: Sequence[str]) -> "Machine":
+        """This device with the matrix units that products with weights of these roles run on, one for each."""
+        if self.matrix_by_role is None:
+            return self
+        distinct = list(dict.fromkeys(roles))
+        units = [self.matrix_by_role[role] for role in distinct]
+        which = np.array([distinct.index(role) for role in roles])
+        matrix = units[0] if len(units) == 1 else jax.tree.map(lambda *u: jnp.stack(u)[which], *units)
+        return dataclasses.replace(self, matrix=matrix)
