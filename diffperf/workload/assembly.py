@@ -173,7 +173,7 @@ def attention_operators(
     """
     operators: list[Operators] = []
     contexts, shares = (core.context[..., None], jnp.ones(1, core.heads.dtype)) if nodes is None else nodes
-    at_nodes = jax.tree.map(lambda leaf: leaf[..., None], core)
+    at_nodes = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[..., None], contexts.shape), core)
     at_nodes = dataclasses.replace(at_nodes, context=contexts)
     for direction in directions:
         backward = direction == "backward"

@@ -10,7 +10,7 @@ from diffperf.relax import larger
 # Contexts at which the time of generation attention changes its slope, beside a sliding window: from one to
 # two times the least part of a context (`diffperf.estimate.kernels.attention.SPLIT`) its split sets in.
 _KINKS = (128.0, 256.0)
-_NODES = 3  # Gauss–Legendre nodes between two kinks: exact for polynomials of the fifth degree
+_NODES = 4  # Gauss–Legendre nodes between two kinks: exact for polynomials of the seventh degree
 
 
 def context_nodes(

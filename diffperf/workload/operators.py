@@ -52,7 +52,7 @@ class Gemms(eqx.Module):
 
     @classmethod
     def table(cls, rows: Columns, roles: Mapping[str, str] | None = None) -> "Gemms":
-        """A table from (m, n, k, batch) of each operator, by its name, and the roles that are not "linear"."""
+        """A table from (m, n, k, batch) of each operator by its name, and the roles but "linear"."""
         m, n, k, batch = _stacked(rows)
         of_rows = tuple((roles or {}).get(name, "linear") for name in rows)
         return cls(m=m, n=n, k=k, batch=batch, names=tuple(rows), roles=of_rows)

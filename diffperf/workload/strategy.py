@@ -142,7 +142,7 @@ class Strategy(Declared):
     )  # fmt: skip
     expert_precision: Weights = choice(
         "linear", *PRECISIONS,
-        doc="number format of the operands of routed experts in inference: that of all linear layers, or another",
+        doc="number format of the operands of routed experts in inference: that of linear layers, or another",
         default="linear",
     )  # fmt: skip
     expert_weight_precision: Weights = choice(
@@ -238,7 +238,9 @@ class Strategy(Declared):
     def served_head_width(self) -> Scalar:
         """Bytes of a weight of the vocabulary projection, and of the embedding, in inference."""
         quantized = self.head_precision["weights"] * self.served_weight_width
-        return quantized + _either(self.head_precision, output_width(self.precision), "unquantized", "weights")
+        return quantized + _either(
+            self.head_precision, output_width(self.precision), "unquantized", "weights"
+        )
 
     @property
     def activation_width(self) -> Scalar:

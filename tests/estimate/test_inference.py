@@ -36,8 +36,8 @@ def test_generation_is_the_sum_of_its_passes(llama, system, prompt, output, batc
     if output > 1:
         passes = jax.vmap(one_pass)(jnp.arange(prompt + 1.0, prompt + output)).sum(axis=0)
         time, energy = time + float(passes[0]), energy + float(passes[1])
-    assert float(report.time) == pytest.approx(time, rel=0.005)
-    assert float(report.energy.total) == pytest.approx(energy, rel=0.005)
+    assert float(report.time) == pytest.approx(time, rel=1e-6)
+    assert float(report.energy.total) == pytest.approx(energy, rel=1e-6)
 
 
 def test_decode_at_batch_one_streams_the_weights(llama, system):
@@ -88,11 +88,9 @@ def test_reports_are_consistent(llama, system, strategy):
         float(report.cost.run) / sequences / length * 1e6, rel=1e-12
     )
     passes = (prefill(llama, system, strategy, Exact()), decode(llama, system, strategy, Exact()))
-    assert [float(alone.time) for alone in passes] == pytest.approx([first, each], rel=1e-12)
-    assert float(passes[0].tokens_per_second) == pytest.approx(
-        sequences * float(strategy.sequence_length) / first, rel=1e-12
-    )
-    assert float(passes[1].tokens_per_second) == pytest.approx(sequences / each, rel=1e-12)
+    assert float(passes[0].time) == pytest.approx(first, rel=1e-12)
+    assert float(passes[1].time) == pytest.approx(each, rel=1e-4)  # at the mean context, or over all of them
+    assert float(passes[1].tokens_per_second) == pytest.approx(sequences / float(passes[1].time), rel=1e-12)
 
 
 def test_longer_costs_more(llama, system):
@@ -110,3 +108,104 @@ def test_replicas_share_the_batch(llama, system):
     shared = dp.load_strategy({"global_batch": 32, "dp": 4})
     times = [float(generate(llama, system, strategy, Exact()).time) for strategy in (alone, shared)]
     assert times[0] == pytest.approx(times[1], rel=1e-12)
+
+
+# --- number formats, experts, pipelines
+
+
+def _decode(model, system, **table):
+    strategy = dp.load_strategy({"output_length": 2, **table})
+    return decode(dp.load_model(model), replace(system, {"n_devices": 1}), strategy, Exact())
+
+
+def test_weights_in_four_bits_are_read_four_times_as_fast(system):
+    """Without overheads a decode pass at batch 1 reads its weights: those of layers in a quarter of the time
+    of 16 bits, the vocabulary projection, which quantization leaves out, in the same.
+    """
+    bare = dict.fromkeys(("accelerator.kernel_latency", "inference_stack.kernel_overhead"), 1e-08)
+    bare |= {"accelerator.memory.hbm.latency": 1e-9, "accelerator.matrix.bf16.k_latency": 1e-12}
+    fast = replace(system, bare)
+    whole, packed = (
+        _decode("llama-3-8b", fast, weight_precision=weights).breakdown for weights in ("operands", "int4")
+    )
+    assert float(whole.matmul) / float(packed.matmul) == pytest.approx(4, rel=0.1)
+    assert float(whole.head) == pytest.approx(float(packed.head), rel=1e-6)
+
+
+def test_converting_weights_takes_the_vector_units(system):
+    """A device with slow vector units is bound by the conversion of stored weights, of which each takes
+    `unpacking_operations`.
+    """
+    slow = replace(system, {"accelerator.vector": 1e11})
+    packed, whole = (
+        float(_decode("llama-3-8b", slow, weight_precision=weights).breakdown.matmul)
+        for weights in ("int4", "operands")
+    )
+    matrices = sum(
+        float(kind.count * kind.active_matrices(4096)) for kind in dp.load_model("llama-3-8b").layers
+    )
+    operations = float(system.inference_stack.unpacking_operations)
+    assert packed == pytest.approx(matrices * operations / 1e11, rel=0.01)
+    assert whole < packed / 2
+
+
+def test_decode_of_a_mixture_reads_the_experts_that_tokens_visit(system):
+    """Mixtral at batch 1: two of eight experts, 12.9 of 46.7 billion parameters (arXiv 2401.04088), and all
+    of them from some tens of sequences on.
+    """
+    one, many = (float(_decode("mixtral-8x7b", system, global_batch=b).breakdown.matmul) for b in (1, 64))
+    assert 2.9 < many / one < 3.7
+
+
+def test_stages_of_a_pipeline_work_at_the_same_time(system):
+    """Four stages process prompts nearly four times as fast, less the filling of the pipeline; a sequence
+    alone does not gain.
+    """
+    model = dp.load_model("llama-3-70b")
+
+    def passes(function, pp, batch):
+        table = {"pp": pp, "global_batch": batch, "sequence_length": 1024, "output_length": 2}
+        strategy = dp.load_strategy(table)
+        return function(model, replace(system, {"n_devices": float(pp)}), strategy, Exact())
+
+    one, four = (passes(prefill, pp, 16) for pp in (1, 4))
+    assert float(four.tokens_per_second) == pytest.approx(4 * float(one.tokens_per_second), rel=0.05)
+    # Four micro-batches in four stages take seven turns of a stage.
+    assert float(four.time) == pytest.approx(7 / 16 * float(one.time), rel=0.05)
+    assert float(four.energy.total) < 1.3 * float(one.energy.total)
+    alone = [float(passes(decode, pp, 1).tokens_per_second) for pp in (1, 4)]
+    assert alone[1] == pytest.approx(alone[0], rel=0.05)
+    filled = [float(passes(decode, pp, 512).tokens_per_second) for pp in (1, 4)]
+    assert filled[1] > 2 * filled[0]
+
+
+def test_norms_are_whole_on_every_rank(system):
+    """Serving software has no sequence parallelism: a strategy's default does not divide norms and
+    residuals.
+    """
+    model = dp.load_model("llama-2-70b")
+    on, off = (
+        float(
+            prefill(
+                model, system, dp.load_strategy({"tp": 8, "sequence_parallel": split}), Exact()
+            ).breakdown.elementwise
+        )
+        for split in (True, False)
+    )
+    assert on == off
+
+
+def test_prompts_lie_in_memory_a_pass_at_a_time(llama, system):
+    """64 prompts of 2,048 tokens take no more room for activations than the 8,192 tokens of a pass."""
+    few, many = (
+        float(
+            prefill(
+                llama,
+                system,
+                dp.load_strategy({"global_batch": batch, "sequence_length": 2048}),
+                Exact(),
+            ).memory.activations
+        )
+        for batch in (4, 64)
+    )
+    assert few == many > 0

@@ -96,17 +96,17 @@ def test_kept_activations_by_tensor(model, attention):
     )
 
 
-def test_state_does_not_grow_with_the_context(model):
+def test_state_does_not_grow_with_the_context(model, system):
     """d elements a layer and sequence; with attention 2·d a token."""
     strategy = dp.load_strategy({"global_batch": 4})
-    for context in (1, 1000, 100000):
-        assert float(kv_cache_bytes(model, strategy, real(context))) == 4 * LAYERS * D * 2
-        assert (
-            float(kv_cache_bytes(_with_attention(model), strategy, real(context)))
-            == 4 * LAYERS * 2 * D * 2 * context
-        )
-        half = 4 * LAYERS / 2 * (D * 2 + 2 * D * 2 * context)
-        assert float(kv_cache_bytes(_hybrid(model), strategy, real(context))) == half
+
+    def cache(of, context):
+        return float(kv_cache_bytes(Configuration(of, system, strategy), real(context)))
+
+    for context in (16, 1008, 100000):  # whole blocks of the cache
+        assert cache(model, context) == 4 * LAYERS * D * 2
+        assert cache(_with_attention(model), context) == 4 * LAYERS * 2 * D * 2 * context
+        assert cache(_hybrid(model), context) == 4 * LAYERS / 2 * (D * 2 + 2 * D * 2 * context)
 
 
 def test_a_generated_token_takes_as_long_after_any_context(model, system):
@@ -187,7 +187,7 @@ def test_finite_and_differentiable_in_the_width(model, relax, phase):
 def test_packed_ternary_weights(model, system):
     """Two bits a weight in serving; products on the units of int8."""
     assert float(width(dp.load_strategy({"precision": "ternary"}).precision)) == 2 / 8
-    strategy = dp.load_strategy({"weight_precision": "ternary"})
+    strategy = dp.load_strategy({"weight_precision": "ternary", "head_precision": "weights"})
     assert eqx.tree_equal(system.accelerator.matrix.ternary, system.accelerator.matrix.int8)
     served = generate(model, dp.load_system("dgx-a100", 1), strategy, Exact())
     # Without the last norm.

@@ -335,20 +335,29 @@ def test_untied_embeddings_count_twice_on_one_stage(llama):
     )
 
 
-def test_kv_cache(llama):
+def _kv_cache_bytes(model, system, context, **strategy):
+    """Bytes of the KV cache of sequences of `context` tokens."""
+    return float(kv_cache_bytes(Configuration(model, system, dp.load_strategy(strategy)), real(context)))
+
+
+def test_kv_cache(llama, system):
     """2·layers·heads·dim·2 bytes a token: 512 KiB for Llama-2 7B in 16 bits, over tensor- and
     pipeline-parallel devices.
     """
-    strategy = dp.load_strategy({"global_batch": 4})
-    assert float(kv_cache_bytes(llama, strategy, real(1000))) == 4 * 1000 * 512 * 1024
-    split = dp.load_strategy({"tp": 2, "pp": 4, "dp": 2, "global_batch": 4, "kv_precision": "fp8"})
-    assert float(kv_cache_bytes(llama, split, real(1000))) == 4 * 1000 * 512 * 1024 / 2 / 2 / 8
+    token = 512 * 1024
+    assert _kv_cache_bytes(llama, system, 1008, global_batch=4) == 4 * 1008 * token
+    split = {"tp": 2, "pp": 4, "dp": 2, "global_batch": 4, "kv_precision": "fp8"}
+    assert _kv_cache_bytes(llama, system, 1008, **split) == 4 * 1008 * token / 2 / 2 / 8
 
 
-def test_grouped_queries_shrink_the_kv_cache():
+def test_a_sequence_takes_whole_blocks_of_the_kv_cache(llama, system):
+    """Blocks of 16 tokens: 1,000 tokens take 63 of them."""
+    assert _kv_cache_bytes(llama, system, 1000) == 63 * 16 * 512 * 1024
+
+
+def test_grouped_queries_shrink_the_kv_cache(system):
     """Llama-2 70B: 80 layers, 8 KV heads of 128."""
-    model = dp.load_model("llama-2-70b")
-    assert float(kv_cache_bytes(model, dp.load_strategy({}), real(1))) == 2 * 80 * 8 * 128 * 2
+    assert _kv_cache_bytes(dp.load_model("llama-2-70b"), system, 16) == 16 * 2 * 80 * 8 * 128 * 2
 
 
 def test_footprints_add_up(gpt, llama, system, strategy):
@@ -367,7 +376,7 @@ def test_inference_holds_weights_and_cache_at_the_end(llama, system):
     strategy = dp.load_strategy({"global_batch": 16, "sequence_length": 200, "output_length": 300})
     memory = inference_memory(Configuration(llama, system, strategy))
     assert float(memory.weights) == pytest.approx(2 * float(llama.parameters), rel=1e-6)
-    assert float(memory.kv_cache) == 16 * 500 * 512 * 1024
+    assert float(memory.kv_cache) == 16 * 512 * 512 * 1024  # 500 tokens in blocks of 16
     assert float(memory.gradients) == float(memory.optimizer) == 0
 
 

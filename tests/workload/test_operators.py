@@ -17,6 +17,7 @@ from diffperf.workload.layer_operators import (
     elementwise_kernels,
     linear_layers,
     sequence_shards,
+    visited_share,
     vocabulary_projection,
 )
 from diffperf.workload.model import Layers, Mixture
@@ -140,12 +141,27 @@ def test_experts_by_counting_tokens(tp, ep, expert_tp, load):
         tuple(float(getattr(gemms, size)[gemms.names.index(name)]) for size in ("m", "n", "k", "batch"))
         for name in ("experts up", "experts down")
     )
-    assert up == (rows[0, 0], 2 * 14336 / ways, 4096, 8 / ep)
-    assert down == (rows[0, 0], 4096, 14336 / ways, 8 / ep)
+    # An expert of eight is missed by every token of its set with a probability of (6/8)^tokens.
+    visited = 8 / ep * (1 - 0.75 ** (tokens * ways * ep / tp))
+    rows_of_visited = rows[0, 0] * 8 / ep / visited
+    assert up == pytest.approx((rows_of_visited, 2 * 14336 / ways, 4096, visited), rel=1e-12)
+    assert down == pytest.approx((rows_of_visited, 4096, 14336 / ways, visited), rel=1e-12)
     # All devices together compute what all tokens visit, and what is padded or waits for the busiest.
     flops = _flops(gemms)
     total = devices * (flops["experts up"] + flops["experts down"])
     assert total == pytest.approx(2 * rows.sum() * 3 * 4096 * 14336, rel=1e-12)
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 40])
+def test_visited_experts_by_drawing_them(tokens):
+    """The mean number of distinct experts over draws of 8 of 256 for each token, without replacement."""
+    mixture = dp.load_model("deepseek-v3").layers[-1].mixture
+    generator = np.random.default_rng(0)
+    draws = [
+        len({expert for _ in range(tokens) for expert in generator.permutation(256)[:8]}) for _ in range(400)
+    ]
+    share = float(visited_share(mixture, dp.load_strategy({}), real(tokens)))
+    assert 256 * share == pytest.approx(np.mean(draws), rel=0.01)
 
 
 def test_a_token_activates_what_is_published():

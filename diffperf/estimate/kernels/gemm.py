@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from diffperf.estimate.kernels.machine import Machine, MatrixUnits
+from diffperf.estimate.kernels.machine import Machine, MatrixUnits, PerProduct
 from diffperf.estimate.kernels.roofline import (
     Work,
     fourth_root,
@@ -15,7 +15,6 @@ from diffperf.estimate.kernels.roofline import (
     stream_time,
 )
 from diffperf.hardware.formats import PRECISION_BYTES
-from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, smaller
 from diffperf.workload.operators import Gemms
 
@@ -55,7 +54,7 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     power = power_time(machine, flops, [inner, *outer])
     unpacking = _unpacking(batch * k * n * relax.ceil(m / rows), matrix)
 
-    def candidates(parts: Scalar | float, partial_bytes: Array | float) -> list[Array]:
+    def candidates(parts: PerProduct | float, partial_bytes: Array | float) -> list[Array]:
         """The times of all tile shapes that run at the same time, with K split in some parts."""
         waves = relax.ceil(tiles * parts / units) * inverse(jnp.asarray(parts, m.dtype))
         return [waves * tile_time, *memory_times(machine, [inner + partial_bytes, *outer]), power, *unpacking]
@@ -98,7 +97,7 @@ def _traffic(m, n, k, batch, rows, columns, machine: Machine) -> tuple[Array, li
 
 
 def _unpacking(weights: Array, matrix: MatrixUnits) -> list[Array]:
-    """Seconds to convert weights from the format in which they are stored; none where that is the operands'."""
+    """Seconds to convert weights from the format that they are stored in, where it is not the operands'."""
     return [] if matrix.unpacking_time is None else [weights * matrix.unpacking_time]
 
 

@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from diffperf.hardware.accelerator import Accelerator, MatrixFormat
 from diffperf.hardware.attention_kernels import AttentionFormat
@@ -26,6 +27,8 @@ from diffperf.quantity import Scalar, Weights
 from diffperf.relax import Relaxation, inverse
 from diffperf.workload.strategy import Strategy
 
+PerProduct = Float[Array, "*products"]  # one number for all matrix products, or one for each
+
 # A design whose leakage alone reaches its power limit is unbuildable; this fraction of the limit is left to
 # it, so that its estimate stays finite.
 _LEAST_POWER = 0.05
@@ -34,17 +37,21 @@ _SAME_WIDTH = 1e-3
 
 
 class MatrixUnits(eqx.Module):
-    """The matrix units, for one format of operands and one in which weights are stored."""
+    """The matrix units, for one format of operands and one in which weights are stored, or for the formats of
+    each of several products.
+    """
 
     format: MatrixFormat  # the efficiency is the accelerator's times the stack's share of it
-    flop_time: Scalar  # s per FLOP at the peak rate
-    flop_power_time: Scalar  # s per FLOP that the power limit asks for
-    width: Scalar  # bytes of an operand's element
-    output_width: Scalar  # bytes of an element of a product
-    converted: Scalar  # share of activations that kernels of their own convert to the format of the operands
+    flop_time: PerProduct  # s per FLOP at the peak rate
+    flop_power_time: PerProduct  # s per FLOP that the power limit asks for
+    width: PerProduct  # bytes of an operand's element
+    output_width: PerProduct  # bytes of an element of a product
+    converted: (
+        PerProduct  # share of activations that kernels of their own convert to the format of the operands
+    )
     # In inference, of weights as they are stored; None where weights are stored as they are multiplied.
-    stored_width: Scalar | None = None  # bytes of a weight
-    unpacking_time: Scalar | None = None  # s per weight that the whole device converts to an operand
+    stored_width: PerProduct | None = None  # bytes of a weight
+    unpacking_time: PerProduct | None = None  # s per weight that the whole device converts to an operand
 
     @classmethod
     def of(cls, system: System, precision: Weights, joule_time: Scalar) -> "MatrixUnits":
@@ -160,7 +167,7 @@ class Machine(eqx.Module):
         )
 
     def for_roles(self, roles: Sequence[str]) -> "Machine":
-        """This device with the matrix units that products with weights of these roles run on, one for each."""
+        """This device with the matrix units for products whose B has these roles, one for each product."""
         if self.matrix_by_role is None:
             return self
         distinct = list(dict.fromkeys(roles))
