@@ -136,16 +136,14 @@ def test_converting_weights_takes_the_vector_units(system):
     """A device with slow vector units is bound by the conversion of stored weights, of which each takes
     `unpacking_operations`.
     """
-    slow = replace(system, {"accelerator.vector": 1e11})
+    slow, model = replace(system, {"accelerator.vector": 1e11}), dp.load_model("llama-3-8b")
     packed, whole = (
         float(_decode("llama-3-8b", slow, weight_precision=weights).breakdown.matmul)
         for weights in ("int4", "operands")
     )
-    matrices = sum(
-        float(kind.count * kind.active_matrices(4096)) for kind in dp.load_model("llama-3-8b").layers
-    )
+    matrices = sum(float(kind.count * kind.active_matrices(model.hidden)) for kind in model.layers)
     operations = float(system.inference_stack.unpacking_operations)
-    assert packed == pytest.approx(matrices * operations / 1e11, rel=0.01)
+    assert packed == pytest.approx(matrices * operations / 1e11, rel=0.02)
     assert whole < packed / 2
 
 
