@@ -35,10 +35,13 @@ EXPECTED = {
     "accelerators": """
         v100-sxm2-32gb a100-sxm4-40gb a100-sxm4-80gb h100-sxm5-80gb h200-sxm-141gb b200-sxm-180gb gb200
         gb300 mi300x mi325x mi355x gaudi2 gaudi3 l40s rtx-4090 tpu-v4 tpu-v5e tpu-v5p tpu-v6e
+        tpu-v7x b300-sxm h100-96gb h800-sxm-80gb h20-sxm-96gb gh200-96gb gh200-144gb mobile-soc-lpddr6-173
+        mobile-soc-lpddr6-520
     """,
     "systems": """
         dgx-v100 dgx-a100 dgx-a100-40gb dgx-h100 hgx-h200 hgx-b200 hgx-b300 gb200-nvl72 gb300-nvl72 mi300x-8
-        mi355x-8 gaudi3-8 tpu-v4-pod tpu-v5p-pod tpu-v6e-pod
+        mi355x-8 gaudi3-8 tpu-v4-pod tpu-v5p-pod tpu-v6e-pod tpu-v7x-pod hgx-h100-96gb hgx-h800 hgx-h20
+        gh200-4 gh200-nvl2 mobile-soc-lpddr6-173 mobile-soc-lpddr6-520
     """,
     "stacks": """
         megatron-lm megatron-core megatron-deepspeed nemo nanotron llm-foundry-fsdp maxtext tensorrt-llm
@@ -54,8 +57,8 @@ EXPECTED = {
         gpt-oss-120b gpt-oss-20b llama-3.2-1b llama-3.3-70b tinyllama-1.1b llava-1.5-13b phi-3-mini
         phi-3-medium phi-4 gemma-2-2b gemma-2-9b gemma-2-27b gemma-3-1b gemma-3-4b gemma-3-12b gemma-3-27b
         qwen2.5-0.5b qwen2.5-1.5b qwen2.5-3b qwen2.5-14b qwen3-0.6b qwen3-1.7b qwen3-4b qwen3-14b
-        qwen3-coder-30b-a3b qwen3-coder-480b-a35b deepseek-r1 deepseek-v3.1 glm-4.5 glm-4.5-air minimax-m2 minimax-m2.5
-        mt-nlg-530b ft-gpt-350m ft-gpt-1.3b ft-gpt-6.7b ft-gpt-20b ft-gpt-89b ft-gpt-175b
+        qwen3-coder-30b-a3b qwen3-coder-480b-a35b deepseek-r1 deepseek-v3.1 glm-4.5 glm-4.5-air minimax-m2
+        minimax-m2.5 mt-nlg-530b ft-gpt-350m ft-gpt-1.3b ft-gpt-6.7b ft-gpt-20b ft-gpt-89b ft-gpt-175b
     """,
 }
 
