@@ -35,10 +35,13 @@ EXPECTED = {
     "accelerators": """
         v100-sxm2-32gb a100-sxm4-40gb a100-sxm4-80gb h100-sxm5-80gb h200-sxm-141gb b200-sxm-180gb gb200
         gb300 mi300x mi325x mi355x gaudi2 gaudi3 l40s rtx-4090 tpu-v4 tpu-v5e tpu-v5p tpu-v6e
+        tpu-v7x b300-sxm h100-96gb h800-sxm-80gb h20-sxm-96gb gh200-96gb gh200-144gb mobile-soc-lpddr6-173
+        mobile-soc-lpddr6-520
     """,
     "systems": """
         dgx-v100 dgx-a100 dgx-a100-40gb dgx-h100 hgx-h200 hgx-b200 hgx-b300 gb200-nvl72 gb300-nvl72 mi300x-8
-        mi355x-8 gaudi3-8 tpu-v4-pod tpu-v5p-pod tpu-v6e-pod
+        mi355x-8 gaudi3-8 tpu-v4-pod tpu-v5p-pod tpu-v6e-pod tpu-v7x-pod hgx-h100-96gb hgx-h800 hgx-h20
+        gh200-4 gh200-nvl2 mobile-soc-lpddr6-173 mobile-soc-lpddr6-520
     """,
     "stacks": """
         megatron-lm megatron-core megatron-deepspeed nemo nanotron llm-foundry-fsdp maxtext tensorrt-llm
@@ -51,7 +54,11 @@ EXPECTED = {
         qwen2.5-72b qwen3-8b qwen3-32b qwen3-30b-a3b qwen3-235b-a22b deepseek-v2 deepseek-v3 kimi-k2
         nemotron-4-15b nemotron-4-340b mpt-7b mpt-30b falcon-7b falcon-40b falcon-180b bloom-7b1 bloom-176b
         opt-6.7b opt-13b opt-30b opt-66b opt-175b gpt-neox-20b gpt-j-6b palm-540b gpt2-medium gpt-7.5b
-        gpt-oss-120b
+        gpt-oss-120b gpt-oss-20b llama-3.2-1b llama-3.3-70b tinyllama-1.1b llava-1.5-13b phi-3-mini
+        phi-3-medium phi-4 gemma-2-2b gemma-2-9b gemma-2-27b gemma-3-1b gemma-3-4b gemma-3-12b gemma-3-27b
+        qwen2.5-0.5b qwen2.5-1.5b qwen2.5-3b qwen2.5-14b qwen3-0.6b qwen3-1.7b qwen3-4b qwen3-14b
+        qwen3-coder-30b-a3b qwen3-coder-480b-a35b deepseek-r1 deepseek-v3.1 glm-4.5 glm-4.5-air minimax-m2
+        minimax-m2.5 mt-nlg-530b ft-gpt-350m ft-gpt-1.3b ft-gpt-6.7b ft-gpt-20b ft-gpt-89b ft-gpt-175b
     """,
 }
 
@@ -87,6 +94,12 @@ SAME_ARCHITECTURE = {
     "nemotron-4-15b": "nemotron-15b",
     "nemotron-4-340b": "nemotron-340b",
     "gpt-7.5b": "megatron-gpt-7.5b",
+    "llama-3.3-70b": "llama-3-70b",
+    "qwen3-coder-30b-a3b": "qwen3-30b-a3b",
+    "deepseek-r1": "deepseek-v3",
+    "deepseek-v3.1": "deepseek-v3",
+    "minimax-m2.5": "minimax-m2",
+    "ft-gpt-175b": "megatron-gpt-175b",
 }
 
 
@@ -108,7 +121,7 @@ def test_parameter_counts(name):
 
 # Billions of parameters that a token passes, as the models' papers and cards round them, and how many of
 # the two matrices of embeddings they count: DeepSeek (README_WEIGHTS.md) and OpenAI (arXiv 2508.10925 Table
-# 1) leave out the input's, a look-up.
+# 1) leave out the input's, a look-up; GLM (arXiv 2508.06471 Table 1) and MiniMax leave out both.
 ACTIVE = {
     "mixtral-8x7b": (12.9, 2),
     "mixtral-8x22b": (39, 2),
@@ -121,6 +134,15 @@ ACTIVE = {
     "deepseek-v3": (36.6, 1),
     "kimi-k2": (32, 1),
     "gpt-oss-120b": (5.13, 1),
+    "gpt-oss-20b": (3.61, 1),
+    "qwen3-coder-30b-a3b": (3.3, 2),
+    "qwen3-coder-480b-a35b": (35, 2),
+    "deepseek-r1": (36.6, 1),
+    "deepseek-v3.1": (36.6, 1),
+    "glm-4.5": (32, 0),
+    "glm-4.5-air": (12, 0),
+    "minimax-m2": (10, 0),
+    "minimax-m2.5": (10, 0),
 }
 
 
@@ -145,19 +167,31 @@ def test_active_parameters(name):
     assert float(active) / 1e9 == pytest.approx(published, rel=0.02)
 
 
-def test_weight_files_of_deepseek_v3():
-    """684,489,830,400 weights in BF16 and FP8 (Hugging Face's count of its files): the model, and the
-    module that predicts a second token with its own copies of both embeddings; scales and 256·58 routing
-    biases, in FP32, are no weights of matrices or norms.
+# Hugging Face's count of the weights in a model's files, and those that no model config has: routing biases
+# of every layer of experts in FP32 (DeepSeek, whose count leaves them out), and norms of queries and keys.
+WITH_PREDICTION_MODULE = {
+    "deepseek-v3": (684_489_830_400, 0),
+    "glm-4.5": (358_337_791_296, 93 * 2 * 128 + 90 * 160),
+    "glm-4.5-air": (110_468_824_832, 46 * 128),
+}
+
+
+@pytest.mark.parametrize("name", WITH_PREDICTION_MODULE)
+def test_weight_files_with_a_prediction_module(name):
+    """The weight files hold the model, and the module that predicts a second token with its own copies of
+    both embeddings, to the last weight.
     """
-    model = dp.load_model("deepseek-v3")
-    assert float(model.parameters) == 671_026_419_200 - 256 * 58
-    # The module of multi-token prediction, with its own copies of the embedding and the vocabulary
-    # projection.
+    files, elsewhere = WITH_PREDICTION_MODULE[name]
+    model = dp.load_model(name)
     no_layers = {"layers": real(0.0), "embeddings": real(0.0)}
     head = parameters_of_layers(model, dp.load_strategy({}), heads=real(1.0), **no_layers)
     module = head.total - model.embedding_parameters + 3 * model.hidden  # three norms are left out of `head`
-    assert float(model.parameters + module + 2 * model.embedding_parameters) == 684_489_830_400
+    assert float(model.parameters + module + 2 * model.embedding_parameters) + elsewhere == files
+
+
+def test_parameters_of_deepseek_v3():
+    """The published 671 billion, with 256 routing biases in each of 58 layers."""
+    assert float(dp.load_model("deepseek-v3").parameters) == 671_026_419_200 - 256 * 58
 
 
 WEIGHT_FILES = {
@@ -169,6 +203,31 @@ WEIGHT_FILES = {
     "qwen2.5-72b": 72_706_203_648,
     "gpt2-medium": 354_823_168,
     "llama-4-maverick": 401_583_781_376 - 871_932_416,  # without what sees images
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.3-70b": 70_553_706_496,
+    "tinyllama-1.1b": 1_100_048_384,
+    "phi-3-mini": 3_821_079_552,
+    "phi-3-medium": 13_960_238_080,
+    "phi-4": 14_659_507_200,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-14b": 14_770_033_664,
+    # Without the norms of queries and keys (Qwen3), 128 dimensions each in every layer.
+    "qwen3-0.6b": 596_049_920 - 28 * 256,
+    "qwen3-1.7b": 1_720_574_976 - 28 * 256,
+    "qwen3-4b": 4_022_468_096 - 36 * 256,
+    "qwen3-14b": 14_768_307_200 - 40 * 256,
+    "qwen3-coder-30b-a3b": 30_532_122_624 - 48 * 256,
+    "qwen3-coder-480b-a35b": 480_154_875_392 - 62 * 256,
+    # Without the second norms behind attention and MLP (Gemma 2).
+    "gemma-2-2b": 2_614_341_888 - 26 * 2 * 2304,
+    "gemma-2-9b": 9_241_705_984 - 42 * 2 * 3584,
+    "gemma-2-27b": 27_227_128_320 - 46 * 2 * 4608,
+    # Without those and the norms of queries and keys.
+    "gemma-3-1b": 999_885_952 - 26 * 2 * (1152 + 256),
+    # Without routing biases and norms of all queries and all keys; scales of FP8 blocks are no weights.
+    "minimax-m2": 228_703_644_928 - 13_880_064 - 62 * (256 + 56 * 128),
 }
 
 

@@ -15,13 +15,15 @@ from diffperf.software.stack import Stack
 
 MEASURED = {
     "a100-pcie-80gb", "a100-sxm4-40gb", "a100-sxm4-80gb", "a40", "b200-sxm-180gb", "b300-sxm",
-    "dgx-spark-gb10", "gaudi2", "gaudi3", "gb200", "gb300", "h100-nvl", "h100-pcie-80gb", "h100-sxm5-80gb",
-    "h200-sxm-141gb", "intel-max-1550", "jetson-agx-orin", "l40s", "m1-7gpu", "m1-max-32gpu",
-    "m1-ultra-64gpu", "m2-ultra-76gpu", "m3-max-40gpu", "m3-ultra-80gpu", "m4-max-40gpu",
-    "m4-pro-20gpu", "m5-max-40gpu", "mi210", "mi250", "mi250x", "mi300x", "mi325x", "mi355x", "rtx-3060-12gb",
-    "rtx-3070", "rtx-3080-10gb", "rtx-3080ti", "rtx-3090", "rtx-4000-ada", "rtx-4070ti", "rtx-4080",
-    "rtx-4090", "rtx-5000-ada", "rtx-5080", "rtx-5090", "rtx-6000-ada", "rtx-a6000", "sn40l", "tpu-v3",
-    "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x", "trainium2", "v100-sxm2-32gb",
+    "dgx-spark-gb10", "gaudi2", "gaudi3", "gb200", "gb300", "gh200-144gb", "gh200-96gb", "h100-96gb",
+    "h100-nvl", "h100-pcie-80gb", "h100-sxm5-80gb", "h20-sxm-96gb", "h200-sxm-141gb", "h800-sxm-80gb",
+    "intel-max-1550", "jetson-agx-orin", "l40s", "m1-7gpu", "m1-max-32gpu", "m1-ultra-64gpu",
+    "m2-ultra-76gpu", "m3-max-40gpu", "m3-ultra-80gpu", "m4-max-40gpu", "m4-pro-20gpu", "m5-max-40gpu",
+    "mi210", "mi250", "mi250x", "mi300x", "mi325x", "mi355x", "mobile-soc-lpddr6-173",
+    "mobile-soc-lpddr6-520", "rtx-3060-12gb", "rtx-3070", "rtx-3080-10gb", "rtx-3080ti", "rtx-3090",
+    "rtx-4000-ada", "rtx-4070ti", "rtx-4080", "rtx-4090", "rtx-5000-ada", "rtx-5080", "rtx-5090",
+    "rtx-6000-ada", "rtx-a6000", "sn40l", "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x",
+    "trainium2", "v100-sxm2-32gb",
 }  # fmt: skip
 
 
