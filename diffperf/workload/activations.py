@@ -43,7 +43,7 @@ def attention_score_bytes(layers: Layers, strategy: Strategy) -> Scalar:
 
     With 2-byte elements these are 5·a·s²·b/t (arXiv 2205.05198, Equation 2).
     """
-    if layers.recurrence is not None:
+    if not layers.attends:
         return jnp.zeros_like(strategy.tokens)
     element = strategy.activation_width
     heads = layers.heads / (strategy.tp * strategy.cp)
@@ -54,9 +54,13 @@ def attention_score_bytes(layers: Layers, strategy: Strategy) -> Scalar:
 def _attention_elements(layers: Layers, strategy: Strategy) -> Scalar:
     """Elements per token of queries, keys, values and outputs, and of the latents that they come from.
 
-    A recurrence has its gates f and g, candidates, states and outputs in their place.
+    A recurrence has its gates f and g, candidates, states and outputs in their place; a state space its
+    projections and its outputs, and computes the states of chunks again.
     """
     heads = layers.heads / strategy.tp
+    if layers.state_space is not None:
+        projected = layers.state_space.projected(layers.channels, layers.heads)
+        return (projected + layers.channels) / strategy.tp
     if layers.recurrence is not None:
         return 5 * heads * layers.head_dim
     if layers.latent is None:
@@ -76,7 +80,8 @@ def layer_activations(
     element, tokens, shards = strategy.activation_width, strategy.tokens, sequence_shards(strategy)
     residual = tokens * model.hidden
     # Inputs of norms, QKV and MLP, and two dropout masks of one byte: only sequence parallelism splits them.
-    inputs = (_RESIDUAL_INPUTS - layers.parallel.on) * element
+    without_mlp = 2 * (1 - layers.has_mlp)  # neither its input nor that of the norm before it
+    inputs = (_RESIDUAL_INPUTS - layers.parallel.on - without_mlp) * element
     outside = residual * (inputs + 2 * layers.dropout.on)
     # Input(s) and output of the MLP's activation; tokens as experts get them and as they give them back.
     inner = inner_elements(layers, strategy, tokens) * (2 + layers.gated.on)

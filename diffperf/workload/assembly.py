@@ -27,6 +27,7 @@ from diffperf.workload.layer_operators import (
 )
 from diffperf.workload.model import Layers
 from diffperf.workload.operators import AttentionCore, Gemms, Operators, Streams, operators_of
+from diffperf.workload.state_space_operators import state_space_operators
 from diffperf.workload.strategy import Strategy
 
 # Bytes that the loss moves for one logit: a cast from 16 bits to fp32 (2 + 4), the maximum (4), exponential
@@ -122,7 +123,7 @@ def _attention_of_layer(
 ) -> list[Operators]:
     """The operators of a layer's attention core, or of the recurrence in its place."""
     strategy = c.strategy
-    if layers.recurrence is None:
+    if layers.attends:
         nodes = None
         if tokens.outputs is not None:
             prompt = tokens.context - tokens.outputs / 2
@@ -137,6 +138,12 @@ def _attention_of_layer(
             directions=directions,
             nodes=nodes,
         )
+    if layers.state_space is not None:
+        return [
+            operators_of(table, part="attention", runs=share, direction=direction)
+            for direction in directions
+            for table in state_space_operators(layers, strategy, tokens, backward=direction == "backward")
+        ]
     return [
         operators_of(
             recurrence_kernels(layers, strategy, tokens, backward=direction == "backward"),

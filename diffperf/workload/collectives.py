@@ -222,7 +222,7 @@ def _reductions(layers: Layers, serving: bool) -> Scalar:
     for the same tokens.
     """
     if layers.mixture is None or serving:
-        return 2 - layers.parallel.on
+        return 1 + layers.second_block
     return 1 + jnp.where(layers.mixture.shared_ffn > 0, 1 - layers.parallel.on, 0.0)
 
 
@@ -230,7 +230,7 @@ def _kv_elements(layers: Layers, strategy: Strategy) -> Scalar:
     """Elements per token of keys and values on a tensor-parallel rank; a recurrence passes on its state
     alone.
     """
-    if layers.recurrence is not None:
+    if not layers.attends:
         return 0.0 * layers.heads
     if layers.latent is None:
         return 2 * layers.kv_heads_on_rank(strategy.tp) * layers.head_dim
@@ -239,7 +239,7 @@ def _kv_elements(layers: Layers, strategy: Strategy) -> Scalar:
 
 def _query_elements(layers: Layers, strategy: Strategy) -> Scalar:
     """Elements per token of queries and attention outputs on a tensor-parallel rank."""
-    if layers.recurrence is not None:
+    if not layers.attends:
         return 0.0 * layers.heads
     return layers.heads / strategy.tp * (layers.head_dim + layers.value_dim)
 
@@ -250,7 +250,7 @@ def _generated_outputs(layers: Layers, strategy: Strategy) -> Scalar:
 
     Latent attention's outputs are still in the latent (arXiv 2405.04434 §2.1.2).
     """
-    if layers.recurrence is not None:
+    if not layers.attends:
         return 0.0 * layers.heads
     output = layers.value_dim if layers.latent is None else layers.latent.kv_rank
     return layers.heads / strategy.tp * (output + 2)

@@ -108,6 +108,9 @@ def _attention_projections(layers: Layers, hidden: Scalar, strategy: Strategy, t
     (arXiv 2405.04434 §2.1).
     """
     heads = layers.heads / strategy.tp
+    if layers.state_space is not None:
+        projected = layers.state_space.projected(layers.channels, layers.heads)
+        return {"state space inputs": (tokens, projected / strategy.tp, hidden, 1.0)}
     if layers.latent is None:
         outputs = (heads + 2 * layers.kv_heads_on_rank(strategy.tp)) * layers.head_dim
         return {"qkv": (tokens, outputs, hidden, 1.0)}
@@ -126,10 +129,11 @@ def _dense_mlp(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scala
     """Products of an MLP without experts, as (m, n, k, batch). A gated MLP computes its gate beside its first
     product.
     """
-    inner = layers.ffn / strategy.tp
+    # A layer without an MLP has products of batch 0, whose dimensions stay safe to divide by.
+    inner = larger(layers.ffn / strategy.tp, 1.0)
     return {
-        "mlp up": (tokens, (1 + layers.gated.on) * inner, hidden, 1.0),
-        "mlp down": (tokens, hidden, inner, 1.0),
+        "mlp up": (tokens, (1 + layers.gated.on) * inner, hidden, layers.has_mlp),
+        "mlp down": (tokens, hidden, inner, layers.has_mlp),
     }
 
 
@@ -211,7 +215,7 @@ def _rotated_elements(layers: Layers, model: Model, strategy: Strategy, tokens: 
     taken to have them.
     """
     heads = layers.heads / strategy.tp
-    if layers.recurrence is not None:
+    if not layers.attends:
         return jnp.zeros_like(tokens)
     if layers.latent is None:
         rotated = (heads + layers.kv_heads_on_rank(strategy.tp)) * layers.head_dim
@@ -238,7 +242,7 @@ def elementwise_kernels(
     norm, addition = (3, 2) if backward else (2, 3)  # tensors that the kernel reads and writes
     activation = 3 + 2 * layers.gated.on if backward else 2 + layers.gated.on
     added = (addition + _MASK * layers.dropout.on) * residual
-    second = 1 - layers.parallel.on
+    second = layers.second_block
     elements = {
         "norm 1": norm * residual,
         "norm 2": second * norm * residual,

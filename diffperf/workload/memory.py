@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from diffperf.hardware.formats import PRECISION_BYTES, width
 from diffperf.quantity import Declared, Scalar, output
-from diffperf.relax import largest
+from diffperf.relax import larger, largest
 from diffperf.workload.activations import model_activations
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import inner_elements, sequence_shards
@@ -175,24 +175,30 @@ def kv_cache_bytes(c: Configuration, context: Scalar) -> Scalar:
     device.
 
     Context-parallel ranks keep a part of the context each. A recurrence keeps its state, whatever the
-    context. A cache in blocks (PagedAttention, arXiv 2309.06180 §4) fills its last block in part.
+    context; that of a state space is in fp32, as vLLM keeps it. A cache in blocks (PagedAttention, arXiv
+    2309.06180 §4) fills its last block in part.
     """
     strategy, block = c.strategy, c.system.stack.cache_block
     sequences = strategy.global_batch / strategy.dp
     paged = c.relax.ceil(context / strategy.cp / block) * block
 
-    def elements(layers: Layers) -> Scalar:
-        """Elements that one layer keeps of one sequence."""
+    def kept(layers: Layers) -> Scalar:
+        """Bytes that one layer keeps of one sequence."""
+        cached = width(strategy.kv_precision)
+        if layers.state_space is not None:
+            states = layers.channels * layers.state_space.state * PRECISION_BYTES["fp32"]
+            taps = larger(layers.state_space.convolution - 1, 0.0)
+            convolved = taps * layers.state_space.convolved(layers.channels)
+            return (states + strategy.activation_width * convolved) / strategy.tp
         if layers.recurrence is not None:
-            return layers.recurrence.state * layers.heads * layers.head_dim / strategy.tp
+            return cached * layers.recurrence.state * layers.channels / strategy.tp
         if layers.latent is not None:
             token = layers.latent.kv_rank + layers.latent.rotary_dim
         else:
             token = 2 * layers.kv_heads_on_rank(strategy.tp) * layers.head_dim
-        return token * jnp.minimum(paged, layers.window / strategy.cp)
+        return cached * token * jnp.minimum(paged, layers.window / strategy.cp)
 
-    kept = sum(layers.count * elements(layers) for layers in c.model.layers)
-    return sequences * kept * width(strategy.kv_precision) / strategy.pp
+    return sequences * sum(layers.count * kept(layers) for layers in c.model.layers) / strategy.pp
 
 
 def served_weight_bytes(c: Configuration) -> Scalar:

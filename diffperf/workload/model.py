@@ -76,6 +76,49 @@ class Recurrence(eqx.Module):
     )
 
 
+class StateSpace(eqx.Module):
+    """A selective state space, or linear attention, in place of softmax attention.
+
+    Every head of `head_dim` channels keeps a matrix of head_dim · `state` numbers, which each token decays
+    and adds the product of an input and a key to, and reads with a query: Mamba-2 (arXiv 2405.21060, where
+    keys are B, queries C), lightning attention (arXiv 2401.04658) and their kin, for which `state` is the
+    dimension of keys. Inputs, gates, keys and queries are one projection of the residual stream.
+    """
+
+    state: Scalar = quantity(
+        "", "rows of a head's recurrent state: dimension of keys", bounds=(1, 1024), integer=True
+    )
+    groups: Scalar = quantity(
+        "", "groups of heads that share keys and queries", bounds=(1, 1024), default=1, integer=True
+    )
+    convolution: Scalar = quantity(
+        "",
+        "taps of the causal convolution over inputs, keys and queries, 0 for none",
+        bounds=(0, 16),
+        default=4,
+        integer=True,
+    )
+    time_steps: Weights = switch("a projected time step for every head, as in Mamba-2", default=True)
+
+    def convolved(self, channels: Scalar) -> Scalar:
+        """Inputs, keys and queries of a token, which the convolution goes over."""
+        return channels + 2 * self.groups * self.state
+
+    def projected(self, channels: Scalar, heads: Scalar) -> Scalar:
+        """Numbers that a token is projected to: those that are convolved, a gate for each channel, and time
+        steps.
+        """
+        return channels + self.convolved(channels) + self.time_steps.on * heads
+
+    def parameters(self, channels: Scalar, heads: Scalar) -> Scalar:
+        """Parameters beside the projections: taps and biases of the convolution, A, D and the time step's
+        bias of every head, and a norm of the channels.
+        """
+        has_taps = jnp.where(self.convolution > 0, 1.0, 0.0)
+        taps = (self.convolution + has_taps) * self.convolved(channels)
+        return taps + 3 * self.time_steps.on * heads + channels
+
+
 class Layers(eqx.Module):
     """`count` transformer layers of one kind: attention, then a plain or gated MLP or a mixture of MLPs."""
 
@@ -88,7 +131,12 @@ class Layers(eqx.Module):
         integer=True,
     )
     head_dim: Scalar = quantity("", "dimension of one head", bounds=(16, 1024), integer=True)
-    ffn: Scalar = quantity("", "inner dimension of the MLP (of one expert)", bounds=(32, 1e6), integer=True)
+    ffn: Scalar = quantity(
+        "",
+        "inner dimension of the MLP (of one expert), 0 for layers without one",
+        bounds=(0, 1e6),
+        integer=True,
+    )
     gated: Weights = switch("gated MLP with three matrices (SwiGLU) instead of two")
     biases: Weights = switch(
         "biases in linear layers and norms (LayerNorm instead of RMSNorm)", default=False
@@ -110,6 +158,27 @@ class Layers(eqx.Module):
     mixture: Mixture | None = None
     latent: Latent | None = None
     recurrence: Recurrence | None = None
+    state_space: StateSpace | None = None
+
+    @property
+    def attends(self) -> bool:
+        """Whether the layer has softmax attention, with a KV cache, rather than a recurrent state."""
+        return self.recurrence is None and self.state_space is None
+
+    @property
+    def channels(self) -> Scalar:
+        """Channels of all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def has_mlp(self) -> Scalar:
+        """1 for layers with an MLP or experts, 0 for layers of attention alone."""
+        return jnp.where(self.ffn > 0, 1.0, 0.0)
+
+    @property
+    def second_block(self) -> Scalar:
+        """1 for layers whose MLP follows the attention, 0 where it stands beside it or is absent."""
+        return self.has_mlp * (1 - self.parallel.on)
 
     @property
     def value_dim(self) -> Scalar:
@@ -135,12 +204,19 @@ class Layers(eqx.Module):
     def attention_matrices(self, hidden: Scalar) -> Scalar:
         """Weights of the query, key, value and output projections."""
         output = self.heads * self.value_dim * hidden
+        if self.state_space is not None:
+            return output + hidden * self.state_space.projected(self.channels, self.heads)
         if self.latent is not None:
             return output + self.latent.parameters(hidden, self.heads, self.head_dim)
         return output + hidden * (self.heads + 2 * self.kv_heads) * self.head_dim
 
     def attention_parameters(self, hidden: Scalar) -> Scalar:
-        """Parameters of query, key, value and output projections, and of the norms of latents."""
+        """Parameters of query, key, value and output projections, and of the norms of latents; those of a
+        state space in their place.
+        """
+        if self.state_space is not None:
+            own = self.state_space.parameters(self.channels, self.heads)
+            return self.attention_matrices(hidden) + own + self.biases.on * hidden
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         inner = larger(self.biases.on, self.qkv_biases.on) * (queries + 2 * keys)
         norms = 0.0 if self.latent is None else self.latent.query_rank + self.latent.kv_rank
@@ -152,9 +228,8 @@ class Layers(eqx.Module):
 
     def expert_parameters(self, hidden: Scalar) -> Scalar:
         """Parameters of one expert, or of the MLP."""
-        return self.mlp_matrices(hidden, self.ffn) + self.biases.on * (
-            (1 + self.gated.on) * self.ffn + hidden
-        )
+        biases = (1 + self.gated.on) * self.ffn + self.has_mlp * hidden
+        return self.mlp_matrices(hidden, self.ffn) + self.biases.on * biases
 
     def router_matrix(self, hidden: Scalar) -> Scalar:
         """Weights of the matrix that scores the experts for a token; none in a dense layer."""
@@ -170,7 +245,7 @@ class Layers(eqx.Module):
 
     def dense_parameters(self, hidden: Scalar) -> Scalar:
         """Parameters of one layer that expert parallelism does not split: all but the routed experts."""
-        norms = (2 - self.parallel.on) * hidden * (1 + self.biases.on)
+        norms = (1 + self.second_block) * hidden * (1 + self.biases.on)
         if self.mixture is None:
             mlp = self.expert_parameters(hidden)
         else:
@@ -232,6 +307,7 @@ class Model(Declared):
         names = []
         for group in self._alike:
             sort = "dense layers" if group[0].mixture is None else "expert layers"
+            sort = f"state-space {sort}" if group[0].state_space is not None else sort
             names.append(tuple(f"{sort} {i + 1}" if len(group) > 1 else sort for i in range(len(group))))
         return names
 

@@ -19,6 +19,8 @@ def model_flops(model: Model, tokens: Scalar, context: Scalar) -> Scalar:
     def forward(layers: Layers) -> Scalar:
         """FLOPs of one token's forward pass through a layer."""
         products = 2 * layers.active_matrices(model.hidden)
+        if layers.state_space is not None:  # the state's update and its reading
+            return products + 4 * layers.channels * layers.state_space.state
         if layers.recurrence is not None:  # as many elements as tokens, and no scores
             return products
         seen = smaller(context * jnp.ones_like(layers.window), layers.window)

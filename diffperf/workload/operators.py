@@ -25,9 +25,9 @@ PerCore = Float[Array, "*operators"]  # a number of each attention core of a tab
 Columns = dict[str, tuple[Array | float, ...]]  # a row of numbers for each operator, by its name
 
 
-# What a product's B is: weights of linear layers, of routed experts, of the vocabulary projection, or the KV
-# cache.
-ROLES = ("linear", "expert", "head", "cache")
+# What a product's B is: weights of linear layers, of routed experts, of the vocabulary projection, the KV
+# cache, or activations.
+ROLES = ("linear", "expert", "head", "cache", "activations")
 
 
 def _stacked(rows: Columns) -> list[Array]:

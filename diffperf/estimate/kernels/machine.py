@@ -84,6 +84,7 @@ def matrix_units_by_role(system: System, strategy: Strategy, joule_time: Scalar)
         "expert": (expert, strategy.served_expert_width),
         "head": (sixteen_bits(strategy.precision), strategy.served_head_width),
         "cache": (sixteen_bits(strategy.precision), width(strategy.kv_precision)),
+        "activations": (sixteen_bits(strategy.precision), output_width(strategy.precision)),
     }
     return {
         role: MatrixUnits.of(system, precision, joule_time).reading(stored, system)
