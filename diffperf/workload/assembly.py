@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from diffperf.hardware.formats import width
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import absent
 from diffperf.workload.configuration import Configuration
@@ -164,7 +163,7 @@ def attention_operators(
     operators: list[Operators] = []
     for direction in directions:
         backward = direction == "backward"
-        if attention.possible("standard"):
+        if attention.possible["standard"]:
             products = core.products
             tables: list[Gemms | Streams] = (
                 [products.input_gradient, products.weight_gradient] if backward else [products]
@@ -180,7 +179,7 @@ def attention_operators(
                 for table in tables
             ]
         for kernel in ("context",) if backward else FUSED_KERNELS:
-            if attention.possible("flash") and (backward or fused.possible(kernel)):
+            if attention.possible["flash"] and (backward or fused.possible[kernel]):
                 weight = attention.flash if backward else attention.flash * fused[kernel]
                 operators.append(
                     operators_of(
@@ -228,6 +227,6 @@ def _optimizer(c: Configuration, owned_parameters: Scalar) -> Operators:
     weights.
     """
     strategy = c.strategy
-    moved = 2 * width(strategy.gradient_precision) + 2 * strategy.optimizer_bytes + strategy.kept_weight_width
+    moved = 2 * strategy.gradient_width + 2 * strategy.optimizer_bytes + strategy.kept_weight_width
     updated = owned_parameters * (1 - strategy.offload_optimizer)
     return operators_of(Streams.table({"optimizer update": updated * moved}), part="optimizer", per="step")
