@@ -36,8 +36,8 @@ class LayerActivations(eqx.Module):
     fetched: Scalar  # the part that the backward pass fetches from where it was offloaded
 
     @property
-    def working(self) -> Scalar:
-        """What running the layer backward takes beyond what it kept."""
+    def working(self) -> Float[Array, "*kinds"]:
+        """Bytes that running the layer backward takes beyond what it kept."""
         return larger(self.recomputed, self.fetched)
 
 
@@ -52,13 +52,13 @@ class ModelActivations(eqx.Module):
 
     @property
     def kept(self) -> Scalar:
-        """What an average layer keeps from its forward pass to its backward pass."""
+        """Bytes that an average layer keeps from its forward pass to its backward pass."""
         groups = zip(self.shares, self.layers, strict=True)
         return functools.reduce(operator.add, (jnp.sum(share * layers.kept) for share, layers in groups))
 
     @property
     def working(self) -> Scalar:
-        """What the fullest layer takes while it runs backward, beyond what it kept."""
+        """Bytes that the fullest layer takes while it runs backward, beyond what it kept."""
         return largest(jnp.stack([largest(layers.working) for layers in self.layers]))
 
 
