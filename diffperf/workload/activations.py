@@ -48,7 +48,7 @@ class ModelActivations(eqx.Module):
     """
 
     layers: list[LayerActivations]
-    shares: list[Float[Array, " kinds"]]  # of the model's layers that are of each kind
+    shares: list[Float[Array, " _kinds"]]  # of the model's layers that are of each kind
 
     @property
     def kept(self) -> Scalar:
