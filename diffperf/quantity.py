@@ -67,17 +67,18 @@ class Weights(eqx.Module):
         """The name of the alternative with the most weight, for concrete weights without a batch axis."""
         return self.alternatives[int(np.argmax(np.asarray(self.array)))]
 
-    def possible(self, *names: str) -> bool:
-        """Whether any of these alternatives may have weight.
+    @property
+    def possible(self) -> dict[str, bool]:
+        """Whether each alternative may have weight, by its name.
 
-        Traced weights may have any value, so the answer is no only where all of the named weights are
-        concrete and 0.
-
-        **Raises:** `KeyError` for a name that is not an alternative.
+        Traced weights may have any value, so the answer is no only for a weight that is concrete and 0, in
+        the whole of a batch.
         """
-        positions = [self._position(name) for name in names]
+        if is_traced(self.array):
+            return dict.fromkeys(self.alternatives, True)
         # NumPy reads concrete weights even while JAX traces a program around them.
-        return is_traced(self.array) or bool(np.any(np.asarray(self.array)[..., positions] != 0.0))
+        weighted = np.asarray(self.array) != 0.0
+        return {name: bool(np.any(weighted[..., i])) for i, name in enumerate(self.alternatives)}
 
     def _position(self, name: str) -> int:
         if name not in self.alternatives:

@@ -13,26 +13,18 @@ from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work, waiting
 from diffperf.estimate.network.transfers import TimedCollective, Transfer, transfers
 from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
-from diffperf.hardware.formats import width
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
 from diffperf.relax import Exact, Relaxation, inverse, larger
 from diffperf.report.tables import Readable
 from diffperf.workload.assembly import training_operators, training_pass
-from diffperf.workload.collectives import (
-    Collective,
-    boundary_transfer,
-    gradient_collectives,
-    layer_collectives,
-    tied_embedding_reduction,
-    weight_collectives,
-)
+from diffperf.workload.collectives import training_collectives
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory, stage_activation_bytes, training_memory
 from diffperf.workload.model import Model
 from diffperf.workload.model_flops import model_flops
 from diffperf.workload.schedule import StagePass, bubble, stage_layers
-from diffperf.workload.stage_parameters import StageParameters, owned_parameters, stage_parameters
+from diffperf.workload.stage_parameters import owned_parameters, stage_parameters
 from diffperf.workload.strategy import Strategy
 
 
@@ -127,12 +119,15 @@ def timed_step(c: Configuration) -> TimedStep:
     strategy, relax, machine = c.strategy, c.relax, Machine.of(c.system, c.strategy, c.relax)
     parameters = stage_parameters(c.model, strategy, relax)
     owned = owned_parameters(strategy, parameters, relax)
-    operators = evaluate(training_operators(c, owned), machine)
-    collectives = transfers(_collectives(c, parameters), c.system, relax, c.system.stack.network_efficiency)
-    network = _Network.of(collectives, c)
-    layer, head = _LayerStep.of(operators, machine), _sum_per("micro-batch", operators, machine)
-    optimizer = _sum_per("step", operators, machine)
+    operators = training_operators(c, owned)
+    collectives = training_collectives(c, training_pass(strategy), parameters)
+    offloaded_activations, offloaded_states = _host_transfers(c, owned)  # s
 
+    timed_operators = evaluate(operators, machine)
+    timed_collectives = transfers(collectives, c.system, relax, c.system.stack.network_efficiency)
+    network = _Network.of(timed_collectives, c)
+    layer, head = _LayerStep.of(timed_operators, machine), _sum_per("micro-batch", timed_operators, machine)
+    optimizer = _sum_per("step", timed_operators, machine)
     layer_exposed = exposed_of_layer(network.layer_times, layer.compute, strategy, relax)
     stage = _Stage.of(c, layer, layer_exposed, network, head)
     passes = strategy.micro_batches * (stage.last_layers + c.model.mtp_layers)
@@ -140,7 +135,6 @@ def timed_step(c: Configuration) -> TimedStep:
     pipeline = exposed(network.totals["pipeline"].time, compute, strategy.overlap_transfers, relax)
     exposed_times = {purpose: passes * time for purpose, time in layer_exposed.items()}
     exposed_times |= {"pipeline": pipeline} | _data_parallel(c, network, layer, stage)
-    activations, states = _host_transfers(c, owned)
     breakdown = StepTime(
         matmul=passes * layer.compute.matmul,
         attention=passes * layer.compute.attention,
@@ -154,35 +148,23 @@ def timed_step(c: Configuration) -> TimedStep:
         pipeline_bubble=bubble(stage.micro_batch, strategy, relax),
         pipeline_transfers=pipeline,
         data_parallel=exposed_times["gradients"] + exposed_times["weights"] + exposed_times["tied embedding"],
-        offload=relax.excess(activations, compute) + states,
+        offload=relax.excess(offloaded_activations, compute) + offloaded_states,
         optimizer=optimizer.time,
     )
     # An average device runs its share of the model's layers, and of the head and the multi-token prediction
     # on the last stage.
     layers = strategy.micro_batches * (c.model.depth + c.model.mtp_layers) / strategy.pp
     done = layer.work * layers + head * (strategy.micro_batches / strategy.pp) + optimizer
+    sent = network.sent(layers, strategy.pp)
     return TimedStep(
-        report=_report(c, machine, breakdown, done, network.sent(layers, strategy)),
-        operators=operators,
-        collectives=collectives,
+        report=_report(c, machine, breakdown, done, sent),
+        operators=timed_operators,
+        collectives=timed_collectives,
         layer_passes=passes,
         micro_batches=strategy.micro_batches,
         recomputed=network.recomputed,
         exposed=exposed_times,
     )
-
-
-def _collectives(c: Configuration, parameters: StageParameters) -> list[Collective]:
-    """All collectives of a training step: every chunk boundary is crossed once forward and once backward."""
-    strategy, tokens = c.strategy, training_pass(c.strategy)
-    crossings = 2 * strategy.virtual_stages * strategy.micro_batches
-    return [
-        *layer_collectives(c, tokens),
-        boundary_transfer(c, tokens, crossings),
-        *gradient_collectives(c, parameters),
-        *weight_collectives(c, parameters),
-        tied_embedding_reduction(c),
-    ]
 
 
 def _sum_per(per: str, operators: list[TimedOperators], machine: Machine) -> Work:
@@ -270,12 +252,12 @@ class _Network(eqx.Module):
         """Seconds of an average layer's collectives by purpose, were they not hidden."""
         return {purpose: transfer.time for purpose, transfer in self.layer.items()}
 
-    def sent(self, layers: Scalar, strategy: Strategy) -> Transfer:
-        """What an average device sends in a step in which it runs `layers` layers; two stages share a tied
-        embedding.
+    def sent(self, layers: Scalar, stages: Scalar) -> Transfer:
+        """What an average device sends in a step in which it runs `layers` layers; two of the pipeline's
+        `stages` share a tied embedding.
         """
         in_layers = [transfer * layers for transfer in self.layer.values()]
-        embedding = self.totals["tied embedding"] * (2 / strategy.pp)
+        embedding = self.totals["tied embedding"] * (2 / stages)
         result = embedding + self.totals["pipeline"] + self.totals["gradients"] + self.totals["weights"]
         for transfer in in_layers:
             result = result + transfer
@@ -374,12 +356,12 @@ def _host_transfers(c: Configuration, owned: Scalar) -> tuple[Scalar, Scalar]:
     """Seconds of a step to carry activations to host memory and back; and for the optimizer in host memory
     gradients and weights.
     """
-    strategy, per_byte = c.strategy, inverse(c.system.host_bandwidth)
+    strategy, byte_time = c.strategy, c.system.host_byte_time
     kept = stage_activation_bytes(c) * strategy.micro_batches
     activations = 2 * strategy.offload_activations * kept
-    state_bytes = width(strategy.gradient_precision) + strategy.kept_weight_width
+    state_bytes = strategy.gradient_width + strategy.kept_weight_width
     states = owned * strategy.offload_optimizer * state_bytes
-    return activations * per_byte, states * per_byte
+    return activations * byte_time, states * byte_time
 
 
 def _report(

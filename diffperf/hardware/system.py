@@ -5,6 +5,7 @@ from typing import Any
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.network import NetworkTier
 from diffperf.quantity import Declared, Label, Scalar, label, quantity
+from diffperf.relax import inverse
 from diffperf.software.stack import Stack
 
 
@@ -56,6 +57,11 @@ class System(Declared):
         default=25e9,  # an estimate: 80 % of the 32 GB/s of PCIe 4.0 x16
     )
     calibration: Label = label("calibration whose values replace the system's own", default="none")
+
+    @property
+    def host_byte_time(self) -> Scalar:
+        """Seconds to carry a byte between a device and its host's memory."""
+        return inverse(self.host_bandwidth)
 
     @classmethod
     def complete(cls, table: dict[str, Any]) -> dict[str, Any]:

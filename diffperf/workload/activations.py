@@ -6,9 +6,13 @@ MLP of width 4h and as many KV heads as heads, one layer is s·b·h·(10 + 24/t 
 it divided by t under sequence parallelism.
 """
 
+import functools
+import operator
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from diffperf.quantity import Scalar
 from diffperf.relax import choose, larger, largest
@@ -29,13 +33,33 @@ class LayerActivations(eqx.Module):
     whole: Scalar  # all that the layer's backward pass reads
     kept: Scalar  # the part that stays from the forward pass, by the strategy's recomputation
     recomputed: Scalar  # the part that the backward pass computes a second time
+    fetched: Scalar  # the part that the backward pass fetches from where it was offloaded
+
+    @property
+    def working(self) -> Float[Array, "*kinds"]:
+        """Bytes that running the layer backward takes beyond what it kept."""
+        return larger(self.recomputed, self.fetched)
 
 
 class ModelActivations(eqx.Module):
-    """Bytes of activations of one micro-batch, over all layers of a model."""
+    """Bytes of activations of one micro-batch, over all layers of a model.
 
-    kept: Scalar  # by an average layer from its forward pass to its backward pass
-    working: Scalar  # by the fullest layer, while it runs backward, beyond what it kept
+    Both lists have an entry for each group of alike kinds of layers, with a leading axis of the kinds.
+    """
+
+    layers: list[LayerActivations]
+    shares: list[Float[Array, " _kinds"]]  # of the model's layers that are of each kind
+
+    @property
+    def kept(self) -> Scalar:
+        """Bytes that an average layer keeps from its forward pass to its backward pass."""
+        groups = zip(self.shares, self.layers, strict=True)
+        return functools.reduce(operator.add, (jnp.sum(share * layers.kept) for share, layers in groups))
+
+    @property
+    def working(self) -> Scalar:
+        """Bytes that the fullest layer takes while it runs backward, beyond what it kept."""
+        return largest(jnp.stack([largest(layers.working) for layers in self.layers]))
 
 
 def attention_score_bytes(layers: Layers, strategy: Strategy) -> Scalar:
@@ -109,23 +133,18 @@ def layer_activations(
         {"none": lambda: nothing, "selective": lambda: scores, "full": lambda: whole},
     )
     return LayerActivations(
-        whole=whole, kept=share * kept + (1 - share) * whole, recomputed=share * recomputed
+        whole=whole,
+        kept=share * kept + (1 - share) * whole,
+        recomputed=share * recomputed,
+        fetched=strategy.offload_activations * whole,
     )
 
 
 def model_activations(c: Configuration) -> ModelActivations:
-    """Activations of one micro-batch over all layers: what an average layer keeps, and what the fullest layer
-    adds.
-
-    While a layer runs backward, what it recomputes, or fetches from where it was offloaded, comes on top
-    of what it kept.
-    """
-    strategy = c.strategy
+    """Activations of one micro-batch over all layers of a model."""
     of_each = jax.vmap(layer_activations, in_axes=(0, None, None, None))
-    kept, working = jnp.zeros_like(strategy.tokens), []
-    for kinds in c.model.kinds:
-        layers = of_each(kinds, c.model, strategy, c.system.stack)
-        kept = kept + jnp.sum(kinds.count * layers.kept)
-        fetched = strategy.offload_activations * layers.whole
-        working.append(largest(larger(layers.recomputed, fetched)))
-    return ModelActivations(kept=kept / c.model.depth, working=largest(jnp.stack(working)))
+    kinds = c.model.kinds
+    return ModelActivations(
+        layers=[of_each(layers, c.model, c.strategy, c.system.stack) for layers in kinds],
+        shares=[layers.count / c.model.depth for layers in kinds],
+    )

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from diffperf.hardware.formats import width
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import absent
 from diffperf.workload.configuration import Configuration
@@ -184,7 +183,7 @@ def attention_operators(
     at_nodes = dataclasses.replace(at_nodes, context=contexts)
     for direction in directions:
         backward = direction == "backward"
-        if attention.possible("standard"):
+        if attention.possible["standard"]:
             products = core.products
             tables: list[Gemms | Streams] = (
                 [products.input_gradient, products.weight_gradient] if backward else [products]
@@ -200,7 +199,7 @@ def attention_operators(
                 for table in tables
             ]
         for kernel in ("context",) if backward else FUSED_KERNELS:
-            if attention.possible("flash") and (backward or fused.possible(kernel)):
+            if attention.possible["flash"] and (backward or fused.possible[kernel]):
                 weight = attention.flash if backward else attention.flash * fused[kernel]
                 operators.append(
                     operators_of(
@@ -248,6 +247,6 @@ def _optimizer(c: Configuration, owned_parameters: Scalar) -> Operators:
     weights.
     """
     strategy = c.strategy
-    moved = 2 * width(strategy.gradient_precision) + 2 * strategy.optimizer_bytes + strategy.kept_weight_width
+    moved = 2 * strategy.gradient_width + 2 * strategy.optimizer_bytes + strategy.kept_weight_width
     updated = owned_parameters * (1 - strategy.offload_optimizer)
     return operators_of(Streams.table({"optimizer update": updated * moved}), part="optimizer", per="step")

@@ -5,20 +5,17 @@ How long a collective takes is `diffperf.estimate.network`'s business.
 """
 
 import functools
-import operator
 from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
 
-from diffperf.hardware.formats import width
 from diffperf.quantity import Scalar
-from diffperf.relax import larger
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import TokenPass, expert_load, routed_tokens
 from diffperf.workload.model import Layers, Model
 from diffperf.workload.schedule import device_stages
-from diffperf.workload.stage_parameters import StageParameters, zero_ranks
+from diffperf.workload.stage_parameters import StageParameters, ZeroGroups
 from diffperf.workload.strategy import Strategy
 
 # The part of the time that collectives count as, by their purpose.
@@ -66,16 +63,22 @@ class Collective(eqx.Module):
         return PARTS[self.purpose]
 
 
-def stride_of(strategy: Strategy, group: str) -> Scalar:
-    """How many devices lie between neighbours of a group ("tp", "cp", "dp" or "pp"), by the strategy's order
-    of groups.
+def training_collectives(
+    c: Configuration, tokens: TokenPass, parameters: StageParameters
+) -> list[Collective]:
+    """All collectives of a training step on a device that holds `parameters`; `tokens` are those of one
+    micro-batch.
+
+    Every chunk boundary of the pipeline is crossed once forward and once backward.
     """
-    products = []
-    for order in strategy.order.alternatives:
-        groups = order.split("-")
-        inside = [getattr(strategy, name) for name in groups[: groups.index(group)]]
-        products.append(functools.reduce(operator.mul, inside, jnp.ones_like(strategy.tp)))
-    return jnp.sum(strategy.order.array * jnp.stack(products))
+    crossings = 2 * c.strategy.virtual_stages * c.strategy.micro_batches
+    return [
+        *layer_collectives(c, tokens),
+        boundary_transfer(c, tokens, crossings),
+        *gradient_collectives(c, parameters),
+        *weight_collectives(c, parameters),
+        tied_embedding_reduction(c),
+    ]
 
 
 # --- between the ranks that share a layer
@@ -105,7 +108,7 @@ def tensor_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
             kind="all_reduce",
             purpose="tensor parallelism",
             degree=c.strategy.tp,
-            stride=stride_of(c.strategy, "tp"),
+            stride=c.strategy.stride_of("tp"),
             volume=_residual_bytes(c, tokens),
             forward=reductions,
             backward=reductions,
@@ -122,7 +125,7 @@ def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Co
     - Generating, each rank holds a part of the context: the ranks all-reduce the outputs of all heads with
       the sums of their softmax (Tree Attention, arXiv 2408.04093 §5).
     """
-    strategy, stride = c.strategy, stride_of(c.strategy, "cp")
+    strategy, stride = c.strategy, c.strategy.stride_of("cp")
     keys_and_values = _average(c.model, functools.partial(_kv_elements, strategy=strategy))
     queries_and_outputs = _average(c.model, functools.partial(_query_elements, strategy=strategy))
     element = strategy.activation_width * tokens.tokens_on_rank(strategy)
@@ -131,7 +134,7 @@ def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Co
         outputs = _average(c.model, functools.partial(_generated_outputs, strategy=strategy))
         return [around(name="all-reduce of attention outputs", kind="all_reduce", volume=element * outputs)]
     collectives = []
-    if strategy.context_parallel.possible("ring"):
+    if strategy.context_parallel.possible["ring"]:
         hops = strategy.context_parallel.ring * (strategy.cp - 1)
         ring = around(
             name="ring of keys and values",
@@ -141,7 +144,7 @@ def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Co
             backward=2 * hops,
         )
         collectives.append(ring)
-    if strategy.context_parallel.possible("all_to_all"):
+    if strategy.context_parallel.possible["all_to_all"]:
         both = 2 * strategy.context_parallel.all_to_all  # before attention and after
         heads = around(
             name="exchange of heads for tokens",
@@ -172,7 +175,7 @@ def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
     )
     visited = sum(kind.count * mixture.experts_per_token for kind, mixture in mixtures) / layers
     volume = routed * expert_load(strategy) * model.hidden * strategy.activation_width
-    stride = stride_of(strategy, "tp")
+    stride = strategy.stride_of("tp")
     both_ways = jnp.asarray(2.0, volume.dtype)
     if tokens.serving:
         beyond_group = c.relax.excess(strategy.experts_tp * strategy.ep / strategy.tp, 1.0)
@@ -271,7 +274,7 @@ def boundary_transfer(c: Configuration, tokens: TokenPass, runs: Scalar) -> Coll
         purpose="pipeline",
         per="step",
         degree=c.strategy.pp,
-        stride=stride_of(c.strategy, "pp"),
+        stride=c.strategy.stride_of("pp"),
         volume=_residual_bytes(c, tokens) / c.strategy.tp,
         forward=runs,
     )
@@ -288,8 +291,8 @@ def tied_embedding_reduction(c: Configuration) -> Collective:
         purpose="tied embedding",
         per="step",
         degree=ends,
-        stride=stride_of(strategy, "pp") * strategy.pp / ends,
-        volume=c.model.embedding_parameters / strategy.tp * width(strategy.gradient_precision),
+        stride=strategy.stride_of("pp") * strategy.pp / ends,
+        volume=c.model.embedding_parameters / strategy.tp * strategy.gradient_width,
         forward=c.model.tied_embeddings.on,
     )
 
@@ -305,39 +308,37 @@ def gradient_collectives(c: Configuration, parameters: StageParameters) -> list[
     on for every micro-batch; at stage 3 layer by layer. Ranks that share in groups (hybrid: arXiv
     2304.11277 §3.2.2) all-reduce their parts between the groups.
     """
-    strategy, element = c.strategy, width(c.strategy.gradient_precision)
+    strategy, element = c.strategy, c.strategy.gradient_width
     times = 1 + strategy.shards_gradients * (strategy.micro_batches - 1)
     pieces = _sharded_pieces(c)
     collectives = []
-    for name, size, ranks, stride in _replicated(c, parameters):
+    for part in _replicated(c, parameters):
         reduction = functools.partial(Collective, purpose="gradients", per="step")
-        if strategy.zero.possible("0"):
-            collectives.append(
-                reduction(
-                    name=f"all-reduce of gradients{name}",
-                    kind="all_reduce",
-                    degree=ranks,
-                    stride=stride,
-                    volume=size * element,
-                    forward=strategy.zero["0"],
-                )
+        if strategy.zero.possible["0"]:
+            reduce = reduction(
+                name=f"all-reduce of gradients{part.suffix}",
+                kind="all_reduce",
+                degree=part.ranks,
+                stride=part.stride,
+                volume=part.size * element,
+                forward=strategy.zero["0"],
             )
-        if strategy.zero.possible("1", "2", "3"):
-            owners = zero_ranks(strategy, ranks, c.relax)
+            collectives.append(reduce)
+        if strategy.may_shard:
             scatter = reduction(
-                name=f"reduce-scatter of gradients{name}",
+                name=f"reduce-scatter of gradients{part.suffix}",
                 kind="reduce_scatter",
-                degree=owners,
-                stride=stride,
-                volume=size * element / pieces,
+                degree=part.owners,
+                stride=part.stride,
+                volume=part.size * element / pieces,
                 forward=strategy.shards_optimizer * pieces * times,
             )
             across = reduction(
-                name=f"all-reduce of gradients between groups{name}",
+                name=f"all-reduce of gradients between groups{part.suffix}",
                 kind="all_reduce",
-                degree=ranks / owners,
-                stride=stride * owners,
-                volume=size * element / owners,
+                degree=part.ranks / part.owners,
+                stride=part.stride * part.owners,
+                volume=part.size * element / part.owners,
                 forward=strategy.shards_optimizer,
             )
             collectives += [scatter, across]
@@ -350,22 +351,22 @@ def weight_collectives(c: Configuration, parameters: StageParameters) -> list[Co
     Once in a step, or at stage 3 layer by layer, for every micro-batch and for either pass.
     """
     strategy = c.strategy
-    if not strategy.zero.possible("1", "2", "3"):
+    if not strategy.may_shard:
         return []
     times = 1 + strategy.shards_weights * (2 * strategy.micro_batches - 1)
     pieces = _sharded_pieces(c)
     return [
         Collective(
-            name=f"gathering of weights{name}",
+            name=f"gathering of weights{part.suffix}",
             kind="all_gather",
             purpose="weights",
             per="step",
-            degree=zero_ranks(strategy, ranks, c.relax),
-            stride=stride,
-            volume=size * strategy.kept_weight_width / pieces,
+            degree=part.owners,
+            stride=part.stride,
+            volume=part.size * strategy.kept_weight_width / pieces,
             forward=strategy.shards_optimizer * pieces * times,
         )
-        for name, size, ranks, stride in _replicated(c, parameters)
+        for part in _replicated(c, parameters)
     ]
 
 
@@ -374,18 +375,33 @@ def _sharded_pieces(c: Configuration) -> Scalar:
     return 1 + c.strategy.shards_weights * (c.model.depth / c.strategy.pp - 1)
 
 
-def _replicated(c: Configuration, parameters: StageParameters) -> list[tuple[str, Scalar, Scalar, Scalar]]:
-    """Parts of a stage that the same ranks hold: a suffix of their names, parameters, ranks, and the stride
-    between the ranks.
+class _Replicated(eqx.Module):
+    """The part of a stage's parameters that the same ranks hold, or share by ZeRO."""
 
-    Context- and data-parallel ranks count as one group, spread evenly over all devices that they span.
-    With DualPipe a device reduces the gradients of both its stages.
-    """
-    strategy, stages = c.strategy, device_stages(c.strategy)
-    span = larger(stride_of(strategy, "cp") * strategy.cp, stride_of(strategy, "dp") * strategy.dp)
-    parts = [("", stages * parameters.dense, strategy.replicas, span / strategy.replicas)]
-    if any(kind.mixture is not None for kind in c.model.layers):
-        expert_stride = stride_of(strategy, "tp") * strategy.experts_tp * strategy.ep
-        experts = stages * parameters.experts
-        parts.append((" of experts", experts, strategy.expert_replicas, expert_stride))
-    return parts
+    size: Scalar  # parameters, of both its stages on a device of DualPipe
+    ranks: Scalar  # that hold the same
+    owners: Scalar  # ranks that ZeRO shards them over
+    stride: Scalar  # devices between neighbours of the ranks
+    suffix: str = eqx.field(static=True)  # of the names of collectives
+
+
+def _replicated(c: Configuration, parameters: StageParameters) -> list[_Replicated]:
+    """The parts of a stage that different numbers of ranks hold: experts, and all else."""
+    strategy, stages, groups = c.strategy, device_stages(c.strategy), ZeroGroups(c.strategy, c.relax)
+    dense = _Replicated(
+        suffix="",
+        size=stages * parameters.dense,
+        ranks=strategy.replicas,
+        owners=groups.dense,
+        stride=strategy.replica_stride,
+    )
+    if all(kind.mixture is None for kind in c.model.layers):
+        return [dense]
+    experts = _Replicated(
+        suffix=" of experts",
+        size=stages * parameters.experts,
+        ranks=strategy.expert_replicas,
+        owners=groups.experts,
+        stride=strategy.expert_replica_stride,
+    )
+    return [dense, experts]

@@ -5,7 +5,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from diffperf.quantity import Scalar
-from diffperf.relax import larger
 
 # Contexts at which the time of generation attention changes its slope, beside a sliding window: from one to
 # two times the least part of a context (`diffperf.estimate.kernels.attention.SPLIT`) its split sets in.
@@ -24,7 +23,7 @@ def context_nodes(
     (Abramowitz and Stegun, 25.4.29).
     """
     start = prompt + 0.5
-    end = start + larger(outputs - 1, 1.0)
+    end = start + jnp.where(outputs > 2, outputs - 1, 1.0)
     kinks = jnp.sort(jnp.stack([*(jnp.full_like(start, kink) for kink in _KINKS), window]))
     edges = jnp.concatenate([start[None], jnp.clip(kinks, start, end), end[None]])
     positions, weights = np.polynomial.legendre.leggauss(_NODES)

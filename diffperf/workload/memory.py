@@ -14,12 +14,12 @@ from diffperf.workload.layer_operators import inner_elements, sequence_shards
 from diffperf.workload.model import Layers, Model
 from diffperf.workload.schedule import device_stages, in_flight, stage_layers
 from diffperf.workload.stage_parameters import (
+    ZeroGroups,
     embedding_parameters_on_device,
     kept_share,
     one_stage,
     parameters_of_layers,
     stage_parameters,
-    zero_ranks,
 )
 from diffperf.workload.strategy import Strategy
 
@@ -109,16 +109,15 @@ def _training_stage(c: Configuration, position: Scalar, first: Scalar, last: Sca
     parameters = parameters_of_layers(
         model, strategy, layers=layers, embeddings=embeddings, heads=heads * (1 - alone * tied.on)
     )
-    ranks = [
-        zero_ranks(strategy, replicas, c.relax) for replicas in (strategy.replicas, strategy.expert_replicas)
-    ]
+    groups = ZeroGroups(strategy, c.relax)
+    dense_ranks, expert_ranks = groups.dense, groups.experts
     optimizer, gradients, weights = (
-        parameters.weighted(*(kept_share(sharded, shared_by) for shared_by in ranks))
+        parameters.weighted(kept_share(sharded, dense_ranks), kept_share(sharded, expert_ranks))
         for sharded in (strategy.shards_optimizer, strategy.shards_gradients, strategy.shards_weights)
     )
     stages = device_stages(strategy)
     flying = activations.kept * layers * in_flight(strategy, c.relax, position)
-    gradient_bytes = width(strategy.gradient_precision) + stack.gradient_buffers
+    gradient_bytes = strategy.gradient_width + stack.gradient_buffers
     optimizer_bytes = strategy.optimizer_bytes + stack.optimizer_buffers
     return {
         "weights": stages * weights * strategy.kept_weight_width,

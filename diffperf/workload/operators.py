@@ -22,7 +22,7 @@ from diffperf.workload.model import NO_WINDOW
 
 PerCore = Float[Array, "*operators"]  # a number of each attention core of a table
 
-Columns = dict[str, tuple[Array | float, ...]]  # a row of numbers for each operator, by its name
+Columns = Mapping[str, tuple[Array | float, ...]]  # a row of numbers for each operator, by its name
 
 
 # What a product's B is: weights of linear layers, of routed experts, of the vocabulary projection, the KV
@@ -83,7 +83,7 @@ class Streams(eqx.Module):
     names: tuple[str, ...] = eqx.field(static=True, default=())
 
     @classmethod
-    def table(cls, rows: dict[str, Array | float]) -> "Streams":
+    def table(cls, rows: Mapping[str, Array | float]) -> "Streams":
         """A table from the bytes that each operator reads and writes, by its name."""
         (moved,) = _stacked({name: (size,) for name, size in rows.items()})
         return cls(bytes=moved, names=tuple(rows))

@@ -76,12 +76,27 @@ def stage_parameters(model: Model, strategy: Strategy, relax: Relaxation) -> Sta
     )
 
 
-def zero_ranks(strategy: Strategy, replicas: Scalar, relax: Relaxation) -> Scalar:
-    """How many of the ranks that hold the same parameters share them: all, or as many as hybrid sharding
-    says.
+class ZeroGroups(eqx.Module):
+    """The groups over which ZeRO shards parameters, by how many ranks hold the same: groups of all these
+    ranks, or of as many as hybrid sharding says.
     """
-    within_group = relax.minimum(strategy.zero_ranks, replicas)
-    return larger(jnp.where(strategy.zero_ranks > 0, within_group, replicas), 1.0)
+
+    strategy: Strategy
+    relax: Relaxation
+
+    @property
+    def dense(self) -> Scalar:
+        """Ranks that share what every context- and data-parallel rank would hold."""
+        return self._share(self.strategy.replicas)
+
+    @property
+    def experts(self) -> Scalar:
+        """Ranks that share the experts that each of them would hold."""
+        return self._share(self.strategy.expert_replicas)
+
+    def _share(self, replicas: Scalar) -> Scalar:
+        within_group = self.relax.minimum(self.strategy.zero_ranks, replicas)
+        return larger(jnp.where(self.strategy.zero_ranks > 0, within_group, replicas), 1.0)
 
 
 def kept_share(sharded: Scalar, ranks: Scalar) -> Scalar:
@@ -94,8 +109,5 @@ def kept_share(sharded: Scalar, ranks: Scalar) -> Scalar:
 
 def owned_parameters(strategy: Strategy, parameters: StageParameters, relax: Relaxation) -> Scalar:
     """Parameters that a device updates: those whose optimizer state it keeps."""
-    dense, experts = (
-        kept_share(strategy.shards_optimizer, zero_ranks(strategy, replicas, relax))
-        for replicas in (strategy.replicas, strategy.expert_replicas)
-    )
-    return parameters.weighted(dense, experts)
+    groups, sharded = ZeroGroups(strategy, relax), strategy.shards_optimizer
+    return parameters.weighted(kept_share(sharded, groups.dense), kept_share(sharded, groups.experts))

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 
 from diffperf.hardware.formats import PRECISION_BYTES
 from diffperf.quantity import Scalar
-from diffperf.relax import larger, smaller
 from diffperf.workload.layer_operators import TokenPass
 from diffperf.workload.model import Layers
 from diffperf.workload.operators import Gemms, Streams
@@ -36,9 +35,12 @@ def _chunk_products(layers: Layers, strategy: Strategy, tokens: TokenPass) -> Ge
     """
     space, tp = layers.state_space, strategy.tp
     assert space is not None
-    chunk = smaller(tokens.queries, jnp.asarray(CHUNK, tokens.queries.dtype))
+    chunk = jnp.where(tokens.queries < CHUNK, tokens.queries, CHUNK)
     chunks = tokens.sequences * tokens.queries / strategy.cp / chunk
-    of_heads, of_groups = chunks * layers.heads / tp, chunks * larger(space.groups / tp, 1.0)
+    of_heads, of_groups = (
+        chunks * layers.heads / tp,
+        chunks * jnp.where(space.groups > tp, space.groups / tp, 1.0),
+    )
     rows = {
         "chunk scores": (chunk, chunk, space.state, of_groups),
         "chunk outputs": (chunk, layers.head_dim, chunk, of_heads),

@@ -1,5 +1,8 @@
 """How work is laid on a system: parallelism, schedule, batches, number formats, recomputation, offloading."""
 
+import functools
+import operator
+
 import jax.numpy as jnp
 
 from diffperf.hardware.formats import PRECISIONS, STORED, STORED_BYTES, output_width, width
@@ -203,6 +206,36 @@ class Strategy(Declared):
         """Ranks that hold the same experts."""
         return larger(self.tp * self.replicas / (self.experts_tp * self.ep), 1.0)
 
+    def stride_of(self, group: str) -> Scalar:
+        """How many devices lie between neighbours of a group ("tp", "cp", "dp" or "pp"), by the order of
+        groups.
+        """
+        products = []
+        for order in self.order.alternatives:
+            groups = order.split("-")
+            inside = [getattr(self, name) for name in groups[: groups.index(group)]]
+            products.append(functools.reduce(operator.mul, inside, jnp.ones_like(self.tp)))
+        return jnp.sum(self.order.array * jnp.stack(products))
+
+    @property
+    def replica_stride(self) -> Scalar:
+        """Devices between neighbours of the ranks that hold the same weights.
+
+        Context- and data-parallel ranks count as one group, spread evenly over all devices that they span.
+        """
+        span = larger(self.stride_of("cp") * self.cp, self.stride_of("dp") * self.dp)
+        return span / self.replicas
+
+    @property
+    def expert_replica_stride(self) -> Scalar:
+        """Devices between neighbours of the ranks that hold the same experts."""
+        return self.stride_of("tp") * self.experts_tp * self.ep
+
+    @property
+    def may_shard(self) -> bool:
+        """Whether any of the ZeRO stages that shard may have weight."""
+        return any(self.zero.possible[stage] for stage in ("1", "2", "3"))
+
     @property
     def shards_optimizer(self) -> Scalar:
         """Weight of the ZeRO stages that shard the optimizer state."""
@@ -241,6 +274,11 @@ class Strategy(Declared):
         return quantized + _either(
             self.head_precision, output_width(self.precision), "unquantized", "weights"
         )
+
+    @property
+    def gradient_width(self) -> Scalar:
+        """Bytes of a gradient as it is accumulated and reduced."""
+        return width(self.gradient_precision)
 
     @property
     def activation_width(self) -> Scalar:

@@ -16,7 +16,6 @@ from diffperf.workload.collectives import (
     boundary_transfer,
     gradient_collectives,
     layer_collectives,
-    stride_of,
     tied_embedding_reduction,
     weight_collectives,
 )
@@ -90,7 +89,7 @@ def test_strides_by_numbering_devices(order):
     number = np.arange(2 * 3 * 5 * 7).reshape([degrees[name] for name in reversed(names)])
     strategy = dp.load_strategy(degrees | {"order": order, "global_batch": 5})
     for axis, name in enumerate(reversed(names)):
-        assert set(np.diff(number, axis=axis).ravel()) == {float(stride_of(strategy, name))}
+        assert set(np.diff(number, axis=axis).ravel()) == {float(strategy.stride_of(name))}
 
 
 def _across(members: list[int]) -> list[int]:
@@ -105,7 +104,7 @@ def test_neighbours_send_over_the_tier_that_connects_them(gpt, system, order, na
     """Shares of a message that stay in a node and leave it are those of the hops along the group."""
     degrees = {"tp": 2, "cp": 4, "dp": 2, "pp": 4}
     table = degrees | {"order": order, "global_batch": 2, "sequence_length": 2048}
-    stride = int(stride_of(dp.load_strategy(table), name))
+    stride = int(dp.load_strategy(table).stride_of(name))
     hops = _across([rank * stride for rank in range(degrees[name])])
     purpose = {"pp": "pipeline", "cp": "context parallelism"}[name]
     transfer = step_transfers(gpt, system, **table)[purpose]

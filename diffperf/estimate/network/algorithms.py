@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from diffperf.estimate.network.topology import Fabric
 from diffperf.quantity import Weights
-from diffperf.relax import Relaxation, inverse, larger
+from diffperf.relax import inverse, larger
 from diffperf.software.collective_library import CollectiveLibrary
 
 _NEVER = 1e6  # s: an algorithm that a library lacks is never the fastest, and never as fast as nothing to do
@@ -140,45 +140,21 @@ def _reduction_slowdown(fabric: Fabric) -> Array:
     return inverse(larger(fabric.reduction, _LEAST_REDUCTION))
 
 
-def reduce_scatter(wire: Wire, relax: Relaxation) -> Array:
-    """Seconds of a reduce-scatter of a buffer, or of an all-gather into one, which is its mirror image."""
-    ways = neighbours(wire, 1.0), alternative(wire, 1.0)
-    return relax.minimum(*map(wire.quick, ways), *map(wire.bulk, ways))
+def ring_broadcast(wire: Wire) -> Algorithm:
+    """Broadcast as a pipeline of small pieces around a ring: a lower bound that small pieces approach."""
+    fabric = wire.fabric
+    return Algorithm(hops=fabric.steps, work=fabric.slowdown * fabric.present)
 
 
-def all_reduce(wire: Wire, relax: Relaxation) -> Array:
-    """Seconds of an all-reduce of a buffer."""
-    ways = neighbours(wire, 2.0), alternative(wire, 2.0)
-    small = wire.between_pairs(one_shot(wire))[0]
-    return relax.minimum(*map(wire.quick, ways), *map(wire.bulk, ways), small, wire.bulk(in_network(wire)))
+def binomial_broadcast(wire: Wire) -> Algorithm:
+    """Broadcast by a binomial tree of whole buffers: exact on a switch for powers of two."""
+    fabric = wire.fabric
+    return Algorithm(hops=fabric.doublings * fabric.reach, work=fabric.doublings * fabric.tree)
 
 
-def broadcast(wire: Wire, relax: Relaxation) -> Array:
-    """Seconds of a broadcast: a pipeline of small pieces around a ring, a binomial tree of whole buffers, or
-    a multicast.
-
-    The pipeline is a lower bound that small pieces approach; the tree is exact on a switch for powers of
-    two.
+def exchange(wire: Wire) -> Algorithm:
+    """All-to-all of a send buffer: shares straight to their owners. Exact for even sides of grids, an upper
+    bound for odd ones.
     """
     fabric = wire.fabric
-    ring = Algorithm(hops=fabric.steps, work=fabric.slowdown * fabric.present)
-    tree = Algorithm(hops=fabric.doublings * fabric.reach, work=fabric.doublings * fabric.tree)
-    return relax.minimum(*map(wire.quick, (ring, tree)), *map(wire.bulk, (ring, tree, multicast(wire))))
-
-
-def all_to_all(wire: Wire, relax: Relaxation) -> Array:
-    """Seconds of an all-to-all of a send buffer: shares straight to their owners.
-
-    Exact for even sides of grids, an upper bound for odd ones.
-    """
-    fabric = wire.fabric
-    shares = Algorithm(hops=fabric.reach, work=fabric.exchange + wire.library.own_share * fabric.own)
-    return relax.minimum(*wire.between_pairs(shares))
-
-
-def send(wire: Wire, relax: Relaxation) -> Array:
-    """Seconds to send a buffer from one member to a neighbour, in one piece: there is no pipeline to fill."""
-    library, present = wire.library, wire.fabric.present
-    latency, seconds = present * wire.fabric.hop, present * wire.seconds
-    slow = latency + seconds * inverse(library.message_bandwidth)
-    return relax.minimum(slow, latency + library.message_startup + seconds)
+    return Algorithm(hops=fabric.reach, work=fabric.exchange + wire.library.own_share * fabric.own)

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.estimate.network import algorithms
-from diffperf.estimate.network.algorithms import wire_time
 from diffperf.estimate.network.placement import Group, place
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, split, unstack
@@ -91,15 +90,27 @@ def transfers(
 def all_reduce(group: Group, volume: Scalar) -> Transfer:
     """All-reduce of a `volume`-byte buffer: each tier works on the share that the next tier inside left it
     (arXiv 1909.09756).
+
+    The fastest counts on each tier: rings, the library's reductions of fewer steps such as trees, sending
+    everything to everyone at once, or switches that reduce.
     """
     wire = group.wire(volume * inverse(group.within))
-    return _by_tiers_or_rings(group, algorithms.all_reduce(wire, group.relax), volume, rounds=2.0)
+    ways = algorithms.neighbours(wire, 2.0), algorithms.alternative(wire, 2.0)
+    times = group.relax.minimum(
+        *map(wire.quick, ways),
+        *map(wire.bulk, ways),
+        wire.between_pairs(algorithms.one_shot(wire))[0],
+        wire.bulk(algorithms.in_network(wire)),
+    )
+    return _by_tiers_or_rings(group, times, volume, rounds=2.0)
 
 
 def reduce_scatter(group: Group, volume: Scalar) -> Transfer:
     """Reduce-scatter of a `volume`-byte buffer, tier by tier from the inside out."""
     wire = group.wire(volume * inverse(group.within))
-    return _by_tiers_or_rings(group, algorithms.reduce_scatter(wire, group.relax), volume, rounds=1.0)
+    ways = algorithms.neighbours(wire, 1.0), algorithms.alternative(wire, 1.0)
+    times = group.relax.minimum(*map(wire.quick, ways), *map(wire.bulk, ways))
+    return _by_tiers_or_rings(group, times, volume, rounds=1.0)
 
 
 def all_gather(group: Group, volume: Scalar) -> Transfer:
@@ -110,7 +121,10 @@ def all_gather(group: Group, volume: Scalar) -> Transfer:
 def broadcast(group: Group, volume: Scalar) -> Transfer:
     """Broadcast of a `volume`-byte buffer, over the outermost tier first."""
     volumes = volume * jnp.ones_like(group.members)
-    times = algorithms.broadcast(group.wire(volumes), group.relax)
+    wire = group.wire(volumes)
+    ring, tree = algorithms.ring_broadcast(wire), algorithms.binomial_broadcast(wire)
+    ways = ring, tree, algorithms.multicast(wire)
+    times = group.relax.minimum(wire.quick(ring), wire.quick(tree), *map(wire.bulk, ways))
     return _started(group, jnp.sum(times), group.fabric.part * volumes)
 
 
@@ -131,19 +145,27 @@ def all_to_all(
     miss = jnp.log1p(-inverse(larger(domains, 1.0 + 1e-3)))  # log of the chance that a copy misses a domain
     reached = domains * -jnp.expm1(copies * miss) * inverse(jnp.asarray(copies, domains.dtype))
     shares = volume * (direct + once * (smaller(reached, 1.0) - direct))
-    times = algorithms.all_to_all(group.wire(shares), group.relax)
+    wire = group.wire(shares)
+    times = group.relax.minimum(*wire.between_pairs(algorithms.exchange(wire)))
     return _started(group, group.relax.reduce_maximum(times), group.fabric.part * shares)
 
 
 def send(group: Group, volume: Scalar) -> Transfer:
     """`volume` bytes from a rank to its neighbour, averaged over the hops along the group: most stay on the
     inner tiers.
+
+    A message is in one piece: there is no pipeline to fill.
     """
     degree = group.across[-1]
     # Of degree − 1 hops, (domains − 1) cross each tier's boundary; the rest stay inside.
     crossing = inverse(group.within) - inverse(group.across)
     share = degree * crossing * inverse(degree - 1 + (1 - group.starts))
-    times = algorithms.send(group.wire(volume * jnp.ones_like(group.members)), group.relax)
+    wire = group.wire(volume * jnp.ones_like(group.members))
+    library, present = wire.library, wire.fabric.present
+    latency, seconds = present * wire.fabric.hop, present * wire.seconds
+    times = group.relax.minimum(
+        latency + seconds * inverse(library.message_bandwidth), latency + library.message_startup + seconds
+    )
     return Transfer(time=jnp.sum(share * times) + group.startup, sent=share * volume)
 
 
@@ -192,4 +214,4 @@ def _rings(group: Group, volume: Scalar, rounds: float) -> list[Scalar]:
     wire = group.relax.reduce_maximum(pace)
     ramp = jnp.sum(fabric.present * fabric.ramp) + 1e-6 * fabric.ramp[0]  # not 0 for a group of one
     quick = latency + wire * inverse(library.low_latency_bandwidth)
-    return [quick, latency * library.bulk_latency + wire_time(wire, ramp)]
+    return [quick, latency * library.bulk_latency + algorithms.wire_time(wire, ramp)]

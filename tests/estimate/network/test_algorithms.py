@@ -4,6 +4,7 @@ where it is a bound.
 
 import math
 
+import jax
 import numpy as np
 import pytest
 from link_simulator import (
@@ -22,7 +23,8 @@ from link_simulator import (
     to_owners,
 )
 
-from diffperf.estimate.network import algorithms
+from diffperf.estimate.network import algorithms, transfers
+from diffperf.estimate.network.placement import Group
 from diffperf.estimate.network.topology import offer
 from diffperf.hardware.network import NetworkTier
 from diffperf.quantity import real
@@ -68,6 +70,20 @@ def wire(topology, size, bandwidth, latency, volume, *, room=None, alternative="
         library=IDEAL,
         alternative=ALTERNATIVES[alternative],
         seconds=volume / offered.rate,
+    )
+
+
+def group_on(wire) -> Group:
+    """The group of all members of a wire's tier."""
+    fabric, alternative = jax.tree.map(lambda leaf: leaf[None], (wire.fabric, wire.alternative))
+    return Group(
+        members=fabric.ways,
+        starts=real(1.0),
+        fabric=fabric,
+        alternative=alternative,
+        startup=real(0.0),
+        library=wire.library,
+        relax=Exact(),
     )
 
 
@@ -180,7 +196,7 @@ def test_direct(topology, size, seed):
             if exact
             else measured <= time <= 1.35 * measured + size * latency
         )
-    all_to_all = float(algorithms.all_to_all(on, Exact()))
+    all_to_all = float(transfers.all_to_all(group_on(on), real(simulation.volume)).time)
     assert all_to_all == pytest.approx(seconds(on, ways[there]), rel=1e-9)
 
 
@@ -191,11 +207,8 @@ def test_binomial_broadcast(size):
     time = simulation.run(binomial(size, 240))
     np.testing.assert_allclose(simulation.buffers, np.tile(simulation.before[0], (size, 1)))
     on = wire("switch", size, 50.0, 3.0, simulation.volume)
-    tree = algorithms.Algorithm(
-        hops=on.fabric.doublings * on.fabric.reach, work=on.fabric.doublings * on.fabric.tree
-    )
-    assert seconds(on, tree) == pytest.approx(time, rel=1e-9)
-    assert float(algorithms.broadcast(on, Exact())) <= time * (1 + 1e-9)
+    assert seconds(on, algorithms.binomial_broadcast(on)) == pytest.approx(time, rel=1e-9)
+    assert float(transfers.broadcast(group_on(on), real(simulation.volume)).time) <= time * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("pieces", [1, 4, 64, 1024])
@@ -204,7 +217,7 @@ def test_ring_broadcast_is_what_small_pieces_approach(pieces):
     size, volume, bandwidth, latency = 5, 4096.0, 64.0, 1e-9
     pipeline = (pieces + size - 2) * volume / pieces / bandwidth
     on = wire("switch", size, bandwidth, latency, volume)
-    time = float(algorithms.broadcast(on, Exact()))
+    time = float(transfers.broadcast(group_on(on), real(volume)).time)
     assert time <= pipeline * (1 + 1e-6)
     if pieces == 1024:
         assert time == pytest.approx(pipeline, rel=0.01)
