@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
-from diffperf.explore.measured.columns import measured_columns
+from diffperf.explore.measured.schemas import measured_columns
 from diffperf.explore.measured.platforms import platforms_with
 from diffperf.explore.measured.predictions import Prediction, predict
 from diffperf.explore.measured.statistics import Evaluation, Summary, points

@@ -6,7 +6,7 @@ import pytest
 from measured_cases import DATA
 
 import diffperf as dp
-from diffperf.explore.measured.columns import SCHEMAS, measured_columns
+from diffperf.explore.measured.schemas import SCHEMAS, measured_columns
 from diffperf.explore.measured.table import messages, read_measurements
 
 HEADER = "id,group,hardware,dtype,m,n,k,batch,latency_s"
