@@ -8,8 +8,6 @@ import math
 from typing import Any
 
 from diffperf.quantity import Choice, Quantity, declaration
-from diffperf.workload.model import Layers, Mixture, Model
-from diffperf.workload.strategy import Strategy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +60,7 @@ def count_column(high: float = 1e9, low: float = 1, *, needed: bool = True, defa
     return Column(_declared_number("", (low, high), integer=True), needed=needed, default=default)
 
 
-def number_column(
-    unit: str, low: float, high: float, *, needed: bool = True, default: Any = None
-) -> Column:
+def number_column(unit: str, low: float, high: float, *, needed: bool = True, default: Any = None) -> Column:
     """A column of numbers, whole or not, of a quantity that is given rather than measured."""
     return Column(_declared_number(unit, (low, high), integer=False), needed=needed, default=default)
 

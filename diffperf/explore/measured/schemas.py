@@ -25,7 +25,7 @@ _COMMON = {
     "hardware": Column(),
 }
 _DEVICES = {"n_devices": count_column(1e7), "devices_per_node": count_column(1e7)}
-_ARCHITECTURE = {
+ARCHITECTURE = {
     "model": text_column(),
     "layers": field_column(Layers, "count"),
     "hidden": field_column(Model, "hidden"),
@@ -60,7 +60,7 @@ SCHEMAS: dict[str, dict[str, Column]] = {
     "training": {
         **_COMMON,
         **_DEVICES,
-        **_ARCHITECTURE,
+        **ARCHITECTURE,
         "precision": Column(),
         "seq_len": field_column(Strategy, "sequence_length"),
         "tp": field_column(Strategy, "tp"),
@@ -91,7 +91,7 @@ SCHEMAS: dict[str, dict[str, Column]] = {
     "inference": {
         **_COMMON,
         **_DEVICES,
-        **_ARCHITECTURE,
+        **ARCHITECTURE,
         "weight_dtype": Column(),
         "activation_dtype": Column(),
         "kv_dtype": Column(),
@@ -116,7 +116,7 @@ SCHEMAS: dict[str, dict[str, Column]] = {
         **_COMMON,
         "n_devices": count_column(1e7),
         "devices_per_node": count_column(1e7, needed=False),
-        **_ARCHITECTURE,
+        **ARCHITECTURE,
         "source_model": text_column(),
         "weight_dtype": Column(),
         "activation_dtype": text_column(),
@@ -152,7 +152,7 @@ SCHEMAS: dict[str, dict[str, Column]] = {
     "energy": {
         **_COMMON,
         **_DEVICES,
-        **_ARCHITECTURE,
+        **ARCHITECTURE,
         "hf_model": text_column(),
         "weight_dtype": Column(),
         "activation_dtype": text_column(),

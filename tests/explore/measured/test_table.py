@@ -122,7 +122,7 @@ def test_bad_cells_of_runs(tmp_path, column, text, reason):
         ("", "header: found 0 columns"),
         (
             "a,b,c\n1,2,3\n",
-            "expected the columns of a table of training, inference, gemm, attention, collectives",
+            "a table of training, inference, serving, energy, gemm, attention, collectives",
         ),
         (HEADER.replace(",m,", ",") + "\n", "no column m; expected the columns of a gemm table"),
         (HEADER.replace(",latency_s", "") + "\nx\n", "nothing measured; expected one of latency_s"),
