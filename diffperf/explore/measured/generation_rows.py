@@ -5,12 +5,12 @@ from collections.abc import Hashable, Sequence
 import jax.numpy as jnp
 
 from diffperf.estimate.inference import generate
-from diffperf.explore.measured import closed_loop
-from diffperf.explore.measured.closed_loop import Demand, Pool, constant_lengths
+from diffperf.explore.measured import served_demand
 from diffperf.explore.measured.model_rows import model_structure, stacked_models, unknown_architecture
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.row_formats import number_formats, unknown_format
 from diffperf.explore.measured.run_rows import layout_outputs
+from diffperf.explore.measured.served_demand import Demand, Pool, constant_lengths
 from diffperf.explore.measured.served_rows import expert_tensor_ranks
 from diffperf.explore.measured.stacking import (
     Evaluator,
@@ -37,7 +37,7 @@ def _inference_unrepresentable(row: Row) -> str | None:
         row["batch"] is None and not in_closed_loop and "batch unknown",
         unknown_architecture(row),
         unknown_format(row),
-        in_closed_loop and closed_loop.NOT_ESTIMATED,
+        in_closed_loop and served_demand.NOT_ESTIMATED,
     )
 
 
@@ -96,8 +96,8 @@ def _closed_loop_estimate(
     model: Model, system: System, strategy: Strategy, throughput_kind: Weights, demand: Demand
 ) -> Outputs:
     pool = Pool(strategy, workers=jnp.ones_like(strategy.tp))
-    served = closed_loop.steady_state(model, system, None, pool, demand)
-    prompts = throughput_kind["total"] * demand.input_mean / demand.output_mean
+    served = served_demand.steady_state(model, system, None, pool, demand)
+    prompts = throughput_kind["total"] * demand.input_length / demand.output_length
     return {
         "latency_s": served.latency,
         "ttft_s": served.time_to_first_token,

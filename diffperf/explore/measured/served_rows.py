@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from diffperf.estimate.inference import decode
-from diffperf.explore.measured import closed_loop
-from diffperf.explore.measured.closed_loop import Demand, Pool, mean_length, uniform_lengths
+from diffperf.explore.measured import served_demand
 from diffperf.explore.measured.model_rows import model_structure, stacked_models, unknown_architecture
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.row_formats import number_formats, unknown_format
+from diffperf.explore.measured.served_demand import Demand, Pool, mean_length, uniform_lengths
 from diffperf.explore.measured.stacking import (
     Evaluator,
     Outputs,
@@ -42,7 +42,7 @@ def _serving_unrepresentable(row: Row) -> str | None:
         unknown_architecture(row),
         unknown_format(row),
         speculative and row["tokens_per_step"] is None and "tokens per speculative step unknown",
-        closed_loop.NOT_ESTIMATED,
+        served_demand.NOT_ESTIMATED,
     )
 
 
@@ -90,9 +90,9 @@ def _serving_structure(row: Row) -> Hashable:
 def _serving_estimate(
     model: Model, system: System, prefill: Pool | None, decode: Pool, demand: Demand
 ) -> Outputs:
-    served = closed_loop.steady_state(model, system, prefill, decode, demand)
+    served = served_demand.steady_state(model, system, prefill, decode, demand)
     output_rate = served.output_rate / system.n_devices
-    input_rate = output_rate * demand.input_mean / demand.output_mean
+    input_rate = output_rate * demand.input_length / demand.output_length
     return {
         "tpot_median_s": served.time_per_output_token,
         "tpot_mean_s": served.time_per_output_token,
@@ -152,12 +152,12 @@ def _energy_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, Sy
     )
     demand = Demand(
         concurrency=batch,
-        cap=numbers(rows, "max_num_seqs"),
-        input_mean=prompts,
-        input_deviation=no,
-        output_mean=mean,
-        output_deviation=deviation,
-        drafted=no,
+        batch_cap=numbers(rows, "max_num_seqs"),
+        input_length=prompts,
+        input_spread=no,
+        output_length=mean,
+        output_spread=deviation / mean,
+        draft_tokens=no,
         tokens_per_step=no + 1,
     )
     models = stacked_models(rows, positions=prompts + mean, training=False)

@@ -11,9 +11,9 @@ from measured_cases import INFERENCE, SPARSE, changed, write
 
 import diffperf as dp
 from diffperf.estimate.inference import decode
-from diffperf.explore.measured import closed_loop, predictions
-from diffperf.explore.measured.closed_loop import Served
+from diffperf.explore.measured import predictions, served_demand
 from diffperf.explore.measured.predictions import inputs_of, predict
+from diffperf.explore.measured.served_demand import Served
 from diffperf.explore.measured.table import Row, messages, read_measurements
 from diffperf.explore.measured.validate import validate
 from diffperf.relax import Exact
@@ -104,9 +104,13 @@ def test_demand_of_a_closed_loop(tmp_path):
     """Lengths uniform from 80 to 100 % of the longest have that spread; the modules that draft run."""
     model, _, _, decode_pool, demand = inputs_of("serving", only_row(tmp_path, serving(**SPECULATIVE)))
     drawn = np.linspace(0.8 * 8192, 8192, 100_001)
-    assert float(demand.input_mean) == pytest.approx(drawn.mean(), rel=1e-6)
-    assert float(demand.input_deviation) == pytest.approx(drawn.std(), rel=1e-4)
-    assert (float(demand.concurrency), float(demand.drafted), float(demand.tokens_per_step)) == (64, 3, 2.4)
+    assert float(demand.input_length) == pytest.approx(drawn.mean(), rel=1e-6)
+    assert float(demand.input_spread) == pytest.approx(drawn.std() / drawn.mean(), rel=1e-4)
+    assert (float(demand.concurrency), float(demand.draft_tokens), float(demand.tokens_per_step)) == (
+        64,
+        3,
+        2.4,
+    )
     assert float(model.mtp_layers) == 1
     assert decode_pool.strategy.kv_precision.likeliest() == "bf16"
     assert decode_pool.strategy.precision.likeliest() == "fp8"
@@ -160,6 +164,36 @@ def test_number_formats_of_weights_and_activations(tmp_path, cells, operands, st
     assert predict("inference", [row])[0].skipped is None
 
 
+@pytest.mark.parametrize(
+    ("cells", "formats"),
+    [
+        ({"weight_dtype": "mxfp4"}, ("bf16", "operands", "mxfp4", "operands", "unquantized")),
+        ({"weight_dtype": "fp8"}, ("fp8", "operands", "linear", "operands", "unquantized")),
+        (
+            {"weight_dtype": "int4", "activation_dtype": "bf16"},
+            ("bf16", "operands", "linear", "int4", "unquantized"),
+        ),
+        (
+            {"weight_dtype": "Q4_K_M", "activation_dtype": "fp16"},
+            ("fp16", "q4_k_m", "linear", "operands", "weights"),
+        ),
+    ],
+)
+def test_number_formats_of_experts_and_of_the_vocabulary_projection(tmp_path, cells, formats):
+    """4-bit checkpoints of models of experts quantize the experts alone; llama.cpp the last product too."""
+    strategy = inputs_of("serving", only_row(tmp_path, serving(**cells)))[3].strategy
+    fields = (strategy.precision, strategy.weight_precision, strategy.expert_precision)
+    fields += (strategy.expert_weight_precision, strategy.head_precision)
+    assert tuple(field.likeliest() for field in fields) == formats
+
+
+def test_gpt_oss_multiplies_its_stored_experts_in_16_bits(tmp_path):
+    cells = {"model": "gpt-oss-120b", "weight_dtype": "mxfp4"}
+    strategy = inputs_of("serving", only_row(tmp_path, serving(**cells, attention="gqa")))[3].strategy
+    chosen = (strategy.expert_precision.likeliest(), strategy.expert_weight_precision.likeliest())
+    assert chosen == ("linear", "mxfp4")
+
+
 # --- what is estimated
 
 
@@ -188,8 +222,8 @@ def made_up_state(model, system, prefill, pool, demand) -> Served:
 
 def test_seam_of_the_steady_state(tmp_path, monkeypatch):
     """Rates are per device in tables of servers, and of all devices in tables of inference."""
-    monkeypatch.setattr(closed_loop, "NOT_ESTIMATED", None)
-    monkeypatch.setattr(closed_loop, "steady_state", made_up_state)
+    monkeypatch.setattr(served_demand, "NOT_ESTIMATED", None)
+    monkeypatch.setattr(served_demand, "steady_state", made_up_state)
     # Programs of their own: those compiled here are not for other tests.
     programs = {kind: jax.jit(jax.vmap(found.estimate)) for kind, found in predictions.EVALUATORS.items()}
     monkeypatch.setattr(predictions, "_PROGRAMS", programs)
@@ -213,9 +247,8 @@ def test_seam_of_the_steady_state(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        (serving(), closed_loop.NOT_ESTIMATED),
+        (serving(), served_demand.NOT_ESTIMATED),
         (serving(**SPECULATIVE | {"tokens_per_step": ""}), "tokens per speculative step unknown"),
-        (serving(weight_dtype="int4"), "int4 weights of the experts alone"),
         (serving(model="my-own"), "latent attention (MLA) of a model that is not shipped"),
         (energy(attention="hybrid-mamba2"), None),  # the shipped config says what the columns do not
         (

@@ -23,20 +23,20 @@ class Demand(NamedTuple):
     """What the clients of a server ask for, each one request at a time.
 
     - `concurrency`: requests in flight, waiting ones among them.
-    - `cap`: requests that the server runs at once at most.
-    - `input_mean`, `output_mean`: mean tokens of a prompt and of an answer.
-    - `input_deviation`, `output_deviation`: standard deviations of these numbers of tokens.
-    - `drafted`: tokens that a step drafts for each request; 0 without speculative decoding.
+    - `batch_cap`: requests that the server runs at once at most.
+    - `input_length`, `output_length`: mean tokens of a prompt and of an answer.
+    - `input_spread`, `output_spread`: standard deviations of these numbers over their means.
+    - `draft_tokens`: tokens that a step drafts for each request; 0 without speculative decoding.
     - `tokens_per_step`: tokens that a step adds to each request; 1 without speculative decoding.
     """
 
     concurrency: Numbers
-    cap: Numbers
-    input_mean: Numbers
-    input_deviation: Numbers
-    output_mean: Numbers
-    output_deviation: Numbers
-    drafted: Numbers
+    batch_cap: Numbers
+    input_length: Numbers
+    input_spread: Numbers
+    output_length: Numbers
+    output_spread: Numbers
+    draft_tokens: Numbers
     tokens_per_step: Numbers
 
 
@@ -80,12 +80,12 @@ def constant_lengths(rows: Sequence[Row]) -> Demand:
     zeros, clients = np.zeros(len(rows)), numbers(rows, "concurrency")
     return Demand(
         concurrency=clients,
-        cap=clients,
-        input_mean=numbers(rows, "input_len"),
-        input_deviation=zeros,
-        output_mean=numbers(rows, "output_len"),
-        output_deviation=zeros,
-        drafted=zeros,
+        batch_cap=clients,
+        input_length=numbers(rows, "input_len"),
+        input_spread=zeros,
+        output_length=numbers(rows, "output_len"),
+        output_spread=zeros,
+        draft_tokens=zeros,
         tokens_per_step=zeros + 1,
     )
 
@@ -96,16 +96,15 @@ def uniform_lengths(rows: Sequence[Row]) -> Demand:
     A uniform length with mean μ that ends at b has the standard deviation (b − μ) / √3.
     """
     clients = numbers(rows, "concurrency")
-    means = {name: mean_length(rows, f"{name}_len") for name in ("input", "output")}
-    deviation = {name: (numbers(rows, f"{name}_len") - means[name]) / np.sqrt(3) for name in means}
+    prompts, answers = mean_length(rows, "input_len"), mean_length(rows, "output_len")
     return Demand(
         concurrency=clients,
-        cap=clients,
-        input_mean=means["input"],
-        input_deviation=deviation["input"],
-        output_mean=means["output"],
-        output_deviation=deviation["output"],
-        drafted=numbers(rows, "spec_tokens"),
+        batch_cap=clients,
+        input_length=prompts,
+        input_spread=(numbers(rows, "input_len") / prompts - 1) / np.sqrt(3),
+        output_length=answers,
+        output_spread=(numbers(rows, "output_len") / answers - 1) / np.sqrt(3),
+        draft_tokens=numbers(rows, "spec_tokens"),
         tokens_per_step=np.array([row["tokens_per_step"] or 1.0 for row in rows]),
     )
 
