@@ -85,8 +85,8 @@ def _once(ctx, parameter, values: tuple[str, ...]) -> tuple[str, ...]:
 def calibrate(files, hardware, paths, stack, prior_spread, folds, systems, json_file, plot, out):
     """Fit efficiencies and overheads of one accelerator's system to the measurements in FILEs.
 
-    FILEs are CSV tables of GEMMs, attention kernels, collectives, training or inference runs (as for
-    `diffperf validate`), fitted all together.
+    FILEs are CSV tables of GEMMs, attention kernels, collectives and runs (as for `diffperf validate`),
+    fitted all together.
 
     Prints the values with their uncertainty, and the errors before, after, and on configurations left out
     of the fit. Writes a config for --calibration, or for the `calibration` of a system's file. A fit that

@@ -36,9 +36,9 @@ if TYPE_CHECKING:  # the estimator takes a second to import, which `diffperf --h
 def validate(ctx, file, by, systems, calibration, json_file, plot):
     """Compare the estimator with the measurements in FILE, a CSV table.
 
-    Its rows are training or inference runs, GEMMs, attention kernels or collectives, recognized from the
-    columns, in SI units, with empty cells for what is unknown. The column `hardware` has names of
-    accelerators or systems, or paths of their files.
+    Its rows are training or inference runs, servers under load, servers' power, GEMMs, attention kernels or
+    collectives, recognized from the columns, in SI units, with empty cells for what is unknown. The column
+    `hardware` has names of accelerators or systems, or paths of their files.
 
     Prints the errors by group. What cannot be evaluated is counted with the reason; a row that cannot be
     read is named on stderr.

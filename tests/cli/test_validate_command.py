@@ -4,7 +4,7 @@ import csv
 import json
 from pathlib import Path
 
-from diffperf.explore.measured.columns import measured_columns
+from diffperf.explore.measured.schemas import measured_columns
 
 
 def gemm_table(folder, *rows: str) -> str:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from diffperf.errors import ConfigError, did_you_mean
-from diffperf.explore.measured.columns import SCHEMAS
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.predictions import Prediction, predict
+from diffperf.explore.measured.schemas import speed_columns, unit_of
 from diffperf.explore.measured.table import Measurements, Row
-from diffperf.quantity import Quantity
 
 # For every kind of table, the columns that tell families of configurations apart: the rows of a family are
 # near repetitions of each other.
@@ -19,6 +18,8 @@ _MODEL = ("model", "layers", "hidden", "heads", "ffn")
 FAMILIES = {
     "training": (*_MODEL, "tp", "pp", "dp", "cp", "ep"),
     "inference": (*_MODEL, "tp", "pp", "ep"),
+    "serving": (*_MODEL, "disaggregated", "decode_tp", "decode_ep", "decode_dp_attention", "spec_method"),
+    "energy": (*_MODEL, "tp", "pp", "ep", "dp"),
     "gemm": ("n", "k"),
     "attention": ("heads", "kv_heads", "head_dim", "phase"),
     "collectives": ("collective", "n_devices", "interconnect"),
@@ -27,6 +28,8 @@ FAMILIES = {
 PARTS = {
     "training": "precision",
     "inference": "activation_dtype",
+    "serving": "weight_dtype",
+    "energy": "weight_dtype",
     "gemm": "dtype",
     "attention": "dtype",
     "collectives": "interconnect",
@@ -51,7 +54,7 @@ class Observation:
     @property
     def sign(self) -> float:
         """+1 for a time, −1 for a rate: residuals have the sense of times."""
-        return 1.0 if _unit(self.kind, self.column) == "s" else -1.0
+        return 1.0 if unit_of(self.kind, self.column) == "s" else -1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,20 +66,6 @@ class Source:
     sha256: str
     rows: int
     skipped: dict[str, int]
-
-
-def _unit(kind: str, column: str) -> str:
-    """The unit of a measured column."""
-    declared = SCHEMAS[kind][column].declared
-    return declared.unit if isinstance(declared, Quantity) else ""
-
-
-def speed_columns(kind: str) -> list[str]:
-    """The measured columns of a kind of table that say how fast a row was.
-
-    The first one that a row has is fitted.
-    """
-    return [name for name, column in SCHEMAS[kind].items() if column.measured and _unit(kind, name) != "byte"]
 
 
 def chosen_hardware(hardware: str | None, tables: Sequence[Measurements]) -> str:
@@ -119,14 +108,20 @@ def observations_of(
         skipped["other hardware"] = len(table.rows) - len(rows)
         usable = []
         for row, prediction in zip(rows, predict(table.kind, rows, platforms), strict=True):
-            column = next((name for name in speed_columns(table.kind) if row[name] is not None), None)
-            if prediction.skipped is None and column is not None:
+            column = _fitted_column(row, prediction)
+            if column is not None:
                 usable.append(_observation(row, column))
             else:
                 skipped[_reason(prediction)] += 1
         observations += usable
         sources.append(_source(table, len(usable), skipped))
     return observations, sources
+
+
+def _fitted_column(row: Row, prediction: Prediction) -> str | None:
+    """The first column of speeds that a row has and the estimator predicts; None for no such column."""
+    names = (name for name in speed_columns(row.kind) if row[name] is not None)
+    return next((name for name in names if name in prediction.values), None)
 
 
 def _reason(prediction: Prediction) -> str:

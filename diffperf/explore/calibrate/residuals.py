@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from diffperf.explore.calibrate.observations import Observation, speed_columns
+from diffperf.explore.calibrate.observations import Observation
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.predictions import BLOCK, EVALUATORS, structure_of
+from diffperf.explore.measured.schemas import speed_columns
 from diffperf.explore.measured.stacking import system_of
 from diffperf.hardware.system import System
 from diffperf.load.calibration import parts, places
@@ -56,7 +57,9 @@ def _program(kind: str, where: Places) -> Callable[..., tuple[jax.Array, jax.Arr
     def log_time(logs, applies, which, sign, inputs):
         """log(time) of a row, twice: `which` is the index of its measured column, `sign` is −1 for a rate."""
         outputs = EVALUATORS[kind].estimate(*with_parameters(inputs, logs, applies))
-        value = sign * jnp.log(jnp.stack([outputs[column] for column in speed_columns(kind)])[which])
+        # A column that the estimator does not predict for such rows is fitted for none of them.
+        values = [outputs.get(column, jnp.ones_like(sign)) for column in speed_columns(kind)]
+        value = sign * jnp.log(jnp.stack(values)[which])
         return value, value
 
     def with_slopes(*arguments):

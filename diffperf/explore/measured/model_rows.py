@@ -1,98 +1,171 @@
-"""Models of measured runs, from the dimensions in the rows of a table."""
+"""Models of measured runs: from the shipped configs that rows name, or from the dimensions in the rows."""
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from diffperf.explore.measured.platforms import double_precision
-from diffperf.explore.measured.stacking import numbers, switch
+from diffperf.explore.measured.schemas import ARCHITECTURE, HYBRID
 from diffperf.explore.measured.table import Row
 from diffperf.load import available, load_model
-from diffperf.workload.model import NO_WINDOW, Latent, Layers, Mixture, Model
+from diffperf.quantity import Label, real
+from diffperf.workload.model import Latent, Layers, Mixture, Model
+
+Cells = Mapping[str, Any]  # the values of a row in the columns of the architecture
 
 
 @functools.cache
 def _shipped_model(name: str | None, x64: bool) -> Model | None:
-    """The shipped config of a model, in single or double precision, for what tables do not say."""
-    return load_model(name) if name is not None and name in available("models") else None
+    """The shipped config of a model, in single or double precision, for what tables do not say.
+
+    The config has the model's name, or the name without what fine-tuned versions add to it:
+    gemma-3-12b-it is a gemma-3-12b.
+    """
+    known = [config for config in available("models") if f"{name}-".startswith(f"{config}-")]
+    return load_model(max(known, key=len)) if known else None
 
 
-def _config(row: Row) -> Model | None:
-    """The shipped config of the model that a row names."""
-    return _shipped_model(row["model"], double_precision())
+def _config(row: Row | Cells) -> Model | None:
+    """The shipped config of the model that a row names, where the row's columns do not contradict it."""
+    shipped = _shipped_model(row["model"], double_precision())
+    return shipped if shipped is not None and _agree(row, shipped) else None
 
 
-def _latent(row: Row) -> Latent | None:
-    """Ranks and dimensions of latent attention from the model's shipped config: no table has them."""
-    shipped = _config(row)
-    return shipped.layers[-1].latent if row["attention"] == "mla" and shipped is not None else None
+def _agree(row: Row | Cells, model: Model) -> bool:
+    """Whether the columns of a row describe a model, as far as columns can."""
+    if (row["hidden"], row["vocab"]) != (float(model.hidden), float(model.vocabulary)):
+        return False
+    # The columns of a hybrid count blocks and describe the attention blocks alone.
+    if row["attention"] == HYBRID:
+        return True
+    dense = sum(float(layers.count) for layers in model.layers if layers.mixture is None)
+    whole = row["layers"] == float(model.depth) and dense == _dense_layers(row)
+    return whole and all(_agree_in_kind(row, layers) for layers in model.layers)
 
 
-def _prediction_modules(row: Row) -> float:
-    """The number of multi-token prediction modules that training runs of a shipped model include."""
-    shipped = _config(row)
-    return float(shipped.mtp_layers) if shipped is not None else 0.0
+def _agree_in_kind(row: Row | Cells, layers: Layers) -> bool:
+    """Whether the columns of a row describe a kind of layers of a model."""
+    names = ["heads", "kv_heads", *([] if row["attention"] == "mla" else ["head_dim"])]
+    columns = [row[name] for name in names] + [row["gated_mlp"]]
+    fields = [float(getattr(layers, name)) for name in names] + [float(layers.gated.on)]
+    mixture = layers.mixture
+    if mixture is None:
+        columns, fields = [*columns, row["ffn"]], [*fields, float(layers.ffn)]
+    else:
+        columns += [row["experts"], row["experts_per_token"], row["expert_ffn"], _shared_ffn(row)]
+        experts = (mixture.experts, mixture.experts_per_token, layers.ffn, mixture.shared_ffn)
+        fields += [float(number) for number in experts]
+    # Configs of latent attention count one KV head for each head or one latent: tables say either.
+    if row["attention"] == "mla":
+        del columns[1], fields[1]
+    return columns == fields
+
+
+def _dense_layers(row: Row | Cells) -> float:
+    """Layers without experts."""
+    return row["dense_layers"] if row["experts"] > 0 else row["layers"]
+
+
+def _shared_ffn(row: Row | Cells) -> float:
+    """The inner dimension of all shared experts together."""
+    return row["shared_experts"] * row["expert_ffn"]
 
 
 def unknown_architecture(row: Row) -> str | None:
     """Why the row's columns do not describe its model; None where they do."""
-    if row["attention"] == "mla" and _latent(row) is None:
-        return "latent attention (MLA) of a model that is not shipped"
+    unnamed = {"mla": "latent attention (MLA)", HYBRID: "Mamba-2 layers between attention"}
+    if row["attention"] in unnamed and _shipped_latent(row) is None and _config(row) is None:
+        return f"{unnamed[row['attention']]} of a model that is not shipped"
     return None
 
 
-def model_structure(row: Row) -> tuple[bool, bool, bool]:
-    """What tells models apart in structure: experts, dense layers beside them, latent attention."""
-    return row["experts"] > 0, row["experts"] > 0 and row["dense_layers"] > 0, row["attention"] == "mla"
+def _shipped_latent(row: Row | Cells) -> Latent | None:
+    """Ranks and dimensions of latent attention of the shipped model that a row names, of whatever size."""
+    shipped = _shipped_model(row["model"], double_precision())
+    return shipped.layers[-1].latent if row["attention"] == "mla" and shipped is not None else None
 
 
-def stacked_models(rows: Sequence[Row], *, positions: np.ndarray, training: bool) -> Model:
-    """The models of rows of one structure, from the rows' own dimensions, with a leading axis.
+def model_structure(row: Row) -> Hashable:
+    """What tells models apart in structure: kinds of layers, their experts and their latent attention."""
+    return jax.tree.structure(_model(_cells(row), _names_config(row), double_precision()))
 
-    Of a model's family tables say only whether its MLP is gated. Gated ones are read as Llama's: RMSNorm,
-    rotary positions, no biases, no dropout. Plain ones are read as GPT's: LayerNorm and biases, as many
-    learned positions as `positions` says, dropout in training.
+
+def stacked_models(
+    rows: Sequence[Row],
+    *,
+    positions: Float[np.ndarray, " rows"],
+    training: bool,
+    modules: Float[np.ndarray, " rows"] | float = 0.0,
+) -> Model:
+    """The models of rows of one structure, with a leading axis.
+
+    In inference the model is the shipped one where the row names it and its columns agree: with its windows,
+    biases, latents and parallel blocks, of which tables say nothing. Of any other model's family tables say
+    only whether its MLP is gated. Gated ones are read as Llama's: RMSNorm, rotary positions, no biases. Plain
+    ones are read as GPT's: LayerNorm and biases, as many learned positions as `positions` says. Plain
+    models have dropout in training. `modules` is 1 where the shipped modules of multi-token prediction
+    run, else 0.
     """
-    gated, (sparse, mixed, latent) = numbers(rows, "gated_mlp"), model_structure(rows[0])
-    dense: Any = numbers(rows, "dense_layers") if mixed else np.zeros(len(rows))
-    common = _common_to_layers(rows, gated, latent, training)
-    layers = [Layers(count=numbers(rows, "layers") - dense, ffn=numbers(rows, "ffn"), **common)]
-    if sparse:
-        mixture = Mixture(
-            numbers(rows, "experts"),
-            numbers(rows, "experts_per_token"),
-            numbers(rows, "shared_experts") * numbers(rows, "expert_ffn"),
-        )
-        sparse_layers = dataclasses.replace(layers[0], ffn=numbers(rows, "expert_ffn"), mixture=mixture)
-        layers = [*([dataclasses.replace(layers[0], count=dense)] if mixed else []), sparse_layers]
-    fields: dict[str, Any] = {
-        "name": "measured",
-        "hidden": numbers(rows, "hidden"),
-        "vocabulary": numbers(rows, "vocab"),
-        "tied_embeddings": switch(numbers(rows, "tied_embeddings")),
-        "layers": tuple(layers),
-        "learned_positions": np.where(gated > 0, 0.0, positions),
-        "mtp_layers": np.array([_prediction_modules(row) * training for row in rows]),
-    }
-    return Model(**fields)
+    keys = [(_cells(row), _names_config(row)) for row in rows]
+    distinct = {key: index for index, key in enumerate(dict.fromkeys(keys))}
+    which = np.array([distinct[key] for key in keys])
+    models = [_model(*key, double_precision()) for key in distinct]
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves)[which], *models)
+    unlearned = np.array([row["gated_mlp"] or _names_config(row) for row in rows])
+    dropout = np.array([training and not row["gated_mlp"] for row in rows], dtype=int)
+    one_hot = real(np.eye(2)[dropout])
+    return dataclasses.replace(
+        stacked,
+        layers=tuple(dataclasses.replace(layers, dropout=one_hot) for layers in stacked.layers),
+        learned_positions=np.where(unlearned, stacked.learned_positions, positions),
+        mtp_layers=stacked.mtp_layers * modules,
+    )
 
 
-def _common_to_layers(rows: Sequence[Row], gated: np.ndarray, latent: bool, training: bool) -> dict[str, Any]:
-    """The fields of `Layers` that layers with and without experts share."""
-    no = np.zeros(len(rows))
-    return {
-        "heads": numbers(rows, "heads"),
-        "kv_heads": numbers(rows, "kv_heads"),
-        "head_dim": numbers(rows, "head_dim"),
-        "gated": switch(gated),
-        "biases": switch(1 - gated),
-        "dropout": switch((1 - gated) * training),
-        "qkv_biases": switch(no),
-        "parallel": switch(no),
-        "window": np.full(len(rows), NO_WINDOW),
-        "latent": jax.tree.map(lambda *leaves: np.stack(leaves), *map(_latent, rows)) if latent else None,
-    }
+def _cells(row: Row) -> tuple[Any, ...]:
+    """The values of a row in the columns of the architecture, as a key."""
+    return tuple(row[column] for column in ARCHITECTURE)
+
+
+def _names_config(row: Row) -> bool:
+    """Whether a row's model is the shipped one that the row names.
+
+    Stacks are calibrated on training runs of models as the columns describe them.
+    """
+    return row.kind != "training" and _config(row) is not None
+
+
+@functools.lru_cache(maxsize=1024)
+def _model(cells: tuple[Any, ...], shipped: bool, x64: bool) -> Model:
+    """The model of rows with some values in the columns of the architecture: NumPy arrays."""
+    row = dict(zip(ARCHITECTURE, cells, strict=True))
+    model = _config(row) if shipped else None
+    return jax.tree.map(np.asarray, _model_of_columns(row) if model is None else model)
+
+
+def _model_of_columns(row: Cells) -> Model:
+    """The model that the columns of a row describe."""
+    common: dict[str, Any] = {name: row[name] for name in ("heads", "kv_heads", "head_dim")}
+    common |= {"gated": row["gated_mlp"], "biases": not row["gated_mlp"], "latent": _shipped_latent(row)}
+    dense = Layers(count=row["layers"], ffn=row["ffn"], **common)
+    layers = [dense]
+    if row["experts"] > 0:
+        mixture = Mixture(row["experts"], row["experts_per_token"], real(_shared_ffn(row)))
+        count = row["layers"] - row["dense_layers"]
+        sparse = dataclasses.replace(dense, count=count, ffn=row["expert_ffn"], mixture=mixture)
+        first = dataclasses.replace(dense, count=row["dense_layers"])
+        layers = [first, sparse] if row["dense_layers"] > 0 else [sparse]
+    shipped = _shipped_model(row["model"], double_precision())
+    return Model(
+        name=Label("measured"),
+        hidden=row["hidden"],
+        vocabulary=row["vocab"],
+        tied_embeddings=row["tied_embeddings"],
+        layers=tuple(layers),
+        mtp_layers=real(0.0) if shipped is None else shipped.mtp_layers,
+    )

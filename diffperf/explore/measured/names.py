@@ -32,7 +32,7 @@ class StackNames:
     """What rows of a table mean a software stack, and what their attention kernels do.
 
     - `framework`, `library`, `kernel`: how texts in the column of that name begin (in lower case) that mean
-      the stack.
+      the stack, such as "vllm"; "vllm >= 0.11" from that version on.
     - `table`: the kinds of tables without such a column whose rows mean the stack.
     - `replaces`, `on`: the stacks that this one stands in for on accelerators whose names begin with a text
       of `on`.

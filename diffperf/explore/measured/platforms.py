@@ -11,6 +11,7 @@ import numpy as np
 
 from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
 from diffperf.explore.measured.names import NO_NODE, StackNames, SystemNames, read_names
+from diffperf.explore.measured.versions import Claim, newest_claim
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.network import NetworkTier
 from diffperf.hardware.system import System
@@ -256,17 +257,18 @@ def shipped_stack(column: str, text: str, accelerator: str) -> str | None:
 
     The text is in lower case.
 
-    The stack whose beginning of the text is the longest counts: versions and remarks follow a name.
+    Of the stacks that claim a name with which the text begins, the newest that is not newer than the
+    version in the text counts (`diffperf.explore.measured.versions`).
     """
-    beginnings = {
-        beginning: stack
+    stack_of = {
+        Claim.parse(entry): stack
         for stack, names in _stack_names().items()
-        for beginning in getattr(names, column)
-        if text.startswith(beginning)
+        for entry in getattr(names, column)
     }
-    if not beginnings:
+    claim = newest_claim(stack_of, text)
+    if claim is None:
         return None
-    stack = beginnings[max(beginnings, key=len)]
+    stack = stack_of[claim]
     for other, names in _stack_names().items():
         if stack in names.replaces and accelerator.startswith(names.on):
             return other

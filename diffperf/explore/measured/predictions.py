@@ -11,9 +11,11 @@ from collections.abc import Hashable, Sequence
 import jax
 import numpy as np
 
+from diffperf.explore.measured.generation_rows import INFERENCE
 from diffperf.explore.measured.kernel_rows import ATTENTION, COLLECTIVES, GEMM
 from diffperf.explore.measured.platforms import Platforms
-from diffperf.explore.measured.run_rows import INFERENCE, TRAINING
+from diffperf.explore.measured.run_rows import TRAINING
+from diffperf.explore.measured.served_rows import ENERGY, SERVING
 from diffperf.explore.measured.stacking import system_of
 from diffperf.explore.measured.table import Row
 from diffperf.workload.configuration import Configuration
@@ -26,6 +28,8 @@ BLOCK = 256
 EVALUATORS = {
     "training": TRAINING,
     "inference": INFERENCE,
+    "serving": SERVING,
+    "energy": ENERGY,
     "gemm": GEMM,
     "attention": ATTENTION,
     "collectives": COLLECTIVES,
@@ -33,6 +37,7 @@ EVALUATORS = {
 _PHASES = {
     "training": "training",
     "inference": "generate",
+    "energy": "decode",
 }  # what the rows of tables of runs are estimates of
 _PROGRAMS = {kind: jax.jit(jax.vmap(evaluator.estimate)) for kind, evaluator in EVALUATORS.items()}
 

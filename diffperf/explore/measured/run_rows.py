@@ -1,10 +1,9 @@
-"""Measured training steps and generations, and the estimator's times, rates and memory of them."""
+"""Measured training steps, and the estimator's times, rates and memory of them."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from diffperf.estimate.inference import generate
 from diffperf.estimate.training import training_step
 from diffperf.explore.measured.model_rows import model_structure, stacked_models, unknown_architecture
 from diffperf.explore.measured.platforms import Platforms
@@ -24,7 +23,6 @@ from diffperf.explore.measured.stacking import (
 from diffperf.explore.measured.table import Row
 from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.system import System
-from diffperf.quantity import Weights
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory
 from diffperf.workload.model import Model
@@ -33,7 +31,7 @@ from diffperf.workload.rules import feasible
 from diffperf.workload.strategy import SCHEDULES, Strategy
 
 
-def _layout_outputs(model: Model, system: System, strategy: Strategy, memory: Memory, phase: str) -> Outputs:
+def layout_outputs(model: Model, system: System, strategy: Strategy, memory: Memory, phase: str) -> Outputs:
     """Bytes of memory, how many of them are too many, and whether the layout exists."""
     return {
         "peak_memory_bytes": memory.allocated,
@@ -98,7 +96,8 @@ def _training_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, 
         precision=precision(rows, "precision"),
         gradient_precision=weights(gradients, PRECISIONS),
     )
-    return stacked_models(rows, positions=numbers(rows, "seq_len"), training=True), systems, strategy
+    models = stacked_models(rows, positions=numbers(rows, "seq_len"), training=True, modules=1.0)
+    return models, systems, strategy
 
 
 def _training_estimate(model: Model, system: System, strategy: Strategy) -> Outputs:
@@ -112,58 +111,8 @@ def _training_estimate(model: Model, system: System, strategy: Strategy) -> Outp
         "model_tflops_per_device": report.mfu * peak_rate / 1e12,
         "hardware_tflops_per_device": hardware_flops(model, strategy) / device_teraseconds,
         "mfu": report.mfu,
-        **_layout_outputs(model, system, strategy, report.memory, "training"),
-    }
-
-
-# --- inference
-
-
-def _inference_unrepresentable(row: Row) -> str | None:
-    weight_format, activation_format = row["weight_dtype"], row["activation_dtype"]
-    unknown_batch = "continuous batching (concurrency)" if row["concurrency"] is not None else "batch unknown"
-    return first_reason(
-        row["ep"] > 1 and "expert parallelism (ep > 1)",
-        row["batch"] is None and unknown_batch,
-        unknown_architecture(row),
-        weight_format != activation_format
-        and f"weights in {weight_format}, activations in {activation_format}",
-        unknown_precision(row, "activation_dtype", "kv_dtype"),
-    )
-
-
-def _inference_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, System, Strategy, Weights]:
-    """Models, systems and strategies of generations, and whether a throughput counts output or all tokens."""
-    strategy = stacked_strategy(
-        rows,
-        tp=numbers(rows, "tp"),
-        pp=numbers(rows, "pp"),
-        global_batch=numbers(rows, "batch"),
-        sequence_length=numbers(rows, "input_len"),
-        output_length=numbers(rows, "output_len"),
-        attention=switch(numbers(rows, "flash_attention")).array,
-        precision=precision(rows, "activation_dtype"),
-        kv_precision=precision(rows, "kv_dtype"),
-    )
-    longest = numbers(rows, "input_len") + numbers(rows, "output_len")
-    models = stacked_models(rows, positions=longest, training=False)
-    throughput_kind = one_of(rows, "throughput_kind", ("output", "total"))
-    return models, systems_of(rows, platforms), strategy, throughput_kind
-
-
-def _inference_estimate(
-    model: Model, system: System, strategy: Strategy, throughput_kind: Weights
-) -> Outputs:
-    report = generate(model, system, strategy)
-    prompts = throughput_kind["total"] * strategy.global_batch * strategy.sequence_length / report.time
-    return {
-        "latency_s": report.time,
-        "ttft_s": report.time_to_first_token,
-        "tpot_s": report.time_per_output_token,
-        "throughput_tokens_per_s": report.tokens_per_second + prompts,
-        **_layout_outputs(model, system, strategy, report.memory, "generate"),
+        **layout_outputs(model, system, strategy, report.memory, "training"),
     }
 
 
 TRAINING = Evaluator(_training_unrepresentable, _training_inputs, _training_estimate, model_structure)
-INFERENCE = Evaluator(_inference_unrepresentable, _inference_inputs, _inference_estimate, model_structure)

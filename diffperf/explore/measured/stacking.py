@@ -17,6 +17,12 @@ from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, Weights
 from diffperf.workload.strategy import Strategy
 
+# Other names of number formats: those of PyTorch, of vLLM and TensorRT-LLM, and of llama.cpp.
+_FORMAT_NAMES = {
+    "float32": "fp32", "f32": "fp32", "float16": "fp16", "f16": "fp16", "half": "fp16", "bfloat16": "bf16",
+    "e4m3": "fp8", "float8_e4m3fn": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "w4a16": "int4",
+}  # fmt: skip
+
 # By column, the estimator's values for a row. Beside measured columns: "excess", bytes of memory beyond the
 # device's capacity where positive, and "possible", 1 for a layout that exists and 0 for one that does not.
 Outputs = dict[str, Scalar]
@@ -64,14 +70,20 @@ def one_of(rows: Sequence[Row], column: str, names: Sequence[str]) -> Weights:
     return weights([row[column] for row in rows], names)
 
 
+def format_name(text: str) -> str:
+    """The name that `diffperf.hardware.formats` has for a number format that a table names."""
+    name = text.strip().lower().replace("-", "_")
+    return _FORMAT_NAMES.get(name, name)
+
+
 def precision(rows: Sequence[Row], column: str) -> Weights:
     """One-hot weights over the number formats, from a column that names one of them."""
-    return one_of(rows, column, PRECISIONS)
+    return weights([format_name(row[column]) for row in rows], PRECISIONS)
 
 
 def unknown_precision(row: Row, *columns: str) -> str | None:
     """The first number format in some columns that is unknown, as a reason to skip the row."""
-    unknown = (row[column] for column in columns if row[column] not in PRECISIONS)
+    unknown = (row[column] for column in columns if format_name(row[column]) not in PRECISIONS)
     return next((f"precision {name}" for name in unknown), None)
 
 
@@ -110,20 +122,24 @@ def systems_of(rows: Sequence[Row], platforms: Platforms) -> System:
 
 
 def _devices(rows: Sequence[Row], column: str) -> Float[np.ndarray, " rows"]:
-    """A column of numbers of devices; tables of kernels, measured on one device, do not have it."""
+    """A column of numbers of devices, NaN for an empty cell.
+
+    Tables of kernels, measured on one device, do not have it.
+    """
     return np.array([row.values.get(column, 1.0) for row in rows], dtype=float)
 
 
 def _tier_sizes(rows: Sequence[Row], systems: System, platforms: Platforms) -> list[np.ndarray]:
     """Devices in a domain of each network tier: in the tier that is the node, those of the node.
 
-    Tiers inside the node have at most as many.
+    Tiers inside the node have at most as many. Where a row does not say the devices of a node, all tiers
+    keep their own.
     """
     in_node, sizes = _devices(rows, "devices_per_node"), []
     nodes = [platforms[row["hardware"]].node for row in rows]
     for index, tier in enumerate(systems.network):
-        is_node = np.array([node == index for node in nodes])
-        inside_node = np.array([node is not None and index < node for node in nodes])
+        is_node = np.array([node == index for node in nodes]) & ~np.isnan(in_node)
+        inside_node = np.array([node is not None and index < node for node in nodes]) & ~np.isnan(in_node)
         own = np.asarray(tier.size)
         sizes.append(np.select([is_node, inside_node], [in_node, np.minimum(own, in_node)], own))
     return sizes

@@ -13,8 +13,9 @@ from typing import Any
 
 from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
 from diffperf.explore.measured.cells import BadCell, cell_value
-from diffperf.explore.measured.columns import SCHEMAS, SOFTWARE, Column, measured_columns
+from diffperf.explore.measured.columns import Column
 from diffperf.explore.measured.platforms import Platforms
+from diffperf.explore.measured.schemas import SCHEMAS, SOFTWARE, measured_columns
 from diffperf.load import find
 
 # Faults that rows of the same hardware share.

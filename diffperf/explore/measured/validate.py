@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Float
 
 from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
-from diffperf.explore.measured.columns import measured_columns
 from diffperf.explore.measured.platforms import platforms_with
 from diffperf.explore.measured.predictions import Prediction, predict
+from diffperf.explore.measured.schemas import measured_columns
 from diffperf.explore.measured.statistics import Evaluation, Summary, points
 from diffperf.explore.measured.table import Fault, Measurements, Row, check_used, read_measurements
 from diffperf.load import load_calibration

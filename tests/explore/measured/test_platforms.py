@@ -101,16 +101,26 @@ FRAMEWORKS = {
     "TensorRT-LLM 0.5.0-0.6.0": "tensorrt-llm",
     "TensorRT-LLM 0.5.0-era": "tensorrt-llm",
     "TensorRT-LLM 0.9.0": "tensorrt-llm",
+    "TensorRT-LLM 1.2.0": "tensorrt-llm-pytorch",
+    "trt": "tensorrt-llm-pytorch",
+    "trt nvidia/tensorrt-llm/release:1.1.0rc2.post2": "tensorrt-llm-pytorch",
+    "dynamo-trt nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1.post1": "tensorrt-llm-pytorch",
     "trtllm": "tensorrt-llm-pytorch",
     "trtllm 1.0.0rc3": "tensorrt-llm-pytorch",
     "trtllm gpt-oss-dev": "tensorrt-llm-pytorch",
     "FasterTransformer": "fastertransformer",
     "Triton/FasterTransformer": "fastertransformer",
     "vLLM": "vllm",
-    "vllm 0.19.0": "vllm",
-    "vllm nightly-5b8c30d62b754b57": "vllm",
+    "vllm 0.7.3": "vllm",
+    "vllm 0.19.0": "vllm-0.8",
+    "vllm vllm/vllm-openai:v0.21.0": "vllm-0.8",
+    "vllm nightly-5b8c30d62b754b57": "vllm-0.8",
     "sglang": "sglang",
     "sglang 0.5.10.post1": "sglang",
+    "sglang lmsysorg/sglang:v0.5.8-cu130-amd64": "sglang",
+    "dynamo-sglang lmsysorg/sglang:v0.5.8.post1-cu130": "sglang",
+    "mori-sglang rocm/sgl-dev:sglang-0.5.6.post1-rocm700-mi35x-mori-0113": "sglang",
+    "atom rocm/atom:rocm7.2.1-ubuntu24.04-pytorch2.9.1-atom0.1.2": "atom",
     "LMDeploy TurboMind": "lmdeploy",
     "llama.cpp": "llama.cpp",
     "Deepspeed": "deepspeed-inference",
@@ -151,7 +161,7 @@ def test_other_frameworks_keep_the_systems_own_stack(framework):
 
 
 def test_a_framework_drives_training_and_inference():
-    driven = system_of("h100-nvl", "vLLM 0.9")
+    driven = system_of("h100-nvl", "vLLM 0.6")
     assert (str(driven.stack.name), str(driven.inference_stack.name)) == ("vllm", "vllm")
 
 

@@ -6,7 +6,7 @@ import pytest
 from measured_cases import DATA
 
 import diffperf as dp
-from diffperf.explore.measured.columns import SCHEMAS, measured_columns
+from diffperf.explore.measured.schemas import SCHEMAS, measured_columns
 from diffperf.explore.measured.table import messages, read_measurements
 
 HEADER = "id,group,hardware,dtype,m,n,k,batch,latency_s"
@@ -122,7 +122,7 @@ def test_bad_cells_of_runs(tmp_path, column, text, reason):
         ("", "header: found 0 columns"),
         (
             "a,b,c\n1,2,3\n",
-            "expected the columns of a table of training, inference, gemm, attention, collectives",
+            "a table of training, inference, serving, energy, gemm, attention, collectives",
         ),
         (HEADER.replace(",m,", ",") + "\n", "no column m; expected the columns of a gemm table"),
         (HEADER.replace(",latency_s", "") + "\nx\n", "nothing measured; expected one of latency_s"),

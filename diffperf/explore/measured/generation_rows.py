@@ -1,0 +1,112 @@
+"""Measured generations, a batch from end to end or in a closed loop, and the estimator's values for them."""
+
+from collections.abc import Hashable, Sequence
+
+import jax.numpy as jnp
+
+from diffperf.estimate.inference import generate
+from diffperf.explore.measured import served_demand
+from diffperf.explore.measured.model_rows import model_structure, stacked_models, unknown_architecture
+from diffperf.explore.measured.platforms import Platforms
+from diffperf.explore.measured.row_formats import number_formats, unknown_format
+from diffperf.explore.measured.run_rows import layout_outputs
+from diffperf.explore.measured.served_demand import Demand, Pool, constant_lengths
+from diffperf.explore.measured.served_rows import expert_tensor_ranks
+from diffperf.explore.measured.stacking import (
+    Evaluator,
+    Outputs,
+    first_reason,
+    numbers,
+    one_of,
+    stacked_strategy,
+    switch,
+    systems_of,
+)
+from diffperf.explore.measured.table import Row
+from diffperf.hardware.system import System
+from diffperf.quantity import Weights
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.model import Model
+from diffperf.workload.rules import feasible
+from diffperf.workload.strategy import Strategy
+
+
+def _inference_unrepresentable(row: Row) -> str | None:
+    in_closed_loop = _in_closed_loop(row)
+    return first_reason(
+        row["batch"] is None and not in_closed_loop and "batch unknown",
+        unknown_architecture(row),
+        unknown_format(row),
+        in_closed_loop and served_demand.NOT_ESTIMATED,
+    )
+
+
+def _in_closed_loop(row: Row) -> bool:
+    """Whether clients kept a number of requests in flight, rather than one batch running from end to end."""
+    return row["batch"] is None and row["concurrency"] is not None
+
+
+def _inference_structure(row: Row) -> Hashable:
+    return model_structure(row), _in_closed_loop(row)
+
+
+def _inference_inputs(
+    rows: Sequence[Row], platforms: Platforms
+) -> tuple[Model, System, Strategy, Weights, Demand | None]:
+    """Models, systems and strategies of generations, whether a throughput counts output or all tokens, and
+    the demand of clients in a closed loop, None for one batch from end to end.
+    """
+    tp, ep = numbers(rows, "tp"), numbers(rows, "ep")
+    demand = constant_lengths(rows) if _in_closed_loop(rows[0]) else None
+    strategy = stacked_strategy(
+        rows,
+        tp=tp,
+        pp=numbers(rows, "pp"),
+        ep=ep,
+        expert_tp=expert_tensor_ranks(rows, tp, ep),
+        global_batch=numbers(rows, "batch") if demand is None else demand.concurrency,
+        sequence_length=numbers(rows, "input_len"),
+        output_length=numbers(rows, "output_len"),
+        attention=switch(numbers(rows, "flash_attention")).array,
+        **number_formats(rows),
+    )
+    longest = numbers(rows, "input_len") + numbers(rows, "output_len")
+    models = stacked_models(rows, positions=longest, training=False)
+    throughput_kind = one_of(rows, "throughput_kind", ("output", "total"))
+    return models, systems_of(rows, platforms), strategy, throughput_kind, demand
+
+
+def _inference_estimate(
+    model: Model, system: System, strategy: Strategy, throughput_kind: Weights, demand: Demand | None
+) -> Outputs:
+    if demand is not None:
+        return _closed_loop_estimate(model, system, strategy, throughput_kind, demand)
+    report = generate(model, system, strategy)
+    prompts = throughput_kind["total"] * strategy.global_batch * strategy.sequence_length / report.time
+    return {
+        "latency_s": report.time,
+        "ttft_s": report.time_to_first_token,
+        "tpot_s": report.time_per_output_token,
+        "throughput_tokens_per_s": report.tokens_per_second + prompts,
+        **layout_outputs(model, system, strategy, report.memory, "generate"),
+    }
+
+
+def _closed_loop_estimate(
+    model: Model, system: System, strategy: Strategy, throughput_kind: Weights, demand: Demand
+) -> Outputs:
+    pool = Pool(strategy, workers=jnp.ones_like(strategy.tp))
+    served = served_demand.steady_state(model, system, None, pool, demand)
+    prompts = throughput_kind["total"] * demand.input_length / demand.output_length
+    return {
+        "latency_s": served.latency,
+        "ttft_s": served.time_to_first_token,
+        "tpot_s": served.time_per_output_token,
+        "throughput_tokens_per_s": served.output_rate * (1 + prompts),
+        "possible": feasible(Configuration(model, system, strategy), "generate"),
+    }
+
+
+INFERENCE = Evaluator(
+    _inference_unrepresentable, _inference_inputs, _inference_estimate, _inference_structure
+)

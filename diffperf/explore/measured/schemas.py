@@ -1,0 +1,249 @@
+"""The columns of every kind of table: measured runs, served runs, kernels and collectives."""
+
+from diffperf.explore.measured.columns import (
+    FLAG,
+    Column,
+    count_column,
+    field_column,
+    measured_column,
+    number_column,
+    text_column,
+)
+from diffperf.quantity import Choice, Quantity
+from diffperf.workload.model import Layers, Mixture, Model
+from diffperf.workload.strategy import Strategy
+
+# The attention of models that alternate attention with Mamba-2 layers, which no column describes.
+HYBRID = "hybrid-mamba2"
+
+_COMMON = {
+    "id": Column(),
+    "group": text_column("all"),
+    "source": text_column(),
+    "confidence": text_column(),
+    "assumptions": text_column(),
+    "hardware": Column(),
+}
+_DEVICES = {"n_devices": count_column(1e7), "devices_per_node": count_column(1e7)}
+ARCHITECTURE = {
+    "model": text_column(),
+    "layers": field_column(Layers, "count"),
+    "hidden": field_column(Model, "hidden"),
+    "heads": field_column(Layers, "heads"),
+    "kv_heads": field_column(Layers, "kv_heads"),
+    "head_dim": field_column(Layers, "head_dim"),
+    "ffn": field_column(Layers, "ffn"),
+    "gated_mlp": Column(FLAG),
+    "vocab": field_column(Model, "vocabulary"),
+    "tied_embeddings": Column(FLAG),
+    "experts": field_column(Mixture, "experts", 0, needed=False, default=0.0),
+    "experts_per_token": field_column(Mixture, "experts_per_token", 0, needed=False, default=0.0),
+    "shared_experts": count_column(1e3, 0, needed=False, default=0.0),
+    "expert_ffn": field_column(Layers, "ffn", 0, needed=False, default=0.0),
+    "dense_layers": count_column(1e3, 0, needed=False, default=0.0),
+    "attention": Column(Choice(("mha", "gqa", "mqa", "mla", HYBRID), "")),
+}
+_CAPPED_TOKENS = 1e6  # more than any context
+# The layout of one pool of a server, which is the whole server where prompts and outputs share the devices.
+_POOL = {
+    "devices": count_column(1e7, needed=False),
+    "tp": count_column(1e5),
+    "ep": count_column(1e5, needed=False, default=1.0),
+    "dp_attention": Column(FLAG, needed=False, default=False),
+    "workers": count_column(1e5, needed=False, default=1.0),
+}
+_OUT_OF_MEMORY = {"oom": Column(FLAG, needed=False)}
+
+# The columns of every kind of table, in the order they are documented: the measured ones last, of which the
+# first in a row is what a calibration fits.
+SCHEMAS: dict[str, dict[str, Column]] = {
+    "training": {
+        **_COMMON,
+        **_DEVICES,
+        **ARCHITECTURE,
+        "precision": Column(),
+        "seq_len": field_column(Strategy, "sequence_length"),
+        "tp": field_column(Strategy, "tp"),
+        "pp": field_column(Strategy, "pp"),
+        "dp": field_column(Strategy, "dp"),
+        "cp": field_column(Strategy, "cp", needed=False, default=1.0),
+        "ep": count_column(1e5, needed=False, default=1.0),
+        "expert_tp": count_column(1e5, needed=False),
+        "virtual_stages": field_column(Strategy, "virtual_stages", needed=False),
+        "sequence_parallel": Column(FLAG),
+        "zero_stage": count_column(3, 0),
+        "micro_batch": field_column(Strategy, "micro_batch"),
+        "global_batch": field_column(Strategy, "global_batch"),
+        "recompute": field_column(Strategy, "recompute"),
+        "flash_attention": Column(FLAG, needed=False, default=True),
+        "schedule": text_column("1f1b"),
+        "grad_dtype_bytes": count_column(8, needed=False, default=4.0),
+        "framework": text_column(),
+        "step_time_s": measured_column("s"),
+        "tokens_per_s_per_device": measured_column("token/s"),
+        "model_tflops_per_device": measured_column("TFLOP/s"),
+        "hardware_tflops_per_device": measured_column("TFLOP/s"),
+        "mfu": measured_column(""),
+        "peak_memory_bytes": measured_column("byte"),
+        "reserved_memory_bytes": measured_column("byte"),
+        **_OUT_OF_MEMORY,
+    },
+    "inference": {
+        **_COMMON,
+        **_DEVICES,
+        **ARCHITECTURE,
+        "weight_dtype": Column(),
+        "activation_dtype": Column(),
+        "kv_dtype": Column(),
+        "tp": field_column(Strategy, "tp"),
+        "pp": field_column(Strategy, "pp"),
+        "ep": count_column(1e5, needed=False, default=1.0),
+        "batch": field_column(Strategy, "global_batch", needed=False),
+        "concurrency": count_column(1e6, needed=False),
+        "input_len": field_column(Strategy, "sequence_length"),
+        "output_len": field_column(Strategy, "output_length"),
+        "framework": text_column(),
+        "flash_attention": Column(FLAG, needed=False, default=True),
+        "latency_s": measured_column("s"),
+        "ttft_s": measured_column("s"),
+        "tpot_s": measured_column("s"),
+        "throughput_tokens_per_s": measured_column("token/s"),
+        "throughput_kind": Column(Choice(("output", "total"), ""), needed=False, default="output"),
+        "peak_memory_bytes": measured_column("byte"),
+        **_OUT_OF_MEMORY,
+    },
+    "serving": {
+        **_COMMON,
+        "n_devices": count_column(1e7),
+        "devices_per_node": count_column(1e7, needed=False),
+        **ARCHITECTURE,
+        "source_model": text_column(),
+        "weight_dtype": Column(),
+        "activation_dtype": text_column(),
+        "kv_dtype": text_column("bf16"),
+        "framework": text_column(),
+        "spec_method": text_column("none"),
+        "spec_tokens": count_column(64, 0, needed=False, default=0.0),
+        "tokens_per_step": number_column("token", 1, 64, needed=False),
+        "disaggregated": Column(FLAG, needed=False, default=False),
+        **{f"prefill_{name}": column for name, column in _POOL.items()},
+        **{f"decode_{name}": column for name, column in _POOL.items()},
+        "concurrency": count_column(1e6),
+        "input_len": field_column(Strategy, "sequence_length"),
+        "output_len": field_column(Strategy, "output_length"),
+        "input_len_mean": number_column("token", 1, _CAPPED_TOKENS, needed=False),
+        "output_len_mean": number_column("token", 1, _CAPPED_TOKENS, needed=False),
+        "date": text_column(),
+        "latest": Column(FLAG, needed=False),
+        "tpot_median_s": measured_column("s"),
+        "tpot_mean_s": measured_column("s"),
+        "tpot_p99_s": measured_column("s"),
+        "ttft_median_s": measured_column("s"),
+        "ttft_mean_s": measured_column("s"),
+        "ttft_p99_s": measured_column("s"),
+        "e2e_median_s": measured_column("s"),
+        "e2e_mean_s": measured_column("s"),
+        "e2e_p99_s": measured_column("s"),
+        "throughput_tokens_per_s_per_device": measured_column("token/s"),
+        "output_throughput_tokens_per_s_per_device": measured_column("token/s"),
+        "input_throughput_tokens_per_s_per_device": measured_column("token/s"),
+        "power_mean_w_per_device": measured_column("W"),
+    },
+    "energy": {
+        **_COMMON,
+        **_DEVICES,
+        **ARCHITECTURE,
+        "hf_model": text_column(),
+        "weight_dtype": Column(),
+        "activation_dtype": text_column(),
+        "kv_dtype": Column(),
+        "tp": field_column(Strategy, "tp"),
+        "pp": field_column(Strategy, "pp"),
+        "ep": count_column(1e5, needed=False, default=1.0),
+        "dp": field_column(Strategy, "dp", needed=False, default=1.0),
+        "task": text_column(),
+        "framework": text_column(),
+        "max_num_seqs": count_column(1e6),
+        "batch": number_column("", 0.1, 1e6),
+        "input_len": number_column("token", 1, _CAPPED_TOKENS, needed=False),
+        "output_len": number_column("token", 1, _CAPPED_TOKENS),
+        "output_len_std": number_column("token", 0, _CAPPED_TOKENS, needed=False, default=0.0),
+        "n_requests": count_column(1e9, needed=False),
+        "flags": text_column(),
+        "tpot_s": measured_column("s"),
+        "tpot_p90_s": measured_column("s"),
+        "tpot_p99_s": measured_column("s"),
+        "throughput_tokens_per_s": measured_column("token/s"),
+        "power_w": measured_column("W"),
+        "power_per_device_w": measured_column("W"),
+        "energy_per_token_j": measured_column("J/token"),
+    },
+    "gemm": {
+        **_COMMON,
+        "dtype": Column(),
+        "m": count_column(),
+        "n": count_column(),
+        "k": count_column(),
+        "batch": count_column(needed=False, default=1.0),
+        "layout": text_column(),
+        "latency_s": measured_column("s"),
+    },
+    "attention": {
+        **_COMMON,
+        "phase": Column(Choice(("prefill", "decode", "train_fwd", "train_fwd_bwd"), "")),
+        "batch": count_column(),
+        "q_len": count_column(),
+        "kv_len": count_column(),
+        "heads": field_column(Layers, "heads"),
+        "kv_heads": field_column(Layers, "kv_heads"),
+        "head_dim": field_column(Layers, "head_dim"),
+        "causal": Column(FLAG),
+        "dtype": Column(),
+        "kv_dtype": Column(),
+        "kernel": text_column(),
+        "latency_s": measured_column("s"),
+    },
+    "collectives": {
+        **_COMMON,
+        **_DEVICES,
+        "interconnect": text_column(),
+        "collective": Column(),
+        "bytes": count_column(1e15),
+        "library": text_column(),
+        "latency_s": measured_column("s"),
+    },
+}
+
+
+# The column that names the software of a row. GEMMs have none: they are all driven by kernels alone.
+SOFTWARE = {
+    "training": "framework",
+    "inference": "framework",
+    "serving": "framework",
+    "energy": "framework",
+    "attention": "kernel",
+    "collectives": "library",
+}
+
+
+# The units of results that say how fast a run or a kernel was; "" is a utilization.
+_OF_SPEED = ("s", "token/s", "TFLOP/s", "")
+
+
+def measured_columns(kind: str) -> list[str]:
+    """The columns of a kind of table that hold results of measurements."""
+    return [name for name, column in SCHEMAS[kind].items() if column.measured]
+
+
+def unit_of(kind: str, column: str) -> str:
+    """The unit of a measured column."""
+    declared = SCHEMAS[kind][column].declared
+    return declared.unit if isinstance(declared, Quantity) else ""
+
+
+def speed_columns(kind: str) -> list[str]:
+    """The measured columns of a kind of table that say how fast a row was.
+
+    A calibration fits the first of them that a row has and the estimator predicts.
+    """
+    return [name for name in measured_columns(kind) if unit_of(kind, name) in _OF_SPEED]

@@ -1,0 +1,114 @@
+"""Servers under a constant number of clients: what their requests are, and the steady state they reach."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from diffperf.explore.measured.stacking import numbers
+from diffperf.explore.measured.table import Row
+from diffperf.hardware.system import System
+from diffperf.quantity import Scalar
+from diffperf.workload.model import Model
+from diffperf.workload.strategy import Strategy
+
+Numbers = Float[Any, "*rows"]
+
+# Why rows under load are skipped: None as soon as `steady_state` estimates them.
+NOT_ESTIMATED: str | None = "continuous batching (concurrency)"
+
+
+class Demand(NamedTuple):
+    """What the clients of a server ask for, each one request at a time.
+
+    - `concurrency`: requests in flight, waiting ones among them.
+    - `batch_cap`: requests that the server runs at once at most.
+    - `input_length`, `output_length`: mean tokens of a prompt and of an answer.
+    - `input_spread`, `output_spread`: standard deviations of these numbers over their means.
+    - `draft_tokens`: tokens that a step drafts for each request; 0 without speculative decoding.
+    - `tokens_per_step`: tokens that a step adds to each request; 1 without speculative decoding.
+    """
+
+    concurrency: Numbers
+    batch_cap: Numbers
+    input_length: Numbers
+    input_spread: Numbers
+    output_length: Numbers
+    output_spread: Numbers
+    draft_tokens: Numbers
+    tokens_per_step: Numbers
+
+
+class Pool(NamedTuple):
+    """Devices of a server that run the same passes: `workers` copies of the model, each laid out alike.
+
+    The batch of the strategy is that of the whole pool.
+    """
+
+    strategy: Strategy
+    workers: Numbers
+
+
+class Served(NamedTuple):
+    """The steady state of a server.
+
+    - `time_to_first_token`: mean seconds from a request to its first token, waiting included.
+    - `time_per_output_token`: mean seconds between two tokens of a request, stalls included.
+    - `latency`: mean seconds from a request to its last token.
+    - `output_rate`: output tokens per second of all devices.
+    - `power`: average W of a device.
+    """
+
+    time_to_first_token: Scalar
+    time_per_output_token: Scalar
+    latency: Scalar
+    output_rate: Scalar
+    power: Scalar
+
+
+def steady_state(model: Model, system: System, prefill: Pool | None, decode: Pool, demand: Demand) -> Served:
+    """The steady state of a server that runs prompts in one pool and outputs in another.
+
+    `prefill` is None where both share the devices of `decode`.
+    """
+    raise NotImplementedError("the steady state of continuous batching")
+
+
+def constant_lengths(rows: Sequence[Row]) -> Demand:
+    """The demand of rows whose requests all have the prompt and the answer of the row, plainly decoded."""
+    zeros, clients = np.zeros(len(rows)), numbers(rows, "concurrency")
+    return Demand(
+        concurrency=clients,
+        batch_cap=clients,
+        input_length=numbers(rows, "input_len"),
+        input_spread=zeros,
+        output_length=numbers(rows, "output_len"),
+        output_spread=zeros,
+        draft_tokens=zeros,
+        tokens_per_step=zeros + 1,
+    )
+
+
+def uniform_lengths(rows: Sequence[Row]) -> Demand:
+    """The demand of rows whose lengths are uniform up to a longest one, as InferenceX draws them.
+
+    A uniform length with mean μ that ends at b has the standard deviation (b − μ) / √3.
+    """
+    clients = numbers(rows, "concurrency")
+    prompts, answers = mean_length(rows, "input_len"), mean_length(rows, "output_len")
+    return Demand(
+        concurrency=clients,
+        batch_cap=clients,
+        input_length=prompts,
+        input_spread=(numbers(rows, "input_len") / prompts - 1) / np.sqrt(3),
+        output_length=answers,
+        output_spread=(numbers(rows, "output_len") / answers - 1) / np.sqrt(3),
+        draft_tokens=numbers(rows, "spec_tokens"),
+        tokens_per_step=np.array([row["tokens_per_step"] or 1.0 for row in rows]),
+    )
+
+
+def mean_length(rows: Sequence[Row], column: str) -> Float[np.ndarray, " rows"]:
+    """The mean of lengths whose maximum a column has; the maximum itself where a row says no mean."""
+    return np.array([row[f"{column}_mean"] or row[column] for row in rows], dtype=float)
