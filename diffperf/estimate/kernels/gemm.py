@@ -22,6 +22,10 @@ from diffperf.workload.operators import Gemms
 # medium and skinny GEMMs; the largest is that of Blackwell's pairs of units.
 TILES = np.array([(256.0, 256.0), (256.0, 128.0), (128.0, 128.0), (64.0, 64.0), (16.0, 64.0)])
 
+# Tiles of each shape that a compute unit holds at a time: one of 128 · 128 elements or more, and at most four
+# smaller ones, with their operands of four stages in 228 KiB of shared memory (an estimate for Hopper).
+_TILES_OF_UNIT = np.clip(128.0 * 128.0 / TILES.prod(axis=1), 1.0, 4.0)
+
 
 def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     """What each product of a table takes.
@@ -48,7 +52,6 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     inner, outer = _traffic(m, n, k, batch, rows, columns, machine)
 
     unit_flop_time = matrix.flop_time * inverse(matrix.format.efficiency) * units
-    tile_time = k * relax.maximum(2 * rows * columns * unit_flop_time, matrix.format.k_latency)
     tiles = batch * relax.ceil(m / rows) * relax.ceil(n / columns)
     flops = 2 * m * n * k * batch
     power = power_time(machine, flops, [inner, *outer])
@@ -56,8 +59,15 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
 
     def candidates(parts: PerProduct | float, partial_bytes: Array | float) -> list[Array]:
         """The times of all tile shapes that run at the same time, with K split in some parts."""
-        waves = relax.ceil(tiles * parts / units) * inverse(jnp.asarray(parts, m.dtype))
-        return [waves * tile_time, *memory_times(machine, [inner + partial_bytes, *outer]), power, *unpacking]
+        waves = relax.ceil(tiles * parts / units)
+        latency = matrix.format.k_latency * _exposed_latency(gemms, waves, machine)
+        tile_time = k * relax.maximum(2 * rows * columns * unit_flop_time, latency)
+        return [
+            waves * inverse(jnp.asarray(parts, m.dtype)) * tile_time,
+            *memory_times(machine, [inner + partial_bytes, *outer]),
+            power,
+            *unpacking,
+        ]
 
     # Partial products are written in fp32 to the level outside the innermost, and read again.
     split = matrix.format.split_k
@@ -70,6 +80,21 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     # The largest tile moves the fewest bytes between the innermost levels: what energy is charged for.
     work = Work(time=time, flops=flops, traffic=jnp.stack([relax.reduce_minimum(inner), *outer]))
     return (work + _conversion(batch * m * k, machine)) * smaller(gemms.batch, 1.0)
+
+
+def _exposed_latency(gemms: Gemms, waves: Array, machine: Machine) -> Array | float:
+    """The share of the main loop's latency that no other tile on the same compute unit hides, for each shape
+    of tiles.
+
+    The kernels that serve a mixture of experts run many small tiles, of which a compute unit holds several
+    at a time, as far as it has that many to work on.
+    """
+    if machine.matrix_by_role is None:
+        return 1.0
+    relax, several = machine.relax, smaller(larger(gemms.batch - 1, 0.0), 1.0)
+    fitting = jnp.asarray(_TILES_OF_UNIT[:, None], waves.dtype)
+    at_once = relax.maximum(relax.minimum(fitting, waves), 1.0)
+    return 1 + several * (inverse(at_once) - 1)
 
 
 def _traffic(m, n, k, batch, rows, columns, machine: Machine) -> tuple[Array, list[Array]]:
