@@ -23,10 +23,10 @@ Cells = Mapping[str, Any]  # the values of a row in the columns of the architect
 def _shipped_model(name: str | None, x64: bool) -> Model | None:
     """The shipped config of a model, in single or double precision, for what tables do not say.
 
-    The config has the model's name, or the name without what fine-tuned versions add to it:
-    gemma-3-12b-it is a gemma-3-12b.
+    The config has the model's name, or the name without what publishers and fine-tuned versions add to it:
+    gemma-3-12b-it is a gemma-3-12b, nvidia-nemotron-nano-9b-v2 a nemotron-nano-9b-v2.
     """
-    known = [config for config in available("models") if f"{name}-".startswith(f"{config}-")]
+    known = [config for config in available("models") if f"-{config}-" in f"-{name}-"]
     return load_model(max(known, key=len)) if known else None
 
 

@@ -124,7 +124,7 @@ def test_architectures_are_those_of_the_shipped_config(tmp_path):
     """Windows and biases, of which no column tells; a fine-tuned version is the model it is named after."""
     gpt_oss = dp.load_model("gpt-oss-120b")
     layers = gpt_oss.layers[0]
-    cells = LLAMA | {"model": "gpt-oss-120b-finetuned", "layers": 36, "hidden": 2880, "heads": 64}
+    cells = LLAMA | {"model": "my-gpt-oss-120b-finetuned", "layers": 36, "hidden": 2880, "heads": 64}
     cells |= {"head_dim": 64, "ffn": 2880, "vocab": 201088, "experts": 128, "experts_per_token": 4}
     cells |= {"expert_ffn": 2880}
     assert float(layers.window) == 128
