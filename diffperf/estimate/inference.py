@@ -173,29 +173,40 @@ def inference_tables(configuration: Configuration, phase: str) -> dict[str, Phas
     return {field: timed.tables for field, timed in timed_passes(c, passes[phase]).items()}
 
 
-def micro_batches(c: Configuration) -> Scalar:
+def sequence_parts(c: Configuration) -> Scalar:
     """Parts in which the sequences of a replica pass the pipeline: one for each stage, as far as there are
     sequences.
     """
     return c.relax.maximum(c.relax.minimum(c.strategy.pp, c.strategy.global_batch / c.strategy.dp), 1.0)
 
 
+def prompt_parts(c: Configuration) -> Scalar:
+    """Parts in which the prompts of a replica pass the pipeline: those of their sequences, or more of them
+    where an engine puts so many tokens into a pass at most. Without a pipeline all pass at once.
+    """
+    strategy = c.strategy
+    tokens = strategy.global_batch / strategy.dp * strategy.sequence_length
+    parts = c.relax.maximum(sequence_parts(c), tokens / c.system.stack.pass_tokens)
+    alone = one_stage(strategy, c.relax)
+    return alone + (1 - alone) * parts
+
+
 def prompt_pass(c: Configuration) -> TokenPass:
-    """The prompts of a micro-batch of the sequences of a replica."""
-    length = c.strategy.sequence_length
-    sequences = c.strategy.global_batch / c.strategy.dp / micro_batches(c)
+    """One part of the prompts of a replica. A part of a prompt counts as so much of a sequence."""
+    length, parts = c.strategy.sequence_length, prompt_parts(c)
+    sequences = c.strategy.global_batch / c.strategy.dp / parts
     return TokenPass(sequences=sequences, queries=length, context=length, serving=True)
 
 
 def token_pass(c: Configuration, outputs: Scalar | None = None) -> TokenPass:
-    """One token of every sequence of a micro-batch of a replica, at the mean context of the generation.
+    """One token of every sequence of a part of those of a replica, at the mean context of the generation.
 
     Token i of the o − 1 after the first attends to the prompt, i − 1 outputs and itself. With `outputs`
     the pass is the mean of all passes of a generation of so many tokens.
     """
     strategy = c.strategy
     return TokenPass(
-        sequences=strategy.global_batch / strategy.dp / micro_batches(c),
+        sequences=strategy.global_batch / strategy.dp / sequence_parts(c),
         queries=jnp.ones_like(strategy.tp),
         context=strategy.sequence_length + strategy.output_length / 2,
         outputs=outputs,
@@ -254,7 +265,7 @@ def _timed_pass(
     exposed_times = {purpose: depth * time for purpose, time in layer_exposed.items()} | {
         "pipeline": pipeline
     }
-    parts = micro_batches(c)
+    parts = sequence_parts(c) if tokens.generating else prompt_parts(c)
     one = PassTime(
         **{part: depth * work.time for part, work in layer.items()},
         head=head.time,

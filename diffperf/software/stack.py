@@ -166,6 +166,9 @@ class Stack(Declared):
         bounds=(0, 1),
         default=1.0,
     )
+    matrix_vector: Weights = switch(
+        "kernels of their own for products with few rows, which multiply on the vector units", default=False
+    )
     unpacking_operations: Scalar = quantity(
         "",
         "vector operations in which GEMM kernels convert one stored weight to the format of the operands",

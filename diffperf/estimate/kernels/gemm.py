@@ -26,6 +26,10 @@ TILES = np.array([(256.0, 256.0), (256.0, 128.0), (128.0, 128.0), (64.0, 64.0), 
 # smaller ones, with their operands of four stages in 228 KiB of shared memory (an estimate for Hopper).
 _TILES_OF_UNIT = np.clip(128.0 * 128.0 / TILES.prod(axis=1), 1.0, 4.0)
 
+# Rows that a kernel for few rows multiplies with one reading of the weights: MMVQ_MAX_BATCH_SIZE in
+# ggml-cuda/mmvq.cuh of llama.cpp.
+_VECTOR_ROWS = 8.0
+
 
 def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     """What each product of a table takes.
@@ -76,10 +80,29 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     # The largest tile's times are a unit for all: those of the other tiles are near them.
     unit = longest(*(time[0] if time.ndim > m.ndim else time for time in whole))
     fastest = relax.minimum(*(relax.reduce_minimum(overlapping(unit, *times)) for times in (whole, in_parts)))
+    fastest = _or_matrix_vector(gemms, fastest, unit, [inner[0], *outer], machine)
     time = fourth_root(unit, fastest) + machine.kernel_overhead
     # The largest tile moves the fewest bytes between the innermost levels: what energy is charged for.
     work = Work(time=time, flops=flops, traffic=jnp.stack([relax.reduce_minimum(inner), *outer]))
     return (work + _conversion(batch * m * k, machine)) * smaller(gemms.batch, 1.0)
+
+
+def _or_matrix_vector(
+    gemms: Gemms, fastest: Array, unit: Array, traffic: list[Array], machine: Machine
+) -> Array:
+    """The fourth power of the time of the kernel chosen: that of tiles, or in serving software with kernels
+    for few rows one that multiplies on the vector units: it computes no row more than there are, and reads
+    the weights once for every few of them.
+    """
+    matrix = machine.matrix
+    if matrix.matrix_vector is None or matrix.unpacking_time is None:
+        return fastest
+    weights, passes = gemms.k * gemms.n * larger(gemms.batch, 1.0), machine.relax.ceil(gemms.m / _VECTOR_ROWS)
+    flops, read = 2 * gemms.m * weights, [passes * bytes_ for bytes_ in traffic]
+    vector = flops * inverse(machine.accelerator.vector) + passes * weights * matrix.unpacking_time
+    power = power_time(machine, flops, read)
+    few_rows = overlapping(unit, vector, *memory_times(machine, read), power)
+    return fastest + matrix.matrix_vector * (machine.relax.minimum(fastest, few_rows) - fastest)
 
 
 def _exposed_latency(gemms: Gemms, waves: Array, machine: Machine) -> Array | float:

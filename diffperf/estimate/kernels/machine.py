@@ -52,6 +52,7 @@ class MatrixUnits(eqx.Module):
     # In inference, of weights as they are stored; None where weights are stored as they are multiplied.
     stored_width: PerProduct | None = None  # bytes of a weight
     unpacking_time: PerProduct | None = None  # s per weight that the whole device converts to an operand
+    matrix_vector: PerProduct | None = None  # weight of kernels that multiply few rows on the vector units
 
     @classmethod
     def of(cls, system: System, precision: Weights, joule_time: Scalar) -> "MatrixUnits":
@@ -71,7 +72,12 @@ class MatrixUnits(eqx.Module):
         """These units with weights of `stored_width` bytes, which kernels convert as they read them."""
         differs = jnp.where(jnp.abs(stored_width - self.width) > _SAME_WIDTH, 1.0, 0.0)
         time = system.stack.unpacking_operations * inverse(system.accelerator.vector)
-        return dataclasses.replace(self, stored_width=stored_width, unpacking_time=differs * time)
+        return dataclasses.replace(
+            self,
+            stored_width=stored_width,
+            unpacking_time=differs * time,
+            matrix_vector=system.stack.matrix_vector.on,
+        )
 
 
 def matrix_units_by_role(system: System, strategy: Strategy, joule_time: Scalar) -> dict[str, MatrixUnits]:
