@@ -1,6 +1,7 @@
 """What all tests share: checked annotations, float64, few hypothesis examples, a compile cache, inputs."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -21,7 +22,16 @@ from diffperf.hardware.system import System
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
+# Most programs of the tests run a few times only, and XLA takes longer to optimize them than to run them as
+# they are. XLA reads its flags before its first computation; processes that the tests start inherit them.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    " --xla_cpu_parallel_codegen_split_count=1",
+)
 dp.compile_quickly()
+# Tracing makes many objects that live long, which the collector's defaults look through too often.
+gc.set_threshold(50_000, 20, 50)
 jax.config.update("jax_enable_x64", True)
 
 # Programs that one worker of pytest-xdist has compiled are loaded by the others. The cache lasts for one run

@@ -64,34 +64,34 @@ def test_random_designs_are_finite(system, strategy, phase, name, relaxation, co
     drawn = PARTS if name == "deepseek-v3" else PARTS[1:]
     designs = {part: _designs(modules[part], rng, count, smooth) for part in drawn}
     designs["sharpness"] = np.exp(rng.uniform(0, np.log(SHARPEST), count))
-    designs = cast(designs, jnp.float32)
+    designs = jax.tree.map(lambda column: np.asarray(column, np.float32), designs)
     # A design is one vector: a program with hundreds of arguments and results takes twice as long to compile.
     _, by_path = ravel_pytree(jax.tree.map(lambda column: column[0], designs))
-    vectors = jax.vmap(lambda design: ravel_pytree(design)[0])(designs)
+    vectors = np.concatenate([column.reshape(count, -1) for column in jax.tree.leaves(designs)], axis=1)
+    paths = []
 
     def total(vector):
         design = by_path(vector)
         inputs = [replace(modules[part], design[part]) if part in design else modules[part] for part in PARTS]
         report = dp.PHASES[phase](*inputs, Smooth(design["sharpness"]) if smooth else Exact())
+        values = outputs(report)
+        paths[:] = values
         # What is not finite in any of them is not finite in their sum. A step of years has slopes beyond
         # float32, its log has not.
         score = jnp.log(report.time + report.memory.peak + report.energy.total + report.cost.run)
-        return score, outputs(report)
-
-    def not_finite(vector):
-        (_, values), gradient = jax.value_and_grad(total, has_aux=True)(vector)
-        return ~jnp.isfinite(jnp.stack(list(values.values()))), ~jnp.isfinite(gradient)
+        return score, jnp.stack(list(values.values()))
 
     @jax.jit
-    def count_not_finite(vectors):
-        flags = jax.lax.map(not_finite, vectors, batch_size=BLOCK)
-        return jax.tree.map(lambda flag: jnp.sum(flag, axis=0, dtype=jnp.float32), flags)
+    @jax.vmap
+    def not_finite(vector):
+        (_, values), gradient = jax.value_and_grad(total, has_aux=True)(vector)
+        return ~jnp.isfinite(values), ~jnp.isfinite(gradient)
 
-    of_values, of_gradient = count_not_finite(vectors)
-    paths = list(jax.eval_shape(total, vectors[0])[1])
+    flags = [not_finite(block) for block in np.split(vectors, count // BLOCK)]
+    of_values, of_gradient = (np.sum(np.concatenate(blocks), axis=0) for blocks in zip(*flags, strict=True))
     assert len(paths) > 30
     assert {path: int(bad) for path, bad in zip(paths, of_values, strict=True) if bad} == {}
-    slopes = by_path(of_gradient)
+    slopes = by_path(jnp.asarray(of_gradient, jnp.float32))
     assert sum(len(slopes[part]) for part in drawn) > 75
     for part in drawn:
         assert {path: int(np.sum(bad)) for path, bad in slopes[part].items() if np.any(bad)} == {}
