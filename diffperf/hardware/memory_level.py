@@ -11,7 +11,7 @@ from diffperf.quantity import Declared, Label, Scalar, Weights, choice, label, q
 # Classes of tensors of inference, the hottest first: bytes that a pass reads for each byte stored.
 # Activations are written and read in every layer, dense weights and the KV cache once in a pass, weights of
 # experts as far as tokens visit them, the token embedding hardly at all.
-TENSOR_CLASSES = (
+TENSOR_CLASSES: tuple[str, ...] = (
     "activations",
     "attention_weights",
     "mlp_weights",

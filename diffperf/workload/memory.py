@@ -1,5 +1,8 @@
 """The memory footprint of a configuration on one device, in training and in inference."""
 
+import functools
+import operator
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -262,7 +265,12 @@ def tensor_bytes(c: Configuration) -> dict[str, Scalar]:
 
 def served_weight_bytes(c: Configuration) -> Scalar:
     """Bytes of the weights on a device of the fullest stage, each class of weights in its format."""
-    return sum(bytes_ for name, bytes_ in tensor_bytes(c).items() if name in _WEIGHTS)
+    return _total_weights(tensor_bytes(c))
+
+
+def _total_weights(tensors: dict[str, Scalar]) -> Scalar:
+    """Bytes of all classes of weights among the bytes of tensors by class."""
+    return functools.reduce(operator.add, (tensors[name] for name in _WEIGHTS))
 
 
 def inference_residency(c: Configuration) -> Residency | None:
@@ -286,7 +294,7 @@ def inference_memory(c: Configuration) -> Memory:
         elsewhere = tuple(_level_use(level, stored) for level, stored in levels if level.holds is not None)
     zero = jnp.zeros_like(c.strategy.tp)
     stage = {
-        "weights": sum(here[name] for name in _WEIGHTS),
+        "weights": _total_weights(here),
         "gradients": zero,
         "optimizer": zero,
         "activations": activations,

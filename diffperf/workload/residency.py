@@ -59,21 +59,22 @@ def residency(system: System, tensor_bytes: Mapping[str, Scalar], relax: Relaxat
     """
     accelerator = system.accelerator
     bytes_ = jnp.stack([tensor_bytes[name] for name in TENSOR_CLASSES])
-    holders = {index: level for index, level in enumerate(accelerator.memory) if level.holds is not None}
-    given = {index: level.holds.fill["shares"] * level.holds.shares for index, level in holders.items()}
+    levels = enumerate(accelerator.memory)
+    holders = {index: level.holds for index, level in levels if level.holds is not None}
+    given = {index: holds.fill["shares"] * holds.shares for index, holds in holders.items()}
     claimed = sum(given.values(), jnp.zeros_like(bytes_))
     shares = {index: share / larger(1.0, claimed) for index, share in given.items()}
     left = 1 - claimed / larger(1.0, claimed)
-    for index, level in holders.items():
-        if level.holds.fill.possible("heat"):
-            fitting = _fitting_share(bytes_ * left, level.holds.room * level.capacity, relax)
-            taken = level.holds.fill["heat"] * left * fitting
+    for index, holds in holders.items():
+        if holds.fill.possible("heat"):
+            fitting = _fitting_share(bytes_ * left, holds.room * accelerator.memory[index].capacity, relax)
+            taken = holds.fill["heat"] * left * fitting
             shares[index], left = shares[index] + taken, left - taken
     room = relax.excess(accelerator.device_memory.capacity, system.stack.memory_reserve)
-    for index, level in holders.items():
-        if level.holds.fill.possible("overflow"):
+    for index, holds in holders.items():
+        if holds.fill.possible("overflow"):
             fitting = _fitting_share(bytes_ * left, room / system.stack.fragmentation, relax)
-            taken = level.holds.fill["overflow"] * left * (1 - fitting)
+            taken = holds.fill["overflow"] * left * (1 - fitting)
             shares[index], left = shares[index] + taken, left - taken
     shares[accelerator.device_level] = left
     nothing = jnp.zeros_like(bytes_)
