@@ -44,8 +44,8 @@ class Holdings(Declared):
     fill: Weights = choice(
         "shares", "heat", "overflow",
         doc="what the memory level holds: the given shares of each class (shares), the tensors that are read "
-        "most often, as many as fit (heat), or those read least, as many as device memory lacks room for "
-        "(overflow)",
+        "most often, activations aside, as many as fit (heat), or those that are read least, as many as "
+        "device memory lacks room for (overflow)",
         default="shares",
     )  # fmt: skip
     room: Scalar = quantity(

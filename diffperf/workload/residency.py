@@ -19,6 +19,9 @@ PerClass = Float[Array, " classes"]  # a number for each of `TENSOR_CLASSES`
 # kernel needs room for the operands that it works on.
 _LEAST_REUSE = 0.05
 
+# 1 for the classes that filling by heat takes: all but activations.
+_STORED = np.array([float(name != "activations") for name in TENSOR_CLASSES], np.float32)
+
 
 class Residency(eqx.Module):
     """Where the tensors of a device live."""
@@ -54,8 +57,9 @@ def residency(system: System, tensor_bytes: Mapping[str, Scalar], relax: Relaxat
     """Where tensors of some bytes by class live on a device.
 
     Given shares come first. The levels that are filled by heat take of the rest what they have room for,
-    the hottest class first, one level after another from the inside out. Levels that take the overflow
-    take what device memory then has no room for, the coldest class first.
+    the hottest class first, one level after another from the inside out; they leave out activations, whose
+    room is that of a prompt and nearly idle in generation. Levels that take the overflow take what device
+    memory then has no room for, the coldest class first, activations last.
     """
     accelerator = system.accelerator
     bytes_ = jnp.stack([tensor_bytes[name] for name in TENSOR_CLASSES])
@@ -67,8 +71,10 @@ def residency(system: System, tensor_bytes: Mapping[str, Scalar], relax: Relaxat
     left = 1 - claimed / larger(1.0, claimed)
     for index, holds in holders.items():
         if holds.fill.possible("heat"):
-            fitting = _fitting_share(bytes_ * left, holds.room * accelerator.memory[index].capacity, relax)
-            taken = holds.fill["heat"] * left * fitting
+            fitting = _fitting_share(
+                _STORED * bytes_ * left, holds.room * accelerator.memory[index].capacity, relax
+            )
+            taken = holds.fill["heat"] * _STORED * left * fitting
             shares[index], left = shares[index] + taken, left - taken
     room = relax.excess(accelerator.device_memory.capacity, system.stack.memory_reserve)
     for index, holds in holders.items():

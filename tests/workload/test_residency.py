@@ -66,9 +66,9 @@ def test_levels_that_claim_more_than_all_share_it():
 
 
 def test_filling_by_heat():
-    """5 GB take the 1 GB of activations, the 2 GB of attention weights, and half of the 4 GB of the MLPs."""
+    """5 GB take the 2 GB of attention weights and three of the 4 GB of the MLPs, and no activations."""
     shares, found, _ = placed(level("sram", 5e9, "storage", fill="heat"))
-    expected = {"activations": 1, "attention_weights": 1, "mlp_weights": 0.5, "kv_cache": 0, "embeddings": 0}
+    expected = {"activations": 0, "attention_weights": 1, "mlp_weights": 0.75, "kv_cache": 0, "embeddings": 0}
     assert {name: shares["sram"][name] for name in expected} == pytest.approx(expected)
     assert float(found.stored[3].sum()) == pytest.approx(5e9)
 
