@@ -20,7 +20,7 @@ PerClass = Float[Array, " classes"]  # a number for each of `TENSOR_CLASSES`
 _LEAST_REUSE = 0.05
 
 # 1 for the classes that filling by heat takes: all but activations.
-_STORED = np.array([float(name != "activations") for name in TENSOR_CLASSES], np.float32)
+_BY_HEAT = np.array([float(name != "activations") for name in TENSOR_CLASSES])
 
 
 class Residency(eqx.Module):
@@ -70,15 +70,14 @@ def residency(system: System, tensor_bytes: Mapping[str, Scalar], relax: Relaxat
     shares = {index: share / larger(1.0, claimed) for index, share in given.items()}
     left = 1 - claimed / larger(1.0, claimed)
     for index, holds in holders.items():
-        if holds.fill.possible("heat"):
-            fitting = _fitting_share(
-                _STORED * bytes_ * left, holds.room * accelerator.memory[index].capacity, relax
-            )
-            taken = holds.fill["heat"] * _STORED * left * fitting
+        if holds.fill.possible["heat"]:
+            room = holds.room * accelerator.memory[index].capacity
+            candidates = jnp.asarray(_BY_HEAT, bytes_.dtype) * left
+            taken = holds.fill["heat"] * candidates * _fitting_share(bytes_ * candidates, room, relax)
             shares[index], left = shares[index] + taken, left - taken
     room = relax.excess(accelerator.device_memory.capacity, system.stack.memory_reserve)
     for index, holds in holders.items():
-        if holds.fill.possible("overflow"):
+        if holds.fill.possible["overflow"]:
             fitting = _fitting_share(bytes_ * left, room / system.stack.fragmentation, relax)
             taken = holds.fill["overflow"] * left * (1 - fitting)
             shares[index], left = shares[index] + taken, left - taken

@@ -18,11 +18,10 @@ SYSTEM = "mobile-soc-lpddr6-173-bonded-buffer"
 CONTEXT = 8192  # tokens
 MB = 1e6
 CAPACITIES = (32 * MB, 128 * MB, 512 * MB)  # of the buffer
-QUICK_CAPACITIES = (128 * MB,)
 KEPT = tuple(name for name in TENSOR_CLASSES if name != "expert_weights")
 
 
-def buffer_table(capacities: tuple[float, ...]) -> Table:
+def buffer_table() -> Table:
     """Token rates with a buffer full of one class of tensors, for every class, and filled by heat."""
     model, system = dp.load_model(MODEL), dp.load_system(SYSTEM)
     strategy = dp.load_strategy({"sequence_length": CONTEXT, "output_length": 2})
@@ -37,7 +36,7 @@ def buffer_table(capacities: tuple[float, ...]) -> Table:
 
     cases: list[tuple[float, np.ndarray, np.ndarray]] = []
     names: list[tuple[float, str]] = []
-    for capacity in capacities:
+    for capacity in CAPACITIES:
         for kept in ("nothing", *KEPT, "by heat"):
             shares = [min(1.0, capacity / bytes_[name]) * (name == kept) for name in KEPT]
             fill = choice_weights(Holdings, "fill", "heat" if kept == "by heat" else "shares")
