@@ -231,13 +231,20 @@ def label(doc: str, default: Any = dataclasses.MISSING) -> Any:
     return eqx.field(static=True, converter=Label, default=default, metadata={"label": doc})
 
 
-@dataclass_transform(field_specifiers=(quantity, output, choice, switch, label, eqx.field))
+def variant(*alternatives: str, doc: str, default: Any = dataclasses.MISSING) -> Any:
+    """Declares the name of an alternative that programs are compiled for: it is static, unlike a choice."""
+    return eqx.field(static=True, default=default, metadata={"variant": alternatives, "doc": doc})
+
+
+@dataclass_transform(field_specifiers=(quantity, output, choice, switch, label, variant, eqx.field))
 class _DeclaredType(type(eqx.Module)):
     """The type of `Declared`: from it type checkers know which fields have a default."""
 
 
 class Declared(eqx.Module, metaclass=_DeclaredType):
-    """A module whose fields are declared with `quantity`, `output`, `choice`, `switch` and `label`."""
+    """A module whose fields are declared with `quantity`, `output`, `choice`, `switch`, `label` and
+    `variant`.
+    """
 
 
 def declaration(field: dataclasses.Field) -> Quantity | Choice | None:

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,12 +37,14 @@ EXPECTED = {
         v100-sxm2-32gb a100-sxm4-40gb a100-sxm4-80gb h100-sxm5-80gb h200-sxm-141gb b200-sxm-180gb gb200
         gb300 mi300x mi325x mi355x gaudi2 gaudi3 l40s rtx-4090 tpu-v4 tpu-v5e tpu-v5p tpu-v6e
         tpu-v7x b300-sxm h100-96gb h800-sxm-80gb h20-sxm-96gb gh200-96gb gh200-144gb mobile-soc-lpddr6-173
-        mobile-soc-lpddr6-520
+        mobile-soc-lpddr6-520 mobile-soc-lpddr6-173-hbs-173 mobile-soc-lpddr6-173-hbs-520
+        mobile-soc-lpddr6-520-hbs-520 mobile-soc-lpddr6-173-bonded-buffer
     """,
     "systems": """
         dgx-v100 dgx-a100 dgx-a100-40gb dgx-h100 hgx-h200 hgx-b200 hgx-b300 gb200-nvl72 gb300-nvl72 mi300x-8
         mi355x-8 gaudi3-8 tpu-v4-pod tpu-v5p-pod tpu-v6e-pod tpu-v7x-pod hgx-h100-96gb hgx-h800 hgx-h20
-        gh200-4 gh200-nvl2 mobile-soc-lpddr6-173 mobile-soc-lpddr6-520
+        gh200-4 gh200-nvl2 mobile-soc-lpddr6-173 mobile-soc-lpddr6-520 mobile-soc-lpddr6-173-hbs-173
+        mobile-soc-lpddr6-173-hbs-520 mobile-soc-lpddr6-520-hbs-520 mobile-soc-lpddr6-173-bonded-buffer
     """,
     "stacks": """
         megatron-lm megatron-core megatron-deepspeed nemo nanotron llm-foundry-fsdp maxtext tensorrt-llm
@@ -311,11 +314,14 @@ def test_the_search_for_sources_finds_what_is_missing(text, missing):
 
 
 def full_load(accelerator: Accelerator) -> float:
-    """W with the matrix units at their 16-bit peak, device memory at full bandwidth, and static power."""
+    """W with the matrix units at their 16-bit peak, device memory and storage at full bandwidth, and
+    static power.
+    """
     half = Strategy(precision="fp16").precision
     compute = accelerator.matrix_energy(half) * accelerator.matrix_rate(half)
-    memory = accelerator.device_memory
-    return float(compute + memory.energy * memory.bandwidth + accelerator.static_power)
+    levels = zip(accelerator.memory, accelerator.memory_kinds, strict=True)
+    memory = sum(level.energy * level.bandwidth for level, kind in levels if kind != "cache")
+    return float(compute + memory + accelerator.static_power)
 
 
 @pytest.mark.parametrize("name", available("accelerators"))
@@ -334,15 +340,13 @@ LITTLE_INT8 = {
 
 @pytest.mark.parametrize("name", available("accelerators"))
 def test_levels_and_rates_are_ordered(name):
-    """Outwards levels slow down and cost energy, and device memory is the largest; a narrower format is
-    never slower.
+    """From the innermost cache to device memory levels slow down and cost energy, and device memory is the
+    largest; a narrower format is never slower.
     """
     accelerator = load(Accelerator, name)
-    assert (
-        max(float(level.capacity) for level in accelerator.memory[:-1])
-        < accelerator.device_memory.capacity / 10
-    )
-    for inner, outer in zip(accelerator.memory, accelerator.memory[1:], strict=False):
+    levels = list(accelerator.memory[: accelerator.device_level + 1])
+    assert max(float(level.capacity) for level in levels[:-1]) < accelerator.device_memory.capacity / 10
+    for inner, outer in itertools.pairwise(levels):
         assert inner.bandwidth > outer.bandwidth
         assert inner.latency < outer.latency
         assert inner.energy < outer.energy

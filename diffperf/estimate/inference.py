@@ -23,7 +23,7 @@ from diffperf.workload.assembly import inference_operators
 from diffperf.workload.collectives import boundary_transfer, layer_collectives
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import TokenPass
-from diffperf.workload.memory import Memory, inference_memory
+from diffperf.workload.memory import Memory, inference_memory, inference_residency
 from diffperf.workload.model import Model
 from diffperf.workload.schedule import stage_layers
 from diffperf.workload.stage_parameters import one_stage
@@ -219,7 +219,7 @@ def timed_passes(c: Configuration, passes: dict[str, TokenPass]) -> dict[str, Ti
     """Passes through all stages, one stage after the other, by name; all kernels and collectives are
     evaluated at once.
     """
-    machine = Machine.of(c.system, c.strategy, c.relax, serving=True)
+    machine = Machine.of(c.system, c.strategy, c.relax, serving=True, residency=inference_residency(c))
     operators = {name: inference_operators(c, tokens) for name, tokens in passes.items()}
     requests = {
         name: [*layer_collectives(c, tokens), boundary_transfer(c, tokens, c.strategy.pp - 1)]

@@ -1,5 +1,6 @@
 """An accelerator, which a scheduler sees as one device: matrix units, memory levels, energy, package."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 
 from diffperf.hardware.attention_kernels import AttentionKernels
 from diffperf.hardware.formats import PRECISIONS
+from diffperf.hardware.memory_level import MemoryLevel, kinds_of
 from diffperf.hardware.package import Package
 from diffperf.quantity import Declared, Label, Scalar, Weights, label, quantity
 
@@ -87,35 +89,8 @@ class MatrixFormats(Declared):
         return jax.tree.map(lambda *leaves: jnp.sum(precision.array * jnp.stack(leaves)), *formats)
 
 
-class MemoryLevel(Declared):
-    """One level of the memory hierarchy of a device: on-chip SRAM, a cache, HBM."""
-
-    name: Label = label("name of the memory level, such as smem, l2 or hbm")
-    capacity: Scalar = quantity(
-        "byte", "capacity of the memory level over the whole device", bounds=(1e4, 1e14)
-    )
-    bandwidth: Scalar = quantity(
-        "byte/s", "peak sequential bandwidth of the memory level over the whole device", bounds=(1e9, 1e16)
-    )
-    latency: Scalar = quantity(
-        "s", "time from a request to the memory level to the first byte", bounds=(1e-9, 1e-4)
-    )
-    energy: Scalar = quantity(
-        "J/byte",
-        "energy to move one byte from the memory level to the next level inside",
-        bounds=(1e-14, 1e-9),
-    )
-    efficiency: Scalar = quantity(
-        "",
-        "fraction of the peak bandwidth of the memory level that kernels reach",
-        bounds=(0.05, 1.0),
-        default=0.85,
-        calibratable=True,
-    )
-
-
 class Accelerator(Declared):
-    """One device. `memory` runs from the innermost level to device memory."""
+    """One device. `memory` runs from the innermost level outwards; one of its levels is device memory."""
 
     name: Label = label("identifier of the accelerator, such as a100-sxm4-80gb")
     compute_units: Scalar = quantity(
@@ -146,15 +121,54 @@ class Accelerator(Declared):
     )
 
     @property
-    def reuse_capacities(self) -> list[Scalar]:
-        """Bytes in which operands are reused: private memory of a cluster of compute units, each cache."""
-        innermost, *caches = self.memory[:-1]
-        return [innermost.capacity / self.compute_units * self.cluster, *(level.capacity for level in caches)]
+    def memory_kinds(self) -> tuple[str, ...]:
+        """The kind of each memory level: "cache", "memory" or "storage"."""
+        return kinds_of(self.memory)
+
+    @property
+    def device_level(self) -> int:
+        """The position of device memory among the memory levels."""
+        return self.memory_kinds.index("memory")
 
     @property
     def device_memory(self) -> MemoryLevel:
-        """The outermost memory level, which holds parameters and activations."""
-        return self.memory[-1]
+        """The memory level in which all tensors live that no other level holds."""
+        return self.memory[self.device_level]
+
+    @property
+    def last_cache(self) -> int:
+        """The position of the outermost cache among the memory levels."""
+        return max(index for index, kind in enumerate(self.memory_kinds) if kind == "cache")
+
+    @property
+    def inner_caches(self) -> tuple[int, ...]:
+        """For each memory level outside the innermost, the position of the next cache inside it."""
+        caches = [index for index, kind in enumerate(self.memory_kinds) if kind == "cache"]
+        return tuple(max(i for i in caches if i < level) for level in range(1, len(self.memory)))
+
+    def reuse_capacities(self, capacities: Sequence[Scalar]) -> tuple[Scalar, ...]:
+        """Bytes in which operands are reused on their way from each memory level outside the innermost.
+
+        That is the next cache inside the level: private memory of a cluster of compute units, or a shared
+        cache. `capacities` are the bytes of every memory level that tensors leave free for reuse.
+        """
+        private = capacities[0] / self.compute_units * self.cluster
+        return tuple(private if cache == 0 else capacities[cache] for cache in self.inner_caches)
+
+    @classmethod
+    def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
+        """What is wrong with the memory levels together: (key, found, expected, remedy), None for nothing."""
+        kinds = kinds_of(values["memory"])
+        held = [level for level, kind in zip(values["memory"], kinds, strict=True) if level.holds is not None]
+        if kinds.count("memory") != 1:
+            found = f'{kinds.count("memory")} levels of the kind "memory"'
+            return "memory", found, "one: device memory", 'name the others "cache" or "storage"'
+        if kinds[0] != "cache":
+            return "memory[0].kind", f'"{kinds[0]}"', "cache", "list private memory of compute units first"
+        if any(level is values["memory"][kinds.index("memory")] for level in held):
+            key = f"memory[{kinds.index('memory')}].holds"
+            return key, "a table", "no such key", "give the shares of the other levels: it holds the rest"
+        return None
 
     def matrix_rate(self, precision: Weights) -> Scalar:
         """Peak FLOP/s of the matrix units: the mean by weights over `PRECISIONS`."""

@@ -6,12 +6,15 @@ bandwidth, on how many dies, at which voltage. The microarchitecture (FLOPs per 
 per unit, efficiencies) is that of a template accelerator.
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from diffperf.hardware.accelerator import Accelerator, MatrixFormats, MemoryLevel
+from diffperf.hardware.accelerator import Accelerator, MatrixFormats
 from diffperf.hardware.formats import PRECISIONS
+from diffperf.hardware.memory_level import MemoryLevel
 from diffperf.hardware.package import Package
 from diffperf.hardware.system import System
 from diffperf.hardware.technology import Technology
@@ -161,47 +164,33 @@ def _with_scaled_rates(formats: MatrixFormats, scale: Scalar) -> MatrixFormats:
 def _memory_of(
     design: ChipDesign, technology: Technology, template: Accelerator, scale: Scalar
 ) -> tuple[MemoryLevel, ...]:
-    """The memory levels of a design: private memory scaled with the units, the design's cache and its stacks.
+    """The memory levels of a design: private memory scaled with the units, the design's cache, its stacks as
+    device memory, and the template's other levels.
 
     The bandwidth of a cache is that of its ports, one for a compute unit, and its energy that of the process:
     both are scaled or replaced. `scale` is the rate of all compute units over that of the template's.
     """
-    innermost, *middle, device = template.memory
+    levels, cache, device = list(template.memory), template.last_cache, template.device_level
     voltage = design.voltage / technology.nominal_voltage
-    units = design.compute_units / template.compute_units
-    private = _with_figures(
-        innermost,
-        capacity=innermost.capacity * units,
-        bandwidth=innermost.bandwidth * scale,
-        energy=innermost.energy,
+    levels[0] = dataclasses.replace(
+        levels[0],
+        capacity=levels[0].capacity * design.compute_units / template.compute_units,
+        bandwidth=levels[0].bandwidth * scale,
     )
-    cache = _with_figures(
-        middle[-1],
+    levels[cache] = dataclasses.replace(
+        levels[cache],
         capacity=design.cache,
-        bandwidth=middle[-1].bandwidth * scale,
+        bandwidth=template.memory[cache].bandwidth * scale,
         energy=technology.sram_energy * voltage**2,
     )
-    stacked = MemoryLevel(
-        name=device.name,
+    levels[device] = dataclasses.replace(
+        levels[device],
         capacity=design.memory_stacks * technology.memory.stack_capacity,
         bandwidth=design.memory_stacks * technology.memory.stack_bandwidth,
         latency=technology.memory.latency,
         energy=technology.memory.energy,
-        efficiency=device.efficiency,
     )
-    return (private, *middle[:-1], cache, stacked)
-
-
-def _with_figures(level: MemoryLevel, *, capacity: Scalar, bandwidth: Scalar, energy: Scalar) -> MemoryLevel:
-    """A memory level with another capacity (byte), bandwidth (byte/s) and energy (J/byte)."""
-    return MemoryLevel(
-        name=level.name,
-        capacity=capacity,
-        bandwidth=bandwidth,
-        latency=level.latency,
-        energy=energy,
-        efficiency=level.efficiency,
-    )
+    return tuple(levels)
 
 
 def _package_of(design: ChipDesign, made: Chip, technology: Technology, package: Package) -> Package:
@@ -239,7 +228,7 @@ def design_of(system: System, technology: Technology) -> ChipDesign:
     accelerator = system.accelerator
     return ChipDesign(
         compute_units=accelerator.compute_units,
-        cache=accelerator.memory[-2].capacity,
+        cache=accelerator.memory[accelerator.last_cache].capacity,
         memory_stacks=jnp.maximum(accelerator.package.memory_stacks, 1.0),
         network_bandwidth=system.network[0].bandwidth,
         dies=accelerator.package.dies,

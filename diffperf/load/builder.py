@@ -90,6 +90,10 @@ class Builder:
                 values["name"] = name
             elif field.default is dataclasses.MISSING:
                 raise self.error(key, "no such key", _expected(field), f"add {field.name} = …")
+        if (inconsistency := getattr(cls, "inconsistency", None)) is not None:
+            problem = inconsistency(values)
+            if problem is not None:
+                raise self.error(prefix + problem[0], *problem[1:])
         return cls(**values)
 
     def _refuse_unknown_keys(
@@ -112,6 +116,11 @@ class Builder:
         if "label" in field.metadata:
             if not isinstance(value, str):
                 raise self.error(key, shown(value), "a text", "quote it")
+            return value
+        if (alternatives := field.metadata.get("variant")) is not None:
+            if value not in alternatives:
+                remedy = did_you_mean(str(value), list(alternatives))
+                raise self.error(key, shown(value), _expected(field), remedy)
             return value
         cls = _module_class(field.type)
         if isinstance(field.type, types.GenericAlias):  # tuple[Module, ...]
@@ -170,4 +179,6 @@ def _expected(field: dataclasses.Field) -> str:
         return f"{declared.doc}, such as {units.example(declared.unit)}"
     if (declared := field.metadata.get("choice")) is not None:
         return "one of " + ", ".join(declared.alternatives)
+    if (alternatives := field.metadata.get("variant")) is not None:
+        return "one of " + ", ".join(alternatives)
     return field.metadata.get("label", field.name.replace("_", " "))

@@ -57,6 +57,9 @@ def declared_at(module: eqx.Module, path: str, file: str, key: str | None = None
         raise ConfigError(file, key, "a part that is not there", "one input", remedy)
     if isinstance(node, Label):
         raise ConfigError(file, key, "a name", "a number or a choice", "names are not inputs")
+    if isinstance(node, str):
+        remedy = "change it in its file: it decides what is compiled"
+        raise ConfigError(file, key, "a variant", "a number or a choice", remedy)
     remedy = f"go on with one of: {', '.join(_parts(node))}"
     raise ConfigError(file, key, "a group of inputs", "one input", remedy)
 

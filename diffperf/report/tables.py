@@ -82,10 +82,21 @@ def _declared(module: eqx.Module) -> Iterator[tuple[str, Quantity | Choice, Any]
 def outputs(module: eqx.Module, prefix: str = "") -> dict[str, tuple[Any, Any]]:
     """(declaration, value) of every number of a report by dotted path: "time", "memory.peak"."""
     result = {prefix + name: (declared, value) for name, declared, value in _declared(module)}
-    for field in dataclasses.fields(module):
-        if isinstance(value := getattr(module, field.name), eqx.Module) and declaration(field) is None:
-            result |= outputs(value, f"{prefix}{field.name}.")
+    for name, part in _parts(module):
+        result |= outputs(part, f"{prefix}{name}.")
     return result
+
+
+def _parts(module: eqx.Module) -> Iterator[tuple[str, eqx.Module]]:
+    """The modules inside a module by dotted path, those of a tuple each by its name."""
+    for field in dataclasses.fields(module):
+        value = getattr(module, field.name)
+        if declaration(field) is None and isinstance(value, eqx.Module):
+            yield field.name, value
+        elif isinstance(value, tuple):
+            for index, member in enumerate(value):
+                if isinstance(member, eqx.Module):
+                    yield f"{field.name}.{segment(member, index)}", member
 
 
 def memory_parts(memory: eqx.Module) -> dict[str, float]:
@@ -103,11 +114,9 @@ def _add_rows(result: Table, module: eqx.Module, indent: str) -> None:
         share = float(value) / whole if whole and np.ndim(value) == 0 and name != "total" else None
         bar = "" if share is None else f"{share:6.1%} {_share_bar(share)}"
         result.add_row(indent + declared.doc, show(value, declared), bar)
-    for field in dataclasses.fields(module):
-        value = getattr(module, field.name)
-        if isinstance(value, eqx.Module) and declaration(field) is None:
-            result.add_row(f"[bold]{indent}{field.name.replace('_', ' ')}[/bold]", "", "")
-            _add_rows(result, value, indent + "  ")
+    for name, part in _parts(module):
+        result.add_row(f"[bold]{indent}{name.replace('_', ' ').replace('.', ': ')}[/bold]", "", "")
+        _add_rows(result, part, indent + "  ")
 
 
 def render(module: eqx.Module, title: str = "", width: int = 110) -> str:

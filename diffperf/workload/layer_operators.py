@@ -97,7 +97,7 @@ def linear_layers(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Sc
     rows = _attention_projections(layers, hidden, strategy, tokens)
     rows["attention output"] = (tokens, hidden, layers.heads * layers.value_dim / strategy.tp, 1.0)
     mlp = _dense_mlp if layers.mixture is None else _expert_mlp
-    roles = {"experts up": "expert", "experts down": "expert"}
+    roles = dict.fromkeys(rows, "attention") | {"experts up": "expert", "experts down": "expert"}
     return Gemms.table(rows | mlp(layers, hidden, strategy, tokens), roles)
 
 

@@ -1,20 +1,26 @@
 """The memory footprint of a configuration on one device, in training and in inference."""
 
+import functools
+import operator
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.hardware.formats import PRECISION_BYTES, width
-from diffperf.quantity import Declared, Scalar, output
-from diffperf.relax import larger, largest
+from diffperf.hardware.memory_level import TENSOR_CLASSES, MemoryLevel
+from diffperf.quantity import Declared, Label, Scalar, label, output
+from diffperf.relax import Relaxation, larger, largest
 from diffperf.workload.activations import model_activations
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import inner_elements, sequence_shards
 from diffperf.workload.model import Layers, Model
+from diffperf.workload.residency import Residency, holds_tensors, residency
 from diffperf.workload.schedule import device_stages, in_flight, stage_layers
 from diffperf.workload.stage_parameters import (
     ZeroGroups,
+    attention_parameters_on_device,
     embedding_parameters_on_device,
     kept_share,
     one_stage,
@@ -22,6 +28,9 @@ from diffperf.workload.stage_parameters import (
     stage_parameters,
 )
 from diffperf.workload.strategy import Strategy
+
+# Classes of tensors that are weights.
+_WEIGHTS = ("attention_weights", "mlp_weights", "expert_weights", "embeddings")
 
 
 class StagePeaks(eqx.Module):
@@ -32,8 +41,29 @@ class StagePeaks(eqx.Module):
     last: Scalar = output("byte", "allocation of a device of the last pipeline stage")
 
 
+class LevelUse(Declared):
+    """Bytes in one memory level beside device memory, by class of tensors, and how they compare to its
+    capacity.
+    """
+
+    name: Label = label("name of the memory level")
+    activations: Scalar = output("byte", "activations and logits")
+    attention_weights: Scalar = output("byte", "weights of the projections around attention")
+    mlp_weights: Scalar = output("byte", "weights of MLPs and of all other layers without experts")
+    kv_cache: Scalar = output("byte", "KV cache")
+    expert_weights: Scalar = output("byte", "weights of routed experts")
+    embeddings: Scalar = output("byte", "token embedding and vocabulary projection")
+    peak: Scalar = output("byte", "all tensors that the memory level holds")
+    capacity: Scalar = output("byte", "capacity of the memory level")
+    excess: Scalar = output("", "peak over capacity − 1 (above 0: more than the memory level holds)")
+
+
 class Memory(Declared):
-    """Bytes on the fullest device, and how they compare to what the device has."""
+    """Bytes in device memory of the fullest device, and how they compare to its capacity.
+
+    `elsewhere` are the memory levels that may hold tensors beside device memory; `excess` is that of the
+    fullest memory level.
+    """
 
     weights: Scalar = output("byte", "weights")
     gradients: Scalar = output("byte", "gradients")
@@ -49,11 +79,17 @@ class Memory(Declared):
     capacity: Scalar = output("byte", "device memory")
     excess: Scalar = output("", "peak over capacity − 1 (above 0: out of memory)")
     stages: StagePeaks
+    elsewhere: tuple[LevelUse, ...] = ()
 
     @classmethod
-    def of(cls, c: Configuration, stages: dict[str, Float[Array, " stages"]]) -> "Memory":
-        """The footprint from the parts that tensors take on the first, a middle and the last pipeline
-        stage, or on one stage that stands for all.
+    def of(
+        cls,
+        c: Configuration,
+        stages: dict[str, Float[Array, " stages"]],
+        elsewhere: tuple[LevelUse, ...] = (),
+    ) -> "Memory":
+        """The footprint from the parts that tensors take in device memory on the first, a middle and the
+        last pipeline stage, or on one stage that stands for all, and from what they take elsewhere.
         """
         totals = jnp.sum(jnp.stack(list(stages.values())), axis=0)
         # Derivatives of the maximum weigh the stages so that the fullest stage's parts add up to it: the
@@ -70,14 +106,20 @@ class Memory(Declared):
             reserve=stack.memory_reserve,
             peak=peak,
             capacity=capacity,
-            excess=peak / capacity - 1,
+            excess=_fullest(peak / capacity, elsewhere, c.relax) - 1,
             stages=StagePeaks(first=first, middle=middle, last=last),
+            elsewhere=elsewhere,
         )
 
     @property
     def allocated(self) -> Scalar:
         """Bytes that the fullest device's tensors take."""
         return self.peak - self.reserve - self.fragmentation
+
+
+def _fullest(use: Scalar, elsewhere: tuple[LevelUse, ...], relax: Relaxation) -> Scalar:
+    """The use over capacity of the fullest memory level: device memory, of the given use, or another."""
+    return relax.maximum(use, *(level.peak / level.capacity for level in elsewhere)) if elsewhere else use
 
 
 # --- training
@@ -200,38 +242,91 @@ def kv_cache_bytes(c: Configuration, context: Scalar) -> Scalar:
     return sequences * sum(layers.count * kept(layers) for layers in c.model.layers) / strategy.pp
 
 
+def tensor_bytes(c: Configuration) -> dict[str, Scalar]:
+    """Bytes of each of `TENSOR_CLASSES` on a device of the fullest stage in inference, wherever they live.
+
+    Each class of weights has its format. The KV cache is that of the end of generation. Activations are
+    the widest of one pass, which works on the prompts of all sequences, or on as many of their tokens as
+    the stack puts into one pass, and the logits.
+    """
+    model, strategy = c.model, c.strategy
+    parameters = stage_parameters(model, strategy, c.relax)
+    tables = embedding_parameters_on_device(model, strategy, c.relax)
+    attention = attention_parameters_on_device(model, strategy)
+    return {
+        "activations": _widest_activations(c) + _served_logits_bytes(c),
+        "attention_weights": attention * strategy.served_weight_width,
+        "mlp_weights": (parameters.dense - attention - tables) * strategy.served_weight_width,
+        "kv_cache": kv_cache_bytes(c, strategy.sequence_length + strategy.output_length),
+        "expert_weights": parameters.experts * strategy.served_expert_width,
+        "embeddings": tables * strategy.served_head_width,
+    }
+
+
 def served_weight_bytes(c: Configuration) -> Scalar:
     """Bytes of the weights on a device of the fullest stage, each class of weights in its format."""
-    parameters = stage_parameters(c.model, c.strategy, c.relax)
-    tables = embedding_parameters_on_device(c.model, c.strategy, c.relax)
-    widths = c.strategy.served_head_width - c.strategy.served_weight_width
-    in_layers = parameters.weighted(c.strategy.served_weight_width, c.strategy.served_expert_width)
-    return in_layers + tables * widths
+    return _total_weights(tensor_bytes(c))
+
+
+def _total_weights(tensors: dict[str, Scalar]) -> Scalar:
+    """Bytes of all classes of weights among the bytes of tensors by class."""
+    return functools.reduce(operator.add, (tensors[name] for name in _WEIGHTS))
+
+
+def inference_residency(c: Configuration) -> Residency | None:
+    """Where the tensors of inference live; None where all of them can only live in device memory."""
+    if not holds_tensors(c.system.accelerator):
+        return None
+    return residency(c.system, tensor_bytes(c), c.relax)
 
 
 def inference_memory(c: Configuration) -> Memory:
-    """Weights, the KV cache at the end of generation, and the widest activations of one pass.
-
-    A pass works on the prompts of all sequences, or on as many of their tokens as the stack puts into one
-    pass.
-    """
-    model, strategy = c.model, c.strategy
-    prompts = strategy.global_batch / strategy.dp * strategy.sequence_length / strategy.cp
-    tokens = c.relax.minimum(prompts, c.system.stack.pass_tokens)
-    inner = [inner_elements(kind, strategy, tokens) * (1 + kind.gated.on) for kind in model.layers]
-    widest = 2 * tokens * model.hidden + largest(jnp.stack(inner))
-    zero = jnp.zeros_like(strategy.tp)
+    """Weights, the KV cache at the end of generation, and the widest activations of one pass."""
+    accelerator, placed = c.system.accelerator, inference_residency(c)
+    activations, logits = _widest_activations(c), _served_logits_bytes(c)
+    if placed is None:
+        here, elsewhere = tensor_bytes(c), ()
+    else:
+        here = dict(zip(TENSOR_CLASSES, placed.stored[accelerator.device_level], strict=True))
+        share = placed.shares[accelerator.device_level, TENSOR_CLASSES.index("activations")]
+        activations, logits = activations * share, logits * share
+        levels = zip(accelerator.memory, placed.stored, strict=True)
+        elsewhere = tuple(_level_use(level, stored) for level, stored in levels if level.holds is not None)
+    zero = jnp.zeros_like(c.strategy.tp)
     stage = {
-        "weights": served_weight_bytes(c),
+        "weights": _total_weights(here),
         "gradients": zero,
         "optimizer": zero,
-        "activations": strategy.activation_width * widest,
-        "logits": _served_logits_bytes(c),
+        "activations": activations,
+        "logits": logits,
         "gathered": zero,
         "buffers": zero,
-        "kv_cache": kv_cache_bytes(c, strategy.sequence_length + strategy.output_length),
+        "kv_cache": here["kv_cache"],
     }
-    return Memory.of(c, {name: part[None] for name, part in stage.items()})
+    return Memory.of(c, {name: part[None] for name, part in stage.items()}, elsewhere)
+
+
+def _level_use(level: MemoryLevel, stored: Float[Array, " classes"]) -> LevelUse:
+    """The use of a memory level that stores some bytes of each of `TENSOR_CLASSES`."""
+    peak = jnp.sum(stored)
+    return LevelUse(
+        name=level.name,
+        **dict(zip(TENSOR_CLASSES, stored, strict=True)),
+        peak=peak,
+        capacity=level.capacity,
+        excess=peak / level.capacity - 1,
+    )
+
+
+def _widest_activations(c: Configuration) -> Scalar:
+    """Bytes of the widest activations of one pass: twice the residual stream and a layer's inner
+    activation.
+    """
+    strategy = c.strategy
+    prompts = strategy.global_batch / strategy.dp * strategy.sequence_length / strategy.cp
+    tokens = c.relax.minimum(prompts, c.system.stack.pass_tokens)
+    inner = [inner_elements(kind, strategy, tokens) * (1 + kind.gated.on) for kind in c.model.layers]
+    return strategy.activation_width * (2 * tokens * c.model.hidden + largest(jnp.stack(inner)))
 
 
 def _served_logits_bytes(c: Configuration) -> Scalar:

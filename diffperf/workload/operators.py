@@ -25,9 +25,9 @@ PerCore = Float[Array, "*operators"]  # a number of each attention core of a tab
 Columns = Mapping[str, tuple[Array | float, ...]]  # a row of numbers for each operator, by its name
 
 
-# What a product's B is: weights of linear layers, of routed experts, of the vocabulary projection, the KV
-# cache, or activations.
-ROLES = ("linear", "expert", "head", "cache", "activations")
+# What a product's B is: weights of the projections around attention, of other linear layers, of routed
+# experts, of the vocabulary projection, the KV cache, or activations.
+ROLES = ("attention", "linear", "expert", "head", "cache", "activations")
 
 
 def _stacked(rows: Columns) -> list[Array]:

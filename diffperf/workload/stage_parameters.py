@@ -2,6 +2,9 @@
 same.
 """
 
+import functools
+import operator
+
 import equinox as eqx
 import jax.numpy as jnp
 
@@ -57,6 +60,12 @@ def embedding_parameters_on_device(model: Model, strategy: Strategy, relax: Rela
     """Parameters of the token embedding and the vocabulary projection among those of `stage_parameters`."""
     both = 1 + one_stage(strategy, relax) * model.tied_embeddings.off
     return both * model.embedding_parameters / strategy.tp
+
+
+def attention_parameters_on_device(model: Model, strategy: Strategy) -> Scalar:
+    """Parameters of the projections around attention among those of `stage_parameters`."""
+    kinds = (kind.count * kind.attention_parameters(model.hidden) for kind in model.layers)
+    return functools.reduce(operator.add, kinds) / (strategy.pp * strategy.tp)
 
 
 def stage_parameters(model: Model, strategy: Strategy, relax: Relaxation) -> StageParameters:

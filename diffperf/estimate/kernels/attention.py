@@ -18,6 +18,7 @@ from diffperf.estimate.kernels.roofline import (
     overlapped,
     power_time,
     stream_time,
+    streamed,
 )
 from diffperf.hardware.formats import PRECISION_BYTES
 from diffperf.quantity import Scalar
@@ -62,11 +63,17 @@ def flash_traffic(core: AttentionCore, machine: Machine, shared_heads: PerCore |
     def streams(capacity: Scalar, sharing: PerCore | float) -> Array:
         return group * relax.maximum(blocks * inverse(capacity), inverse(jnp.asarray(sharing, group.dtype)))
 
-    inner, *caches = machine.accelerator.reuse_capacities
     once = units.width * core.query_elements + machine.matrix.output_width * core.output_elements
     kv_bytes = units.kv_width * core.kv_elements
-    reads = [streams(inner, shared_heads), *(streams(capacity, group) for capacity in caches)]
-    return [(1 + core.backward) * (once + kv_bytes * times) for times in reads]
+    reads = [
+        streams(capacity, shared_heads if cache == 0 else group)
+        for capacity, cache in zip(machine.reuse, machine.accelerator.inner_caches, strict=True)
+    ]
+    shares, passes = machine.shares, 1 + core.backward
+    if shares is None:
+        return [passes * (once + kv_bytes * times) for times in reads]
+    columns = zip(reads, shares.activations, shares.kv_cache, strict=True)
+    return [passes * (once * here + kv_bytes * times * kv_here) for times, here, kv_here in columns]
 
 
 def score_time(core: AttentionCore, machine: Machine, products: PerCore | float = 1.0) -> PerCore:
@@ -117,7 +124,7 @@ def context_work(core: AttentionCore, machine: Machine) -> Work:
     return Work(
         time=time + launches * machine.attention.launch + stream_time(machine, around),
         flops=flops,
-        traffic=jnp.stack([served + around for served in traffic]),
+        traffic=jnp.stack(traffic) + streamed(machine, around),
     )
 
 

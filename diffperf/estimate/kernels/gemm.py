@@ -13,6 +13,7 @@ from diffperf.estimate.kernels.roofline import (
     overlapping,
     power_time,
     stream_time,
+    streamed,
 )
 from diffperf.hardware.formats import PRECISION_BYTES
 from diffperf.relax import inverse, larger, smaller
@@ -53,12 +54,12 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     relax, units, matrix = machine.relax, machine.accelerator.compute_units, machine.matrix
     m, n, k, batch = gemms.m, gemms.n, gemms.k, larger(gemms.batch, 1.0)
     rows, columns = jnp.asarray(TILES.T[..., None], m.dtype)
-    inner, outer = _traffic(m, n, k, batch, rows, columns, machine)
+    traffic = _traffic(m, n, k, batch, rows, columns, machine)
 
     unit_flop_time = matrix.flop_time * inverse(matrix.format.efficiency) * units
     tiles = batch * relax.ceil(m / rows) * relax.ceil(n / columns)
     flops = 2 * m * n * k * batch
-    power = power_time(machine, flops, [inner, *outer])
+    power = power_time(machine, flops, traffic)
     unpacking = _unpacking(batch * k * n * relax.ceil(m / rows), matrix)
 
     def candidates(parts: PerProduct | float, partial_bytes: Array | float) -> list[Array]:
@@ -66,12 +67,9 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
         waves = relax.ceil(tiles * parts / units)
         latency = matrix.format.k_latency * _exposed_latency(gemms, waves, machine)
         tile_time = k * relax.maximum(2 * rows * columns * unit_flop_time, latency)
-        return [
-            waves * inverse(jnp.asarray(parts, m.dtype)) * tile_time,
-            *memory_times(machine, [inner + partial_bytes, *outer]),
-            power,
-            *unpacking,
-        ]
+        compute = waves * inverse(jnp.asarray(parts, m.dtype)) * tile_time
+        moved = _with_partial_products(traffic, partial_bytes, machine)
+        return [compute, *memory_times(machine, moved), power, *unpacking]
 
     # Partial products are written in fp32 to the level outside the innermost, and read again.
     split = matrix.format.split_k
@@ -83,7 +81,8 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     fastest = _or_matrix_vector(gemms, fastest, unit, [inner[0], *outer], machine)
     time = fourth_root(unit, fastest) + machine.kernel_overhead
     # The largest tile moves the fewest bytes between the innermost levels: what energy is charged for.
-    work = Work(time=time, flops=flops, traffic=jnp.stack([relax.reduce_minimum(inner), *outer]))
+    least = [relax.reduce_minimum(served) if served.ndim > m.ndim else served for served in traffic]
+    work = Work(time=time, flops=flops, traffic=jnp.stack(least))
     return (work + _conversion(batch * m * k, machine)) * smaller(gemms.batch, 1.0)
 
 
@@ -120,28 +119,42 @@ def _exposed_latency(gemms: Gemms, waves: Array, machine: Machine) -> Array | fl
     return 1 + several * (inverse(at_once) - 1)
 
 
-def _traffic(m, n, k, batch, rows, columns, machine: Machine) -> tuple[Array, list[Array]]:
-    """Bytes that the level outside the innermost serves, for each tile shape, and that every level farther
-    out serves.
+def _traffic(m, n, k, batch, rows, columns, machine: Machine) -> list[Array]:
+    """Bytes that every memory level outside the innermost serves, for each tile shape where no cache lies
+    between the level and the compute units.
 
     A cache holds a square block whose three operands fill it, of side √(capacity / (3 · element)) (Hong
     and Kung, STOC 1981).
     """
-    relax, matrix = machine.relax, machine.matrix
+    relax, matrix, shares = machine.relax, machine.matrix, machine.shares
     stored_width = matrix.width if matrix.stored_width is None else matrix.stored_width
     per_byte = inverse(3 * matrix.width)
-    cluster_block, *cache_blocks = (
-        jnp.sqrt(capacity * per_byte) for capacity in machine.accelerator.reuse_capacities
-    )
-
-    def served(row_block, column_block) -> Array:
-        left = m * k * relax.maximum(n * inverse(column_block), 1.0)
-        right = k * n * relax.maximum(m * inverse(row_block), 1.0)
-        return batch * (matrix.width * left + stored_width * right + matrix.output_width * m * n)
-
     side = jnp.sqrt(machine.accelerator.cluster)  # of a cluster, in compute units
-    inner = served(relax.minimum(rows * side, cluster_block), relax.minimum(columns * side, cluster_block))
-    return inner, [served(block, block) for block in cache_blocks]
+
+    def served(level: int) -> Array:
+        row_block = column_block = jnp.sqrt(machine.reuse[level] * per_byte)
+        if machine.accelerator.inner_caches[level] == 0:
+            row_block = relax.minimum(rows * side, row_block)
+            column_block = relax.minimum(columns * side, column_block)
+        left = matrix.width * (m * k * relax.maximum(n * inverse(column_block), 1.0))
+        right = stored_width * (k * n * relax.maximum(m * inverse(row_block), 1.0))
+        products = matrix.output_width * m * n
+        if shares is not None:
+            left, products = (part * shares.activations[level] for part in (left, products))
+            right = right * shares.weights[level]
+        return batch * (left + right + products)
+
+    return [served(level) for level in range(len(machine.levels))]
+
+
+def _with_partial_products(traffic: list[Array], bytes_: Array | float, machine: Machine) -> list[Array]:
+    """Traffic with partial products, which live where activations do if no cache lies on their way."""
+    if machine.shares is None:
+        return [traffic[0] + bytes_, *traffic[1:]]
+    return [
+        served + bytes_ * machine.shares.activations[level] if cache == 0 else served
+        for level, (served, cache) in enumerate(zip(traffic, machine.accelerator.inner_caches, strict=True))
+    ]
 
 
 def _unpacking(weights: Array, matrix: MatrixUnits) -> list[Array]:
@@ -157,4 +170,4 @@ def _conversion(elements: Float[Array, " operators"], machine: Machine) -> Work:
     moved = matrix.format.conversion_passes * elements * (matrix.output_width + matrix.width)
     moved = matrix.converted * moved
     time = matrix.converted * matrix.format.conversion_latency + stream_time(machine, moved)
-    return Work(time=time, flops=jnp.zeros_like(time), traffic=jnp.stack([moved] * len(machine.levels)))
+    return Work(time=time, flops=jnp.zeros_like(time), traffic=streamed(machine, moved))

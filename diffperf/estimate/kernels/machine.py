@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from diffperf.estimate.kernels.served_shares import ServedShares
 from diffperf.hardware.accelerator import Accelerator, MatrixFormat
 from diffperf.hardware.attention_kernels import AttentionFormat
 from diffperf.hardware.formats import (
@@ -22,9 +23,12 @@ from diffperf.hardware.formats import (
     sixteen_bits,
     width,
 )
+from diffperf.hardware.memory_level import MemoryLevel
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import Relaxation, inverse
+from diffperf.workload.operators import ROLES
+from diffperf.workload.residency import Residency, in_device_memory
 from diffperf.workload.strategy import Strategy
 
 PerProduct = Float[Array, "*products"]  # one number for all matrix products, or one for each
@@ -81,7 +85,8 @@ class MatrixUnits(eqx.Module):
 
 
 def matrix_units_by_role(system: System, strategy: Strategy, joule_time: Scalar) -> dict[str, MatrixUnits]:
-    """The matrix units of inference for each of the `ROLES` of weights, in whose formats they may differ."""
+    """The matrix units of inference by the `ROLES` of weights that may differ in
+    their formats."""
     given, linear = strategy.expert_precision, strategy.precision.array
     own = given.array[..., 1:]  # the alternatives after "linear" are `PRECISIONS`
     expert = Weights(own + given["linear"][..., None] * linear, PRECISIONS)
@@ -96,6 +101,10 @@ def matrix_units_by_role(system: System, strategy: Strategy, joule_time: Scalar)
         role: MatrixUnits.of(system, precision, joule_time).reading(stored, system)
         for role, (precision, stored) in formats.items()
     }
+
+
+# The role of `matrix_units_by_role` whose number formats the weights of a role have.
+_FORMATS_OF = {role: "linear" if role == "attention" else role for role in ROLES}
 
 
 class AttentionUnits(eqx.Module):
@@ -134,6 +143,17 @@ class LevelTime(eqx.Module):
     latency: Scalar  # s
     power: Scalar  # s per byte that the power limit asks for
 
+    @classmethod
+    def of(cls, level: MemoryLevel, joule_time: Scalar, relax: Relaxation) -> "LevelTime":
+        """What a memory level takes where a joule takes some time under the power limit.
+
+        Requests of a limited depth move at most depth · tile bytes in every latency (Little's law).
+        """
+        byte = inverse(level.bandwidth * level.efficiency)
+        if level.prefetch is not None:
+            byte = relax.maximum(byte, level.latency * inverse(level.prefetch.depth * level.prefetch.tile))
+        return cls(byte=byte, latency=level.latency, power=level.energy * joule_time)
+
 
 class Machine(eqx.Module):
     """One device as its kernels see it, for one configuration."""
@@ -141,44 +161,66 @@ class Machine(eqx.Module):
     accelerator: Accelerator
     kernel_overhead: Scalar  # s that a kernel adds and no other kernel hides
     levels: tuple[LevelTime, ...]  # the memory levels outside the innermost, from the inside out
+    reuse: tuple[Scalar, ...]  # bytes that the next cache inside each of these levels has for reuse
     matrix: MatrixUnits
     attention: AttentionUnits
     relax: Relaxation
     matrix_by_role: dict[str, MatrixUnits] | None = None  # where the roles of weights differ in their formats
+    shares: ServedShares | None = None  # where tensors live, unless all of them live in device memory
 
     @classmethod
-    def of(cls, system: System, strategy: Strategy, relax: Relaxation, *, serving: bool = False) -> "Machine":
+    def of(
+        cls,
+        system: System,
+        strategy: Strategy,
+        relax: Relaxation,
+        *,
+        serving: bool = False,
+        residency: Residency | None = None,
+    ) -> "Machine":
         """The device of a system, driven by the system's stack, for the number formats of a strategy.
 
         `serving` says whether it is for inference, where weights may be stored in formats of their own.
+        `residency` says where tensors live, if not all of them in device memory.
         """
         accelerator, limit = system.accelerator, system.accelerator.power_limit
+        if residency is None and "storage" in accelerator.memory_kinds:
+            residency = in_device_memory(accelerator)
+        free = (
+            [level.capacity for level in accelerator.memory]
+            if residency is None
+            else residency.free_capacities(accelerator, relax)
+        )
         dynamic = relax.excess(limit, accelerator.static_power) + _LEAST_POWER * limit  # W
         joule_time = inverse(dynamic)
         overhead = accelerator.kernel_latency + system.stack.kernel_overhead
         return cls(
             accelerator=accelerator,
             kernel_overhead=overhead,
-            levels=tuple(
-                LevelTime(
-                    byte=inverse(level.bandwidth * level.efficiency),
-                    latency=level.latency,
-                    power=level.energy * joule_time,
-                )
-                for level in accelerator.memory[1:]
-            ),
+            levels=tuple(LevelTime.of(level, joule_time, relax) for level in accelerator.memory[1:]),
+            reuse=accelerator.reuse_capacities(free),
             matrix=MatrixUnits.of(system, strategy.precision, joule_time),
             attention=AttentionUnits.of(system, strategy, overhead),
             relax=relax,
             matrix_by_role=matrix_units_by_role(system, strategy, joule_time) if serving else None,
+            shares=None if residency is None else ServedShares.of(accelerator, residency),
         )
 
+    @property
+    def device(self) -> LevelTime:
+        """What it takes to move bytes out of device memory."""
+        return self.levels[self.accelerator.device_level - 1]
+
     def for_roles(self, roles: Sequence[str]) -> "Machine":
-        """This device with the matrix units for products whose B has these roles, one for each product."""
+        """This device with the matrix units for products whose B has these roles, one for each product, and
+        with the memory levels that serve B.
+        """
+        shares = None if self.shares is None else self.shares.for_roles(roles)
         if self.matrix_by_role is None:
-            return self
-        distinct = list(dict.fromkeys(roles))
-        units = [self.matrix_by_role[role] for role in distinct]
-        which = np.array([distinct.index(role) for role in roles])
+            return dataclasses.replace(self, shares=shares)
+        formats = [_FORMATS_OF[role] for role in roles]
+        distinct = list(dict.fromkeys(formats))
+        units = [self.matrix_by_role[name] for name in distinct]
+        which = np.array([distinct.index(name) for name in formats])
         matrix = units[0] if len(units) == 1 else jax.tree.map(lambda *u: jnp.stack(u)[which], *units)
-        return dataclasses.replace(self, matrix=matrix)
+        return dataclasses.replace(self, matrix=matrix, shares=shares)

@@ -80,15 +80,50 @@ def fourth_root(unit: Array, sum_of_powers: Array) -> Array:
 
 
 def memory_times(machine: Machine, traffic: list[Array]) -> list[Array]:
-    """Seconds that each memory level outside the innermost needs for the bytes that it serves."""
-    return [
-        bytes_ * level.byte + level.latency for bytes_, level in zip(traffic, machine.levels, strict=True)
-    ]
+    """Seconds that each memory level outside the innermost needs for the bytes that it serves.
+
+    Of several levels in which tensors live, each counts its latency by its share of the bytes: a kernel
+    does not wait for a level that it reads nothing from.
+    """
+    latencies = [level.latency for level in machine.levels]
+    if machine.shares is not None:
+        addressed = machine.shares.addressed
+        columns = zip(traffic, addressed, strict=True)
+        bytes_ = functools.reduce(jnp.add, [served for served, counts in columns if counts])
+        per_byte = 1 / positive(bytes_)
+        latencies = [
+            latency * served * per_byte if counts else latency
+            for latency, served, counts in zip(latencies, traffic, addressed, strict=True)
+        ]
+    columns = zip(traffic, machine.levels, latencies, strict=True)
+    return [served * level.byte + latency for served, level, latency in columns]
+
+
+def streamed(machine: Machine, bytes_: Array) -> Float[Array, "levels ..."]:
+    """Bytes that each memory level outside the innermost serves of a stream of activations."""
+    if machine.shares is None:
+        return jnp.stack([bytes_] * len(machine.levels))
+    return jnp.stack([bytes_ * share for share in machine.shares.activations])
 
 
 def stream_time(machine: Machine, bytes_: Array) -> Array:
-    """Seconds to move bytes to or from device memory in a stream, without the latency of its first byte."""
-    return bytes_ * machine.levels[-1].byte
+    """Seconds to move activations to or from where they live in a stream, without the latency of the first
+    byte.
+    """
+    if machine.shares is None:
+        return bytes_ * machine.device.byte
+    columns = zip(machine.shares.lives, machine.levels, strict=True)
+    times = [share * level.byte for share, level in columns]
+    unit = longest(*times)
+    return bytes_ * fourth_root(unit, positive(overlapping(unit, *times)))
+
+
+def stream_latency(machine: Machine) -> Array:
+    """Seconds from a request for activations to the first byte from where they live."""
+    if machine.shares is None:
+        return machine.device.latency
+    columns = zip(machine.shares.lives, machine.levels, strict=True)
+    return functools.reduce(jnp.add, [share * level.latency for share, level in columns])
 
 
 def power_time(machine: Machine, flops: Array, traffic: list[Array]) -> Array:

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from diffperf.estimate.kernels.machine import Machine
-from diffperf.estimate.kernels.roofline import Work, stream_time
+from diffperf.estimate.kernels.roofline import Work, stream_latency, stream_time, streamed
 from diffperf.relax import smaller
 from diffperf.workload.operators import Streams
 
@@ -13,8 +13,6 @@ def stream_work(streams: Streams, machine: Machine) -> Work:
     takes nothing.
     """
     moved = streams.bytes
-    time = stream_time(machine, moved) + machine.levels[-1].latency + machine.kernel_overhead
+    time = stream_time(machine, moved) + stream_latency(machine) + machine.kernel_overhead
     present = smaller(moved, 1.0)
-    return Work(
-        time=time * present, flops=jnp.zeros_like(time), traffic=jnp.stack([moved] * len(machine.levels))
-    )
+    return Work(time=time * present, flops=jnp.zeros_like(time), traffic=streamed(machine, moved))

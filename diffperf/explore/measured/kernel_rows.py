@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from diffperf.estimate.kernels.attention import generated_share
 from diffperf.estimate.kernels.evaluation import evaluate
 from diffperf.estimate.kernels.machine import Machine
-from diffperf.estimate.kernels.roofline import memory_times
+from diffperf.estimate.kernels.roofline import stream_latency, stream_time
 from diffperf.estimate.network.placement import place
 from diffperf.estimate.network.transfers import COLLECTIVES as COLLECTIVE_TIMES
 from diffperf.explore.measured.names import StackNames
@@ -112,7 +112,7 @@ def _preparation_time(core: AttentionCore, machine: Machine) -> Scalar:
     new = core.kv_elements * core.queries / core.context
     bytes_ = 2 * machine.matrix.output_width * core.query_elements
     bytes_ = bytes_ + (machine.matrix.output_width + machine.attention.kv_width) * new
-    return memory_times(machine, [bytes_] * (len(machine.accelerator.memory) - 1))[-1]
+    return stream_time(machine, bytes_) + stream_latency(machine)
 
 
 def _attention_estimate(

@@ -1,0 +1,90 @@
+"""A bonded SRAM buffer for a model of one billion parameters: which tensors it should keep."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.axes import Axes
+from reporting import Table, choice_weights, evaluate_cases
+
+import diffperf as dp
+from diffperf.hardware.memory_level import TENSOR_CLASSES, Holdings
+from diffperf.quantity import Scalar, replace
+from diffperf.report import plots
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.memory import tensor_bytes
+
+MODEL = "llama-3.2-1b"
+SYSTEM = "mobile-soc-lpddr6-173-bonded-buffer"
+CONTEXT = 8192  # tokens
+MB = 1e6
+CAPACITIES = (32 * MB, 128 * MB, 512 * MB)  # of the buffer
+KEPT = tuple(name for name in TENSOR_CLASSES if name != "expert_weights")
+
+
+def buffer_table() -> Table:
+    """Token rates with a buffer full of one class of tensors, for every class, and filled by heat."""
+    model, system = dp.load_model(MODEL), dp.load_system(SYSTEM)
+    strategy = dp.load_strategy({"sequence_length": CONTEXT, "output_length": 2})
+    c = Configuration(model, system, strategy).for_inference()
+    bytes_ = {name: float(size) for name, size in tensor_bytes(c).items()}
+    base = "accelerator.memory.buffer."
+
+    def time(capacity: Scalar, shares: jax.Array, fill: jax.Array) -> Scalar:
+        values = {f"{base}holds.{name}": shares[index] for index, name in enumerate(KEPT)}
+        changed = replace(system, values | {f"{base}capacity": capacity, f"{base}holds.fill": fill})
+        return dp.decode(model, changed, strategy).time
+
+    cases: list[tuple[float, np.ndarray, np.ndarray]] = []
+    names: list[tuple[float, str]] = []
+    for capacity in CAPACITIES:
+        for kept in ("nothing", *KEPT, "by heat"):
+            shares = [min(1.0, capacity / bytes_[name]) * (name == kept) for name in KEPT]
+            fill = choice_weights(Holdings, "fill", "heat" if kept == "by heat" else "shares")
+            cases.append((capacity, np.array(shares), fill))
+            names.append((capacity, kept))
+    columns = [jnp.stack([jnp.asarray(case[index]) for case in cases]) for index in range(3)]
+    rates = [1 / float(seconds) for seconds in evaluate_cases(time, *columns)]
+    rows = [
+        {
+            "capacity": capacity / MB,
+            "kept": kept.replace("_", " "),
+            "bytes": min(capacity, bytes_.get(kept, capacity)) / MB if kept != "nothing" else 0.0,
+            "rate": rate,
+            "gain": rate / rates[names.index((capacity, "nothing"))] - 1,
+        }
+        for (capacity, kept), rate in zip(names, rates, strict=True)
+    ]
+    headings = {
+        "capacity": ("buffer, MB", ".0f"),
+        "kept": ("tensors in the buffer", ""),
+        "bytes": ("of them, MB", ".0f"),
+        "rate": ("token/s", ".1f"),
+        "gain": ("gain", ".1%"),
+    }
+    return Table("buffer", f"{MODEL}, one sequence of {CONTEXT} tokens, bonded buffer", headings, rows)
+
+
+def draw_buffer(axes: Axes, table: Table) -> None:
+    """Draws the gain of each class of tensors in the buffer by the buffer's capacity."""
+    kinds = [row["kept"] for row in table.rows if row["kept"] != "nothing"]
+    for index, kept in enumerate(dict.fromkeys(kinds)):
+        rows = [row for row in table.rows if row["kept"] == kept]
+        gains = [100 * row["gain"] for row in rows]
+        axes.plot([row["capacity"] for row in rows], gains, "o-", color=plots.PALETTE[index + 1], label=kept)
+    axes.set_xscale("log")
+    axes.set_xlabel("capacity of the buffer in MB")
+    axes.set_ylabel("gain in token/s in %")
+    axes.legend(frameon=False)
+
+
+def buffer_finding(table: Table) -> str:
+    """The finding about the buffer in sentences, for the capacity that the config has or the nearest."""
+    size = min({row["capacity"] for row in table.rows}, key=lambda capacity: abs(capacity - 128))
+    rows = [row for row in table.rows if row["capacity"] == size]
+    single = [row for row in rows if row["kept"] not in ("nothing", "by heat")]
+    best = max(single, key=lambda row: row["gain"])
+    heat = next(row for row in rows if row["kept"] == "by heat")
+    return (
+        f"A buffer of {size:.0f} MB gains most with {best['kept']} ({best['gain']:.1%}); filled by heat it "
+        f"gains {heat['gain']:.1%}."
+    )

@@ -1,0 +1,167 @@
+"""Where tensors live: time follows the bandwidth of their level, and shares have derivatives."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import diffperf as dp
+from diffperf.hardware.memory_level import Holdings, MemoryLevel, Prefetch
+from diffperf.quantity import replace
+from diffperf.relax import Exact, Smooth
+
+WEIGHTS = {"attention_weights": 1.0, "mlp_weights": 1.0, "expert_weights": 1.0, "embeddings": 1.0}
+BANDWIDTH, EFFICIENCY, CAPACITY = 30e12, 0.92, 8e9
+STRATEGY = dp.load_strategy({"sequence_length": 1024, "output_length": 2})
+MODEL = dp.load_model("llama-3.2-3b")
+
+decode = jax.jit(dp.decode)
+
+
+def level(holds: Holdings | None = None, **changes) -> MemoryLevel:
+    """An SRAM buffer of 8 GB and 30 TB/s that holds tensors."""
+    given = {
+        "name": "buffer",
+        "capacity": CAPACITY,
+        "bandwidth": BANDWIDTH,
+        "latency": 100e-9,
+        "energy": 5e-12,
+        "efficiency": EFFICIENCY,
+        "kind": "storage",
+    }
+    return MemoryLevel(**(given | changes), holds=holds)
+
+
+def with_level(system, buffer: MemoryLevel, position: int = 1):
+    """The system with one more memory level; at position 1 nothing but private memory lies inside it."""
+    levels = list(system.accelerator.memory)
+    levels.insert(position, buffer)
+    return dataclasses.replace(
+        system, accelerator=dataclasses.replace(system.accelerator, memory=tuple(levels))
+    )
+
+
+@pytest.fixture(scope="module")
+def hopper():
+    return dp.load_system("dgx-h100", n_devices=1)
+
+
+@pytest.fixture(scope="module")
+def streaming(hopper):
+    """An H100 whose products wait for memory alone: no launches, no latency of tiles, no power limit."""
+    values = {
+        "accelerator.kernel_latency": 1e-9,
+        "inference_stack.kernel_overhead": 1e-9,
+        "accelerator.matrix.bf16.k_latency": 1e-13,
+        "accelerator.power_limit": 1e6,
+    }
+    latencies = {f"accelerator.memory.{name}.latency": 1e-9 for name in ("l2", "hbm")}
+    return replace(hopper, values | latencies)
+
+
+# --- time
+
+
+def products(report) -> float:
+    return float(report.breakdown.matmul + report.breakdown.head)
+
+
+def test_weights_in_a_fast_level_are_read_at_its_bandwidth(streaming):
+    """A buffer of nine times the bandwidth of HBM that holds all weights: products run nine times as fast."""
+    hbm = streaming.accelerator.device_memory
+    ratio = BANDWIDTH * EFFICIENCY / float(hbm.bandwidth * hbm.efficiency)
+    assert ratio > 8.9
+    plain = products(decode(MODEL, streaming, STRATEGY))
+    empty = products(decode(MODEL, with_level(streaming, level(Holdings(), latency=1e-9)), STRATEGY))
+    full = products(decode(MODEL, with_level(streaming, level(Holdings(**WEIGHTS), latency=1e-9)), STRATEGY))
+    assert empty == pytest.approx(plain, rel=1e-12)
+    assert plain / full == pytest.approx(ratio, rel=0.05)
+
+
+def test_a_calibrated_device_decodes_faster_with_weights_in_the_buffer(hopper):
+    """On the calibrated H100 launches and the pipelines of tiles remain, and the level's report adds up."""
+    plain = decode(MODEL, hopper, STRATEGY)
+    placed = decode(MODEL, with_level(hopper, level(Holdings(**WEIGHTS))), STRATEGY)
+    assert float(placed.time) < 0.65 * float(plain.time)
+    assert float(placed.energy.memory) < 0.3 * float(plain.energy.memory)  # 5 pJ/byte instead of HBM's 31
+
+    (buffer,) = placed.memory.elsewhere
+    assert float(buffer.peak) == pytest.approx(float(plain.memory.weights), rel=1e-12)
+    assert float(placed.memory.weights) == 0.0
+    assert float(placed.memory.peak + buffer.peak) == pytest.approx(float(plain.memory.peak), rel=1e-12)
+    assert float(placed.memory.excess) == pytest.approx(float(buffer.peak) / CAPACITY - 1, rel=1e-12)
+    assert "elsewhere: buffer" in str(placed)
+    assert "elsewhere" not in str(plain)
+
+
+def test_a_level_that_holds_more_than_its_capacity_is_out_of_memory(hopper):
+    small = with_level(hopper, level(Holdings(**WEIGHTS), capacity=3e9))
+    memory = decode(MODEL, small, STRATEGY).memory
+    assert float(memory.peak) < float(memory.capacity)
+    assert float(memory.excess) == pytest.approx(float(memory.elsewhere[0].peak) / 3e9 - 1)
+    assert memory.excess > 1
+
+
+def test_training_leaves_storage_alone(hopper):
+    """Tensors of training live in device memory, whatever levels hold in inference."""
+    strategy = dp.load_strategy({"sequence_length": 1024, "global_batch": 4})
+    train = jax.jit(dp.training_step)
+    plain = train(MODEL, hopper, strategy)
+    beside = train(MODEL, with_level(hopper, level(Holdings(**WEIGHTS)), position=3), strategy)
+    assert float(beside.time) == pytest.approx(float(plain.time), rel=1e-9)
+    assert float(beside.energy.memory) == pytest.approx(float(plain.energy.memory), rel=1e-9)
+    assert float(beside.memory.excess) == pytest.approx(float(plain.memory.excess), rel=1e-9)
+
+
+def test_requests_in_flight_bound_the_bandwidth(streaming):
+    """By Little's law 64 requests of 4 KiB in 10 µs move 26 GB/s, whatever the level's bandwidth is."""
+    slow = level(Holdings(**WEIGHTS), latency=10e-6, prefetch=Prefetch(tile=4096, depth=64))
+    time = products(decode(MODEL, with_level(streaming, slow), STRATEGY))
+    weights = float(decode(MODEL, streaming, STRATEGY).memory.weights)
+    assert time == pytest.approx(weights / (64 * 4096 / 10e-6), rel=0.02)
+
+
+# --- derivatives
+
+CLASSES = ("attention_weights", "mlp_weights", "embeddings", "kv_cache", "activations")
+
+
+def time_of_shares(system, relax):
+    """Decode time as a function of the shares of `CLASSES` in the buffer, compiled, with its gradient."""
+    placed = with_level(system, level(Holdings(), prefetch=Prefetch(tile=4096, depth=1e5)), position=2)
+
+    def time(shares):
+        paths = (f"accelerator.memory.buffer.holds.{name}" for name in CLASSES)
+        return dp.decode(MODEL, replace(placed, dict(zip(paths, shares, strict=True))), STRATEGY, relax).time
+
+    return jax.jit(jax.value_and_grad(time))
+
+
+@pytest.mark.parametrize("relax", [Exact(), Smooth(30.0)], ids=["exact", "smooth"])
+def test_derivatives_by_the_shares(hopper, relax):
+    """They are central differences inside, and finite where all or nothing of a class lives in the buffer."""
+    time, step = time_of_shares(hopper, relax), 1e-5
+    middle = jnp.array([0.3, 0.4, 0.5, 0.6, 0.2])
+    _, slopes = time(middle)
+    for index, slope in enumerate(slopes):
+        above, below = (float(time(middle.at[index].add(sign * step))[0]) for sign in (1, -1))
+        assert float(slope) == pytest.approx((above - below) / (2 * step), rel=1e-5)
+    for shares in (jnp.zeros(5), jnp.ones(5)):
+        assert jnp.all(jnp.isfinite(time(shares)[1]))
+
+
+def test_shares_within_float32(hopper):
+    single = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (MODEL, hopper, STRATEGY))
+    model, system, strategy = single
+    buffer = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, jnp.float32), level(Holdings(fill={"heat": 0.5, "overflow": 0.5}))
+    )
+
+    def time(capacity):
+        placed = with_level(system, dataclasses.replace(buffer, capacity=capacity))
+        return dp.decode(model, placed, strategy, Smooth(jnp.float32(30.0))).time
+
+    value, slope = jax.jit(jax.value_and_grad(time))(jnp.float32(4e9))
+    assert jnp.isfinite(value)
+    assert slope < 0
