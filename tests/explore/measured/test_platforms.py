@@ -43,14 +43,20 @@ def test_every_hardware_id_of_the_tables_has_a_system_of_that_accelerator():
 
 
 def test_no_two_configs_claim_the_same_name():
-    claims = [
-        (column, name)
-        for folder, cls in (("systems", SystemNames), ("stacks", StackNames))
-        for config in available(folder)
-        for column, names in vars(read_names(cls, config_root() / folder / f"{config}.toml")).items()
-        if isinstance(names, tuple) and column != "on"
-        for name in names
-    ]
+    """A name of software means one stack on each accelerator."""
+    claims = []
+    for folder, cls in (("systems", SystemNames), ("stacks", StackNames)):
+        for config in available(folder):
+            names = vars(read_names(cls, config_root() / folder / f"{config}.toml"))
+            accelerators = names.get("on") or ("any",)
+            lists = {column: value for column, value in names.items() if isinstance(value, tuple)}
+            claims += [
+                (column, name, accelerator)
+                for column, value in lists.items()
+                if column != "on"
+                for name in value
+                for accelerator in accelerators
+            ]
     assert len(claims) > 90
     assert len(claims) == len(set(claims))
 
@@ -97,10 +103,18 @@ FRAMEWORKS = {
     "Pathways/T5X": "maxtext",
     "PaLM inference (Pope et al.)": "maxtext",
     "TensorRT-LLM": "tensorrt-llm",
-    "TensorRT-LLM (NeMo)": "tensorrt-llm",
-    "TensorRT-LLM 0.5.0-0.6.0": "tensorrt-llm",
-    "TensorRT-LLM 0.5.0-era": "tensorrt-llm",
-    "TensorRT-LLM 0.9.0": "tensorrt-llm",
+    "TensorRT-LLM (NeMo)": "tensorrt-llm-nemo",
+    "TensorRT-LLM 0.5.0-0.6.0": "tensorrt-llm-0.5",
+    "TensorRT-LLM 0.5.0-era": "tensorrt-llm-0.5",
+    "TensorRT-LLM 0.9.0": "tensorrt-llm-0.5",
+    "TensorRT-LLM 1.2.0": "tensorrt-llm-pytorch",
+    "trt": "tensorrt-llm-pytorch",
+    "trt nvidia/tensorrt-llm/release:1.1.0rc2.post2": "tensorrt-llm-pytorch",
+    "dynamo-trt nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1.post1": "tensorrt-llm-pytorch",
+    "TensorRT-LLM 1.2.0": "tensorrt-llm-pytorch",
+    "trt": "tensorrt-llm-pytorch",
+    "trt nvidia/tensorrt-llm/release:1.1.0rc2.post2": "tensorrt-llm-pytorch",
+    "dynamo-trt nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1.post1": "tensorrt-llm-pytorch",
     "TensorRT-LLM 1.2.0": "tensorrt-llm-pytorch",
     "trt": "tensorrt-llm-pytorch",
     "trt nvidia/tensorrt-llm/release:1.1.0rc2.post2": "tensorrt-llm-pytorch",
@@ -117,6 +131,14 @@ FRAMEWORKS = {
     "vllm nightly-5b8c30d62b754b57": "vllm-0.8",
     "sglang": "sglang",
     "sglang 0.5.10.post1": "sglang",
+    "sglang lmsysorg/sglang:v0.5.8-cu130-amd64": "sglang",
+    "dynamo-sglang lmsysorg/sglang:v0.5.8.post1-cu130": "sglang",
+    "mori-sglang rocm/sgl-dev:sglang-0.5.6.post1-rocm700-mi35x-mori-0113": "sglang",
+    "atom rocm/atom:rocm7.2.1-ubuntu24.04-pytorch2.9.1-atom0.1.2": "atom",
+    "sglang lmsysorg/sglang:v0.5.8-cu130-amd64": "sglang",
+    "dynamo-sglang lmsysorg/sglang:v0.5.8.post1-cu130": "sglang",
+    "mori-sglang rocm/sgl-dev:sglang-0.5.6.post1-rocm700-mi35x-mori-0113": "sglang",
+    "atom rocm/atom:rocm7.2.1-ubuntu24.04-pytorch2.9.1-atom0.1.2": "atom",
     "sglang lmsysorg/sglang:v0.5.8-cu130-amd64": "sglang",
     "dynamo-sglang lmsysorg/sglang:v0.5.8.post1-cu130": "sglang",
     "mori-sglang rocm/sgl-dev:sglang-0.5.6.post1-rocm700-mi35x-mori-0113": "sglang",
