@@ -41,7 +41,7 @@ class _Point(eqx.Module):
         return self.work.waiting + self.work.service
 
 
-def closed_loop(engine: Engine, clients: Scalar, lockstep: Scalar | None = None) -> SteadyState:
+def closed_loop(engine: Engine, clients: Scalar) -> SteadyState:
     """The steady state with `clients` clients.
 
     Those with a slot are either decoding or before their first token, B + X · TTFT = clients (Little's law
@@ -49,7 +49,7 @@ def closed_loop(engine: Engine, clients: Scalar, lockstep: Scalar | None = None)
     beyond the slots wait for one; that wait is in the time to first token.
     """
     inside = engine.relax.minimum(clients, engine.slots)
-    loop = _Loop(engine, inside, _lockstep(engine) if lockstep is None else lockstep)
+    loop = _Loop(engine, inside, _lockstep(engine))
     limit = engine.relax.minimum(inside, engine.batch_limit)
     running = increasing_root(_excess_clients, loop, limit)
     point = _at(loop, running)
@@ -76,6 +76,20 @@ def closed_loop(engine: Engine, clients: Scalar, lockstep: Scalar | None = None)
         chunks=point.work.chunks,
         saturation=clients / engine.slots,
     )
+
+
+def capacity(engine: Engine) -> Scalar:
+    """Requests per second that an engine answers whose slots are always taken, without lockstep.
+
+    Its batch is what requests in prefill leave of the slots. Two evaluations, at all slots and at what is
+    left then, are within a percent of the root.
+    """
+    loop = _Loop(engine, engine.slots, jnp.zeros_like(engine.slots))
+    most = engine.batch_limit
+    first = _at(loop, most)
+    in_prefill = first.throughput * first.work.service.mean
+    left = engine.slots * most / (most + in_prefill)
+    return _at(loop, engine.relax.minimum(left, most)).throughput
 
 
 def _lockstep(engine: Engine) -> Scalar:

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.estimate.serving.bracketed_root import increasing_root
-from diffperf.estimate.serving.closed_loop import closed_loop
+from diffperf.estimate.serving.closed_loop import capacity
 from diffperf.estimate.serving.engine_state import Engine, PromptWork, SteadyState, token_time_moments
 from diffperf.estimate.serving.prompt_prefill import Lengths, Prefill
 from diffperf.estimate.serving.queueing import Moments, delay_factor, wait_for_server
@@ -37,14 +37,13 @@ def open_loop(engine: Engine, rate: Scalar) -> SteadyState:
     B) is Little's law. A request that arrives sees the mean batch, and joins it (Poisson arrivals see time
     averages).
     """
-    full = closed_loop(engine, engine.slots, lockstep=jnp.zeros_like(rate))
-    capacity = full.throughput
-    stream = _Stream(engine, engine.relax.minimum(rate, capacity))
+    most = capacity(engine)
+    stream = _Stream(engine, engine.relax.minimum(rate, most))
     running = increasing_root(_excess_running, stream, engine.batch_limit)
     point = _at(stream, running)
     # Requests in prefill have a slot, too.
     room = larger(engine.slots - stream.rate * point.work.service.mean, running)
-    slot = wait_for_slot(engine, running, point.work.stall, room, rate, capacity)
+    slot = wait_for_slot(engine, running, point.work.stall, room, rate, most)
     return SteadyState(
         running=running,
         seen=point.seen,
@@ -60,7 +59,7 @@ def open_loop(engine: Engine, rate: Scalar) -> SteadyState:
         ),
         decode=point.decode,
         chunks=point.work.chunks,
-        saturation=rate / capacity,
+        saturation=rate / most,
     )
 
 

@@ -75,7 +75,7 @@ class Prefill(eqx.Module):
         """Seconds of a prompt's steps but the last."""
         return (self.chunks - 1) * self.full_step
 
-    def _other_tokens(self, others: Lengths | Scalar, group: Lengths | Scalar) -> Lengths:
+    def _other_tokens(self, others: Lengths | Scalar, group: Lengths | Scalar | float) -> Lengths:
         """Tokens of other prompts in the last step of a prompt.
 
         Short prompts all find room as long as they are few. Of long prompts any number but 0 fills the step.
@@ -88,12 +88,12 @@ class Prefill(eqx.Module):
         share = smaller(self.prompts / self.free, jnp.ones_like(self.prompts))
         return of_group + left * (1 - jnp.exp(-others * share))
 
-    def shared_time(self, others: Lengths | Scalar, group: Lengths | Scalar = 0.0) -> Lengths:
+    def shared_time(self, others: Lengths | Scalar, group: Lengths | Scalar | float = 0.0) -> Lengths:
         """Seconds of the steps of a prompt whose last step has tokens of other prompts, too."""
         return self.time_before_last_step + self._times(self.last + self._other_tokens(others, group))
 
     def stall(
-        self, others: Lengths | Scalar, decode_time: Scalar, group: Lengths | Scalar = 0.0
+        self, others: Lengths | Scalar, decode_time: Scalar, group: Lengths | Scalar | float = 0.0
     ) -> Lengths:
         """Seconds by which a prompt lengthens steps that would take `decode_time` without prompts.
 
