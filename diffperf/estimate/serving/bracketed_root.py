@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from diffperf.quantity import Scalar, is_traced
+from diffperf.relax import TINY, larger
 
 # The bracket starts at this share of its upper end ...
 _LEAST_SHARE = 1e-6
@@ -26,15 +27,24 @@ def increasing_root(
     """
     fixed_parameters, fixed_upper = _without_derivatives((parameters, upper))
 
-    def halve(_: int, bracket: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
-        low, high = bracket
+    def halve(_: Any, bracket: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+        low, high, at_low, at_high = bracket
         middle = jnp.sqrt(low * high)
-        below = function(middle, fixed_parameters) < 0
-        return jnp.where(below, middle, low), jnp.where(below, high, middle)
+        value = function(middle, fixed_parameters)
+        below = value < 0
+        return (
+            jnp.where(below, middle, low),
+            jnp.where(below, high, middle),
+            jnp.where(below, value, at_low),
+            jnp.where(below, at_high, value),
+        )
 
-    start = (_LEAST_SHARE * fixed_upper, fixed_upper)
-    low, high = jax.lax.fori_loop(0, _BISECTIONS, halve, start)
-    here = jnp.sqrt(low * high)
+    one = jnp.ones_like(fixed_upper)
+    start = (_LEAST_SHARE * fixed_upper, fixed_upper, -one, one)
+    low, high, at_low, at_high = jax.lax.fori_loop(0, _BISECTIONS, halve, start)
+    # The chord through the ends of the last bracket meets 0 so close to the root that the slope there is
+    # the root's own, on which derivatives depend.
+    here = low + (high - low) * (-at_low / larger(at_high - at_low, TINY))
     _, slope = jax.jvp(lambda x: function(x, fixed_parameters), (here,), (jnp.ones_like(here),))
     newton = -function(here, parameters) / jax.lax.stop_gradient(_away_from_zero(slope))
     # Where the function jumps, as exact ceilings do, Newton's step may leave the bracket. Its derivative

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.estimate.serving.bracketed_root import increasing_root
-from diffperf.estimate.serving.engine_state import Engine, PromptWork, SteadyState, token_time_moments
+from diffperf.estimate.serving.engine_state import Engine, PromptWork, SteadyState, step_time_moments
 from diffperf.estimate.serving.queueing import Moments, wait_for_server
 from diffperf.quantity import Scalar
 from diffperf.relax import choose, larger, smaller
@@ -65,7 +65,7 @@ def closed_loop(engine: Engine, clients: Scalar) -> SteadyState:
         throughput=point.throughput,
         first_token=Moments(before_decode, own.variance + queued / point.throughput),
         waiting=before_decode - point.work.service.mean,
-        token_time=token_time_moments(
+        step_time=step_time_moments(
             engine,
             (point.seen, point.decode_time, point.others * point.throughput),
             point.work,

@@ -69,7 +69,8 @@ class SteadyState(eqx.Module):
     - `throughput`: requests answered per second.
     - `first_token`: time to first token, waits included; `waiting`: the part of its mean before the first
       step that works on the request.
-    - `token_time`: time per output token; `decode`: mean decode time of a request.
+    - `step_time`: time from a step in which a request decodes to the next; `decode`: mean decode time of a
+      request.
     - `chunks`: mean steps that prefill a prompt.
     - `saturation`: load over capacity. Above 1, requests come faster than they can be answered, or clients
       wait for slots.
@@ -80,7 +81,7 @@ class SteadyState(eqx.Module):
     throughput: Scalar
     first_token: Moments
     waiting: Scalar
-    token_time: Moments
+    step_time: Moments
     decode: Scalar
     chunks: Scalar
     saturation: Scalar
@@ -116,13 +117,13 @@ class PromptWork(eqx.Module):
         )
 
 
-def token_time_moments(
+def step_time_moments(
     engine: Engine, state: tuple[Scalar, Scalar, Scalar], work: PromptWork, mean: Scalar, batch_variance: Scalar
 ) -> Moments:
-    """Mean and variance over requests of the time per output token.
+    """Mean and variance over requests of the time between the steps in which a request decodes.
 
     Prompts that start while a request decodes are a Poisson number, whose stalls are spread over the
-    request's tokens. The batch varies slowly: its autocorrelation decays over the decode time of a request,
+    request's steps. The batch varies slowly: its autocorrelation decays over the decode time of a request,
     times the ratio r of its variance to its mean, so that a mean over the decode time keeps
     2 r (1 − r (1 − e^(−1/r))) of the variance.
 

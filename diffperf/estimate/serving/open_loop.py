@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from diffperf.estimate.serving.bracketed_root import increasing_root
 from diffperf.estimate.serving.closed_loop import capacity
-from diffperf.estimate.serving.engine_state import Engine, PromptWork, SteadyState, token_time_moments
+from diffperf.estimate.serving.engine_state import Engine, PromptWork, SteadyState, step_time_moments
 from diffperf.estimate.serving.prompt_prefill import Lengths, Prefill
 from diffperf.estimate.serving.queueing import Moments, delay_factor, wait_for_server
 from diffperf.estimate.serving.slot_queue import batch_variance, wait_for_slot
@@ -26,7 +26,7 @@ class _Point(eqx.Module):
     seen: Scalar
     decode_time: Scalar
     decode: Scalar
-    token_time: Scalar
+    step_time: Scalar
     work: PromptWork
 
 
@@ -50,11 +50,11 @@ def open_loop(engine: Engine, rate: Scalar) -> SteadyState:
         throughput=stream.rate,
         first_token=slot + point.work.waiting + point.work.service,
         waiting=slot.mean + point.work.waiting.mean,
-        token_time=token_time_moments(
+        step_time=step_time_moments(
             engine,
             (point.seen, point.decode_time, stream.rate),
             point.work,
-            point.token_time,
+            point.step_time,
             batch_variance(engine, running, point.work.stall),
         ),
         decode=point.decode,
@@ -134,7 +134,10 @@ def _point(
     engine, rate, traffic = stream.engine, stream.rate, stream.engine.traffic
     decode_time = engine.decode_time(seen)
     step = Moments(decode_time / 2, decode_time**2 / 12)
-    behind = rate * (step.mean + queue.mean + prefill.time_before_last_step)
+    # Short prompts that came before it are prefilled in its own step, so that their share of the wait is no
+    # wait for the start of that step, until which others may join.
+    in_step = 1 + (1 - prefill.share_of_step) * rate * traffic.mean(stall)
+    behind = rate * ((step.mean + queue.mean) / in_step + prefill.time_before_last_step)
     work = PromptWork.of(traffic, prefill, stall, step + queue, prefill.shared_time(behind))
     first_token = work.waiting.mean + work.service.mean
     factor = delay_factor(rate * work.stall)
@@ -144,6 +147,6 @@ def _point(
         seen=seen,
         decode_time=decode_time,
         decode=traffic.decode_steps * undisturbed + at_start,
-        token_time=undisturbed + at_start * traffic.steps_inverse,
+        step_time=undisturbed + at_start * traffic.steps_inverse,
         work=work,
     )
