@@ -30,6 +30,7 @@ ESTIMATE_LAYERS = (
     ("kernels", "network"),
     ("energy", "exposure", "phase_tables"),
     ("training", "inference"),
+    ("serving",),
     ("phases",),
 )
 MODULES = sorted(

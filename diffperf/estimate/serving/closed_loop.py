@@ -1,0 +1,196 @@
+"""The steady state of an engine whose clients each send the next request when the last is answered."""
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from diffperf.estimate.serving.bracketed_root import increasing_root
+from diffperf.estimate.serving.engine_state import Engine, PromptWork, SteadyState, step_time_moments
+from diffperf.estimate.serving.queueing import Moments, wait_for_server
+from diffperf.quantity import Scalar
+from diffperf.relax import choose, larger, smaller
+
+
+class _Loop(eqx.Module):
+    """A closed loop: its engine, the clients that have a slot of it, and how much they move in step.
+
+    - `lockstep`: 1 where all answers are equally long, so that requests that were prefilled together also
+      end and come back together; 0 where lengths differ.
+    """
+
+    engine: Engine
+    inside: Scalar
+    lockstep: Scalar
+
+
+class _Point(eqx.Module):
+    """The loop at a running batch: rate, decode step, and prompts.
+
+    - `others`: share of the requests in the engine whose prompts stall a request; `seen`: running sequences
+      as a request sees them.
+    """
+
+    throughput: Scalar
+    others: Scalar
+    seen: Scalar
+    decode_time: Scalar
+    work: PromptWork
+
+    @property
+    def first_token(self) -> Moments:
+        """Time to first token of a request that has a slot."""
+        return self.work.waiting + self.work.service
+
+
+def closed_loop(engine: Engine, clients: Scalar) -> SteadyState:
+    """The steady state with `clients` clients.
+
+    Those with a slot are either decoding or before their first token, B + X · TTFT = clients (Little's law
+    around the cycle). What they see follows the arrival theorem: the engine without themselves. Clients
+    beyond the slots wait for one; that wait is in the time to first token.
+    """
+    inside = engine.relax.minimum(clients, engine.slots)
+    loop = _Loop(engine, inside, _lockstep(engine))
+    limit = engine.relax.minimum(inside, engine.batch_limit)
+    running = increasing_root(_excess_clients, loop, limit)
+    point = _at(loop, running)
+    traffic = engine.traffic
+    decode = running / point.throughput
+    before_decode = (clients - running) / point.throughput
+    own = point.first_token
+    # Each wait for a slot is a sum of times between answers, of which Poisson answers have this variance.
+    queued = larger(before_decode - own.mean, 0.0)
+    return SteadyState(
+        running=running,
+        seen=point.seen,
+        throughput=point.throughput,
+        first_token=Moments(before_decode, own.variance + queued / point.throughput),
+        waiting=before_decode - point.work.service.mean,
+        step_time=step_time_moments(
+            engine,
+            (point.seen, point.decode_time, point.others * point.throughput),
+            point.work,
+            decode / traffic.decode_steps,
+            running * larger(1 - running / inside, 0.0),
+        ),
+        decode=decode,
+        chunks=point.work.chunks,
+        saturation=clients / engine.slots,
+    )
+
+
+def capacity(engine: Engine) -> Scalar:
+    """Requests per second that an engine answers whose slots are always taken, without lockstep.
+
+    Its batch is what requests in prefill leave of the slots. Two evaluations, at all slots and at what is
+    left then, are within a percent of the root.
+    """
+    loop = _Loop(engine, engine.slots, jnp.zeros_like(engine.slots))
+    most = engine.batch_limit
+    first = _at(loop, most)
+    in_prefill = first.throughput * first.work.service.mean
+    left = engine.slots * most / (most + in_prefill)
+    return _at(loop, engine.relax.minimum(left, most)).throughput
+
+
+def _lockstep(engine: Engine) -> Scalar:
+    """How much requests that were prefilled together stay together: e^−σ², with the standard deviation σ of
+    their decode steps.
+
+    An estimate from simulations. A deviation of two steps ends it.
+    """
+    return jnp.exp(-(engine.traffic.step_deviation**2))
+
+
+def _excess_clients(running: Scalar, loop: _Loop) -> Scalar:
+    """Clients that a running batch takes, over those that there are, as a share of the latter."""
+    point = _at(loop, running)
+    return (running + point.throughput * point.first_token.mean) / loop.inside - 1
+
+
+def _at(loop: _Loop, running: Scalar) -> _Point:
+    """The loop with a running batch of `running` sequences."""
+    return choose(
+        loop.engine.mixed,
+        {"on": lambda: _mixed(loop, running), "off": lambda: _separate(loop, running)},
+    )
+
+
+def _point(loop: _Loop, running: Scalar, group: Scalar) -> tuple[Scalar, Scalar, Scalar]:
+    """Others, seen and decode time where requests move in groups of `group`.
+
+    Members of a group decode together, and their prompts do not stall each other.
+    """
+    others = larger(loop.inside - group, 0.0) / loop.inside
+    seen = group + others * running
+    return others, seen, loop.engine.decode_time(seen)
+
+
+def _throughput(
+    loop: _Loop, running: Scalar, decode_time: Scalar, others: Scalar, stall: Scalar, lined_up: Scalar | float
+) -> Scalar:
+    """Requests per second: `running` over the time that each decodes, stalled by the prompts of others.
+
+    - `lined_up`: stall by the prompts of the request's own group that are prefilled after its own.
+    """
+    decode = loop.engine.traffic.decode_steps * decode_time + others * running * stall + lined_up
+    return running / decode
+
+
+def _random_arrivals(loop: _Loop, running: Scalar) -> Scalar:
+    """Other requests that come at the end of a step, where those before them ended, as a Poisson number."""
+    others = larger(loop.inside - 1, 0.0) / loop.inside * running
+    return (1 - loop.lockstep) * others / loop.engine.traffic.decode_steps
+
+
+def _mixed(loop: _Loop, running: Scalar) -> _Point:
+    """Prompts ride along with decode steps.
+
+    The queue of prompts is an M/G/1 queue in units of steps. Prompts that share a step wait for each other's
+    work. In lockstep, groups that fill a step follow each other without a wait.
+    """
+    engine, traffic, lockstep = loop.engine, loop.engine.traffic, loop.lockstep
+    in_front = larger(engine.chunk - running * engine.queries, 1.0) / traffic.prompt
+    # The whole prompts that fit into a step; the margin is for rounding.
+    fitting = larger(engine.relax.ceil(in_front + 1e-3) - 1, 1.0)
+    group = 1 + lockstep * larger(smaller(fitting, loop.inside) - 1, 0.0)
+    others, seen, decode_time = _point(loop, running, group)
+    beside = others * running
+    prefill = engine.prefill_beside(beside)
+    arrivals = _random_arrivals(loop, running)
+    long = jnp.where(prefill.prompts > prefill.budget, 1.0, 0.0)
+    together = (1 - long) * (group - 1) + long * lockstep * larger(loop.inside - 1, 0.0)
+    stall = prefill.stall(arrivals, engine.decode_time(beside), together)
+    queue = wait_for_server(arrivals, engine.moments(prefill.share_of_steps))
+    sharing = arrivals / 2 * traffic.mean((1 - prefill.share_of_step) * stall)
+    waiting = Moments(
+        queue.mean * prefill.full_step + sharing, queue.variance * prefill.full_step**2 + sharing**2
+    )
+    behind = arrivals * (queue.mean + prefill.chunks - 0.5)
+    work = PromptWork.of(traffic, prefill, stall, waiting, prefill.shared_time(behind, together))
+    throughput = _throughput(loop, running, decode_time, others, work.stall, 0.0)
+    return _Point(throughput, others, seen, decode_time, work)
+
+
+def _separate(loop: _Loop, running: Scalar) -> _Point:
+    """Prompts have steps of their own, for which decoding waits.
+
+    No request ends meanwhile, so that only prompts that came at the end of the same decode step wait for
+    each other. In lockstep these are all.
+    """
+    traffic, lockstep = loop.engine.traffic, loop.lockstep
+    group = 1 + lockstep * larger(loop.inside - 1, 0.0)
+    others, seen, decode_time = _point(loop, running, group)
+    prefill = loop.engine.prefill_alone()
+    arrivals = _random_arrivals(loop, running)
+    stall = prefill.stall(arrivals, jnp.zeros_like(running), group - 1)
+    part = prefill.share_of_step
+    sharing = arrivals / 2 * traffic.mean(part * prefill.alone_time + (1 - part) * prefill.busy_time)
+    steps = prefill.share_of_steps
+    in_front = larger(loop.inside * steps - larger(steps, 1.0), 0.0) / 2
+    lined_up = lockstep * prefill.full_step * traffic.mean(in_front)
+    # Places in a line of equal prompts are uniform: their variance is a third of the squared mean.
+    waiting = Moments(sharing + lined_up, sharing**2 + lined_up**2 / 3)
+    service = prefill.shared_time(arrivals / 2, group - 1)
+    work = PromptWork.of(traffic, prefill, stall, waiting, service)
+    throughput = _throughput(loop, running, decode_time, others, work.stall, lined_up)
+    return _Point(throughput, others, seen, decode_time, work)

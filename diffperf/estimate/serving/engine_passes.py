@@ -1,0 +1,168 @@
+"""The passes and the memory of an engine: the one place where serving asks the model of passes for numbers."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from diffperf.estimate.energy import Energy
+from diffperf.estimate.inference import TimedPass, timed_passes
+from diffperf.estimate.serving.engine_steps import InterpolatedSteps
+from diffperf.estimate.serving.monotone_interpolation import Interpolant
+from diffperf.estimate.serving.traffic import Traffic
+from diffperf.quantity import Scalar, replace
+from diffperf.relax import larger
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.layer_operators import TokenPass
+from diffperf.workload.memory import Memory, inference_memory, kv_cache_bytes
+from diffperf.workload.requests import Requests
+
+# Batches at which passes are evaluated, spread evenly on a logarithmic scale.
+NODES = 6
+
+
+class PassParts(eqx.Module):
+    """The time of a pass by what it depends on, and its dynamic energy over all devices of the system.
+
+    - `of_tokens`: seconds of what depends on the number of tokens alone.
+    - `of_sequences`: seconds of attention and vocabulary projection.
+    - `attention`: seconds of attention alone; `per_layer`: seconds of an average layer.
+    - `energy`: joules, without static power.
+    """
+
+    of_tokens: Scalar
+    of_sequences: Scalar
+    attention: Scalar
+    per_layer: Scalar
+    energy: Scalar
+
+
+def passes(c: Configuration, passed: dict[str, TokenPass]) -> dict[str, PassParts]:
+    """The passes of one engine, by name."""
+    return {name: _parts(c, timed) for name, timed in timed_passes(c, passed).items()}
+
+
+def _parts(c: Configuration, timed: TimedPass) -> PassParts:
+    part = timed.breakdown
+    of_sequences = part.attention + part.head
+    spent: Energy = timed.energy
+    return PassParts(
+        of_tokens=part.total - of_sequences,
+        of_sequences=of_sequences,
+        attention=part.attention,
+        per_layer=(part.total - part.head) / c.model.depth,
+        energy=spent.total - spent.static,
+    )
+
+
+def decode_pass(running: Scalar, queries: Scalar, context: Scalar) -> TokenPass:
+    """A pass in which `running` sequences get `queries` tokens each after a context of `context` tokens."""
+    return TokenPass(
+        sequences=running, queries=queries, context=context, generating=True, serving=True
+    )
+
+
+def prompt_chunk_pass(traffic: Traffic, requests: Requests) -> TokenPass:
+    """An average chunk of a prompt.
+
+    Its context is such that a token of it attends to as much as a token of a prompt does on average.
+    """
+    prompt = traffic.prompt
+    tokens = jnp.minimum(prompt, requests.chunk)
+    cached = larger(requests.input_length - prompt, 0.0)
+    square = traffic.mean(traffic.prompts**2)
+    context = cached + square / prompt / 2 + tokens / 2
+    return TokenPass(sequences=jnp.ones_like(prompt), queries=tokens, context=context, serving=True)
+
+
+class EnginePasses(eqx.Module):
+    """The passes of an engine: the times of its steps, and the dynamic energy of the whole system meanwhile.
+
+    - `decode_energy`: joules of a decode step, against sequences of each engine.
+    - `prompt_energy`: joules for a token of a prompt in a step of its own; `weights_energy`: joules of a
+      step with a single token, nearly all of them for reading weights.
+    """
+
+    steps: InterpolatedSteps
+    decode_energy: Interpolant
+    prompt_energy: Scalar
+    weights_energy: Scalar
+
+
+def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: Scalar) -> EnginePasses:
+    """The passes of an engine that decodes for up to `most` sequences, from those at `NODES` batches.
+
+    Drafting a token takes a layer and the vocabulary projection of the model (a module of multi-token
+    prediction, DeepSeek-V3, arXiv 2412.19437 §2.2), or the given share of a decode pass.
+    """
+    queries = 1 + requests.draft_tokens
+    largest_batch = most + requests.chunk / queries
+    exponents = jnp.linspace(0.0, 1.0, NODES, dtype=most.dtype)
+    nodes = jnp.exp(exponents * jnp.log(largest_batch))
+
+    def decode_at(running: Scalar) -> PassParts:
+        return passes(c, {"decode": decode_pass(running, queries, traffic.context)})["decode"]
+
+    decode = jax.vmap(decode_at)(nodes)
+    module = decode.per_layer + decode.of_sequences - decode.attention
+    given = requests.draft_share * (decode.of_tokens + decode.of_sequences)
+    drafting = requests.draft_tokens * jnp.where(requests.draft_share > 0, given, module / queries)
+    chunk = prompt_chunk_pass(traffic, requests)
+    prompt = passes(c, {"prompt": chunk})["prompt"]
+    return EnginePasses(
+        steps=InterpolatedSteps(
+            of_tokens=Interpolant.through(nodes * queries, decode.of_tokens),
+            of_sequences=Interpolant.through(nodes, decode.of_sequences + drafting),
+            prompt_attention=prompt.attention / chunk.queries,
+            queries=queries,
+        ),
+        decode_energy=Interpolant.through(nodes, decode.energy),
+        prompt_energy=prompt.energy / chunk.queries,
+        weights_energy=decode.energy[0],
+    )
+
+
+def sequence_bytes(c: Configuration, requests: Requests, context: Scalar) -> Scalar:
+    """Bytes of the KV cache of one sequence of `context` tokens on a device, in whole blocks.
+
+    The last block of a sequence is half full on average.
+    """
+    alone = replace(c.strategy, {"global_batch": c.strategy.dp})
+    return kv_cache_bytes(c.model, alone, context + requests.kv_block / 2)
+
+
+def engine_memory(c: Configuration, requests: Requests, traffic: Traffic, sequences: Scalar) -> Memory:
+    """The memory of a device: weights, `sequences` sequences of mean context, activations of a full step."""
+    step = {
+        "global_batch": c.strategy.dp,
+        "sequence_length": requests.chunk,
+        "output_length": jnp.zeros_like(requests.chunk),
+    }
+    base = inference_memory(eqx.tree_at(lambda c: c.strategy, c, replace(c.strategy, step)))
+    cache = sequences * sequence_bytes(c, requests, traffic.context)
+    more = cache - base.kv_cache
+    allocated = more * c.system.stack.fragmentation  # fragmentation is a share of what is allocated
+    peak = base.peak + allocated
+    return dataclasses.replace(
+        base,
+        kv_cache=cache,
+        fragmentation=base.fragmentation + allocated - more,
+        peak=peak,
+        excess=peak / base.capacity - 1,
+        stages=jax.tree.map(lambda stage: stage + more, base.stages),
+    )
+
+
+def kv_room(c: Configuration, requests: Requests, traffic: Traffic) -> tuple[Scalar, Scalar]:
+    """Bytes of a device that the KV cache may take, and those that one sequence takes.
+
+    The room is what weights and the activations of a step leave, and at least that of one sequence. An
+    engine with a paged cache admits what fits and takes blocks as sequences grow (PagedAttention, SOSP'23
+    §4.3), so that the mean context of running sequences counts, not the longest.
+    """
+    alone = engine_memory(c, requests, traffic, jnp.ones_like(traffic.context))
+    left = larger(alone.capacity - alone.peak, 0.0) / c.system.stack.fragmentation
+    # A model whose state does not grow may keep next to nothing: a byte bounds the number of sequences.
+    cache = larger(alone.kv_cache, 1.0)
+    return left + cache, cache

@@ -1,0 +1,138 @@
+"""An engine that batches continuously, and what its steady state is described by."""
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from diffperf.estimate.serving.engine_steps import EngineSteps
+from diffperf.estimate.serving.prompt_prefill import Lengths, Prefill
+from diffperf.estimate.serving.queueing import Moments
+from diffperf.estimate.serving.traffic import Traffic
+from diffperf.quantity import Scalar, Weights
+from diffperf.relax import Relaxation, larger
+
+
+class Engine(eqx.Module):
+    """An engine and its traffic: all that its equations depend on.
+
+    - `slots`: most requests that the engine works on at once, because of its batch cap or its KV cache.
+    - `chunk`: most tokens of a step; `queries`: tokens of a decoding sequence among them.
+    - `mixed`: weights over prompts in steps of their own ("off") and in steps that also decode ("on").
+    """
+
+    steps: EngineSteps
+    traffic: Traffic
+    slots: Scalar
+    chunk: Scalar
+    queries: Scalar
+    mixed: Weights
+    relax: Relaxation
+
+    def decode_time(self, running: Scalar) -> Scalar:
+        """Seconds of a step in which `running` sequences decode and no prompt is prefilled."""
+        return self.steps.time(running, jnp.zeros_like(running))
+
+    def moments(self, values: Lengths) -> tuple[Scalar, Scalar, Scalar]:
+        """The first three moments of a quantity of requests over the lengths of prompts."""
+        mean = self.traffic.mean
+        return mean(values), mean(values**2), mean(values**3)
+
+    def prefill_beside(self, running: Scalar) -> Prefill:
+        """Prefill in steps that `running` decoding sequences share.
+
+        At least a token of each step is left to prompts, so that prefill never stops.
+        """
+        left = larger(self.chunk - running * self.queries, 1.0)
+        return Prefill.of(self.steps, self.traffic, running, left, self.relax)
+
+    def prefill_alone(self) -> Prefill:
+        """Prefill in steps of its own."""
+        nothing = jnp.zeros_like(self.chunk)
+        return Prefill.of(self.steps, self.traffic, nothing, self.chunk, self.relax)
+
+    @property
+    def batch_limit(self) -> Scalar:
+        """Running sequences at which either the slots or the tokens of mixed steps are used up.
+
+        In a steady state a decoding sequence comes with prompt / (decode steps) prompt tokens a step, which
+        keep its successors coming.
+        """
+        tokens = self.queries + self.traffic.prompt / self.traffic.decode_steps
+        in_mixed_steps = self.relax.minimum(self.chunk / tokens, self.slots)
+        return self.mixed.on * in_mixed_steps + self.mixed.off * self.slots
+
+
+class SteadyState(eqx.Module):
+    """The mean values of an engine in its steady state.
+
+    - `running`: sequences that decode, mean over time; `seen`: the same as a decoding sequence sees it,
+      which counts itself.
+    - `throughput`: requests answered per second.
+    - `first_token`: time to first token, waits included; `waiting`: the part of its mean before the first
+      step that works on the request.
+    - `step_time`: time from a step in which a request decodes to the next; `decode`: mean decode time of a
+      request.
+    - `chunks`: mean steps that prefill a prompt.
+    - `saturation`: load over capacity. Above 1, requests come faster than they can be answered, or clients
+      wait for slots.
+    """
+
+    running: Scalar
+    seen: Scalar
+    throughput: Scalar
+    first_token: Moments
+    waiting: Scalar
+    step_time: Moments
+    decode: Scalar
+    chunks: Scalar
+    saturation: Scalar
+
+
+class PromptWork(eqx.Module):
+    """What prompts do to an engine at some running batch.
+
+    - `stall`: seconds by which a request's prompt lengthens the steps of others, mean and mean square.
+    - `waiting`: wait of a prompt for its first step; `service`: its own steps.
+    - `chunks`: mean steps of a prompt.
+    """
+
+    stall: Scalar
+    stall_square: Scalar
+    waiting: Moments
+    service: Moments
+    chunks: Scalar
+
+
+    @classmethod
+    def of(
+        cls, traffic: Traffic, prefill: Prefill, stall: Lengths, waiting: Moments, service: Lengths
+    ) -> "PromptWork":
+        """Mean values over the lengths of prompts."""
+        expected = traffic.mean(service)
+        return cls(
+            stall=traffic.mean(stall),
+            stall_square=traffic.mean(stall**2),
+            waiting=waiting,
+            service=Moments(expected, traffic.mean((service - expected) ** 2)),
+            chunks=traffic.mean(prefill.chunks),
+        )
+
+
+def step_time_moments(
+    engine: Engine, state: tuple[Scalar, Scalar, Scalar], work: PromptWork, mean: Scalar, batch_variance: Scalar
+) -> Moments:
+    """Mean and variance over requests of the time between the steps in which a request decodes.
+
+    Prompts that start while a request decodes are a Poisson number, whose stalls are spread over the
+    request's steps. The batch varies slowly: its autocorrelation decays over the decode time of a request,
+    times the ratio r of its variance to its mean, so that a mean over the decode time keeps
+    2 r (1 − r (1 − e^(−1/r))) of the variance.
+
+    - `state`: sequences that a request sees, the time of their decode step, and the rate of prompts.
+    """
+    seen, decode_time, rate = state
+    slope = larger(decode_time - engine.decode_time(seen / 2), 0.0) / (seen / 2)
+    stalls = rate * mean * work.stall_square * engine.traffic.steps_inverse
+    ratio = larger(batch_variance / seen, 0.1)
+    kept = 2 * ratio * (1 - ratio * (1 - jnp.exp(-1 / ratio)))
+    batch = kept * batch_variance * (slope * mean / decode_time) ** 2
+    return Moments(mean, stalls + batch)

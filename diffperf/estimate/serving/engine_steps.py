@@ -1,0 +1,42 @@
+"""How long a step of a serving engine takes, as a function of what it works on."""
+
+import abc
+
+import equinox as eqx
+
+from diffperf.estimate.serving.monotone_interpolation import Interpolant
+from diffperf.quantity import Scalar
+
+
+class EngineSteps(eqx.Module):
+    """The duration of an engine's steps."""
+
+    @abc.abstractmethod
+    def time(self, running: Scalar, prompt_tokens: Scalar) -> Scalar:
+        """Seconds of a step in which `running` sequences decode and `prompt_tokens` tokens of prompts are
+        prefilled; either may be 0.
+        """
+
+
+class InterpolatedSteps(EngineSteps):
+    """Step times between those of a few passes.
+
+    A step's linear layers read their weights once for all of its tokens, those of prompts and those that
+    sequences decode: this is what chunked prefill gains (Sarathi-Serve, OSDI'24 §4.1). Attention works on
+    each sequence by itself, so that its times add up.
+
+    - `of_tokens`: seconds of all that depends on the number of tokens alone, against tokens of the step.
+    - `of_sequences`: seconds of the attention and the vocabulary projection of decoding sequences, and of
+      drafting for them, against sequences.
+    - `prompt_attention`: seconds of attention for a token of a prompt.
+    - `queries`: tokens that a decoding sequence has in a step, drafted ones included.
+    """
+
+    of_tokens: Interpolant
+    of_sequences: Interpolant
+    prompt_attention: Scalar
+    queries: Scalar
+
+    def time(self, running: Scalar, prompt_tokens: Scalar) -> Scalar:
+        tokens = running * self.queries + prompt_tokens
+        return self.of_tokens(tokens) + self.of_sequences(running) + prompt_tokens * self.prompt_attention

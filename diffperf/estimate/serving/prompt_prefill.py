@@ -1,0 +1,105 @@
+"""The prefill of prompts by an engine, in chunks that share steps with decoding sequences and other prompts."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from diffperf.estimate.serving.engine_steps import EngineSteps
+from diffperf.estimate.serving.traffic import Traffic
+from diffperf.quantity import Scalar
+from diffperf.relax import Relaxation, larger, smaller
+
+Lengths = Float[Array, " lengths"]
+
+# What is divided by is at least this many tokens.
+_LEAST_TOKENS = 1e-3
+
+
+class Prefill(eqx.Module):
+    """The steps that prefill prompts of representative lengths while `running` sequences decode.
+
+    A step has room for `budget` prompt tokens. A prompt takes `chunks` steps, all but the last of them full;
+    in its last step are `last` tokens of it and room for `free` tokens of other prompts.
+    """
+
+    steps: EngineSteps
+    running: Scalar
+    prompts: Lengths
+    budget: Scalar
+    chunks: Lengths
+    last: Lengths
+    free: Lengths
+
+    @classmethod
+    def of(
+        cls, steps: EngineSteps, traffic: Traffic, running: Scalar, budget: Scalar, relax: Relaxation
+    ) -> "Prefill":
+        """The prefill with `budget` prompt tokens to a step beside `running` decoding sequences."""
+        chunks = relax.maximum(relax.ceil(traffic.prompts / budget), jnp.ones_like(traffic.prompts))
+        last = larger(traffic.prompts - (chunks - 1) * budget, _LEAST_TOKENS)
+        free = larger(chunks * budget - traffic.prompts, _LEAST_TOKENS)
+        return cls(steps, running, traffic.prompts, budget, chunks, last, free)
+
+    def _times(self, prompt_tokens: Lengths) -> Lengths:
+        """Seconds of steps with these numbers of prompt tokens."""
+        return jax.vmap(lambda tokens: self.steps.time(self.running, tokens))(prompt_tokens)
+
+    @property
+    def full_step(self) -> Scalar:
+        """Seconds of a step whose budget is used up."""
+        return self.steps.time(self.running, self.budget)
+
+    @property
+    def share_of_steps(self) -> Lengths:
+        """Steps that a prompt takes where prompts fill all steps."""
+        return self.prompts / self.budget
+
+    @property
+    def share_of_step(self) -> Lengths:
+        """The share of one step that a prompt takes, 1 if it takes more than one."""
+        return smaller(self.share_of_steps, jnp.ones_like(self.prompts))
+
+    @property
+    def busy_time(self) -> Lengths:
+        """Seconds that a prompt takes where prompts fill all steps."""
+        return self.share_of_steps * self.full_step
+
+    @property
+    def alone_time(self) -> Lengths:
+        """Seconds of the steps of a prompt that no other prompt shares."""
+        return (self.chunks - 1) * self.full_step + self._times(self.last)
+
+    @property
+    def time_before_last_step(self) -> Lengths:
+        """Seconds of a prompt's steps but the last."""
+        return (self.chunks - 1) * self.full_step
+
+    def _other_tokens(self, others: Lengths | Scalar, group: Lengths | Scalar | float) -> Lengths:
+        """Tokens of other prompts in the last step of a prompt.
+
+        Short prompts all find room as long as they are few. Of long prompts any number but 0 fills the step.
+
+        - `others`: mean number of prompts, Poisson distributed, that are there to fill the step up.
+        - `group`: number of prompts that always come with the prompt.
+        """
+        of_group = smaller(group * self.prompts, self.free)
+        left = self.free - of_group
+        share = smaller(self.prompts / self.free, jnp.ones_like(self.prompts))
+        return of_group + left * (1 - jnp.exp(-others * share))
+
+    def shared_time(self, others: Lengths | Scalar, group: Lengths | Scalar | float = 0.0) -> Lengths:
+        """Seconds of the steps of a prompt whose last step has tokens of other prompts, too."""
+        return self.time_before_last_step + self._times(self.last + self._other_tokens(others, group))
+
+    def stall(
+        self, others: Lengths | Scalar, decode_time: Scalar, group: Lengths | Scalar | float = 0.0
+    ) -> Lengths:
+        """Seconds by which a prompt lengthens steps that would take `decode_time` without prompts.
+
+        A last step that several prompts share is lengthened by each in proportion to its tokens: what rides
+        along for free under the reading of the weights is shared, too.
+        """
+        together = self.last + self._other_tokens(others, group)
+        full = (self.chunks - 1) * (self.full_step - decode_time)
+        return full + (self._times(together) - decode_time) * self.last / together

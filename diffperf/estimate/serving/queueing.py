@@ -1,0 +1,59 @@
+"""Formulas of queueing theory that stay finite, and differentiable, for any load."""
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from diffperf.quantity import Scalar
+from diffperf.relax import larger, positive
+
+# Beyond this utilization the delay factor 1 / (1 − ρ) goes on along its tangent.
+_STEEPEST = 0.98
+# The 90th percentile of a standard normal variable.
+_Z90 = 1.2815516
+
+
+def delay_factor(utilization: Scalar) -> Scalar:
+    """1 / (1 − utilization), and the tangent of it beyond a utilization of 0.98: finite beyond saturation.
+
+    An overloaded queue has no steady state. The tangent makes its delay a large number that grows with the
+    load, so that searches are led back.
+    """
+    slope = 1 / (1 - _STEEPEST) ** 2
+    below = jnp.where(utilization < _STEEPEST, utilization, _STEEPEST)
+    return 1 / (1 - below) + slope * larger(utilization - _STEEPEST, 0.0)
+
+
+class Moments(eqx.Module):
+    """Mean and variance of a time that is the sum of independent parts."""
+
+    mean: Scalar
+    variance: Scalar
+
+    def __add__(self, other: "Moments") -> "Moments":
+        return Moments(self.mean + other.mean, self.variance + other.variance)
+
+    @property
+    def p90(self) -> Scalar:
+        """The 90th percentile of a log-normal time with these moments.
+
+        The log-normal shape is an assumption: latencies are sums of waits and services that are both skewed
+        to the right and never negative.
+        """
+        spread = self.variance / positive(self.mean * self.mean)
+        # √x has no finite slope at 0: the least deviation is a thousandth of the mean.
+        logarithm = jnp.log1p(larger(spread, 1e-6))
+        return self.mean * jnp.exp(_Z90 * jnp.sqrt(logarithm) - logarithm / 2)
+
+
+def wait_for_server(rate: Scalar, load: tuple[Scalar, Scalar, Scalar]) -> Moments:
+    """The wait in front of a server with Poisson arrivals, in the unit of time of its arguments.
+
+    The mean is λ E[S²] / (2 (1 − ρ)), the formula of Pollaczek and Khinchine for M/G/1, and the second
+    moment is 2 W² + λ E[S³] / (3 (1 − ρ)) (Kleinrock, Queueing Systems I, §5.7).
+
+    - `rate`: arrivals λ per unit of time; `load`: first three moments of the service time S.
+    """
+    first, second, third = load
+    factor = delay_factor(rate * first)
+    mean = rate * second / 2 * factor
+    return Moments(mean, mean * mean + rate * third / 3 * factor)

@@ -1,0 +1,157 @@
+"""What a serving system achieves: latencies, throughput, memory, power and cost in the steady state."""
+
+import jax.numpy as jnp
+
+from diffperf.cost.ownership import Cost, run_cost
+from diffperf.estimate.serving.closed_loop import closed_loop
+from diffperf.estimate.serving.engine_passes import (
+    EnginePasses,
+    engine_memory,
+    engine_passes,
+    kv_room,
+)
+from diffperf.estimate.serving.engine_state import Engine, SteadyState
+from diffperf.estimate.serving.open_loop import open_loop
+from diffperf.estimate.serving.traffic import Traffic
+from diffperf.hardware.system import System
+from diffperf.quantity import Scalar, output
+from diffperf.relax import Exact, Relaxation, choose, larger
+from diffperf.report.tables import Readable
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.memory import Memory
+from diffperf.workload.model import Model
+from diffperf.workload.requests import Requests
+from diffperf.workload.strategy import Strategy
+
+
+class ServingReport(Readable):
+    """The steady state of a serving system.
+
+    Rates and powers are those of the whole system, sequences and bytes those of an engine and of a device.
+    Times are means over requests. A `saturation` above 1 flags a load beyond capacity: in an open loop no
+    steady state exists then, the throughput is the capacity, and the time to first token a large number
+    that grows with the load.
+    """
+
+    time_to_first_token: Scalar = output("s", "mean time to first token, with all waits")
+    queueing: Scalar = output("s", "mean wait of a request before its first step")
+    time_to_first_token_p90: Scalar = output("s", "90th percentile of the time to first token")
+    time_per_output_token: Scalar = output("s", "mean time per output token after the first")
+    time_per_output_token_p90: Scalar = output("s", "90th percentile over requests of the time per token")
+    latency: Scalar = output("s", "mean time from a request to the end of its answer")
+    requests_per_second: Scalar = output("1/s", "requests answered per second")
+    tokens_per_second: Scalar = output("token/s", "output tokens per second")
+    total_tokens_per_second: Scalar = output("token/s", "tokens per second, of prompts and answers")
+    tokens_per_second_per_device: Scalar = output("token/s", "output tokens per second and device")
+    saturation: Scalar = output("", "load over capacity (above 1: requests queue without end, or for a slot)")
+    running: Scalar = output("", "mean number of sequences that an engine decodes for")
+    slots: Scalar = output("", "most requests that an engine works on at once")
+    kv_used: Scalar = output("byte", "mean size of the KV cache on a device")
+    kv_available: Scalar = output("byte", "memory of a device that the KV cache may take")
+    kv_pressure: Scalar = output("", "share of the memory for the KV cache that is in use")
+    power: Scalar = output("W", "average power per device")
+    tokens_per_joule: Scalar = output("token/J", "output tokens per joule")
+    cost_per_million_tokens: Scalar = output("USD", "cost per million output tokens")
+    memory: Memory
+    cost: Cost
+
+
+def serve(
+    model: Model, system: System, strategy: Strategy, requests: Requests, relax: Relaxation | None = None
+) -> ServingReport:
+    """The steady state of a model that `requests` are put to, on engines laid out by a strategy.
+
+    Each of the strategy's dp replicas is an engine. The strategy's batch and lengths are not used.
+    """
+    relax = Exact() if relax is None else relax
+    c = Configuration(model=model, system=system, strategy=strategy, relax=relax).for_inference()
+    traffic = Traffic.of(requests, strategy.dp)
+    available, cache = kv_room(c, requests, traffic)
+    slots = relax.minimum(requests.batch_cap, larger(available / cache, 1.0))
+    # Clients in closed loop bound the batches worth evaluating.
+    clients = relax.minimum(slots, larger(traffic.clients, 1.0))
+    most = requests.load.rate * slots + requests.load.concurrency * clients
+    passes = engine_passes(c, requests, traffic, most)
+    engine = Engine(
+        steps=passes.steps,
+        traffic=traffic,
+        slots=slots,
+        chunk=requests.chunk,
+        queries=1 + requests.draft_tokens,
+        mixed=requests.mixed_steps,
+        relax=relax,
+    )
+    state = steady_state(engine, requests)
+    power = dynamic_power(passes, requests, traffic, state) + static_power(system)
+    return _report(c, requests, traffic, state, slots=slots, available=available, power=power)
+
+
+def steady_state(engine: Engine, requests: Requests) -> SteadyState:
+    """The steady state of an engine under its share of the requests."""
+    traffic = engine.traffic
+    return choose(
+        requests.load,
+        {
+            "rate": lambda: open_loop(engine, traffic.rate),
+            "concurrency": lambda: closed_loop(engine, traffic.clients),
+        },
+    )
+
+
+def static_power(system: System) -> Scalar:
+    """Watts of all devices, whatever they do."""
+    return system.n_devices * system.accelerator.static_power
+
+
+def dynamic_power(
+    passes: EnginePasses, requests: Requests, traffic: Traffic, state: SteadyState
+) -> Scalar:
+    """Watts of all devices for arithmetic and data movement.
+
+    Prompt tokens that ride along with decode steps use weights that those steps read anyway.
+    """
+    decode = traffic.decode_steps / state.seen * passes.decode_energy(state.seen)
+    saved = requests.mixed_steps.on * state.chunks * passes.weights_energy
+    prompt = larger(traffic.prompt * passes.prompt_energy - saved, 0.0)
+    return state.throughput * (decode + prompt)
+
+
+def _report(
+    c: Configuration,
+    requests: Requests,
+    traffic: Traffic,
+    state: SteadyState,
+    *,
+    slots: Scalar,
+    available: Scalar,
+    power: Scalar,
+) -> ServingReport:
+    """The report of a system whose engines are all in a state, and whose devices draw `power` watts in all."""
+    rate = state.throughput * c.strategy.dp
+    tokens = rate * requests.output_length
+    in_prefill = state.throughput * (state.first_token.mean - state.waiting)
+    memory = engine_memory(c, requests, traffic, state.running + in_prefill)
+    cost = run_cost(c.system, jnp.ones_like(power), power, c.relax)
+    return ServingReport(
+        time_to_first_token=state.first_token.mean,
+        queueing=state.waiting,
+        time_to_first_token_p90=state.first_token.p90,
+        time_per_output_token=state.step_time.mean / requests.tokens_per_step,
+        time_per_output_token_p90=state.step_time.p90 / requests.tokens_per_step,
+        latency=state.first_token.mean + state.decode,
+        requests_per_second=rate,
+        tokens_per_second=tokens,
+        total_tokens_per_second=tokens + rate * requests.input_length,
+        tokens_per_second_per_device=tokens / c.system.n_devices,
+        saturation=state.saturation,
+        running=state.running,
+        slots=slots,
+        kv_used=memory.kv_cache,
+        kv_available=available,
+        kv_pressure=memory.kv_cache / available,
+        power=power / c.system.n_devices,
+        tokens_per_joule=tokens / power,
+        cost_per_million_tokens=cost.run / tokens * 1e6,
+        memory=memory,
+        cost=cost,
+    )

@@ -1,0 +1,92 @@
+"""What one engine sees of the requests: mean values over the distributions of lengths."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from diffperf.quantity import Scalar
+from diffperf.relax import larger
+from diffperf.workload.requests import Requests
+
+# Gauss-Hermite quadrature over the logarithm of a length: five nodes give the first three moments of
+# log-normal lengths within 2 % up to a spread of 1.
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
+_PROBABILITIES = _WEIGHTS / _WEIGHTS.sum()
+
+
+class Traffic(eqx.Module):
+    """The requests of one engine.
+
+    - `rate`: requests per second; `clients`: clients in closed loop. Which of them counts is the load's.
+    - `prompts`: representative numbers of prompt tokens to prefill, cached ones left out, with their
+      `probabilities`.
+    - `decode_steps`: mean steps in which a request decodes: (output − 1) / tokens of a step.
+    - `steps_inverse`: mean of 1 / decode steps, for what is spread over the steps of each request.
+    - `step_deviation`: standard deviation of the decode steps of a request.
+    - `context`: mean tokens in the KV cache of a running sequence.
+    """
+
+    rate: Scalar
+    clients: Scalar
+    prompts: Float[Array, " lengths"]
+    probabilities: Float[Array, " lengths"]
+    decode_steps: Scalar
+    steps_inverse: Scalar
+    step_deviation: Scalar
+    context: Scalar
+
+    @classmethod
+    def of(cls, requests: Requests, engines: Scalar) -> "Traffic":
+        """The share of one of `engines` equal engines in the requests.
+
+        A running sequence is found at any of its steps, and more likely the longer it is: its mean context
+        is that of the prompt, and (E[o²] − E[o]) / (2 (E[o] − 1)) tokens of output.
+        """
+        output = requests.output_length
+        deviation = requests.output_spread * output
+        outputs = _representative(output, requests.output_spread)
+        # A request of one token has no decode steps. A thousandth of a step keeps what is divided by them
+        # finite.
+        steps = larger(output - 1, 1e-3)
+        generated = larger(deviation**2 + output * (output - 1), 0.0) / (2 * steps)
+        inverse = jnp.sum(_probabilities(output) / larger(outputs - 1, 1.0))
+        prompts = _representative(requests.input_length, requests.input_spread)
+        return cls(
+            rate=requests.rate / engines,
+            clients=requests.concurrency / engines,
+            # At least one token of a prompt is computed, because its logits are needed.
+            prompts=larger(prompts * (1 - requests.cached_share), 1.0),
+            probabilities=_probabilities(output),
+            decode_steps=steps / requests.tokens_per_step,
+            steps_inverse=inverse * requests.tokens_per_step,
+            step_deviation=deviation / requests.tokens_per_step,
+            context=requests.input_length + generated,
+        )
+
+    def mean(self, values: Float[Array, " lengths"]) -> Scalar:
+        """The mean of a quantity of requests over the lengths of prompts."""
+        return jnp.sum(self.probabilities * values)
+
+    @property
+    def prompt(self) -> Scalar:
+        """Mean tokens of a prompt to prefill."""
+        return self.mean(self.prompts)
+
+
+def _probabilities(like: Scalar) -> Float[Array, " lengths"]:
+    return jnp.asarray(_PROBABILITIES, like.dtype)
+
+
+def _representative(mean: Scalar, spread: Scalar) -> Float[Array, " lengths"]:
+    """Lengths at the quadrature's nodes of a log-normal distribution with this mean and spread.
+
+    The deviation of the logarithm is √ln(1 + spread²), written so that its slope at 0 is finite.
+    """
+    square = spread * spread
+    spread_out = square > 1e-6
+    safe = jnp.where(spread_out, square, 1.0)
+    ratio = jnp.where(spread_out, jnp.log1p(safe) / safe, 1 - square / 2)
+    deviation = spread * jnp.sqrt(ratio)
+    shape = jnp.exp(deviation * jnp.asarray(_NODES, mean.dtype))
+    return mean * shape / jnp.sum(_probabilities(mean) * shape)

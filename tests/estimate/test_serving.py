@@ -1,0 +1,128 @@
+"""A served model: the laws that its steady state keeps, whatever the engine's passes take."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import outputs
+
+import diffperf as dp
+from diffperf.estimate.serving.serving_report import ServingReport, serve
+from diffperf.quantity import replace
+from diffperf.relax import Exact, Smooth
+from diffperf.workload.requests import Requests
+
+compiled = jax.jit(serve)
+LOADS = ("rate", "concurrency")
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    model, system = dp.load_model("llama-3-8b"), dp.load_system("dgx-h100", n_devices=4)
+    strategy = dp.load_strategy({"tp": 2, "dp": 2}, n_devices=4)
+    return model, system, strategy
+
+
+def _requests(load: str = "rate", **values) -> Requests:
+    spread = {"input_spread": 0.5, "output_spread": 0.5}
+    return Requests(load=load, **{"rate": 10.0, "concurrency": 64.0, **spread, **values})
+
+
+def _report(inputs, requests: Requests, relax=None) -> ServingReport:
+    return compiled(*inputs, requests, Exact() if relax is None else relax)
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_littles_law_holds(inputs, load):
+    """Requests in the system are their rate times their latency, and running ones those that decode."""
+    report = _report(inputs, _requests(load))
+    decode = report.latency - report.time_to_first_token
+    assert float(report.running) * 2 == pytest.approx(float(report.requests_per_second * decode), rel=1e-3)
+    if load == "concurrency":
+        assert float(report.requests_per_second * report.latency) == pytest.approx(64, rel=1e-3)
+    assert float(report.tokens_per_second) == pytest.approx(256 * float(report.requests_per_second))
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_more_load_is_slower_and_finite_beyond_saturation(inputs, load):
+    loads = np.geomspace(1, 1e5, 21)
+    reports = [_report(inputs, _requests(load, **{load: value})) for value in loads]
+    assert all(np.all(np.isfinite(value)) for report in reports for value in outputs(report).values())
+    for name in ("time_per_output_token", "saturation", "requests_per_second", "time_to_first_token"):
+        values = np.array([float(getattr(report, name)) for report in reports])
+        assert np.all(np.diff(values) > -2e-3 * values[:-1]), name
+    assert float(reports[0].saturation) < 1 < float(reports[-1].saturation)
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("overloaded", [False, True])
+def test_gradients_are_finite_differences(inputs, load, overloaded):
+    model, system, strategy = inputs
+    value = {"rate": 4e3, "concurrency": 4e3} if overloaded else {}
+    requests = _requests(load, **value)
+
+    @jax.jit
+    def measured(factors):
+        bandwidth, output_length, offered = factors
+        changed = replace(
+            system,
+            {"accelerator.memory.hbm.bandwidth": system.accelerator.memory[-1].bandwidth * bandwidth},
+        )
+        length, number = requests.output_length * output_length, getattr(requests, load) * offered
+        report = serve(
+            model, changed, strategy, replace(requests, {"output_length": length, load: number}), Smooth(20.0)
+        )
+        numbers = (
+            report.time_to_first_token,
+            report.time_per_output_token,
+            report.cost_per_million_tokens,
+            report.power,
+        )
+        return jnp.log(jnp.stack(numbers))
+
+    # No corner of the interpolation of step times is near this point.
+    point = jnp.array([1.0013, 1.0007, 1.0011])
+    exact = np.asarray(jax.jit(jax.jacrev(measured))(point))
+    assert np.all(np.isfinite(exact))
+    step = 1e-6
+    for index in range(3):
+        change = step * jnp.eye(3)[index]
+        difference = np.asarray(measured(point + change) - measured(point - change)) / (2 * step)
+        np.testing.assert_allclose(exact[:, index], difference, rtol=2e-3, atol=2e-4)
+
+
+def test_mapped_is_looped(inputs):
+    values = jnp.array([2.0, 10.0, 300.0])
+    together = jax.vmap(lambda rate: serve(*inputs, replace(_requests(), {"rate": rate})))(values)
+    for index, value in enumerate(values):
+        alone = serve(*inputs, _requests(rate=value))
+        assert float(together.latency[index]) == pytest.approx(float(alone.latency), rel=1e-9)
+
+
+def test_single_precision_is_enough(inputs):
+    wide = _report(inputs, _requests())
+    with jax.enable_x64(False):
+        narrow = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (*inputs, _requests(), Exact()))
+        rounded = serve(*narrow)
+    for name in ("time_to_first_token", "time_per_output_token_p90", "cost_per_million_tokens"):
+        assert float(getattr(rounded, name)) == pytest.approx(float(getattr(wide, name)), rel=1e-3)
+
+
+def test_the_cache_bounds_the_batch(inputs):
+    """Long contexts fill the memory before the batch cap is reached, and clients wait."""
+    crowd = {"concurrency": 2000.0, "batch_cap": 1000.0, "input_length": 30000.0}
+    report = _report(inputs, _requests("concurrency", **crowd))
+    assert float(report.slots) < 1000
+    assert float(report.kv_pressure) == pytest.approx(1, abs=0.02)
+    assert float(report.memory.excess) == pytest.approx(0, abs=0.02)
+    assert float(report.saturation) > 1
+
+
+def test_a_prefix_cache_and_accepted_drafts_help(inputs):
+    plain = _report(inputs, _requests())
+    cached = _report(inputs, _requests(cached_share=0.5))
+    assert float(cached.time_to_first_token) < float(plain.time_to_first_token)
+    drafted = _report(inputs, _requests(draft_tokens=2.0, tokens_per_step=2.2))
+    useless = _report(inputs, _requests(draft_tokens=2.0))
+    assert float(drafted.time_per_output_token) < 0.6 * float(plain.time_per_output_token)
+    assert float(useless.time_per_output_token) > float(plain.time_per_output_token)

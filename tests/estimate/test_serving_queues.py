@@ -1,0 +1,173 @@
+"""The steady state of continuous batching against an event-driven simulation of the engine's scheduler."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from engine_simulator import Observed, log_normal_lengths, simulate
+
+from diffperf.estimate.serving.closed_loop import closed_loop
+from diffperf.estimate.serving.engine_state import Engine, SteadyState
+from diffperf.estimate.serving.engine_steps import EngineSteps
+from diffperf.estimate.serving.open_loop import open_loop
+from diffperf.estimate.serving.traffic import Traffic
+from diffperf.quantity import Scalar, replace
+from diffperf.relax import Exact
+from diffperf.workload.requests import Requests
+
+# An 8-billion-parameter model on an accelerator of 3 TB/s and 600 TFLOP/s: weights read, a token computed, a
+# token of a context read, and the rest of a prompt token's attention.
+OVERHEAD, WEIGHTS, TOKEN, CONTEXT, PROMPT_TOKEN = 1e-3, 5e-3, 27e-6, 44e-9, 2e-6
+
+
+def step_time(running: float, context: float, prompt_tokens: float) -> float:
+    """Seconds of a step, as the simulator asks for it."""
+    linear = max(WEIGHTS, TOKEN * (running + prompt_tokens))
+    return OVERHEAD + linear + CONTEXT * context + PROMPT_TOKEN * prompt_tokens
+
+
+class SimulatedSteps(EngineSteps):
+    """The same step times for sequences of a mean context."""
+
+    context: Scalar
+
+    def time(self, running: Scalar, prompt_tokens: Scalar) -> Scalar:
+        linear = jnp.maximum(WEIGHTS, TOKEN * (running + prompt_tokens))
+        return OVERHEAD + linear + CONTEXT * self.context * running + PROMPT_TOKEN * prompt_tokens
+
+
+@jax.jit
+def _steady_states(requests: Requests) -> dict[str, SteadyState]:
+    traffic = Traffic.of(requests, jnp.ones_like(requests.rate))
+    engine = Engine(
+        steps=SimulatedSteps(traffic.context),
+        traffic=traffic,
+        slots=requests.batch_cap,
+        chunk=requests.chunk,
+        queries=jnp.ones_like(requests.rate),
+        mixed=requests.mixed_steps,
+        relax=Exact(),
+    )
+    return {"rate": open_loop(engine, traffic.rate), "concurrency": closed_loop(engine, traffic.clients)}
+
+
+def _requests(prompt: float, output: float, chunk: float, spread: float, mixed: bool, cap: float) -> Requests:
+    return Requests(
+        input_length=prompt,
+        input_spread=spread,
+        output_length=output,
+        output_spread=spread,
+        chunk=chunk,
+        mixed_steps=mixed,
+        batch_cap=cap,
+    )
+
+
+def _simulated(requests: Requests, load: str, number: int = 6000, seeds: int = 1) -> Observed:
+    """Mean values of simulated runs, whose lengths and arrivals differ."""
+    shape = ("input_length", "output_length", "input_spread", "output_spread")
+    shape = [float(getattr(requests, name)) for name in shape]
+    offered = (
+        {"rate": float(requests.rate)} if load == "rate" else {"clients": int(requests.concurrency)}
+    )
+    runs = [
+        simulate(
+            step_time,
+            log_normal_lengths(*shape, seed=seed),
+            **offered,
+            cap=int(requests.batch_cap),
+            chunk=int(requests.chunk),
+            mixed=bool(requests.mixed_steps.on == 1),
+            requests=number,
+            seed=seed,
+        )
+        for seed in range(seeds)
+    ]
+    return Observed(*(np.mean(values) for values in zip(*map(dataclasses.astuple, runs), strict=True)))
+
+
+def _agree(state: SteadyState, observed: Observed) -> None:
+    """Throughput and time per token within 5 %, time to first token within 10 %."""
+    assert float(state.throughput) == pytest.approx(observed.throughput, rel=0.05)
+    assert float(state.step_time.mean) == pytest.approx(observed.tpot, rel=0.05)
+    assert float(state.first_token.mean) == pytest.approx(observed.ttft, rel=0.10)
+
+
+SHAPES = [(1024, 256, 2048), (512, 128, 8192), (1000, 200, 1000), (2000, 400, 8192)]
+
+
+@pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "separate"])
+@pytest.mark.parametrize("spread", [0.1, 0.3, 0.7])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_closed_loop_is_the_simulated_one(shape, spread, mixed):
+    for clients in (1, 4, 16, 64):
+        requests = replace(_requests(*shape, spread, mixed, 1e4), {"concurrency": clients})
+        _agree(_steady_states(requests)["concurrency"], _simulated(requests, "concurrency"))
+
+
+@pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "separate"])
+@pytest.mark.parametrize("spread", [0.1, 0.3, 0.7])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_open_loop_is_the_simulated_one(shape, spread, mixed):
+    requests = _requests(*shape, spread, mixed, 256)
+    capacity = 1 / float(_steady_states(requests)["rate"].saturation)
+    for load in (0.1, 0.5, 0.85):
+        offered = replace(requests, {"rate": load * capacity})
+        _agree(_steady_states(offered)["rate"], _simulated(offered, "rate", 12000, seeds=4))
+
+
+@pytest.mark.parametrize("shape", [(4096, 256, 1024), (2048, 64, 512)])
+def test_open_loop_with_prompts_of_many_chunks(shape):
+    """Prompts that take four steps each use most of the steps at high load; up to 60 % waits are good to
+    10 %."""
+    requests = _requests(*shape, 0.3, True, 256)
+    capacity = 1 / float(_steady_states(requests)["rate"].saturation)
+    for load in (0.3, 0.6):
+        offered = replace(requests, {"rate": load * capacity})
+        _agree(_steady_states(offered)["rate"], _simulated(offered, "rate", 12000, seeds=4))
+
+
+@pytest.mark.parametrize("cap", [8, 32])
+def test_requests_wait_for_slots(cap):
+    requests = _requests(1024, 256, 2048, 0.4, True, cap)
+    capacity = 1 / float(_steady_states(requests)["rate"].saturation)
+    for load in (0.6, 0.85):
+        offered = replace(requests, {"rate": load * capacity})
+        _agree(_steady_states(offered)["rate"], _simulated(offered, "rate", 24000, seeds=4))
+    crowd = replace(requests, {"concurrency": 64})
+    state = _steady_states(crowd)["concurrency"]
+    assert float(state.saturation) == pytest.approx(64 / cap)
+    _agree(state, _simulated(crowd, "concurrency", 12000))
+
+
+@pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "separate"])
+@pytest.mark.parametrize("shape", [(1000, 200, 8192), (4096, 256, 1024), (512, 128, 8192)])
+def test_equal_requests_move_in_lockstep(shape, mixed):
+    """Clients whose requests are all alike come back together, and so do their prompts."""
+    requests = replace(_requests(*shape, 0.0, mixed, 1e4), {"concurrency": 16})
+    _agree(_steady_states(requests)["concurrency"], _simulated(requests, "concurrency"))
+
+
+@pytest.mark.parametrize("load", ["rate", "concurrency"])
+def test_percentiles_are_close_to_the_simulated_ones(load):
+    """The distributions are assumptions: 90th percentiles are good to a quarter."""
+    requests = replace(_requests(1024, 256, 2048, 0.4, True, 256), {"rate": 14.0, "concurrency": 32})
+    state, observed = _steady_states(requests)[load], _simulated(requests, load, 12000)
+    assert float(state.first_token.p90) == pytest.approx(observed.ttft_p90, rel=0.25)
+    assert float(state.step_time.p90) == pytest.approx(observed.tpot_p90, rel=0.25)
+
+
+def test_a_wrong_step_time_is_noticed():
+    requests = replace(_requests(1024, 256, 2048, 0.3, True, 1e4), {"concurrency": 16})
+    observed = _simulated(requests, "concurrency")
+    slower = dataclasses.replace(observed, tpot=1.2 * observed.tpot)
+    with pytest.raises(AssertionError):
+        _agree(_steady_states(requests)["concurrency"], slower)
+
+
+def test_the_simulator_keeps_littles_law():
+    requests = replace(_requests(1024, 256, 2048, 0.3, True, 1e4), {"rate": 10.0})
+    observed = _simulated(requests, "rate", 12000, seeds=4)
+    assert observed.in_system == pytest.approx(observed.throughput * observed.latency, rel=0.03)
