@@ -56,9 +56,6 @@ class Requests(Declared):
         "prompt tokens in the steps that also decode (chunked prefill), not in steps of their own",
         default=True,
     )
-    kv_block: Scalar = quantity(
-        "", "tokens of a block of the paged KV cache", bounds=(1, 4096), default=16, integer=True
-    )
     tokens_per_step: Scalar = quantity(
         "",
         "tokens that a decode step adds to a sequence: 1 and the accepted ones of those drafted",

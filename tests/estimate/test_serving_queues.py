@@ -69,9 +69,7 @@ def _simulated(requests: Requests, load: str, number: int = 6000, seeds: int = 1
     """Mean values of simulated runs, whose lengths and arrivals differ."""
     shape = ("input_length", "output_length", "input_spread", "output_spread")
     shape = [float(getattr(requests, name)) for name in shape]
-    offered = (
-        {"rate": float(requests.rate)} if load == "rate" else {"clients": int(requests.concurrency)}
-    )
+    offered = {"rate": float(requests.rate)} if load == "rate" else {"clients": int(requests.concurrency)}
     runs = [
         simulate(
             step_time,

@@ -78,7 +78,7 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     # The largest tile's times are a unit for all: those of the other tiles are near them.
     unit = longest(*(time[0] if time.ndim > m.ndim else time for time in whole))
     fastest = relax.minimum(*(relax.reduce_minimum(overlapping(unit, *times)) for times in (whole, in_parts)))
-    fastest = _or_matrix_vector(gemms, fastest, unit, [inner[0], *outer], machine)
+    fastest = _or_matrix_vector(gemms, fastest, unit, traffic, machine)
     time = fourth_root(unit, fastest) + machine.kernel_overhead
     # The largest tile moves the fewest bytes between the innermost levels: what energy is charged for.
     least = [relax.reduce_minimum(served) if served.ndim > m.ndim else served for served in traffic]
@@ -97,7 +97,8 @@ def _or_matrix_vector(
     if matrix.matrix_vector is None or matrix.unpacking_time is None:
         return fastest
     weights, passes = gemms.k * gemms.n * larger(gemms.batch, 1.0), machine.relax.ceil(gemms.m / _VECTOR_ROWS)
-    flops, read = 2 * gemms.m * weights, [passes * bytes_ for bytes_ in traffic]
+    once = [served[0] if served.ndim > gemms.m.ndim else served for served in traffic]  # by the largest tile
+    flops, read = 2 * gemms.m * weights, [passes * served for served in once]
     vector = flops * inverse(machine.accelerator.vector) + passes * weights * matrix.unpacking_time
     power = power_time(machine, flops, read)
     few_rows = overlapping(unit, vector, *memory_times(machine, read), power)

@@ -16,13 +16,12 @@ _LEAST_SHARE = 1e-6
 _BISECTIONS = 14
 
 
-def increasing_root(
-    function: Callable[[Scalar, Any], Scalar], parameters: Any, upper: Scalar
-) -> Scalar:
-    """The x in (0, `upper`] at which `function(x, parameters)` is 0, or `upper` if it is negative up to there.
+def increasing_root(function: Callable[[Scalar, Any], Scalar], parameters: Any, upper: Scalar) -> Scalar:
+    """The x in (0, `upper`] at which `function(x, parameters)` is 0, or `upper` if it is negative up to
+    there.
 
-    The function increases with x. Derivatives with respect to `parameters`, on which alone the function may
-    depend, are those of the implicit function theorem: dx = −dF / (∂F/∂x). They cost one evaluation,
+    The function increases with x. Derivatives with respect to `parameters`, on which alone the function
+    may depend, are those of the implicit function theorem: dx = −dF / (∂F/∂x). They cost one evaluation,
     because a last step of Newton's method is all that is differentiated.
     """
     fixed_parameters, fixed_upper = _without_derivatives((parameters, upper))

@@ -1,4 +1,4 @@
-"""The passes and the memory of an engine: the one place where serving asks the model of passes for numbers."""
+"""The passes and the memory of an engine: the one place where serving asks for times of passes."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from diffperf.estimate.energy import Energy
-from diffperf.estimate.inference import TimedPass, timed_passes
+from diffperf.estimate.inference import TimedPass, sequence_parts, timed_passes
 from diffperf.estimate.serving.engine_steps import InterpolatedSteps
 from diffperf.estimate.serving.monotone_interpolation import Interpolant
 from diffperf.estimate.serving.traffic import Traffic
@@ -26,14 +26,16 @@ class PassParts(eqx.Module):
     """The time of a pass by what it depends on, and its dynamic energy over all devices of the system.
 
     - `of_tokens`: seconds of what depends on the number of tokens alone.
-    - `of_sequences`: seconds of attention and vocabulary projection.
-    - `attention`: seconds of attention alone; `per_layer`: seconds of an average layer.
+    - `of_sequences`: seconds of attention, vocabulary projection and the engine's host.
+    - `attention`: seconds of attention alone; `head`: of the vocabulary projection alone; `per_layer`:
+      seconds of an average layer.
     - `energy`: joules, without static power.
     """
 
     of_tokens: Scalar
     of_sequences: Scalar
     attention: Scalar
+    head: Scalar
     per_layer: Scalar
     energy: Scalar
 
@@ -45,22 +47,29 @@ def passes(c: Configuration, passed: dict[str, TokenPass]) -> dict[str, PassPart
 
 def _parts(c: Configuration, timed: TimedPass) -> PassParts:
     part = timed.breakdown
-    of_sequences = part.attention + part.head
+    of_sequences = part.attention + part.head + part.host
     spent: Energy = timed.energy
     return PassParts(
         of_tokens=part.total - of_sequences,
         of_sequences=of_sequences,
         attention=part.attention,
-        per_layer=(part.total - part.head) / c.model.depth,
+        head=part.head,
+        per_layer=(part.total - part.head - part.host) / c.model.depth,
         energy=spent.total - spent.static,
     )
 
 
-def decode_pass(running: Scalar, queries: Scalar, context: Scalar) -> TokenPass:
-    """A pass in which `running` sequences get `queries` tokens each after a context of `context` tokens."""
-    return TokenPass(
-        sequences=running, queries=queries, context=context, generating=True, serving=True
-    )
+def decode_pass(c: Configuration, queries: Scalar, context: Scalar) -> TokenPass:
+    """A pass in which the sequences that an engine runs get `queries` tokens each after a context of
+    `context` tokens. In a pipeline each stage works on its part of the sequences at a time.
+    """
+    sequences = c.strategy.global_batch / c.strategy.dp / sequence_parts(c)
+    return TokenPass(sequences=sequences, queries=queries, context=context, generating=True, serving=True)
+
+
+def running_sequences(c: Configuration, running: Scalar) -> Configuration:
+    """The configuration whose engines run so many sequences each."""
+    return dataclasses.replace(c, strategy=replace(c.strategy, {"global_batch": running * c.strategy.dp}))
 
 
 def prompt_chunk_pass(traffic: Traffic, requests: Requests) -> TokenPass:
@@ -102,19 +111,21 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
     nodes = jnp.exp(exponents * jnp.log(largest_batch))
 
     def decode_at(running: Scalar) -> PassParts:
-        return passes(c, {"decode": decode_pass(running, queries, traffic.context)})["decode"]
+        filled = running_sequences(c, running)
+        return passes(filled, {"decode": decode_pass(filled, queries, traffic.context)})["decode"]
 
     decode = jax.vmap(decode_at)(nodes)
-    module = decode.per_layer + decode.of_sequences - decode.attention
+    module = decode.per_layer + decode.head
     given = requests.draft_share * (decode.of_tokens + decode.of_sequences)
     drafting = requests.draft_tokens * jnp.where(requests.draft_share > 0, given, module / queries)
     chunk = prompt_chunk_pass(traffic, requests)
-    prompt = passes(c, {"prompt": chunk})["prompt"]
+    prompt = passes(running_sequences(c, jnp.ones_like(most)), {"prompt": chunk})["prompt"]
     return EnginePasses(
         steps=InterpolatedSteps(
             of_tokens=Interpolant.through(nodes * queries, decode.of_tokens),
             of_sequences=Interpolant.through(nodes, decode.of_sequences + drafting),
-            prompt_attention=prompt.attention / chunk.queries,
+            # Each stage of a pipeline has a part of the prompt tokens of a step.
+            prompt_attention=prompt.attention / chunk.queries / c.strategy.pp,
             queries=queries,
         ),
         decode_energy=Interpolant.through(nodes, decode.energy),
@@ -123,13 +134,10 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
     )
 
 
-def sequence_bytes(c: Configuration, requests: Requests, context: Scalar) -> Scalar:
-    """Bytes of the KV cache of one sequence of `context` tokens on a device, in whole blocks.
-
-    The last block of a sequence is half full on average.
-    """
+def sequence_bytes(c: Configuration, context: Scalar) -> Scalar:
+    """Bytes of the KV cache of one sequence of `context` tokens on a device, in whole blocks."""
     alone = replace(c.strategy, {"global_batch": c.strategy.dp})
-    return kv_cache_bytes(c.model, alone, context + requests.kv_block / 2)
+    return kv_cache_bytes(dataclasses.replace(c, strategy=alone), context)
 
 
 def engine_memory(c: Configuration, requests: Requests, traffic: Traffic, sequences: Scalar) -> Memory:
@@ -140,7 +148,7 @@ def engine_memory(c: Configuration, requests: Requests, traffic: Traffic, sequen
         "output_length": jnp.zeros_like(requests.chunk),
     }
     base = inference_memory(eqx.tree_at(lambda c: c.strategy, c, replace(c.strategy, step)))
-    cache = sequences * sequence_bytes(c, requests, traffic.context)
+    cache = sequences * sequence_bytes(c, traffic.context)
     more = cache - base.kv_cache
     allocated = more * c.system.stack.fragmentation  # fragmentation is a share of what is allocated
     peak = base.peak + allocated

@@ -101,7 +101,6 @@ class PromptWork(eqx.Module):
     service: Moments
     chunks: Scalar
 
-
     @classmethod
     def of(
         cls, traffic: Traffic, prefill: Prefill, stall: Lengths, waiting: Moments, service: Lengths
@@ -118,7 +117,11 @@ class PromptWork(eqx.Module):
 
 
 def step_time_moments(
-    engine: Engine, state: tuple[Scalar, Scalar, Scalar], work: PromptWork, mean: Scalar, batch_variance: Scalar
+    engine: Engine,
+    state: tuple[Scalar, Scalar, Scalar],
+    work: PromptWork,
+    mean: Scalar,
+    batch_variance: Scalar,
 ) -> Moments:
     """Mean and variance over requests of the time between the steps in which a request decodes.
 

@@ -9,7 +9,8 @@ from diffperf.relax import larger
 
 
 class Interpolant(eqx.Module):
-    """A function made of straight pieces: start + slope · (x − first) + Σ bend · max(x − knot, 0), at least 0.
+    """A function made of straight pieces: start + slope · (x − first) + Σ bend · max(x − knot, 0), at least
+    0.
 
     This form needs neither a search for the piece of `x` nor a gather, both of which are dear in programs
     that are mapped over many designs. A straight line through the nodes is reproduced exactly.
@@ -62,9 +63,7 @@ def _monotone_slopes(
     return jnp.concatenate([chords[:1], jnp.where(rising, mean, 0.0), chords[-1:]])
 
 
-def _alternate(
-    outer: Float[Array, " nodes"], inner: Float[Array, " pieces"]
-) -> Float[Array, " both"]:
+def _alternate(outer: Float[Array, " nodes"], inner: Float[Array, " pieces"]) -> Float[Array, " both"]:
     """Values at nodes and between them, in their order."""
     pairs = jnp.stack([outer[:-1], inner], axis=1)
     return jnp.concatenate([pairs.reshape(-1), outer[-1:]])

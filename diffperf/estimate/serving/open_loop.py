@@ -98,9 +98,7 @@ def _mixed(stream: _Stream, running: Scalar) -> _Point:
     # Prompts are at work in fewer of the steps than of the time, because their steps are longer.
     service = traffic.mean(prefill.alone_time)
     idle = larger(1 - rate * service, 0.02)
-    steps_at_work = traffic.mean(prefill.chunks) / (
-        rate * traffic.mean(prefill.chunks) + idle / decode_time
-    )
+    steps_at_work = traffic.mean(prefill.chunks) / (rate * traffic.mean(prefill.chunks) + idle / decode_time)
     left_at_end = queue.mean * steps_at_work / traffic.mean(prefill.busy_time) ** 2
     return _point(stream, prefill, stall, seen, Moments(queue.mean + gated, queue.variance), left_at_end)
 

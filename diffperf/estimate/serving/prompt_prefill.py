@@ -1,4 +1,6 @@
-"""The prefill of prompts by an engine, in chunks that share steps with decoding sequences and other prompts."""
+"""The prefill of prompts by an engine, in chunks that share steps with decoding sequences and other
+prompts.
+"""
 
 import equinox as eqx
 import jax

@@ -76,7 +76,7 @@ def serve(
         steps=passes.steps,
         traffic=traffic,
         slots=slots,
-        chunk=requests.chunk,
+        chunk=requests.chunk * strategy.pp,  # every stage of a pipeline works on a chunk of its own
         queries=1 + requests.draft_tokens,
         mixed=requests.mixed_steps,
         relax=relax,
@@ -103,9 +103,7 @@ def static_power(system: System) -> Scalar:
     return system.n_devices * system.accelerator.static_power
 
 
-def dynamic_power(
-    passes: EnginePasses, requests: Requests, traffic: Traffic, state: SteadyState
-) -> Scalar:
+def dynamic_power(passes: EnginePasses, requests: Requests, traffic: Traffic, state: SteadyState) -> Scalar:
     """Watts of all devices for arithmetic and data movement.
 
     Prompt tokens that ride along with decode steps use weights that those steps read anyway.
@@ -126,7 +124,9 @@ def _report(
     available: Scalar,
     power: Scalar,
 ) -> ServingReport:
-    """The report of a system whose engines are all in a state, and whose devices draw `power` watts in all."""
+    """The report of a system whose engines are all in a state, and whose devices draw `power` watts in
+    all.
+    """
     rate = state.throughput * c.strategy.dp
     tokens = rate * requests.output_length
     in_prefill = state.throughput * (state.first_token.mean - state.waiting)

@@ -37,7 +37,6 @@ def _inference_unrepresentable(row: Row) -> str | None:
         row["batch"] is None and not in_closed_loop and "batch unknown",
         unknown_architecture(row),
         unknown_format(row),
-        in_closed_loop and served_demand.NOT_ESTIMATED,
     )
 
 

@@ -3,20 +3,21 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from diffperf.estimate.serving.serving_report import serve
 from diffperf.explore.measured.stacking import numbers
 from diffperf.explore.measured.table import Row
 from diffperf.hardware.system import System
-from diffperf.quantity import Scalar
+from diffperf.quantity import Scalar, Weights
 from diffperf.workload.model import Model
+from diffperf.workload.requests import Requests
 from diffperf.workload.strategy import Strategy
 
 Numbers = Float[Any, "*rows"]
-
-# Why rows under load are skipped: None as soon as `steady_state` estimates them.
-NOT_ESTIMATED: str | None = "continuous batching (concurrency)"
 
 
 class Demand(NamedTuple):
@@ -72,7 +73,21 @@ def steady_state(model: Model, system: System, prefill: Pool | None, decode: Poo
 
     `prefill` is None where both share the devices of `decode`.
     """
-    raise NotImplementedError("the steady state of continuous batching")
+    assert prefill is None, "rows of separate pools are skipped"
+    strategy = decode.strategy
+    worker = eqx.tree_at(lambda system: system.n_devices, system, strategy.devices)
+    each = Requests(
+        load=Weights(jnp.asarray([0.0, 1.0]), ("rate", "concurrency")),
+        **demand._asdict() | {"concurrency": demand.concurrency / decode.workers},
+    )
+    report = serve(model, worker, strategy, each)
+    return Served(
+        time_to_first_token=report.time_to_first_token,
+        time_per_output_token=report.time_per_output_token,
+        latency=report.latency,
+        output_rate=report.tokens_per_second * decode.workers,
+        power=report.power,
+    )
 
 
 def constant_lengths(rows: Sequence[Row]) -> Demand:

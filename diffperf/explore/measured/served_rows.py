@@ -42,7 +42,7 @@ def _serving_unrepresentable(row: Row) -> str | None:
         unknown_architecture(row),
         unknown_format(row),
         speculative and row["tokens_per_step"] is None and "tokens per speculative step unknown",
-        served_demand.NOT_ESTIMATED,
+        row["disaggregated"] and "prompts and answers on separate devices",
     )
 
 
