@@ -182,6 +182,12 @@ class Stack(Declared):
         bounds=(0.05, 2.0),
         default=1.0,
     )
+    product_latency: Scalar = quantity(
+        "",
+        "latency of the main loop of the stack's GEMM kernels over that of the accelerator's measured kernels",
+        bounds=(0.02, 10),
+        default=1.0,
+    )
     attention_efficiency: Scalar = quantity(
         "",
         "share of the accelerator's fused-attention efficiency that the stack's kernels reach",

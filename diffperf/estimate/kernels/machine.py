@@ -63,8 +63,9 @@ class MatrixUnits(eqx.Module):
         """The matrix units for operands of some formats, which are weights over `PRECISIONS`."""
         accelerator, stack = system.accelerator, system.stack
         matrix = accelerator.matrix.mean(precision)
+        reached = (matrix.efficiency * stack.matrix_efficiency, matrix.k_latency * stack.product_latency)
         return cls(
-            format=eqx.tree_at(lambda m: m.efficiency, matrix, matrix.efficiency * stack.matrix_efficiency),
+            format=eqx.tree_at(lambda m: (m.efficiency, m.k_latency), matrix, reached),
             flop_time=inverse(matrix.rate),
             flop_power_time=accelerator.matrix_energy(precision) * joule_time,
             width=width(precision),
