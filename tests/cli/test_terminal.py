@@ -22,12 +22,19 @@ def diffperf(arguments: str, compile_cache, **environment: str) -> subprocess.Co
     )
 
 
+ESTIMATE = "estimate gpt3-22b dgx-a100 --tp 8 --global-batch 8"
+
+
+@pytest.fixture(scope="module")
+def whole(compile_cache) -> list[str]:
+    """The lines of an estimate in an encoding that has all characters."""
+    return diffperf(ESTIMATE, compile_cache, PYTHONIOENCODING="utf-8").stdout.decode("utf-8").splitlines()
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "cp437"])
-def test_output_is_complete_in_narrow_encodings(encoding, compile_cache):
+def test_output_is_complete_in_narrow_encodings(encoding, whole, compile_cache):
     """Written to a file of an encoding without bars, every line of the answer is there, and says the same."""
-    line = "estimate gpt3-22b dgx-a100 --tp 8 --global-batch 8"
-    whole = diffperf(line, compile_cache, PYTHONIOENCODING="utf-8").stdout.decode("utf-8").splitlines()
-    narrow = diffperf(line, compile_cache, PYTHONIOENCODING=encoding)
+    narrow = diffperf(ESTIMATE, compile_cache, PYTHONIOENCODING=encoding)
     assert (narrow.returncode, narrow.stderr) == (0, b"")
     lines = narrow.stdout.decode(encoding).splitlines()
     assert len(lines) == len(whole)

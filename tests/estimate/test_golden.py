@@ -7,6 +7,7 @@ exception: it then counted two all-reduces a layer where there is one, and has v
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 import diffperf as dp
 from diffperf.estimate.phases import estimate, phase_tables
+from diffperf.estimate.training import timed_step
 from diffperf.load import available
 from diffperf.quantity import Quantity, replace, walk
 from diffperf.relax import Exact, Smooth
@@ -33,7 +35,8 @@ NOT_LISTED = {"host", "pipeline_bubble", "offload"}
 
 @jax.jit
 def training(configuration: Configuration):
-    return estimate(configuration, "training"), phase_tables(configuration, "training")
+    step = timed_step(configuration)  # what the estimate and the tables of training are made of, traced once
+    return step.report, {"breakdown": step.tables}
 
 
 @jax.jit
@@ -43,6 +46,10 @@ def generate(configuration: Configuration):
 
 
 PROGRAMS = {"training": training, "generate": generate}
+
+# Cases share models, and systems of a size and stack.
+load_model = functools.cache(dp.load_model)
+load_system = functools.cache(dp.load_system)
 
 
 def strategy_of(table: dict, n_devices: float):
@@ -57,8 +64,8 @@ def strategy_of(table: dict, n_devices: float):
 
 def configuration_of(case: dict) -> Configuration:
     return Configuration(
-        model=dp.load_model(case["model"]),
-        system=dp.load_system(case["system"], n_devices=case["n_devices"], stack=case["stack"]),
+        model=load_model(case["model"]),
+        system=load_system(case["system"], n_devices=case["n_devices"], stack=case["stack"]),
         strategy=strategy_of(case["strategy"], case["n_devices"]),
         relax=Exact() if case["relax"] == "exact" else Smooth(20.0),
     )
