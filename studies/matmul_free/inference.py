@@ -140,7 +140,7 @@ def large_finding(table: Table) -> str:
         f" with fused kernels, published {fused['published_ms']:.0f}: a pass is"
         f" {2 * parameters * PROMPT / 1e12:.0f} TFLOP, which we time with bf16 products at the efficiency of"
         " cuBLAS; the published run used BitBLAS, whose efficiency for prompts we do not know. If the"
-        f" transformer ran in fp32, the published factor of {single['published_ms'] / fused['published_ms']:.1f} in time is"
-        " one of number formats before it is one of architecture: in bf16 we get a factor of"
-        f" {half['pass_ms'] / fused['pass_ms']:.1f}."
+        " transformer ran in fp32, the published factor of"
+        f" {single['published_ms'] / fused['published_ms']:.1f} in time is one of number formats before it is"
+        f" one of architecture: in bf16 we get a factor of {half['pass_ms'] / fused['pass_ms']:.1f}."
     )
