@@ -3,7 +3,8 @@
 Training: the 1.3B model on one A100 80 GB with the plain and the fused BitLinear against the published time
 and memory (`published.csv`). The element-wise kernels of the stacks `matmulfree-unfused` and
 `matmulfree-fused` are counted from the published code. Serving: packed ternary weights over the context,
-against a transformer of the same width, depth and number of parameters.
+against a transformer of the same width, depth and number of parameters, and a pass of 13B against Figure 4(d)
+of the paper (`published_serving.csv`).
 
     python studies/matmul_free/run.py [--quick] [--out DIR]
 """
@@ -27,6 +28,7 @@ from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
 sys.path.append(str(Path(__file__).parents[1]))
+from inference import draw_large, large_finding, large_table, transformer_like
 from reporting import (
     Table,
     binary_axis,
@@ -46,7 +48,6 @@ OTHER_BATCH = 2**8  # the batch as another extraction of the paper's text reads 
 STACKS = ("unfused", "fused")
 RECOMPUTATIONS = ("none", "full")
 SERVED_SEQUENCES, OUTPUT_LENGTH = 16, 128
-LARGE_CONTEXT = 2048  # tokens, of the published 13B
 
 # Mixed precision of PyTorch's autocast: weights, gradients and both moments in fp32, 16 bytes a parameter.
 TRAINING = {
@@ -78,12 +79,6 @@ SERVED_MODELS = {
         attention=False, weight_precision="ternary", colour=ORANGE, dashes=DASHED
     ),
 }
-
-
-def transformer_like(model: Model) -> Model:
-    """Returns the model with attention in place of its recurrence, the paper's Transformer++."""
-    layers = tuple(dataclasses.replace(kind, recurrence=None) for kind in model.layers)
-    return dataclasses.replace(model, layers=layers)
 
 
 # --- training
@@ -225,45 +220,6 @@ def serving_table(results: list[Served]) -> Table:
     return Table("serving", f"Serving 2.7B: {SERVED_SEQUENCES} sequences on one A100 80 GB", columns, rows)
 
 
-def large_model() -> Model:
-    """Returns the recurrence with the dimensions of Llama 2 13B; the paper does not state its own."""
-    model, llama = dp.load_model("matmulfree-2.7b"), dp.load_model("llama-2-13b")
-    recurrence = model.layers[0].recurrence
-    layers = tuple(dataclasses.replace(kind, recurrence=recurrence) for kind in llama.layers)
-    return dataclasses.replace(llama, layers=layers)
-
-
-def large_table() -> Table:
-    """Tabulates weights, cache, activations and reserve of 13B against Figure 4(d) of the paper."""
-    columns = {
-        "model": ("model", ""),
-        "weights_gb": ("weights GB", ".2f"),
-        "cache_gb": ("cache or state GB", ".4f"),
-        "peak_gb": ("peak GB", ".2f"),
-        "published_gb": ("published GB", ".2f"),
-        "error": ("error", "+.0%"),
-    }
-    published = read_rows(HERE / "published_serving.csv")[0]
-    published_columns = {"MatMul-free, ternary": "matmul_free_gb", "transformer, bf16": "transformer_gb"}
-    results = {
-        served.name: served.report.memory for served in estimate_serving(large_model(), 1, [LARGE_CONTEXT])
-    }
-    rows = []
-    for name, column in published_columns.items():
-        memory, gigabytes = results[name], float(published[column])
-        rows.append(
-            {
-                "model": name,
-                "weights_gb": memory.weights / 1e9,
-                "cache_gb": memory.kv_cache / 1e9,
-                "peak_gb": memory.peak / 1e9,
-                "published_gb": gigabytes,
-                "error": memory.peak / 1e9 / gigabytes - 1,
-            }
-        )
-    return Table("serving_13b", f"Serving 13B: one sequence of {LARGE_CONTEXT:,} tokens", columns, rows)
-
-
 # --- figure
 
 
@@ -310,15 +266,17 @@ def draw_serving(axes: Axes, results: list[Served]) -> None:
     axes.legend(frameon=False, fontsize=9)
 
 
-def draw(training: Table, steps: list[Step], results: list[Served]) -> Figure:
+def draw(training: Table, large: Table, steps: list[Step], results: list[Served]) -> Figure:
     """Draws the figure of the study."""
     with figure_style():
-        figure = Figure(figsize=(13, 9), layout="constrained")
-        (times, memory), (batches, serving) = figure.subplots(2, 2)
+        figure = Figure(figsize=(13, 13), layout="constrained")
+        (times, memory), (batches, serving), (large_memory, latency) = figure.subplots(3, 2)
         draw_training(times, training, "step_s", "published_s", ".2f", "Step of the 1.3B model (s)")
         draw_training(memory, training, "peak_gb", "published_gb", ".0f", "Peak memory (GB)")
         draw_batches(batches, steps)
         draw_serving(serving, results)
+        draw_large(large_memory, large, "peak_gb", "published_gb", "Memory of serving 13B (GB)")
+        draw_large(latency, large, "pass_ms", "published_ms", "Pass of 13B over 2,048 tokens (ms)")
     return figure
 
 
@@ -354,8 +312,8 @@ def training_finding(table: Table) -> str:
     )
 
 
-def serving_finding(results: list[Served], large: Table) -> str:
-    """Writes what the tables of serving show."""
+def serving_finding(results: list[Served]) -> str:
+    """Writes what the table of serving 2.7B shows."""
     by_case = {(served.name, served.context): served for served in results}
     contexts = sorted({served.context for served in results})
     shortest, longest = contexts[0], contexts[-1]
@@ -366,18 +324,18 @@ def serving_finding(results: list[Served], large: Table) -> str:
     )
     cache = by_case["transformer, ternary", longest].report.memory.kv_cache
     state = by_case["MatMul-free, ternary", longest].report.memory.kv_cache
-    packed, dense = large.rows
+    ternary, dense = (
+        1e3 * float(by_case[name, shortest].report.time_per_output_token)
+        for name in ("MatMul-free, ternary", "MatMul-free, bf16")
+    )
     return (
         f" In serving 2.7B to {SERVED_SEQUENCES} sequences the KV cache of a transformer of the same size"
         f" grows to {cache / 1e9:.0f} GB at {longest:,} tokens, and with packed weights {fitting:,} tokens"
         f" are the longest context that fits; the state of the recurrence stays at {state / 1e6:.1f} MB. A"
         f" token takes {attention_ms[0]:.1f} ms after {shortest:,} tokens and {attention_ms[1]:.1f} ms"
         f" after {fitting:,} with attention, {recurrence_ms[0]:.1f} and {recurrence_ms[1]:.1f} ms without."
-        " Packing saves memory here and no time: the estimator counts the weights of products at the 16"
-        " bits of the operands, not as kernels that unpack them while loading. For 13B we get"
-        f" {packed['peak_gb']:.1f} GB with packed weights, published {packed['published_gb']:g}, and"
-        f" {dense['peak_gb']:.1f} GB for the transformer, published {dense['published_gb']:g},"
-        f" {dense['published_gb'] / dense['weights_gb']:.2f} times its weights at 16 bits."
+        f" Packed weights save memory and time: {ternary:.1f} ms a token without attention for {dense:.1f} ms"
+        " in bf16, because the estimator unpacks weights while it loads them."
     )
 
 
@@ -391,8 +349,8 @@ def main() -> None:
     publish(
         options.out,
         [training, serving_table(results), large],
-        training_finding(training) + serving_finding(results, large),
-        {"figure": draw(training, steps, results)},
+        training_finding(training) + serving_finding(results) + large_finding(large),
+        {"figure": draw(training, large, steps, results)},
     )
 
 
