@@ -68,7 +68,7 @@ def operator_table(
         if len(set(group.names)) < len(group.names):  # one kernel at several contexts of a generation
             weighted = jnp.sum(time * runs, axis=-1, keepdims=True)
             runs = jnp.sum(runs, axis=-1, keepdims=True)
-            time, rows = weighted / runs, rows[:: len(group.names)]
+            time, rows = weighted / positive(runs), rows[:: len(group.names)]
         time, runs = jnp.ravel(time), jnp.ravel(runs)
         names += rows
         parts += [group.part] * len(rows)
