@@ -15,7 +15,7 @@ from jaxtyping import install_import_hook
 # included; an int passes for a float, as in PEP 484. The hook has to be in place before diffperf is imported.
 # `DIFFPERF_CHECK_TYPES=0` leaves it out, to see what the checks cost.
 if os.environ.get("DIFFPERF_CHECK_TYPES", "1") != "0":
-    install_import_hook("diffperf", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+    install_import_hook("diffperf", "annotation_checks.checked")
 
 import diffperf as dp
 from diffperf.hardware.system import System

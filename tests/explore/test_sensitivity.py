@@ -40,25 +40,30 @@ def test_elasticities_equal_central_differences(gpt, system, strategy, phase, ou
         assert input.elasticity == pytest.approx(expected, rel=1e-5, abs=1e-9), input.path
 
 
+def assert_ranked_and_complete(ranked, **parts):
+    """The largest first, all finite, and every input of these parts of the configuration, but no other."""
+    sizes = [abs(input.elasticity) for input in ranked]
+    assert sizes == sorted(sizes, reverse=True)
+    assert np.isfinite(sizes).all()
+    expected = {f"{group}.{path}" for group, part in parts.items() for path in numeric(part)}
+    assert {input.path for input in ranked} == expected
+
+
 def test_smooth_elasticities_equal_central_differences(gpt, system, strategy):
+    """By the inputs of two groups."""
     configuration = Configuration(gpt, system, strategy, dp.Smooth(20.0))
-    # The degrees sit where staircases turn: a step much smaller than a tread's rounding.
-    ranked = sensitivities(configuration, groups=("strategy",))
+    ranked = sensitivities(configuration, groups=("strategy", "model"))
+    assert_ranked_and_complete(ranked, strategy=strategy, model=gpt)
     by_path = {input.path: input.elasticity for input in ranked}
+    # The degrees sit where staircases turn: a step much smaller than a tread's rounding.
     for path in ("strategy.tp", "strategy.sequence_length"):
         expected = central(configuration, "training", "time", path, step=1e-9)
         assert by_path[path] == pytest.approx(expected, rel=1e-5)
 
 
 def test_ranked_and_complete(gpt, system, strategy):
-    ranked = sensitivities(Configuration(gpt, system, strategy), groups=("system", "model"))
-    sizes = [abs(input.elasticity) for input in ranked]
-    assert sizes == sorted(sizes, reverse=True)
-    assert np.isfinite(sizes).all()
-    expected = {
-        f"{group}.{path}" for group, part in (("system", system), ("model", gpt)) for path in numeric(part)
-    }
-    assert {input.path for input in ranked} == expected
+    ranked = sensitivities(Configuration(gpt, system, strategy))
+    assert_ranked_and_complete(ranked, system=system)
     bandwidth = next(input for input in ranked if input.path == "system.accelerator.memory.hbm.bandwidth")
     assert bandwidth.value == float(system.accelerator.device_memory.bandwidth)
     assert bandwidth.declared.unit == "byte/s"

@@ -69,9 +69,26 @@ def layouts_of(problem: DesignProblem) -> set[tuple[float, ...]]:
 
 
 @pytest.fixture(scope="module")
-def designed(tmp_path_factory) -> Codesign:
-    problem = problem_of(tmp_path_factory.mktemp("problem"), HEAD + DEGREES + UNITS + LIMITS)
-    return Search(problem, starts=8).answer()
+def commanded(tmp_path_factory) -> tuple[Codesign, str]:
+    """The design that the command line comes to, and what it prints."""
+    path, designs = tmp_path_factory.mktemp("problem") / "layouts.toml", []
+    path.write_text(HEAD + DEGREES + UNITS + LIMITS)
+    answer = Search.answer
+
+    def recorded(search: Search) -> Codesign:
+        designs.append(answer(search))
+        return designs[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Search, "answer", recorded)
+        printed = CliRunner().invoke(command, [str(path), "--starts", "8"]).output
+    (design,) = designs
+    return design, printed
+
+
+@pytest.fixture(scope="module")
+def designed(commanded) -> Codesign:
+    return commanded[0]
 
 
 def test_degrees_multiply_to_the_devices(designed):
@@ -168,11 +185,8 @@ def test_a_broken_layout_is_never_feasible(designed):
     assert int(broken) > 0
 
 
-@pytest.mark.slow
-def test_the_command_prints_the_layout_of_the_design(tmp_path, designed):
-    path = tmp_path / "layouts.toml"
-    path.write_text(HEAD + DEGREES + UNITS + LIMITS)
-    printed = CliRunner().invoke(command, [str(path), "--starts", "8"]).output
+def test_the_command_prints_the_layout_of_the_design(commanded):
+    designed, printed = commanded
     tp, pp, dp = (f"{value:g}" for value in designed.x[:3])
     assert f"tp {tp} · pp {pp} · dp {dp}" in printed
 

@@ -10,6 +10,8 @@ from diffperf.explore.sweep.point_estimates import BLOCK
 from diffperf.explore.sweep.space_file import load_space
 from diffperf.explore.sweep.sweep import sweep
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 # Three chunks of one block each.
 SPACE = """
 model = "gpt3-22b"

@@ -19,6 +19,8 @@ from diffperf.report.tables import outputs
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.rules import feasible
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 SMALL = """
 model = "gpt3-22b"
 system = "dgx-a100"
@@ -142,6 +144,8 @@ def test_one_trace_for_the_whole_sweep(tmp_path, monkeypatch):
     traces = []
     original = module.feasible
     monkeypatch.setattr(module, "feasible", lambda *inputs: traces.append(1) or original(*inputs))
+    # Not a program that other tests share.
+    monkeypatch.setattr("diffperf.explore.sweep.sweep.compile_chunk", module.compile_chunk)
     sweep(space_of(tmp_path, LARGE), tmp_path / "out.parquet", chunk=BLOCK)
     assert len(traces) == 1
 
