@@ -72,16 +72,18 @@ def running_sequences(c: Configuration, running: Scalar) -> Configuration:
     return dataclasses.replace(c, strategy=replace(c.strategy, {"global_batch": running * c.strategy.dp}))
 
 
-def prompt_chunk_pass(traffic: Traffic, requests: Requests) -> TokenPass:
+def prompt_chunk_pass(requests: Requests) -> TokenPass:
     """An average chunk of a prompt.
 
     Its context is such that a token of it attends to as much as a token of a prompt does on average.
     """
-    prompt = traffic.prompt
+    # From the mean length itself: a mean over representative lengths is round but for rounding errors, and
+    # kernels that work on whole tiles would take one more.
+    prompt = larger(requests.input_length * (1 - requests.cached_share), 1.0)
     tokens = jnp.minimum(prompt, requests.chunk)
     cached = larger(requests.input_length - prompt, 0.0)
-    square = traffic.mean(traffic.prompts**2)
-    context = cached + square / prompt / 2 + tokens / 2
+    weighted = prompt * (1 + requests.input_spread**2)  # mean length of the prompt of a random token
+    context = cached + weighted / 2 + tokens / 2
     return TokenPass(sequences=jnp.ones_like(prompt), queries=tokens, context=context, serving=True)
 
 
@@ -118,7 +120,7 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
     module = decode.per_layer + decode.head
     given = requests.draft_share * (decode.of_tokens + decode.of_sequences)
     drafting = requests.draft_tokens * jnp.where(requests.draft_share > 0, given, module / queries)
-    chunk = prompt_chunk_pass(traffic, requests)
+    chunk = prompt_chunk_pass(requests)
     prompt = passes(running_sequences(c, jnp.ones_like(most)), {"prompt": chunk})["prompt"]
     return EnginePasses(
         steps=InterpolatedSteps(
