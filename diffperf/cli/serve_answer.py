@@ -13,6 +13,7 @@ from diffperf.explore.plan.plan import largest_part
 from diffperf.explore.plan.serving_flags import ENGINES, launch_flags
 from diffperf.explore.plan.serving_plan import SERVING_OBJECTIVES, ServedLayout, ServingPlan, same_value
 from diffperf.explore.plan.serving_search import ServingSearch
+from diffperf.quantity import Scalar
 from diffperf.report.tables import as_dict
 
 _TOO_FULL = 1 + 1e-3  # load over capacity from which an answer warns
@@ -68,18 +69,18 @@ def describe_layout(search: ServingSearch, served: ServedLayout) -> str:
     copies = f"{served.instances:g} × ({served.name})" if served.instances > 1 else served.name
     limits = f"max_num_seqs {float(served.requests.batch_cap):g}"
     chunk = f"{float(served.requests.chunk):g} tokens a step"
-    return f"{copies} on {served.devices:g} devices, {limits}, {chunk}"
+    devices = f"{served.devices:g} device{'s' if served.devices > 1 else ''}"
+    return f"{copies} on {devices}, {limits}, {chunk}"
 
 
 def layout_table(search: ServingSearch, ranked: ServingPlan) -> Table:
     """The best layouts, a row each."""
-    heading = "clients" if not search.of_rate else "req/s"
     rows = column_table(
         "",
         "layout",
         "copies",
         "devices",
-        f"{heading}/engine",
+        "req/s" if search.of_rate else "clients",
         "batch",
         "TTFT",
         "TPOT",
@@ -89,6 +90,9 @@ def layout_table(search: ServingSearch, ranked: ServingPlan) -> Table:
         "KV",
         left=2,
     )
+    rows.columns[1].no_wrap = True
+    rows.caption = "Load and batch are those of an engine; KV is the share of the cache's memory in use."
+    rows.caption_justify, rows.caption_style = "left", ""
     for place, served in enumerate(ranked.best, 1):
         report = served.report
         first_token, per_token = search.targets.latencies(report)
@@ -101,12 +105,17 @@ def layout_table(search: ServingSearch, ranked: ServingPlan) -> Table:
             f"{float(report.running):.3g}",
             units.show(float(first_token), "s", 3),
             units.show(float(per_token), "s", 3),
-            f"{float(report.tokens_per_second_per_device):,.0f}",
+            _three_digits(report.tokens_per_second_per_device),
             f"{float(report.cost_per_million_tokens):.3g}",
             f"{float(report.tokens_per_joule):.3g}",
             f"{float(report.kv_pressure):.0%}",
         )
     return rows
+
+
+def _three_digits(value: Scalar) -> str:
+    """A number with three digits or all those before the point: "0.578", "3,804"."""
+    return f"{float(value):,.0f}" if value >= 100 else f"{float(value):.3g}"
 
 
 def describe_losers(search: ServingSearch, ranked: ServingPlan) -> list[str]:
@@ -131,16 +140,18 @@ def describe_failures(search: ServingSearch, ranked: ServingPlan) -> list[str]:
     counts, lines = ranked.counts, []
     broken = counts["searched"] - counts["possible"]
     if broken:
-        lines.append(f"{broken} break a rule of the model or the devices")
+        lines.append(f"{broken} impossible: degrees that do not divide heads, experts or devices")
     if "fitting" in ranked.missed:
         number = counts["possible"] - counts["fitting"]
-        lines.append(f"{number} do not fit memory: {describe_memory(ranked.missed['fitting'])}")
+        lines.append(f"{number} too large for memory: {describe_memory(ranked.missed['fitting'])}")
     if "meeting" in ranked.missed:
         number = counts["fitting"] - counts["meeting"]
-        lines.append(f"{number} miss the targets: {describe_latencies(search, ranked.missed['meeting'])}")
+        lines.append(
+            f"{number} too slow for the targets: {describe_latencies(search, ranked.missed['meeting'])}"
+        )
     over = counts["meeting"] - counts["serving"]
     if over and search.load is not None:
-        lines.append(f"{over} take more than the {search.most_devices:g} devices")
+        lines.append(f"{over} with too many devices for the load: more than {search.most_devices:g}")
     return [f"    {line}" for line in lines]
 
 

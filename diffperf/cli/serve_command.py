@@ -14,6 +14,7 @@ from diffperf.cli.options import (
     Decorator,
     Question,
     declared_option,
+    describe_system,
     json_option,
     options,
     plot_option,
@@ -86,13 +87,13 @@ def _target(ctx: click.Context, parameter: click.Parameter, text: str | None) ->
     """A time in seconds, infinite where there is none."""
     if text is None:
         return math.inf
-    flag, expected = parameter.opts[0], "a time above 0"
+    flag, expected = parameter.opts[0], 'a time above 0, such as "500 ms"'
     try:
         seconds = units.parse(literal(text), "s")
     except units.UnitError as problem:
         raise ConfigError(COMMAND_LINE, flag, f'"{text}"', expected, str(problem)) from None
     if not seconds > 0:
-        raise ConfigError(COMMAND_LINE, flag, f'"{text}"', expected, 'write one such as "500 ms"')
+        raise ConfigError(COMMAND_LINE, flag, f'"{text}"', expected, "leave the option out for no target")
     return seconds
 
 
@@ -242,6 +243,6 @@ def draw(question: Question, search: ServingSearch, ranked: ServingPlan, file: P
             float(best.report.tokens_per_second_per_device),
             best.name,
         ),
-        question.summary("decode").replace(" decode ", " served "),
+        f"{question.model.name} served on\n{describe_system(question.system, 'decode')}",
     )
     plots.save(figure, file)

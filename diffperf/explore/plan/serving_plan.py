@@ -66,6 +66,8 @@ class ServedLayout:
         """The layout in a few words, such as "tp 2 · pp 2 · ep 8 · attention dp 4"."""
         degrees = {name: float(getattr(self.strategy, name)) for name in ("tp", "pp", "cp", "ep")}
         shown = [f"{name} {degree:g}" for name, degree in degrees.items() if name == "tp" or degree > 1]
+        if self.strategy.ep > 1 and self.strategy.expert_tp > 1:
+            shown.append(f"expert tp {float(self.strategy.expert_tp):g}")
         shown += [f"attention dp {self.engines:g}"] if self.engines > 1 else []
         return " · ".join(shown)
 

@@ -222,7 +222,7 @@ class ServingSearch:
         names = np.where(ratios[1] > 1, "TPOT", names)
         names = np.where((ratios[0] > 1) & (ratios[0] >= ratios[1]), "TTFT", names)
         return [
-            f"{name} beyond {units.show(at, '', 3)} {self.load_name}"
+            f"{name} beyond {units.show(at, '', 4)} {self.load_name} an engine"
             for name, at in zip(names, load, strict=True)
         ]
 
