@@ -71,9 +71,9 @@ class Targets:
         first_token, per_token = self.latencies(reports)
         return np.stack([first_token / self.first_token, per_token / self.per_token])
 
-    def met(self, reports: ServingReport) -> Bool[np.ndarray, " points"]:
+    def met(self, reports: ServingReport) -> Bool[np.ndarray, "*points"]:
         """Whether each report meets both targets."""
-        return np.all(self.ratios(reports) <= 1, axis=0)
+        return np.asarray(np.all(self.ratios(reports) <= 1, axis=0))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -142,7 +142,7 @@ def test_nothing_fits_memory(search, requests):
 
 
 def test_what_is_impossible_or_unknown(search):
-    with pytest.raises(dp.ConfigError, match="strategy.tp"):
+    with pytest.raises(dp.ConfigError, match=r"strategy\.tp"):
         plan_serving(search(tp=3.0))
     with pytest.raises(dp.ConfigError, match="one of throughput, cost, energy"):
         plan_serving(search(), by="speed")
