@@ -21,6 +21,10 @@ COMMANDS = {
         "diffperf.cli.plan_command:plan",
         "Find the best strategy to train a model on a system, and why the others lose.",
     ),
+    "serve": Command(
+        "diffperf.cli.serve_command:serve",
+        "Find the best layout to serve a model under targets for its latencies, and why the others lose.",
+    ),
     "codesign": Command(
         "diffperf.cli.codesign_command:codesign",
         "Find by gradient which chip and package to build.",

@@ -36,11 +36,16 @@ def strategy_option(field: dataclasses.Field, searched: Iterable[str], how: str)
 
     Its help gives the field's default, or `how` the command chooses the value of a field that is `searched`.
     """
-    declared, flag = declaration(field), field.name.replace("_", "-")
-    assert declared is not None  # every field of the strategy is declared
     default = how if field.name in searched else field.default
     if field.name == "global_batch":
         default = f"{default}; in training one micro-batch per device"
+    return declared_option(field, field.name.replace("_", "-"), default)
+
+
+def declared_option(field: dataclasses.Field, flag: str, default: object) -> Decorator:
+    """The option `--flag` of a declared field, whose help ends with its default."""
+    declared = declaration(field)
+    assert declared is not None  # every field of a strategy and of requests is declared
     if not isinstance(declared, Choice):
         return click.option(
             f"--{flag}", field.name, metavar=declared.unit or "N", help=f"{declared.doc} [{default}]"
@@ -146,9 +151,17 @@ plot_option = click.option(
 )
 
 
-def strategy_options(searched: Iterable[str] = DEGREES, how: str = "best layout") -> Decorator:
-    """An option for every field of the strategy."""
-    return options(*(strategy_option(field, searched, how) for field in dataclasses.fields(Strategy)))
+STRATEGY_FIELDS = tuple(field.name for field in dataclasses.fields(Strategy))
+
+
+def strategy_options(
+    searched: Iterable[str] = DEGREES,
+    how: str = "best layout",
+    fields: Iterable[str] = STRATEGY_FIELDS,
+) -> Decorator:
+    """An option for each of the strategy's fields that are named, by default all."""
+    offered = [field for field in dataclasses.fields(Strategy) if field.name in fields]
+    return options(*(strategy_option(field, searched, how) for field in offered))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,12 +170,14 @@ class Question:
 
     - `calibration`: the fitted values that the system has, if it is calibrated.
     - `table`: the fields of the strategy that the command line gives.
+    - `gives_devices`: whether the command line gives the devices, rather than the system's file.
     """
 
     model: Model
     system: System
     calibration: Calibration | None
     table: dict[str, Any]
+    gives_devices: bool = False
 
     @classmethod
     def read(
@@ -185,7 +200,7 @@ class Question:
         inputs = override(inputs, others, COMMAND_LINE)
         given = {name: value for name, value in strategy.items() if value is not None}
         given |= {path.removeprefix("strategy."): literal(text) for path, text in of_strategy.items()}
-        return cls(inputs.model, inputs.system, fitted, given)
+        return cls(inputs.model, inputs.system, fitted, given, devices is not None)
 
     def layout(self, phase: str, relax: Relaxation) -> Layout:
         """The best layout for what the command line leaves open, with its report."""
@@ -197,8 +212,15 @@ class Question:
         return f"{self.model.name} {phase} on {describe_system(self.system, phase)}"
 
 
-def question_options(searched: Iterable[str] = DEGREES, how: str = "best layout") -> Decorator:
-    """Arguments and options that say what a command asks about; the command gets them as one `question`."""
+def question_options(
+    searched: Iterable[str] = DEGREES,
+    how: str = "best layout",
+    fields: Iterable[str] = STRATEGY_FIELDS,
+) -> Decorator:
+    """Arguments and options that say what a command asks about; the command gets them as one `question`.
+
+    `fields` names the fields of the strategy that have options.
+    """
 
     def decorate(command: Callable) -> Callable:
         @functools.wraps(command)
@@ -212,7 +234,7 @@ def question_options(searched: Iterable[str] = DEGREES, how: str = "best layout"
             settings: dict[str, str],
             **others: Any,
         ) -> Any:
-            strategy = {field.name: others.pop(field.name) for field in dataclasses.fields(Strategy)}
+            strategy = {name: others.pop(name) for name in fields}
             question = Question.read(
                 model=model,
                 system=system,
@@ -225,7 +247,7 @@ def question_options(searched: Iterable[str] = DEGREES, how: str = "best layout"
             return command(question=question, **others)
 
         arguments = click.argument("model"), click.argument("system")
-        return options(*arguments, system_options, strategy_options(searched, how))(read)
+        return options(*arguments, system_options, strategy_options(searched, how, fields))(read)
 
     return decorate
 

@@ -12,15 +12,12 @@ from jaxtyping import Array, Int
 
 from diffperf.compiler import stored
 from diffperf.estimate.phases import estimate
+from diffperf.explore.plan.blocks import BLOCK, evaluate_in_blocks, take
 from diffperf.explore.plan.candidates import Candidates, single_candidate
 from diffperf.quantity import locate
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.rules import broken
 from diffperf.workload.strategy import Strategy
-
-# Candidates evaluated together: few enough that their intermediates stay in a core's cache. There is only
-# this size of block, so that the program is compiled only once.
-BLOCK = 512
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +42,11 @@ class Ranking:
 
     def strategy(self, inputs: Configuration, rank: int) -> Strategy:
         """The strategy of a rank; `inputs` has the fields that are the same for all candidates."""
-        return dataclasses.replace(inputs.strategy, **_take(self.candidates, rank))
+        return dataclasses.replace(inputs.strategy, **take(self.candidates, rank))
 
     def report(self, rank: int) -> eqx.Module:
         """The report of a rank."""
-        return _report_at(self.reports, rank)
+        return report_at(self.reports, rank)
 
 
 def rank(
@@ -72,7 +69,7 @@ def rank(
         fitting += int(np.sum((block.broken == 0) & (_excess(block.reports) <= 0)))
         both = block if best is None else jax.tree.map(lambda *leaves: np.concatenate(leaves), best, block)
         # lexsort orders by its last key first.
-        best = _take(both, np.lexsort(both.sort_keys[::-1])[:top])
+        best = take(both, np.lexsort(both.sort_keys[::-1])[:top])
         progress(len(block.broken))
     assert best is not None, "there is at least one candidate"
     return Ranking(
@@ -93,7 +90,7 @@ def reports_of(configurations: Iterable[Configuration], phase: str) -> Iterator[
     """
     for configuration in configurations:
         reports, _ = _evaluate(configuration, single_candidate(configuration.strategy, BLOCK), phase)
-        yield _report_at(jax.device_get(reports), 0)
+        yield report_at(jax.device_get(reports), 0)
 
 
 @stored("phase")
@@ -123,14 +120,13 @@ class _Evaluated(NamedTuple):
 def _evaluated_blocks(
     inputs: Configuration, candidates: Candidates, phase: str, by: str
 ) -> Iterator[_Evaluated]:
-    """The candidates block by block. The last block is filled up with the last candidate, and the copies
-    are cut off."""
-    count = _count(candidates)
-    for start in range(0, count, BLOCK):
-        block = _take(candidates, np.minimum(np.arange(start, start + BLOCK), count - 1))
-        reports, rules_broken = jax.device_get(_evaluate(inputs, block, phase))
-        evaluated = _Evaluated(block, reports, rules_broken, _sort_keys(block, reports, rules_broken, by))
-        yield _take(evaluated, slice(count - start))
+    """The candidates block by block, each block with its reports."""
+
+    def evaluate(block: Candidates) -> tuple[eqx.Module, Int[Array, " candidates"]]:
+        return _evaluate(inputs, block, phase)
+
+    for block, (reports, rules_broken) in evaluate_in_blocks(evaluate, candidates):
+        yield _Evaluated(block, reports, rules_broken, _sort_keys(block, reports, rules_broken, by))
 
 
 def _sort_keys(
@@ -167,11 +163,6 @@ def _count(candidates: Candidates) -> int:
     return len(candidates["tp"])
 
 
-def _take(tree: Any, which: Any) -> Any:
-    """The entries of every leaf's leading axis that an index, a slice or an array of indices names."""
-    return jax.tree.map(lambda leaf: leaf[which], tree)
-
-
-def _report_at(reports: eqx.Module, index: int) -> eqx.Module:
+def report_at(reports: eqx.Module, index: int) -> eqx.Module:
     """One of many reports that are NumPy arrays, as an estimate would return it."""
-    return jax.tree.map(jnp.asarray, _take(reports, index))
+    return jax.tree.map(jnp.asarray, take(reports, index))

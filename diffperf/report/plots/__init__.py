@@ -6,6 +6,7 @@ Each function returns a matplotlib `Figure`; `save` writes it in the format of a
 from diffperf.report.plots.calibration_figure import calibration
 from diffperf.report.plots.codesign_figure import codesign
 from diffperf.report.plots.scatter import Column, predicted_against_measured, scatter
+from diffperf.report.plots.serving_front import serving_front
 from diffperf.report.plots.style import (
     BLUE,
     FAINT,
@@ -42,5 +43,6 @@ __all__ = [
     "predicted_against_measured",
     "save",
     "scatter",
+    "serving_front",
     "tornado",
 ]

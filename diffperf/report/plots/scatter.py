@@ -60,15 +60,15 @@ def scatter(
                 rasterized=True,
             )
     if best is not None:
-        _encircle(axes, best, "best")
-    _scale_axes(axes, x, y)
+        encircle(axes, best, "best")
+    scale_axes(axes, x, y)
     faint_grid(axes)
     axes.legend(frameon=False, loc="upper right", markerscale=float(np.sqrt(60 / size)))
     axes.set_title(title)
     return figure
 
 
-def _encircle(axes: Axes, point: tuple[float, float], text: str) -> None:
+def encircle(axes: Axes, point: tuple[float, float], text: str) -> None:
     """Draws a circle around a point, with a text below it."""
     axes.plot(
         *point,
@@ -82,7 +82,7 @@ def _encircle(axes: Axes, point: tuple[float, float], text: str) -> None:
     note(axes, text, point, (0, -16), ha="center", color=ORANGE, weight="bold")
 
 
-def _scale_axes(axes: Axes, x: Column, y: Column) -> None:
+def scale_axes(axes: Axes, x: Column, y: Column) -> None:
     """Labels the axes in the units of their columns; columns that span decades get a logarithmic scale."""
     for axis, column, set_scale in ((axes.xaxis, x, axes.set_xscale), (axes.yaxis, y, axes.set_yscale)):
         values = column.values

@@ -1,0 +1,248 @@
+"""A plan for serving: the layouts that meet targets, ranked, and why the other layouts lose."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
+from diffperf.estimate.serving.serving_report import ServingReport
+from diffperf.explore.plan.blocks import count, take
+from diffperf.explore.plan.ranking import report_at
+from diffperf.explore.plan.serving_layouts import Evaluated, attention_ranks
+from diffperf.explore.plan.serving_search import ServingSearch, best_of_each
+from diffperf.load import check
+from diffperf.workload.requests import Requests
+from diffperf.workload.strategy import Strategy
+
+# The objectives that layouts may be ranked by: an output of the report, and whether more of it is better.
+SERVING_OBJECTIVES = {
+    "throughput": ("tokens_per_second_per_device", True),
+    "cost": ("cost_per_million_tokens", False),
+    "energy": ("tokens_per_joule", True),
+}
+
+_SAME_VALUE = 5e-4  # relative: a smaller difference between two layouts is shown as none
+
+
+@dataclasses.dataclass(frozen=True)
+class ServedLayout:
+    """A layout under the load that it is chosen for.
+
+    - `engines`: engines of an instance, the smallest part that serves on its own: above 1 where engines with
+      attention of their own share experts.
+    - `limit`: what keeps an engine from bearing a larger load, and the load that it bears, in words.
+    - `worse`: by how much its objective is worse than that of the best layout, as a share of the latter.
+    """
+
+    strategy: Strategy
+    requests: Requests
+    report: ServingReport
+    engines: float
+    limit: str
+    worse: float = 0.0
+
+    @property
+    def instances(self) -> float:
+        """Copies of the smallest part that serves on its own."""
+        return float(self.strategy.dp) / self.engines
+
+    @property
+    def devices(self) -> float:
+        """Devices of all copies."""
+        return float(self.strategy.devices)
+
+    @property
+    def load_per_engine(self) -> float:
+        """Clients or requests per second of an engine."""
+        requests = self.requests
+        load = requests.rate if requests.load.possible["rate"] else requests.concurrency
+        return float(load / self.strategy.dp)
+
+    @property
+    def name(self) -> str:
+        """The layout in a few words, such as "tp 2 · pp 2 · ep 8 · attention dp 4"."""
+        degrees = {name: float(getattr(self.strategy, name)) for name in ("tp", "pp", "cp", "ep")}
+        shown = [f"{name} {degree:g}" for name, degree in degrees.items() if name == "tp" or degree > 1]
+        if self.strategy.ep > 1 and self.strategy.expert_tp > 1:
+            shown.append(f"expert tp {float(self.strategy.expert_tp):g}")
+        shown += [f"attention dp {self.engines:g}"] if self.engines > 1 else []
+        return " · ".join(shown)
+
+
+@dataclasses.dataclass(frozen=True)
+class Front:
+    """All points of a search that fit memory, as a figure shows them.
+
+    - `interactivity`: tokens per second that a user gets, 1 / time per output token.
+    - `throughput`: output tokens per second and device.
+    - `met`: whether the targets are met.
+    """
+
+    interactivity: Float[np.ndarray, " points"]
+    throughput: Float[np.ndarray, " points"]
+    met: Bool[np.ndarray, " points"]
+
+    @property
+    def best(self) -> np.ndarray:
+        """The indices of points that no other point exceeds in both, by rising interactivity."""
+        order = np.lexsort((-self.throughput, -self.interactivity))
+        highest = np.maximum.accumulate(np.concatenate([[-np.inf], self.throughput[order][:-1]]))
+        return order[self.throughput[order] > highest][::-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class ServingPlan:
+    """The best layouts, the best first.
+
+    - `by`: the objective that ranks them, a name from `SERVING_OBJECTIVES`.
+    - `best`: those that meet the targets and serve the load, as many as were asked for.
+    - `nearest`: where no layout does, the one that comes nearest: to fitting memory, to the targets, or to
+      the devices, with the devices that it takes to serve the load.
+    - `counts`: how many layouts there are, and how many are left after each condition, the strictest last:
+      "searched", "possible", "fitting", "meeting" the targets, "serving" the load.
+    - `missed`: the layout that comes nearest of those that fail at a condition, by the condition; at
+      "serving" it is on the devices that there are.
+    - `front`: the points of the figure.
+    """
+
+    by: str
+    best: tuple[ServedLayout, ...]
+    nearest: ServedLayout | None
+    counts: dict[str, int]
+    missed: dict[str, ServedLayout]
+    front: Front
+
+
+def plan_serving(
+    search: ServingSearch,
+    by: str = "throughput",
+    top: int = 10,
+    progress: Callable[[int], None] = lambda points: None,
+    file: str = ARGUMENTS,
+) -> ServingPlan:
+    """The best `top` layouts by an objective (a name from `SERVING_OBJECTIVES`).
+
+    **Raises:** `ConfigError` that names `file` for an unknown objective, or where no layout is possible.
+    """
+    if by not in SERVING_OBJECTIVES:
+        expected, hint = (
+            "one of " + ", ".join(SERVING_OBJECTIVES),
+            did_you_mean(by, tuple(SERVING_OBJECTIVES)),
+        )
+        raise ConfigError(file, "--by", f'"{by}"', expected, hint)
+    lightest = search.at_lightest_load()
+    _check_possible(search, lightest, file)
+    met = lightest.fits & search.targets.met(lightest.reports)
+    conditions = {"possible": lightest.broken == 0, "fitting": lightest.fits, "meeting": met}
+    counts = {"searched": len(search)} | {
+        name: len(np.unique(lightest.points.layout[which])) for name, which in conditions.items()
+    }
+    missed = _missed(search, lightest, conditions)
+    if not met.any():
+        nearest = missed["meeting" if counts["fitting"] else "fitting"]
+        return ServingPlan(by, (), nearest, counts | {"serving": 0}, missed, _front(search, lightest))
+    points = search.loads_that_meet_targets(take(lightest, lightest.fits), progress)
+    front = _front(search, points)
+    points = take(points, search.targets.met(points.reports))
+    chosen = take(points, best_of_each(points.points.layout, _objective(points.reports, by)))
+    ranked, serving = _rank(search, chosen, by, top)
+    counts = counts | {"serving": serving}
+    if serving:
+        return ServingPlan(by, ranked[:serving], None, counts, missed, front)
+    most = int(np.argmax(chosen.reports.tokens_per_second_per_device))
+    missed = missed | {"serving": _served(search, chosen, _all_devices(search, chosen), most)}
+    return ServingPlan(by, (), ranked[0], counts, missed, front)
+
+
+def _rank(
+    search: ServingSearch, chosen: Evaluated, by: str, top: int
+) -> tuple[tuple[ServedLayout, ...], int]:
+    """The best `top` layouts, each at the largest load that it bears or with the replicas that the given
+    load takes; and how many of all serve the load on the devices there are.
+    """
+    sized, devices = search.sized(chosen)
+    values, limits = _objective(sized.reports, by), search.limits(chosen)
+    serving = devices <= search.most_devices
+    # lexsort orders by its last key first. Of layouts as good, those with fewer devices and parts are better.
+    order = np.lexsort((np.asarray(sized.reports.memory.peak), devices, -values, ~serving))[:top]
+    best = values[order[0]]
+    ranked = tuple(
+        _served(search, sized, devices, int(index), limits[index], float((best - values[index]) / abs(best)))
+        for index in order
+    )
+    return ranked, int(serving.sum())
+
+
+def _objective(reports: ServingReport, by: str) -> Float[np.ndarray, " points"]:
+    """An objective of every report, the larger the better."""
+    path, more_is_better = SERVING_OBJECTIVES[by]
+    values = np.asarray(getattr(reports, path))
+    return values if more_is_better else -values
+
+
+def _check_possible(search: ServingSearch, lightest: Evaluated, file: str) -> None:
+    """Raises `ConfigError` with the first rule that the likeliest layout breaks, where all break some."""
+    if lightest.broken.all():
+        inputs, likeliest = search.inputs, int(np.argmin(lightest.broken))
+        fields = take(search.layouts, int(lightest.points.layout[likeliest]))
+        strategy = dataclasses.replace(inputs.strategy, **fields)
+        check(inputs.model, inputs.system, strategy, "decode", file)
+
+
+def _missed(
+    search: ServingSearch, lightest: Evaluated, conditions: dict[str, np.ndarray]
+) -> dict[str, ServedLayout]:
+    """The layout that comes nearest of those that fail to fit memory, and of those that miss the targets."""
+    excess = np.asarray(lightest.reports.memory.excess)
+    over_targets = np.max(search.targets.ratios(lightest.reports), axis=0)
+    nearest = {}
+    for before, name, distance in (("possible", "fitting", excess), ("fitting", "meeting", over_targets)):
+        layout = lightest.points.layout
+        passed = np.isin(layout, layout[conditions[name]])
+        failed = np.flatnonzero(conditions[before] & ~passed)
+        if len(failed):
+            index = int(failed[np.argmin(distance[failed])])
+            nearest[name] = _served(search, lightest, _all_devices(search, lightest), index)
+    return nearest
+
+
+def _all_devices(search: ServingSearch, evaluated: Evaluated) -> np.ndarray:
+    return np.full(count(evaluated.points), float(search.inputs.system.n_devices))
+
+
+def _served(
+    search: ServingSearch,
+    points: Evaluated,
+    devices: np.ndarray,
+    index: int,
+    limit: str = "",
+    worse: float = 0.0,
+) -> ServedLayout:
+    """The layout of a point, on its devices."""
+    fields = take(search.layouts, points.points.layout[index : index + 1])
+    return ServedLayout(
+        strategy=search.strategy_at(points.points, devices, index),
+        requests=search.requests_at(points.points, devices, index),
+        report=cast(ServingReport, report_at(points.reports, index)),
+        engines=float(attention_ranks(fields)[0]),
+        limit=limit,
+        worse=worse,
+    )
+
+
+def _front(search: ServingSearch, points: Evaluated) -> Front:
+    """The points of the figure."""
+    _, per_token = search.targets.latencies(points.reports)
+    return Front(
+        interactivity=1 / per_token,
+        throughput=np.asarray(points.reports.tokens_per_second_per_device),
+        met=points.fits & search.targets.met(points.reports),
+    )
+
+
+def same_value(worse: float) -> bool:
+    """Whether a layout is as good as the best one, as far as a table shows."""
+    return worse < _SAME_VALUE

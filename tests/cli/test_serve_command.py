@@ -1,0 +1,83 @@
+"""diffperf serve: the ranking, the reasons, flags and figure, and what it says where nothing serves."""
+
+import json
+import re
+
+import pytest
+
+LINE = "serve llama-3-8b dgx-h100 --devices 2 --chunk 2048"
+
+
+def test_serve_ranks_says_why_draws_and_prints_flags(run, tmp_path):
+    result = run(f"{LINE} --ttft 500ms --tpot 20ms --json served.json --plot front.png --flags vllm")
+    assert result.exit_code == 0, result.stderr
+    data = json.loads((tmp_path / "served.json").read_text())
+    assert data["serves"]
+    assert data["targets"] == {"ttft": 0.5, "tpot": pytest.approx(0.02), "percentile": "mean"}
+    assert [served["layout"] for served in data["best"]] != []
+    for served in data["best"]:
+        assert served["report"]["time_per_output_token"] <= 0.02
+        assert served["limit"] in result.stdout
+        assert served["devices"] == 2
+    for words in (
+        "TTFT up to 500 ms and TPOT up to 20 ms (mean)",
+        "Best by throughput: ",
+        "why the others lose",
+        "Flags for vllm",
+        f"--max-num-seqs {data['best'][0]['requests']['batch_cap']:g}",
+    ):
+        assert words in result.stdout
+    assert (tmp_path / "front.png").stat().st_size > 10_000
+
+
+def test_targets_and_loads_that_nothing_serves_name_what_works(run):
+    """One line, exit code 3, and options that do serve."""
+    strict = run(f"{LINE} --ttft 1ms --tpot 20ms --json nothing.json")
+    assert strict.exit_code == 3
+    assert strict.stderr.count("\n") == 1
+    assert "times the target" in strict.stderr
+    remedy = re.search(r"(--ttft \S+) works", strict.stderr)
+    assert remedy
+    assert run(f"{LINE} {remedy[1]} --tpot 20ms").exit_code == 0
+
+    rate = run(f"{LINE} --tpot 20ms --rate 500")
+    assert rate.exit_code == 3
+    assert "beyond saturation" in rate.stderr
+    lower, more = re.search(r"use (--rate \S+), or (--devices \S+)", rate.stderr).groups()
+    assert run(f"{LINE} --tpot 20ms {lower}").exit_code == 0
+    assert run(f"{LINE} --tpot 20ms --rate 500 {more}").exit_code == 0
+
+
+def test_memory_that_is_too_small_names_the_smallest_system(run):
+    result = run(f"{LINE} --input 500000 --tp 1 --pp 1 --devices 1 --kv-precision fp32")
+    assert result.exit_code == 3
+    assert "no layout fits memory" in result.stderr
+    assert "KV cache" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--ttft 500", '--ttft: found "500"; expected a time above 0, such as "500 ms"'),
+        ("--ttft 5GB", "wrong dimension"),
+        ("--tpot -3ms", '--tpot: found "-3ms"'),
+        ("--percentile 95", '--percentile: found "95"; expected mean or 90'),
+        ("--rate 3 --concurrency 4", "drop one of them"),
+        ("--rate fast", "--rate: found"),
+        ("--input 0", "--input: found 0"),
+        ("--flags vlm", 'did you mean "vllm"?'),
+        ("--by speed", "one of throughput, cost, energy"),
+        ("--zero 3", "--zero"),
+    ],
+)
+def test_bad_options_are_one_line(run, options, words):
+    result = run(f"{LINE} {options}")
+    assert result.exit_code in (1, 2)
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_context_beyond_the_learned_positions(run):
+    result = run("serve gpt3-175b dgx-a100 --input 4000 --output 100")
+    assert result.exit_code == 1
+    assert "positions of gpt3-175b" in result.stderr
