@@ -184,7 +184,7 @@ class Stack(Declared):
     )
     product_latency: Scalar = quantity(
         "",
-        "latency of the main loop of the stack's GEMM kernels over that of the accelerator's measured kernels",
+        "latency of the main loop of the stack's GEMM kernels over that of the measured kernels",
         bounds=(0.02, 10),
         default=1.0,
     )
