@@ -1,5 +1,7 @@
 """What several tests need: compiled estimators, inputs drawn in their ranges, access by dotted path."""
 
+from collections import Counter
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,9 +11,23 @@ import diffperf as dp
 from diffperf.errors import ConfigError
 from diffperf.quantity import numeric, replace, walk
 
-# Compiled once for all tests: inputs are traced, so that all numbers and choices share a program.
-training = jax.jit(dp.training_step)
-generate = jax.jit(dp.generate)
+# How often each of the programs below has been traced.
+traces: Counter[str] = Counter()
+
+
+def _compiled(phase: str):
+    """The estimator of a phase, compiled once for all tests: inputs are traced, so that all numbers and
+    choices share a program."""
+
+    def estimate(*inputs):
+        traces[phase] += 1
+        return dp.PHASES[phase](*inputs)
+
+    return jax.jit(estimate)
+
+
+training = _compiled("training")
+generate = _compiled("generate")
 
 
 def outputs(report: eqx.Module) -> dict[str, jax.Array]:

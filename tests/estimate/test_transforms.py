@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import cast, draw, generate, leaves, outputs, training, with_leaves
+from helpers import cast, draw, generate, leaves, outputs, traces, training, with_leaves
 
 import diffperf as dp
 from diffperf.quantity import replace
@@ -111,16 +111,12 @@ def test_mapped_is_looped_with_experts(deepseek, system):
 @pytest.mark.parametrize("phase", ["training", "generate"])
 def test_whatever_changes_is_traced_once(gpt, llama, system, phase):
     """Numbers, names, choices, sharpness: none of them compiles again."""
-    traces = []
-
-    @jax.jit
-    def time(model, system, strategy, relax):
-        traces.append(1)
-        return dp.PHASES[phase](model, system, strategy, relax).time
-
+    program = {"training": training, "generate": generate}[phase]
+    program(gpt, system, _strategy(), Smooth(30.0))
+    before = traces[phase]
     other = dp.load_system("dgx-h100", n_devices=64)
     times = {
-        float(time(model, on, _strategy(**choices), Smooth(sharpness)))
+        float(program(model, on, _strategy(**choices), Smooth(sharpness)).time)
         for model, on, choices, sharpness in [
             (gpt, system, CHOICES["none"], 20.0),
             (gpt, system, CHOICES["none"], 100),
@@ -136,7 +132,7 @@ def test_whatever_changes_is_traced_once(gpt, llama, system, phase):
             *((gpt, system, CHOICES[name], 20.0) for name in ("sharded", "split")),
         ]
     }
-    assert len(traces) == 1
+    assert traces[phase] == before
     assert len(times) == {"training": 8, "generate": 7}[phase]  # ZeRO and schedules are of training
 
 
@@ -144,22 +140,28 @@ def test_experts_and_their_choices_are_traced_once(deepseek, system):
     """ZeRO's stage, schedule, order, context parallelism, experts, schedules of either structure: none
     compiles again.
     """
-    traces = []
 
-    @jax.jit
     def time(model, strategy):
-        traces.append(1)
-        return dp.training_step(model, system, strategy, Exact()).time
+        return float(training(model, system, strategy, Exact()).time)
 
+    time(deepseek, _strategy(tp=4))
+    before = traces["training"]
     changes = [
         {},
         {"layers.1.mixture.shared_ffn": 0.0},
         {"layers.0.latent.query_rank": 0.0, "layers.1.latent.query_rank": 0.0},
     ]
-    times = [float(time(replace(deepseek, change), _strategy())) for change in changes]
-    times += [float(time(deepseek, _strategy(**choices))) for choices in CHOICES.values() if choices]
-    assert len(traces) == 1
+    times = [time(replace(deepseek, change), _strategy()) for change in changes]
+    times += [time(deepseek, _strategy(**choices)) for choices in CHOICES.values() if choices]
+    assert traces["training"] == before
     assert len(set(times)) == len(times) == 10
+
+
+def test_another_type_of_numbers_is_traced_again(gpt, system):
+    """So that a count of traces that stays the same says something."""
+    before = traces["training"]
+    training.eval_shape(cast(gpt, jnp.float32), system, _strategy(), Exact())
+    assert traces["training"] == before + 1
 
 
 @pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)], ids=["exact", "smooth"])

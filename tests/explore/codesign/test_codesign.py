@@ -3,6 +3,7 @@ bad problems.
 """
 
 import copy
+import functools
 import itertools
 import json
 import random
@@ -18,7 +19,7 @@ from diffperf.explore.codesign.problem_file import ProblemReader, load_problem
 from diffperf.explore.codesign.result import Codesign
 from diffperf.explore.codesign.rounding import neighbours, slots
 from diffperf.explore.codesign.search import Search
-from diffperf.load import available
+from diffperf.load import available, load
 from diffperf.relax import Exact
 
 HEAD = """
@@ -202,10 +203,12 @@ def leaves(node, path=()):
             yield from leaves(value, (*path, key))
 
 
-def test_mutated_problems_fail_in_one_line_or_load(tmp_path):
+def test_mutated_problems_fail_in_one_line_or_load(tmp_path, monkeypatch):
     """Every place of a problem replaced by things that do not belong there, or removed: never anything but
     a `ConfigError`.
     """
+    # Most problems name the same configs, which are loaded once.
+    monkeypatch.setattr("diffperf.explore.reader.load", functools.cache(load))
     table = tomllib.loads(HEAD + WHOLE + BUDGET.replace("BUDGET", "baseline"))
     junk = [
         3,
