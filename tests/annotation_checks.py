@@ -18,6 +18,10 @@ def checked(signature: Callable) -> Callable:
     if "<locals>" not in signature.__qualname__:
         return beartype(signature, conf=_CONFIGURATION)
     key = _key(signature)
+    try:
+        hash(key)
+    except TypeError:  # annotations such as P.args of a ParamSpec have no hash
+        return beartype(signature, conf=_CONFIGURATION)
     if key not in _checks_of_nested:
         _checks_of_nested[key] = beartype(signature, conf=_CONFIGURATION)
     return _checks_of_nested[key]
