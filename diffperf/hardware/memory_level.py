@@ -43,7 +43,7 @@ class Holdings(Declared):
     embeddings: Scalar = _share("the token embedding and the vocabulary projection")
     fill: Weights = choice(
         "shares", "heat", "overflow",
-        doc="what the memory level holds: the given shares of each class (shares), the tensors that are read "
+        doc="tensors in the memory level: the given shares of each class (shares), the tensors that are read "
         "most often, activations aside, as many as fit (heat), or those that are read least, as many as "
         "device memory lacks room for (overflow)",
         default="shares",

@@ -173,7 +173,7 @@ def test_inference_rows_are_estimated_as_the_library_does(tmp_path):
         changed(INFERENCE, tmp_path / "runs.csv", cells, cells | {"throughput_kind": "output"})
     )
     total, output = predict("inference", table.rows)
-    system = replace(dp.load_system("dgx-a100", 2, stack="tensorrt-llm"), {"network.nvlink.size": 1.0})
+    system = replace(dp.load_system("dgx-a100", 2, stack="tensorrt-llm-nemo"), {"network.nvlink.size": 1.0})
     strategy = {
         "tp": 2,
         "global_batch": 4,
