@@ -1,5 +1,7 @@
 """How long matrix products take: tiles on compute units, reuse through the memory levels."""
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -30,6 +32,8 @@ _TILES_OF_UNIT = np.clip(128.0 * 128.0 / TILES.prod(axis=1), 1.0, 4.0)
 # Rows that a kernel for few rows multiplies with one reading of the weights: MMVQ_MAX_BATCH_SIZE in
 # ggml-cuda/mmvq.cuh of llama.cpp.
 _VECTOR_ROWS = 8.0
+# Most readings of the weights that a kernel for few rows is charged with.
+_MOST_READINGS = 1e4
 
 
 def gemm_work(gemms: Gemms, machine: Machine) -> Work:
@@ -78,31 +82,29 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     # The largest tile's times are a unit for all: those of the other tiles are near them.
     unit = longest(*(time[0] if time.ndim > m.ndim else time for time in whole))
     fastest = relax.minimum(*(relax.reduce_minimum(overlapping(unit, *times)) for times in (whole, in_parts)))
-    fastest = _or_matrix_vector(gemms, fastest, unit, traffic, machine)
-    time = fourth_root(unit, fastest) + machine.kernel_overhead
+    time = _or_matrix_vector(gemms, fourth_root(unit, fastest), traffic, machine) + machine.kernel_overhead
     # The largest tile moves the fewest bytes between the innermost levels: what energy is charged for.
     least = [relax.reduce_minimum(served) if served.ndim > m.ndim else served for served in traffic]
     work = Work(time=time, flops=flops, traffic=jnp.stack(least))
     return (work + _conversion(batch * m * k, machine)) * smaller(gemms.batch, 1.0)
 
 
-def _or_matrix_vector(
-    gemms: Gemms, fastest: Array, unit: Array, traffic: list[Array], machine: Machine
-) -> Array:
-    """The fourth power of the time of the kernel chosen: that of tiles, or in serving software with kernels
-    for few rows one that multiplies on the vector units: it computes no row more than there are, and reads
-    the weights once for every few of them.
+def _or_matrix_vector(gemms: Gemms, tiles: Array, traffic: list[Array], machine: Machine) -> Array:
+    """The time of the kernel chosen: that of `tiles`, or in serving software with kernels for few rows one
+    that multiplies on the vector units: it computes no row more than there are, and reads the weights once
+    for every few of them.
     """
     matrix = machine.matrix
     if matrix.matrix_vector is None or matrix.unpacking_time is None:
-        return fastest
-    weights, passes = gemms.k * gemms.n * larger(gemms.batch, 1.0), machine.relax.ceil(gemms.m / _VECTOR_ROWS)
+        return tiles
+    weights = gemms.k * gemms.n * larger(gemms.batch, 1.0)
+    # Bounded, as many rows make this kernel slow anyway, and their bytes would overflow float32.
+    passes = smaller(machine.relax.ceil(gemms.m / _VECTOR_ROWS), _MOST_READINGS)
     once = [served[0] if served.ndim > gemms.m.ndim else served for served in traffic]  # by the largest tile
-    flops, read = 2 * gemms.m * weights, [passes * served for served in once]
-    vector = flops * inverse(machine.accelerator.vector) + passes * weights * matrix.unpacking_time
-    power = power_time(machine, flops, read)
-    few_rows = overlapping(unit, vector, *memory_times(machine, read), power)
-    return fastest + matrix.matrix_vector * (machine.relax.minimum(fastest, few_rows) - fastest)
+    products = 2 * gemms.m * weights * inverse(machine.accelerator.vector)
+    vector = products + passes * weights * matrix.unpacking_time
+    few_rows = functools.reduce(larger, memory_times(machine, [passes * served for served in once]), vector)
+    return tiles + matrix.matrix_vector * (smaller(tiles, few_rows) - tiles)
 
 
 def _exposed_latency(gemms: Gemms, waves: Array, machine: Machine) -> Array | float:
