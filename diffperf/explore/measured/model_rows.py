@@ -91,7 +91,7 @@ def _shipped_latent(row: Row | Cells) -> Latent | None:
 
 
 def model_structure(row: Row) -> Hashable:
-    """What tells models apart in structure: kinds of layers, their experts and their latent attention."""
+    """The structure of a row's model: kinds of layers, their experts and their latent attention."""
     return jax.tree.structure(_model(_cells(row), _names_config(row), double_precision()))
 
 
