@@ -277,10 +277,11 @@ def _timed_pass(
         host=host_time(c, tokens),
     )
     stage = _longest_stage(c, one)
-    # A token of a sequence follows its last: the micro-batches under way are at most as many as stages, and
-    # the next pass of each begins when it has left the pipeline. Prompts enter one micro-batch after another.
-    queue = jnp.zeros_like(stage) if tokens.generating else (parts - 1) * stage
+    # Prompts enter one micro-batch after another, and the last waits for those before it. A token of a
+    # sequence follows its last: a micro-batch comes round again when it has left the pipeline, and when the
+    # busiest stage has served the others.
     busy = c.relax.maximum(parts * stage, one.total) if tokens.generating else parts * stage
+    queue = busy - one.total if tokens.generating else (parts - 1) * stage
     breakdown = dataclasses.replace(one, pipeline_queue=queue)
     # An average device does its stage's share of the whole model's work.
     share = parts / strategy.pp
