@@ -274,8 +274,10 @@ def _timed_pass(
         expert_parallel=exposed_times["expert parallelism"],
         pipeline_transfers=pipeline,
         pipeline_queue=jnp.zeros_like(pipeline),
-        host=host_time(c, tokens),
+        host=jnp.zeros_like(pipeline),
     )
+    launching = jnp.zeros_like(pipeline) if tokens.generating else c.relax.excess(launch_time(c), one.total)
+    one = dataclasses.replace(one, host=host_time(c, tokens) + launching)
     stage = _longest_stage(c, one)
     # Prompts enter one micro-batch after another, and the last waits for those before it. A token of a
     # sequence follows its last: a micro-batch comes round again when it has left the pipeline, and when the
@@ -303,6 +305,11 @@ def host_time(c: Configuration, tokens: TokenPass) -> Scalar:
     """Seconds for which devices wait for the host in one pass: of the engine's step, and of each sequence."""
     stack = c.system.stack
     return stack.engine_step + stack.engine_sequence * tokens.sequences
+
+
+def launch_time(c: Configuration) -> Scalar:
+    """Seconds of the host to launch the kernels of a pass over prompts, which no recorded graph holds."""
+    return c.model.depth * c.system.stack.prompt_launch
 
 
 def _longest_stage(c: Configuration, one: PassTime) -> Scalar:

@@ -48,6 +48,13 @@ class Stack(Declared):
         default=1e-9,
     )
 
+    dependent_launch: Scalar = quantity(
+        "",
+        "share of the latency of a kernel's start that overlaps with the end of the kernel before it",
+        bounds=(0, 1),
+        # CUDA's programmatic dependent launch (CUDA C++ Programming Guide); 0 for kernels measured singly.
+        default=0.0,
+    )
     engine_step: Scalar = quantity(
         "s",
         "time of a step of a serving engine for which devices wait for the host: scheduling, sampling",
@@ -59,6 +66,31 @@ class Stack(Declared):
         "time of a step of a serving engine, for which devices wait, that each sequence of the batch adds",
         bounds=(1e-9, 1e-2),
         default=1e-9,
+    )
+
+    prompt_launch: Scalar = quantity(
+        "s",
+        "time of the host to launch the kernels of a layer in a step of a serving engine that has prompts",
+        bounds=(1e-9, 1e-1),
+        default=1e-9,
+    )
+    request_overhead: Scalar = quantity(
+        "s",
+        "time of a request in a serving system outside its engine: network, tokens of its text",
+        bounds=(1e-9, 1e2),
+        default=1e-9,
+    )
+    poll_interval: Scalar = quantity(
+        "",
+        "decode steps of a serving engine from one look for new requests to the next",
+        bounds=(1, 1e3),
+        default=1,
+    )
+    stream_interval: Scalar = quantity(
+        "",
+        "decode steps of a serving engine whose tokens reach the client together",
+        bounds=(1, 1e3),
+        default=1,
     )
 
     # Communication.
@@ -159,6 +191,12 @@ class Stack(Declared):
         "number of element-wise kernels of a layer, over the number with Megatron-LM's fusions",
         bounds=(0.1, 20),
         default=1.0,
+    )
+    routing_kernels: Scalar = quantity(
+        "",
+        "kernels that sort the tokens of an expert layer by experts, and back, in inference",
+        bounds=(0.1, 100),
+        default=2.0,  # as in training: one in each direction
     )
     separate_conversion: Scalar = quantity(
         "",

@@ -20,6 +20,7 @@ from diffperf.workload.layer_operators import (
     TokenPass,
     attention_core,
     elementwise_kernels,
+    expert_copies,
     linear_layers,
     recurrence_kernels,
     vocabulary_projection,
@@ -107,13 +108,20 @@ def _operators_of_layer(
     # `elementwise_kernels` times as many kernels.
     stack = c.system.stack
     size, number = stack.elementwise_traffic / stack.elementwise_kernels, stack.elementwise_kernels
+    # In inference the stack says how many kernels bring tokens in the order of experts and back, for two.
+    split = 1.0 if trained else stack.routing_kernels / 2
     for direction in directions:
-        kernels = elementwise_kernels(
-            layers, c.model, strategy, rank_tokens, backward=direction == "backward"
+        tables = (
+            (makes(layers, c.model, strategy, rank_tokens, backward=direction == "backward"), times)
+            for makes, times in ((elementwise_kernels, 1.0), (expert_copies, split))
         )
-        operators.append(
-            operators_of(kernels * size, part="elementwise", runs=share * number, direction=direction)
-        )
+        operators += [
+            operators_of(
+                kernels * (size / times), part="elementwise", runs=share * number * times, direction=direction
+            )
+            for kernels, times in tables
+            if kernels is not None
+        ]
     return operators
 
 

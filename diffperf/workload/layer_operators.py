@@ -233,10 +233,9 @@ def elementwise_kernels(
     Counted from the fusions of Megatron-LM (bias-GELU, bias-dropout-add). Forward, two norms read and
     write the residual stream; two additions of bias, dropout and residual read two tensors and write one,
     and a mask; the MLP's activation reads one or two tensors and writes one; the rotary embedding rotates
-    in place; tokens are copied on their way to experts and back. Backward, each kernel reads its incoming
-    gradient and its saved input. A block whose parts are parallel has one norm and one addition.
+    in place. Backward, each kernel reads its incoming gradient and its saved input. A block whose parts are
+    parallel has one norm and one addition.
     """
-    element = strategy.activation_width
     residual = tokens * model.hidden / sequence_shards(strategy)
     inner = inner_elements(layers, strategy, tokens)
     norm, addition = (3, 2) if backward else (2, 3)  # tensors that the kernel reads and writes
@@ -251,11 +250,24 @@ def elementwise_kernels(
         "activation": activation * inner,
         "rotary embedding": 2 * _rotated_elements(layers, model, strategy, tokens),
     }
-    if layers.mixture is not None:
-        copied = 2 * routed_tokens(layers, strategy, tokens) * model.hidden
-        elements |= {"copy to experts": copied, "copy from experts": copied}
+    return _streams(elements, strategy, backward)
+
+
+def expert_copies(
+    layers: Layers, model: Model, strategy: Strategy, tokens: Scalar, *, backward: bool = False
+) -> Streams | None:
+    """The kernels that copy `tokens` tokens in the order of their experts, and back; None without experts."""
+    if layers.mixture is None:
+        return None
+    copied = 2 * routed_tokens(layers, strategy, tokens) * model.hidden
+    return _streams({"copy to experts": copied, "copy from experts": copied}, strategy, backward)
+
+
+def _streams(elements: dict[str, Scalar], strategy: Strategy, backward: bool) -> Streams:
+    """Kernels that read and write so many elements of activations, by name."""
     suffix = ", backward" if backward else ""
-    return Streams.table({f"{name}{suffix}": element * size for name, size in elements.items()})
+    width = strategy.activation_width
+    return Streams.table({f"{name}{suffix}": width * count for name, count in elements.items()})
 
 
 def recurrence_kernels(

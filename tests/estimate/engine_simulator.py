@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-# Seconds of a step, from the sequences that decode, the tokens in their contexts, and the prompt tokens.
+# Seconds of a step, from the sequences that decode, the tokens in their contexts (a linear function of those),
+# and the prompt tokens.
 StepTime = Callable[[float, float, float], float]
 
 
@@ -76,20 +77,23 @@ class Engine:
         self.prefilled = 0.0  # tokens in the KV cache of unfinished prompts
         self.preemptions = 0
 
-    def step(self, now: float) -> tuple[float, list[Request]]:
-        """Runs one step. Returns the time at its end and the requests that it answered in full."""
+    def step(self, now: float, next_arrival: float) -> tuple[float, list[Request]]:
+        """Runs one step, or all decode steps until something changes. Returns the time at the end and the
+        requests that were answered in full.
+        """
         prompts_first = not self.mixed
         decoding = 0 if prompts_first and self._has_prompts() else len(self.running)
         if decoding:
             self._make_room()
             decoding = len(self.running)
         prompt_tokens, finished_prompts = self._schedule_prompts(self.chunk - decoding)
-        duration = self.step_time(decoding, self.context if decoding else 0.0, prompt_tokens)
-        now += duration
+        steps = 1 if prompt_tokens else self._unchanged_steps(next_arrival - now)
+        context = self.context + decoding * (steps - 1) / 2 if decoding else 0.0
+        now += steps * self.step_time(decoding, context, prompt_tokens)
         done = []
         if decoding:
-            self.decode_steps += 1
-            self.context += decoding
+            self.decode_steps += steps
+            self.context += decoding * steps
             while self.running and self.running[0][0] <= self.decode_steps:
                 request = heapq.heappop(self.running)[2]
                 self.context -= self._context_of(request)
@@ -99,6 +103,16 @@ class Engine:
         for request in finished_prompts:
             self._join(request, now, done)
         return now, done
+
+    def _unchanged_steps(self, until_arrival: float) -> int:
+        """Steps that decode for the same sequences: until one ends, a request arrives, or memory is short."""
+        if np.isfinite(self.kv_tokens):
+            return 1
+        until_end, decoding = self.running[0][0] - self.decode_steps, len(self.running)
+        if np.isinf(until_arrival):
+            return until_end
+        longest = self.step_time(decoding, self.context + decoding * until_end, 0)
+        return max(min(until_end, int(until_arrival / longest)), 1)
 
     def _has_prompts(self) -> bool:
         if self.prefilling:
@@ -202,7 +216,7 @@ def simulate(
             continue
         before, running = now, len(engine.running)
         in_system = running + len(engine.waiting) + len(engine.prefilling)
-        now, done = engine.step(now)
+        now, done = engine.step(now, upcoming[0].arrival if upcoming else np.inf)
         log.append((before, now - before, running, in_system))
         answered += done
         if clients:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from engine_simulator import Observed, log_normal_lengths, simulate
 
+import diffperf as dp
 from diffperf.estimate.serving.closed_loop import closed_loop
 from diffperf.estimate.serving.engine_state import Engine, SteadyState
 from diffperf.estimate.serving.engine_steps import EngineSteps
@@ -26,6 +27,10 @@ def step_time(running: float, context: float, prompt_tokens: float) -> float:
     """Seconds of a step, as the simulator asks for it."""
     linear = max(WEIGHTS, TOKEN * (running + prompt_tokens))
     return OVERHEAD + linear + CONTEXT * context + PROMPT_TOKEN * prompt_tokens
+
+
+# Software that adds nothing outside the steps.
+STACK = dp.load_system("dgx-a100").inference_stack
 
 
 class SimulatedSteps(EngineSteps):
@@ -48,6 +53,7 @@ def _steady_states(requests: Requests) -> dict[str, SteadyState]:
         chunk=requests.chunk,
         queries=jnp.ones_like(requests.rate),
         mixed=requests.mixed_steps,
+        stack=STACK,
         relax=Exact(),
     )
     return {"rate": open_loop(engine, traffic.rate), "concurrency": closed_loop(engine, traffic.clients)}

@@ -11,13 +11,15 @@ from diffperf.relax import choose, larger, smaller
 
 
 class _Loop(eqx.Module):
-    """A closed loop: its engine, the clients that have a slot of it, and how much they move in step.
+    """A closed loop: its engine and its clients, and how much they move in step.
 
+    - `inside`: clients that the slots of the engine hold.
     - `lockstep`: 1 where all answers are equally long, so that requests that were prefilled together also
       end and come back together; 0 where lengths differ.
     """
 
     engine: Engine
+    clients: Scalar
     inside: Scalar
     lockstep: Scalar
 
@@ -40,23 +42,27 @@ class _Point(eqx.Module):
         """Time to first token of a request that has a slot."""
         return self.work.waiting + self.work.service
 
+    def admission(self, engine: Engine) -> Moments:
+        """Time before the engine knows of a request."""
+        return engine.admission(self.decode_time)
+
 
 def closed_loop(engine: Engine, clients: Scalar) -> SteadyState:
     """The steady state with `clients` clients.
 
-    Those with a slot are either decoding or before their first token, B + X · TTFT = clients (Little's law
-    around the cycle). What they see follows the arrival theorem: the engine without themselves. Clients
+    Those that the engine knows of are either decoding or before their first token, B + X · TTFT (Little's
+    law around the cycle). What they see follows the arrival theorem: the engine without themselves. Clients
     beyond the slots wait for one; that wait is in the time to first token.
     """
     inside = engine.relax.minimum(clients, engine.slots)
-    loop = _Loop(engine, inside, _lockstep(engine))
+    loop = _Loop(engine, clients, inside, _lockstep(engine))
     limit = engine.relax.minimum(inside, engine.batch_limit)
     running = increasing_root(_excess_clients, loop, limit)
     point = _at(loop, running)
     traffic = engine.traffic
     decode = running / point.throughput
     before_decode = (clients - running) / point.throughput
-    own = point.first_token
+    own = point.admission(engine) + point.first_token
     # Each wait for a slot is a sum of times between answers, of which Poisson answers have this variance.
     queued = larger(before_decode - own.mean, 0.0)
     return SteadyState(
@@ -84,7 +90,7 @@ def capacity(engine: Engine) -> Scalar:
     Its batch is what requests in prefill leave of the slots. Two evaluations, at all slots and at what is
     left then, are within a percent of the root.
     """
-    loop = _Loop(engine, engine.slots, jnp.zeros_like(engine.slots))
+    loop = _Loop(engine, engine.slots, engine.slots, jnp.zeros_like(engine.slots))
     most = engine.batch_limit
     first = _at(loop, most)
     in_prefill = first.throughput * first.work.service.mean
@@ -102,9 +108,13 @@ def _lockstep(engine: Engine) -> Scalar:
 
 
 def _excess_clients(running: Scalar, loop: _Loop) -> Scalar:
-    """Clients that a running batch takes, over those that there are, as a share of the latter."""
+    """Requests in the engine at a running batch beyond its slots, or with those that it does not know of yet
+    beyond the clients, whichever is more, as a share.
+    """
     point = _at(loop, running)
-    return (running + point.throughput * point.first_token.mean) / loop.inside - 1
+    in_engine = running + point.throughput * point.first_token.mean
+    unknown = point.throughput * point.admission(loop.engine).mean
+    return larger(in_engine - loop.engine.slots, in_engine + unknown - loop.clients) / loop.inside
 
 
 def _at(loop: _Loop, running: Scalar) -> _Point:

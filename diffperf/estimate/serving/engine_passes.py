@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from diffperf.estimate.energy import Energy
-from diffperf.estimate.inference import TimedPass, sequence_parts, timed_passes
+from diffperf.estimate.inference import TimedPass, launch_time, sequence_parts, timed_passes
 from diffperf.estimate.serving.engine_steps import InterpolatedSteps
 from diffperf.estimate.serving.monotone_interpolation import Interpolant
 from diffperf.estimate.serving.traffic import Traffic
@@ -129,6 +129,7 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
             # Each stage of a pipeline has a part of the prompt tokens of a step.
             prompt_attention=prompt.attention / chunk.queries / c.strategy.pp,
             queries=queries,
+            prompt_launch=launch_time(c) / c.strategy.pp,
         ),
         decode_energy=Interpolant.through(nodes, decode.energy),
         prompt_energy=prompt.energy / chunk.queries,

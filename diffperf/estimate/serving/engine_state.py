@@ -9,6 +9,7 @@ from diffperf.estimate.serving.queueing import Moments
 from diffperf.estimate.serving.traffic import Traffic
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import Relaxation, larger
+from diffperf.software.stack import Stack
 
 
 class Engine(eqx.Module):
@@ -17,6 +18,7 @@ class Engine(eqx.Module):
     - `slots`: most requests that the engine works on at once, because of its batch cap or its KV cache.
     - `chunk`: most tokens of a step; `queries`: tokens of a decoding sequence among them.
     - `mixed`: weights over prompts in steps of their own ("off") and in steps that also decode ("on").
+    - `stack`: the software, for what it adds outside the steps.
     """
 
     steps: EngineSteps
@@ -25,7 +27,18 @@ class Engine(eqx.Module):
     chunk: Scalar
     queries: Scalar
     mixed: Weights
+    stack: Stack
     relax: Relaxation
+
+    def admission(self, step_time: Scalar) -> Moments:
+        """The time from a request's arrival until the engine knows of it, where steps take `step_time`.
+
+        An engine that looks for requests once in k steps finds one after (k − 1) / 2 steps on average,
+        beyond the step in which the request arrives: one of 0 to k − 1 steps, each as likely.
+        """
+        interval = self.stack.poll_interval
+        mean = self.stack.request_overhead + (interval - 1) / 2 * step_time
+        return Moments(mean, (interval**2 - 1) / 12 * step_time**2)
 
     def decode_time(self, running: Scalar) -> Scalar:
         """Seconds of a step in which `running` sequences decode and no prompt is prefilled."""
@@ -67,8 +80,8 @@ class SteadyState(eqx.Module):
     - `running`: sequences that decode, mean over time; `seen`: the same as a decoding sequence sees it,
       which counts itself.
     - `throughput`: requests answered per second.
-    - `first_token`: time to first token, waits included; `waiting`: the part of its mean before the first
-      step that works on the request.
+    - `first_token`: time until the engine has the first token, waits included; `waiting`: the part of its
+      mean before the first step that works on the request.
     - `step_time`: time from a step in which a request decodes to the next; `decode`: mean decode time of a
       request.
     - `chunks`: mean steps that prefill a prompt.

@@ -3,9 +3,11 @@
 import abc
 
 import equinox as eqx
+import jax.numpy as jnp
 
 from diffperf.estimate.serving.monotone_interpolation import Interpolant
 from diffperf.quantity import Scalar
+from diffperf.relax import larger
 
 
 class EngineSteps(eqx.Module):
@@ -30,13 +32,17 @@ class InterpolatedSteps(EngineSteps):
       drafting for them, against sequences.
     - `prompt_attention`: seconds of attention for a token of a prompt.
     - `queries`: tokens that a decoding sequence has in a step, drafted ones included.
+    - `prompt_launch`: seconds of the host to launch a step with prompts, which takes no less. Steps without
+      prompts replay recorded graphs of kernels.
     """
 
     of_tokens: Interpolant
     of_sequences: Interpolant
     prompt_attention: Scalar
     queries: Scalar
+    prompt_launch: Scalar
 
     def time(self, running: Scalar, prompt_tokens: Scalar) -> Scalar:
         tokens = running * self.queries + prompt_tokens
-        return self.of_tokens(tokens) + self.of_sequences(running) + prompt_tokens * self.prompt_attention
+        time = self.of_tokens(tokens) + self.of_sequences(running) + prompt_tokens * self.prompt_attention
+        return jnp.where(prompt_tokens > 0, larger(time, self.prompt_launch), time)

@@ -44,12 +44,13 @@ def open_loop(engine: Engine, rate: Scalar) -> SteadyState:
     # Requests in prefill have a slot, too.
     room = larger(engine.slots - stream.rate * point.work.service.mean, running)
     slot = wait_for_slot(engine, running, point.work.stall, room, rate, most)
+    waiting = engine.admission(point.step_time) + slot + point.work.waiting
     return SteadyState(
         running=running,
         seen=point.seen,
         throughput=stream.rate,
-        first_token=slot + point.work.waiting + point.work.service,
-        waiting=slot.mean + point.work.waiting.mean,
+        first_token=waiting + point.work.service,
+        waiting=waiting.mean,
         step_time=step_time_moments(
             engine,
             (point.seen, point.decode_time, stream.rate),

@@ -12,10 +12,11 @@ from diffperf.estimate.serving.engine_passes import (
 )
 from diffperf.estimate.serving.engine_state import Engine, SteadyState
 from diffperf.estimate.serving.open_loop import open_loop
+from diffperf.estimate.serving.queueing import Moments
 from diffperf.estimate.serving.traffic import Traffic
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
-from diffperf.relax import Exact, Relaxation, choose, larger
+from diffperf.relax import Exact, Relaxation, choose, larger, smaller
 from diffperf.report.tables import Readable
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory
@@ -36,6 +37,9 @@ class ServingReport(Readable):
     time_to_first_token: Scalar = output("s", "mean time to first token, with all waits")
     queueing: Scalar = output("s", "mean wait of a request before its first step")
     time_to_first_token_p90: Scalar = output("s", "90th percentile of the time to first token")
+    time_to_first_token_at_start: Scalar = output(
+        "s", "mean time to first token if all clients, or a single one, begin at once on an idle system"
+    )
     time_per_output_token: Scalar = output("s", "mean time per output token after the first")
     time_per_output_token_p90: Scalar = output("s", "90th percentile over requests of the time per token")
     latency: Scalar = output("s", "mean time from a request to the end of its answer")
@@ -79,11 +83,15 @@ def serve(
         chunk=requests.chunk * strategy.pp,  # every stage of a pipeline works on a chunk of its own
         queries=1 + requests.draft_tokens,
         mixed=requests.mixed_steps,
+        stack=c.system.stack,
         relax=relax,
     )
     state = steady_state(engine, requests)
     power = dynamic_power(passes, requests, traffic, state) + static_power(system)
-    return _report(c, requests, traffic, state, slots=slots, available=available, power=power)
+    at_start = first_token_at_start(engine, relax.minimum(traffic.clients, slots))
+    return _report(
+        c, requests, traffic, state, slots=slots, available=available, power=power, at_start=at_start
+    )
 
 
 def steady_state(engine: Engine, requests: Requests) -> SteadyState:
@@ -96,6 +104,16 @@ def steady_state(engine: Engine, requests: Requests) -> SteadyState:
             "concurrency": lambda: closed_loop(engine, traffic.clients),
         },
     )
+
+
+def first_token_at_start(engine: Engine, clients: Scalar) -> Scalar:
+    """Mean seconds until an engine has the first tokens of `clients` requests that come at once while it is
+    idle: their prompts fill one step after another.
+    """
+    prefill = engine.prefill_alone()
+    mean = engine.traffic.mean
+    in_line = larger((clients + 1) / 2 * mean(prefill.busy_time), mean(prefill.alone_time))
+    return engine.stack.request_overhead + in_line
 
 
 def static_power(system: System) -> Scalar:
@@ -123,21 +141,28 @@ def _report(
     slots: Scalar,
     available: Scalar,
     power: Scalar,
+    at_start: Scalar,
 ) -> ServingReport:
     """The report of a system whose engines are all in a state, and whose devices draw `power` watts in
-    all.
+    all; `at_start` is the time to first token where all requests come at once.
     """
     rate = state.throughput * c.strategy.dp
     tokens = rate * requests.output_length
     in_prefill = state.throughput * (state.first_token.mean - state.waiting)
     memory = engine_memory(c, requests, traffic, state.running + in_prefill)
+    # The first tokens wait in the server for those that it sends with them. The client sees the rest of the
+    # answer in what is left of the time.
+    held = smaller(c.system.stack.stream_interval - 1, traffic.decode_steps)
+    first_token = Moments(state.first_token.mean + held * state.step_time.mean, state.first_token.variance)
+    seen_step = (1 - held / traffic.decode_steps) / requests.tokens_per_step
     cost = run_cost(c.system, jnp.ones_like(power), power, c.relax)
     return ServingReport(
-        time_to_first_token=state.first_token.mean,
+        time_to_first_token=first_token.mean,
         queueing=state.waiting,
-        time_to_first_token_p90=state.first_token.p90,
-        time_per_output_token=state.step_time.mean / requests.tokens_per_step,
-        time_per_output_token_p90=state.step_time.p90 / requests.tokens_per_step,
+        time_to_first_token_p90=first_token.p90,
+        time_to_first_token_at_start=at_start + held * state.step_time.mean,
+        time_per_output_token=state.step_time.mean * seen_step,
+        time_per_output_token_p90=state.step_time.p90 * seen_step,
         latency=state.first_token.mean + state.decode,
         requests_per_second=rate,
         tokens_per_second=tokens,

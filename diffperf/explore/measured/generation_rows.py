@@ -10,7 +10,7 @@ from diffperf.explore.measured.model_rows import model_structure, stacked_models
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.row_formats import number_formats, unknown_format
 from diffperf.explore.measured.run_rows import layout_outputs
-from diffperf.explore.measured.served_demand import Demand, Pool, constant_lengths
+from diffperf.explore.measured.served_demand import Demand, Pool, plain_uniform_lengths
 from diffperf.explore.measured.served_rows import expert_tensor_ranks
 from diffperf.explore.measured.stacking import (
     Evaluator,
@@ -56,7 +56,7 @@ def _inference_inputs(
     the demand of clients in a closed loop, None for one batch from end to end.
     """
     tp, ep = numbers(rows, "tp"), numbers(rows, "ep")
-    demand = constant_lengths(rows) if _in_closed_loop(rows[0]) else None
+    demand = plain_uniform_lengths(rows) if _in_closed_loop(rows[0]) else None
     strategy = stacked_strategy(
         rows,
         tp=tp,
@@ -99,7 +99,7 @@ def _closed_loop_estimate(
     prompts = throughput_kind["total"] * demand.input_length / demand.output_length
     return {
         "latency_s": served.latency,
-        "ttft_s": served.time_to_first_token,
+        "ttft_s": served.first_token_of_run,
         "tpot_s": served.time_per_output_token,
         "throughput_tokens_per_s": served.output_rate * (1 + prompts),
         "possible": feasible(Configuration(model, system, strategy), "generate"),

@@ -97,7 +97,7 @@ def _serving_estimate(
         "tpot_median_s": served.time_per_output_token,
         "tpot_mean_s": served.time_per_output_token,
         "ttft_median_s": served.time_to_first_token,
-        "ttft_mean_s": served.time_to_first_token,
+        "ttft_mean_s": served.first_token_of_run,
         "e2e_median_s": served.latency,
         "e2e_mean_s": served.latency,
         "throughput_tokens_per_s_per_device": output_rate + input_rate,
