@@ -179,6 +179,11 @@ class Stack(Declared):
         integer=True,
     )
 
+    queues_sequences: Weights = switch(
+        "sequences wait for room in the KV cache, in place of running out of memory, in measured runs",
+        default=False,
+    )
+
     # Kernels.
     elementwise_traffic: Scalar = quantity(
         "",

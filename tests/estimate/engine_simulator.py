@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-# Seconds of a step, from the sequences that decode, the tokens in their contexts (a linear function of those),
-# and the prompt tokens.
+# Seconds of a step, from the sequences that decode, the tokens of their contexts (linear in these), and the
+# prompt tokens.
 StepTime = Callable[[float, float, float], float]
 
 

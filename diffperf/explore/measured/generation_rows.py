@@ -24,8 +24,10 @@ from diffperf.explore.measured.stacking import (
 )
 from diffperf.explore.measured.table import Row
 from diffperf.hardware.system import System
-from diffperf.quantity import Weights
+from diffperf.quantity import Scalar, Weights, replace
+from diffperf.relax import larger, smaller
 from diffperf.workload.configuration import Configuration
+from diffperf.workload.memory import inference_memory
 from diffperf.workload.model import Model
 from diffperf.workload.rules import feasible
 from diffperf.workload.strategy import Strategy
@@ -80,15 +82,31 @@ def _inference_estimate(
 ) -> Outputs:
     if demand is not None:
         return _closed_loop_estimate(model, system, strategy, throughput_kind, demand)
+    strategy, rounds = _in_rounds(Configuration(model, system, strategy))
     report = generate(model, system, strategy)
     prompts = throughput_kind["total"] * strategy.global_batch * strategy.sequence_length / report.time
     return {
-        "latency_s": report.time,
+        "latency_s": report.time * rounds,
         "ttft_s": report.time_to_first_token,
         "tpot_s": report.time_per_output_token,
         "throughput_tokens_per_s": report.tokens_per_second + prompts,
         **layout_outputs(model, system, strategy, report.memory, "generate"),
     }
+
+
+def _in_rounds(c: Configuration) -> tuple[Strategy, Scalar]:
+    """The strategy with the sequences that run at once, and how many rounds of them the batch takes.
+
+    Engines with a paged cache let the sequences wait for which it has no room (PagedAttention, SOSP'23
+    §4.5). All else that grows with the batch is counted as if it were of the cache.
+    """
+    c = c.for_inference()
+    memory, batch, replicas = inference_memory(c), c.strategy.global_batch, c.strategy.dp
+    cache = memory.kv_cache * c.system.stack.fragmentation
+    room = larger(memory.capacity - memory.peak + cache, 0.0)
+    fitting = smaller(larger(jnp.floor(batch * room / larger(cache, 1.0)), replicas), batch)
+    at_once = batch + c.system.stack.queues_sequences.on * (fitting - batch)
+    return replace(c.strategy, {"global_batch": at_once}), batch / at_once
 
 
 def _closed_loop_estimate(

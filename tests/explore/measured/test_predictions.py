@@ -190,6 +190,39 @@ def test_inference_rows_are_estimated_as_the_library_does(tmp_path):
     assert output.values["throughput_tokens_per_s"] == pytest.approx(4 * 200 / float(report.time), rel=1e-9)
 
 
+def test_a_batch_beyond_the_cache_runs_in_rounds(tmp_path):
+    """128 contexts of 4,096 tokens take 256 GiB of KV cache, of which an A100 has 80 GB less weights: engines
+    with a paged cache let most of them wait; others run out of memory.
+    """
+    cells = {
+        "batch": 128,
+        "input_len": 2048,
+        "output_len": 2048,
+        "n_devices": 1,
+        "devices_per_node": 8,
+        "tp": 1,
+    }
+    frameworks = ("vLLM", "FasterTransformer")
+    table = read_measurements(
+        changed(INFERENCE, tmp_path / "runs.csv", *(cells | {"framework": name} for name in frameworks))
+    )
+    paged, static = predict("inference", table.rows)
+    assert static.out_of_memory is True
+    assert paged.out_of_memory is False
+    fitting = 0
+    for fitting in range(1, 129):
+        at_once = dp.load_strategy(
+            {"global_batch": fitting, "sequence_length": 2048, "output_length": 2048, "precision": "fp16"}
+        )
+        report = generate(
+            dp.load_model("llama-2-7b"), dp.load_system("dgx-a100", 1, stack="vllm"), at_once, Exact()
+        )
+        if float(report.memory.excess) > 0:
+            break
+        time = float(report.time)
+    assert paged.values["latency_s"] == pytest.approx(128 / (fitting - 1) * time, rel=1e-6)
+
+
 def machine(system, precision: str, kv_precision: str) -> Machine:
     return Machine.of(system, Strategy(precision=precision, kv_precision=kv_precision), Exact())
 
