@@ -1,0 +1,109 @@
+"""What a serving stack adds to kernels and to requests, against answers worked out by hand."""
+
+import jax
+import numpy as np
+import pytest
+
+import diffperf as dp
+from diffperf.estimate.inference import inference_tables
+from diffperf.estimate.serving.serving_report import serve
+from diffperf.quantity import replace
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.requests import Requests
+
+served = jax.jit(serve)
+
+
+def with_stack(system, **fields):
+    """The system with other numbers of its inference stack."""
+    return replace(system, {f"inference_stack.{name}": value for name, value in fields.items()})
+
+
+def kernels(model, system):
+    """The table of the kernels of a decode pass on one device."""
+    strategy = dp.load_strategy({"sequence_length": 512, "output_length": 2, "global_batch": 8})
+    c = Configuration(model, replace(system, {"n_devices": 1}), strategy)
+    return inference_tables(c, "decode")["breakdown"].operators
+
+
+def test_kernels_that_start_early_save_a_share_of_their_start(llama, system):
+    before, after = kernels(llama, system), kernels(llama, with_stack(system, dependent_launch=0.4))
+    start = {"attention": float(system.accelerator.kernel_latency + system.accelerator.attention.latency)}
+    saved = [0.4 * start.get(part, float(system.accelerator.kernel_latency)) for part in before.parts]
+    runs = np.asarray(before.runs) > 0
+    np.testing.assert_allclose(
+        np.asarray(before.run_time - after.run_time)[runs], np.array(saved)[runs], rtol=1e-9
+    )
+
+
+def test_routing_takes_more_kernels(system):
+    """Ten kernels for two cost eight starts more in every layer of experts."""
+    mixtral, none = dp.load_model("mixtral-8x7b"), {"elementwise_kernels": 1.0, "elementwise_traffic": 1.0}
+    tables = [kernels(mixtral, with_stack(system, routing_kernels=count, **none)) for count in (2.0, 10.0)]
+    accelerator, stack = system.accelerator, system.inference_stack
+    each = accelerator.kernel_latency + stack.kernel_overhead + accelerator.device_memory.latency
+    before, after = (float(table.time.sum()) for table in tables)
+    assert after - before == pytest.approx(32 * 8 * float(each), rel=1e-6)
+
+
+def test_prompts_take_at_least_their_launches(llama, system):
+    strategy = dp.load_strategy({"sequence_length": 64, "output_length": 2})
+    one = with_stack(replace(system, {"n_devices": 1}), engine_step=1e-9, engine_sequence=1e-9)
+    device = float(dp.prefill(llama, one, strategy).time)
+    slow, fast = (2 * device / 32, 0.5 * device / 32)
+    times = [float(dp.prefill(llama, with_stack(one, prompt_launch=t), strategy).time) for t in (slow, fast)]
+    assert times == pytest.approx([2 * device, device], rel=1e-6)
+    decode = [dp.decode(llama, with_stack(one, prompt_launch=t), strategy).time for t in (slow, fast)]
+    assert float(decode[0]) == float(decode[1])  # decode passes replay a recorded graph
+
+
+@pytest.fixture(scope="module")
+def engine(llama, system):
+    """A function of the numbers of a stack and of requests that serves 32 clients on one device."""
+    one, strategy = replace(system, {"n_devices": 1}), dp.load_strategy({})
+    spread = {"input_spread": 0.5, "output_spread": 0.5, "concurrency": 32.0, "rate": 4.0}
+
+    def report(load="concurrency", **fields):
+        return served(llama, with_stack(one, **fields), strategy, Requests(load=load, **spread))
+
+    return report
+
+
+@pytest.mark.parametrize("load", ["concurrency", "rate"])
+def test_tokens_that_are_sent_together(engine, load):
+    """The first of eight tokens waits for seven steps; the answer ends when it did."""
+    singly, together = engine(load), engine(load, stream_interval=8.0)
+    step = float(singly.time_per_output_token)
+    later = float(together.time_to_first_token - singly.time_to_first_token)
+    assert later == pytest.approx(7 * step, rel=1e-9)
+    assert float(together.latency) == pytest.approx(float(singly.latency), rel=1e-12)
+    assert float(together.time_per_output_token) == pytest.approx(step * (1 - 7 / 255), rel=1e-9)
+
+
+def test_requests_that_wait_outside_the_engine(engine):
+    """Under a rate, what a request waits outside adds to its first token alone. In a closed loop clients who
+    wait outside leave fewer in the engine: the rate times the latency stays the number of clients.
+    """
+    before, after = engine("rate"), engine("rate", request_overhead=0.25)
+    later = float(after.time_to_first_token - before.time_to_first_token)
+    assert later == pytest.approx(0.25, rel=1e-6)
+    assert float(after.time_per_output_token) == pytest.approx(float(before.time_per_output_token), rel=1e-9)
+    before, after = engine(), engine(request_overhead=0.25)
+    assert float(after.running) < float(before.running)
+    assert float(after.requests_per_second * after.latency) == pytest.approx(32, rel=1e-3)
+
+
+def test_an_engine_that_polls_waits_half_an_interval(engine):
+    """A request is noticed after 0 to 9 further steps, 4.5 on average."""
+    before, after = engine("rate"), engine("rate", poll_interval=10.0)
+    later = float(after.time_to_first_token - before.time_to_first_token)
+    assert later == pytest.approx(4.5 * float(before.time_per_output_token), rel=1e-6)
+
+
+def test_clients_who_begin_at_once_wait_for_each_other(engine, llama, system):
+    """32 prompts of 1,024 tokens in steps of 8,192 take four steps, half of them on average."""
+    report = engine()
+    step = replace(system, {"n_devices": 1, "inference_stack.pass_tokens": 8192.0})
+    strategy = dp.load_strategy({"sequence_length": 1024, "global_batch": 8})
+    full = float(dp.prefill(llama, step, strategy).time)
+    assert float(report.time_to_first_token_at_start) == pytest.approx(33 / 32 * 2 * full, rel=0.1)
