@@ -48,12 +48,12 @@ class Stack(Declared):
         default=1e-9,
     )
 
-    dependent_launch: Scalar = quantity(
+    exposed_start: Scalar = quantity(
         "",
-        "share of the latency of a kernel's start that overlaps with the end of the kernel before it",
-        bounds=(0, 1),
-        # CUDA's programmatic dependent launch (CUDA C++ Programming Guide); 0 for kernels measured singly.
-        default=0.0,
+        "share of the latency of a kernel's start that does not overlap with the end of the kernel before it",
+        # Less than 1 with programmatic dependent launch (CUDA C++ Programming Guide).
+        bounds=(0.01, 1),
+        default=1.0,
     )
     engine_step: Scalar = quantity(
         "s",

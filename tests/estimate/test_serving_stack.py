@@ -27,7 +27,7 @@ def kernels(model, system):
 
 
 def test_kernels_that_start_early_save_a_share_of_their_start(llama, system):
-    before, after = kernels(llama, system), kernels(llama, with_stack(system, dependent_launch=0.4))
+    before, after = kernels(llama, system), kernels(llama, with_stack(system, exposed_start=0.6))
     start = {"attention": float(system.accelerator.kernel_latency + system.accelerator.attention.latency)}
     saved = [0.4 * start.get(part, float(system.accelerator.kernel_latency)) for part in before.parts]
     runs = np.asarray(before.runs) > 0

@@ -120,9 +120,7 @@ class AttentionUnits(eqx.Module):
     grouped_heads: Scalar  # query heads of a KV head that a generation kernel processes together at most
 
     @classmethod
-    def of(
-        cls, system: System, strategy: Strategy, kernel_overhead: Scalar, own_start: Scalar
-    ) -> "AttentionUnits":
+    def of(cls, system: System, strategy: Strategy, kernel_overhead: Scalar) -> "AttentionUnits":
         accelerator, precision, stack = system.accelerator, strategy.precision, system.stack
         multiplied = attention_format(precision, strategy.kv_precision)
         fp8 = fp8_share(multiplied)
@@ -134,7 +132,7 @@ class AttentionUnits(eqx.Module):
             kv_width=width(strategy.kv_precision),
             flop_time=inverse(rate),
             softmax_time=accelerator.attention.softmax_flops * inverse(accelerator.vector),
-            launch=own_start * accelerator.attention.latency + kernel_overhead,
+            launch=stack.exposed_start * accelerator.attention.latency + kernel_overhead,
             grouped_heads=stack.grouped_heads,
         )
 
@@ -196,15 +194,14 @@ class Machine(eqx.Module):
         )
         dynamic = relax.excess(limit, accelerator.static_power) + _LEAST_POWER * limit  # W
         joule_time = inverse(dynamic)
-        own_start = 1 - system.stack.dependent_launch
-        overhead = own_start * accelerator.kernel_latency + system.stack.kernel_overhead
+        overhead = system.stack.exposed_start * accelerator.kernel_latency + system.stack.kernel_overhead
         return cls(
             accelerator=accelerator,
             kernel_overhead=overhead,
             levels=tuple(LevelTime.of(level, joule_time, relax) for level in accelerator.memory[1:]),
             reuse=accelerator.reuse_capacities(free),
             matrix=MatrixUnits.of(system, strategy.precision, joule_time),
-            attention=AttentionUnits.of(system, strategy, overhead, own_start),
+            attention=AttentionUnits.of(system, strategy, overhead),
             relax=relax,
             matrix_by_role=matrix_units_by_role(system, strategy, joule_time) if serving else None,
             shares=None if residency is None else ServedShares.of(accelerator, residency),

@@ -36,6 +36,9 @@ PARTS = {
 }
 
 
+_FIRST_TOKEN, _PER_TOKEN = "ttft", "tpot"  # how the names of columns of these times begin
+
+
 @dataclasses.dataclass(frozen=True)
 class Observation:
     """A measured row of a table of some kind.
@@ -108,20 +111,27 @@ def observations_of(
         skipped["other hardware"] = len(table.rows) - len(rows)
         usable = []
         for row, prediction in zip(rows, predict(table.kind, rows, platforms), strict=True):
-            column = _fitted_column(row, prediction)
-            if column is not None:
-                usable.append(_observation(row, column))
+            columns = fitted_columns(row, prediction)
+            if columns:
+                usable.append(row)
+                observations += [_observation(row, column) for column in columns]
             else:
                 skipped[_reason(prediction)] += 1
-        observations += usable
         sources.append(_source(table, len(usable), skipped))
     return observations, sources
 
 
-def _fitted_column(row: Row, prediction: Prediction) -> str | None:
-    """The first column of speeds that a row has and the estimator predicts; None for no such column."""
-    names = (name for name in speed_columns(row.kind) if row[name] is not None)
-    return next((name for name in names if name in prediction.values), None)
+def fitted_columns(row: Row, prediction: Prediction) -> list[str]:
+    """The first column of speeds that a row has and the estimator predicts; none for no such column.
+
+    Times per token and to first token say different things, so that a row that has both, and no latency from
+    end to end before them, is fitted to both.
+    """
+    names = [name for name in speed_columns(row.kind) if row[name] is not None and name in prediction.values]
+    first_token = [name for name in names if name.startswith(_FIRST_TOKEN)][:1]
+    per_token = [name for name in names if name.startswith(_PER_TOKEN)][:1]
+    both = [*first_token, *per_token]
+    return both if names[:1] and names[0] in both else names[:1]
 
 
 def _reason(prediction: Prediction) -> str:

@@ -244,6 +244,7 @@ def unit_of(kind: str, column: str) -> str:
 def speed_columns(kind: str) -> list[str]:
     """The measured columns of a kind of table that say how fast a row was.
 
-    A calibration fits the first of them that a row has and the estimator predicts.
+    A calibration fits the first of them that a row has and the estimator predicts, of the times per token
+    and to first token both.
     """
     return [name for name in measured_columns(kind) if unit_of(kind, name) in _OF_SPEED]
