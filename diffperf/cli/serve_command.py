@@ -208,7 +208,7 @@ def refuse_batches(question: Question) -> None:
     """Raises `ConfigError` where `--set` gives the strategy a batch or a length, which the requests say."""
     for name in _OF_REQUESTS:
         if name in question.table:
-            found, expected = "a field of the strategy that follows from the requests", "options of the requests"
+            found, expected = "a field that follows from the requests", "options of the requests"
             remedy = "use --input, --output, --concurrency or --batch-cap"
             raise ConfigError(COMMAND_LINE, f"strategy.{name}", found, expected, remedy)
 

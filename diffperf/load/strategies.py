@@ -31,7 +31,7 @@ def refuse_training_fields(given: Iterable[str], phase: str, file: str = ARGUMEN
     """
     for name in given:
         if phase != "training" and name in TRAINING_FIELDS:
-            found, expected = f"an input of training in the phase {phase}", "inputs that this phase depends on"
+            found, expected = f"an input of training in the phase {phase}", "inputs of inference"
             raise ConfigError(file, f"strategy.{name}", found, expected, "leave it out")
 
 

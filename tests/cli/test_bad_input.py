@@ -25,7 +25,7 @@ import pytest
         ("estimate gpt3-175b dgx-a100 --smooth 0", 2, "sharpness"),
         ("estimate gpt3-175b dgx-a100 --smooth nan", 2, "sharpness"),
         ("estimate gpt3-175b dgx-a100 --stack megatron", 1, "megatron-lm"),
-        ("estimate llama-2-7b dgx-a100 --phase generate --zero 3", 1, "strategy.zero: found an input of training"),
+        ("estimate llama-2-7b dgx-a100 --phase generate --zero 3", 1, "zero: found an input of training"),
         ("estimate llama-2-7b dgx-a100 --phase decode --set strategy.schedule=gpipe", 1, "strategy.schedule"),
         ("sensitivity llama-2-7b dgx-a100 --phase prefill --no-overlap-gradients", 1, "in the phase prefill"),
         ("serve llama-2-7b dgx-a100 --set strategy.recompute=full", 1, "in the phase serving"),

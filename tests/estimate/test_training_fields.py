@@ -51,7 +51,7 @@ def test_inference_depends_on_all_other_fields(changed, name):
 
 @pytest.mark.parametrize("phase", ["prefill", "decode", "generate", "serving"])
 def test_inference_refuses_fields_of_training(phase):
-    with pytest.raises(ConfigError, match=rf"strategy\.zero: found an input of training in the phase {phase}"):
+    with pytest.raises(ConfigError, match=f"zero: found an input of training in the phase {phase}"):
         refuse_training_fields(["tp", "zero"], phase)
     refuse_training_fields(["tp", "kv_precision"], phase)
     refuse_training_fields(["tp", "zero"], "training")
