@@ -178,6 +178,9 @@ class Label:
 
 def real(value: Any) -> Array:
     """A strongly typed float array: a Python float would be static, a weakly typed array retraced."""
+    if isinstance(value, int | float | np.ndarray):
+        # NumPy converts by itself; JAX would load a compiled program for it.
+        value = np.asarray(value, jax.dtypes.canonicalize_dtype(float))
     return jnp.asarray(value, dtype=float)
 
 
