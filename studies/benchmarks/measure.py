@@ -8,6 +8,7 @@ checkout has no such part of the library.
 """
 
 import json
+import operator
 import os
 import sys
 import time
@@ -72,56 +73,57 @@ def outputs_of(phase: str) -> Estimate:
     return outputs
 
 
-def output_of(phase: str, name: str, *relax: Any) -> Estimate:
-    """Returns the function to one number of the report of a phase: time, cost of the run, $/Mtoken."""
-
-    def output(*inputs: Any) -> jax.Array:
-        report = serving(*inputs) if phase == "serve" else getattr(dp, phase)(*inputs, *relax)
-        return report.cost.run if name == "cost" else getattr(report, name)
-
-    return output
+def output_of(phase: str, path: str, *relax: Any) -> Estimate:
+    """Returns the function to one number of the report of a phase."""
+    return lambda *inputs: operator.attrgetter(path)(getattr(dp, phase)(*inputs, *relax))
 
 
-def serving(*inputs: Any) -> Any:
-    """Returns the report of a server with a number of clients: the fixed point of its running batch."""
+def outputs_of_serving(*names: str) -> Estimate:
+    """Returns the function to numbers of the report of a server: those of the fixed point of its batch."""
     from diffperf.estimate.serving.serving_report import serve
     from diffperf.workload.requests import Requests
 
-    return serve(*inputs, Requests(concurrency=CLIENTS))
+    requests = Requests(concurrency=CLIENTS)
+
+    def outputs(*inputs: Any) -> jax.Array:
+        report = serve(*inputs, requests)
+        return jnp.squeeze(jnp.stack([getattr(report, name) for name in names]))
+
+    return outputs
 
 
-def outputs_of_serving(*inputs: Any) -> jax.Array:
-    """Returns the latencies, the throughput and the cost of a server."""
-    report = serving(*inputs)
-    latencies = [report.time_to_first_token, report.time_per_output_token]
-    return jnp.stack([*latencies, report.tokens_per_second, report.cost_per_million_tokens])
-
-
-# What is evaluated many times: its workload, the function, and whether with its gradient for every number of
-# the system.
-RATES: dict[str, tuple[str, Estimate, bool]] = {
-    "training": ("gpt3", outputs_of("training_step"), False),
-    "training, strategies varied": ("gpt3", outputs_of("training_step"), False),
-    "training, gradient": ("gpt3", output_of("training_step", "cost"), True),
-    "training, smooth gradient": ("gpt3", output_of("training_step", "cost", dp.Smooth(SHARPNESS)), True),
-    "decode": ("llama", outputs_of("decode"), False),
-    "generate": ("llama", outputs_of("generate"), False),
-    "generate, gradient": ("llama", output_of("generate", "cost_per_million_tokens"), True),
-    "serve": ("llama", outputs_of_serving, False),
-    "serve, gradient": ("llama", output_of("serve", "cost_per_million_tokens"), True),
+_LATENCIES = ("time_to_first_token", "time_per_output_token")
+_DOLLARS = "cost_per_million_tokens"
+# What is evaluated many times: its workload, how to make the function, and whether with its gradient for
+# every number of the system.
+RATES: dict[str, tuple[str, Callable[[], Estimate], bool]] = {
+    "training": ("gpt3", lambda: outputs_of("training_step"), False),
+    "training, strategies varied": ("gpt3", lambda: outputs_of("training_step"), False),
+    "training, gradient": ("gpt3", lambda: output_of("training_step", "cost.run"), True),
+    "training, smooth gradient": (
+        "gpt3",
+        lambda: output_of("training_step", "cost.run", dp.Smooth(SHARPNESS)),
+        True,
+    ),
+    "decode": ("llama", lambda: outputs_of("decode"), False),
+    "generate": ("llama", lambda: outputs_of("generate"), False),
+    "generate, gradient": ("llama", lambda: output_of("generate", _DOLLARS), True),
+    "serve": ("llama", lambda: outputs_of_serving(*_LATENCIES, "tokens_per_second", _DOLLARS), False),
+    "serve, gradient": ("llama", lambda: outputs_of_serving(_DOLLARS), True),
 }
-# What is compiled with its gradient for every input: its workload, and the function.
-COMPILED: dict[str, tuple[str, Estimate]] = {
-    "training": ("gpt3", output_of("training_step", "time")),
-    "training of experts": ("deepseek", output_of("training_step", "time")),
-    "generate": ("llama", output_of("generate", "cost_per_million_tokens")),
-    "serve": ("llama", output_of("serve", "cost_per_million_tokens")),
+# What is compiled with its gradient for every input: its workload, and how to make the function.
+COMPILED: dict[str, tuple[str, Callable[[], Estimate]]] = {
+    "training": ("gpt3", lambda: output_of("training_step", "time")),
+    "training of experts": ("deepseek", lambda: output_of("training_step", "time")),
+    "generate": ("llama", lambda: output_of("generate", _DOLLARS)),
+    "serve": ("llama", lambda: outputs_of_serving(_DOLLARS)),
 }
 
 
 def rate_benchmark(name: str, count: int) -> Benchmark:
     """Returns a function and `count` configurations to evaluate it for."""
-    workload, function, with_gradient = RATES[name]
+    workload, make, with_gradient = RATES[name]
+    function = make()
     model, system, strategy = load(workload)
     systems = random_variants(system, count, 0)
     if name.endswith("strategies varied"):
@@ -158,7 +160,10 @@ def random_variants(module: Any, count: int, seed: int) -> Any:
 
 
 def rate(benchmark: Benchmark) -> dict[str, float]:
-    """Returns the evaluations a second of a function mapped over blocks of inputs, and the compile time."""
+    """Returns the evaluations a second of a function mapped over blocks of inputs, and the compile time.
+
+    Seconds are those of the core, which other processes do not lengthen much.
+    """
     function, inputs = benchmark
     count = len(jax.tree.leaves(inputs)[0])
 
@@ -169,22 +174,22 @@ def rate(benchmark: Benchmark) -> dict[str, float]:
         return jax.vmap(function)(*block)
 
     mapped = jax.jit(lambda *trees: jax.lax.map(evaluate_block, jax.tree.map(in_blocks, trees)))
-    start = time.perf_counter()
+    start = time.process_time()
     compiled = mapped.lower(*inputs).compile()
-    compile_seconds = time.perf_counter() - start
+    compile_seconds = time.process_time() - start
     jax.block_until_ready(compiled(*inputs))
     seconds = []
     for _ in range(REPETITIONS):
-        start = time.perf_counter()
+        start = time.process_time()
         jax.block_until_ready(compiled(*inputs))
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     return {"per_second": count / min(seconds), "compile_seconds": compile_seconds}
 
 
 def compile_time(name: str) -> dict[str, float]:
     """Returns the seconds to trace and compile a function with its gradient for every input."""
-    workload, function = COMPILED[name]
-    inputs = load(workload)
+    workload, make = COMPILED[name]
+    function, inputs = make(), load(workload)
     start = time.perf_counter()
     jax.jit(jax.value_and_grad(function, argnums=(0, 1, 2))).lower(*inputs).compile()
     return {"seconds": time.perf_counter() - start}
