@@ -106,6 +106,7 @@ class Quantity:
     - calibratable: an efficiency, overhead or latency that a calibration fits by default.
     - prior_spread: standard deviation of the log of a configured value, before any measurement.
     - table: for a part of a report's time, the kind of table of measurements that shows how well it is known.
+    - training_only: a field of a strategy that inference does not depend on.
     """
 
     unit: str
@@ -117,14 +118,19 @@ class Quantity:
     calibratable: bool = False
     prior_spread: float = PRIOR_SPREAD
     table: str = ""
+    training_only: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The declaration of a field that weighs alternatives."""
+    """The declaration of a field that weighs alternatives.
+
+    - training_only: a field of a strategy that inference does not depend on.
+    """
 
     alternatives: tuple[str, ...]
     doc: str
+    training_only: bool = False
 
     def one_hot(self, name: object) -> np.ndarray:
         """Weights of a definite choice. Raises `ValueError` when `name` is not an alternative."""
@@ -172,6 +178,9 @@ class Label:
 
 def real(value: Any) -> Array:
     """A strongly typed float array: a Python float would be static, a weakly typed array retraced."""
+    if isinstance(value, int | float | np.ndarray):
+        # NumPy converts by itself; JAX would load a compiled program for it.
+        value = np.asarray(value, jax.dtypes.canonicalize_dtype(float))
     return jnp.asarray(value, dtype=float)
 
 
@@ -186,6 +195,7 @@ def quantity(
     kind: str = "input",
     calibratable: bool = False,
     prior_spread: float = PRIOR_SPREAD,
+    training_only: bool = False,
 ) -> Any:
     """Declares a numeric field in internal units (SI, with byte, FLOP, mm² and USD).
 
@@ -201,6 +211,7 @@ def quantity(
         kind=kind,
         calibratable=calibratable,
         prior_spread=prior_spread,
+        training_only=training_only,
     )
     return eqx.field(default=default, converter=real, metadata={"quantity": declared})
 
@@ -213,17 +224,19 @@ def output(unit: str, doc: str, *, table: str = "") -> Any:
     return eqx.field(metadata={"quantity": declared})
 
 
-def choice(*alternatives: str, doc: str, default: Any = dataclasses.MISSING) -> Any:
+def choice(
+    *alternatives: str, doc: str, default: Any = dataclasses.MISSING, training_only: bool = False
+) -> Any:
     """Declares weights over named alternatives: a name, {name: weight}, or an array of weights."""
     if reserved := _RESERVED.intersection(alternatives):
         raise ValueError(f"an alternative cannot be called {', '.join(sorted(reserved))}")
-    declared = Choice(alternatives, doc)
+    declared = Choice(alternatives, doc, training_only)
     return eqx.field(default=default, converter=declared.weights, metadata={"choice": declared})
 
 
-def switch(doc: str, *, default: Any = dataclasses.MISSING) -> Any:
+def switch(doc: str, *, default: Any = dataclasses.MISSING, training_only: bool = False) -> Any:
     """Declares a yes/no choice, as weights over ("off", "on")."""
-    return choice("off", "on", doc=doc, default=default)
+    return choice("off", "on", doc=doc, default=default, training_only=training_only)
 
 
 def label(doc: str, default: Any = dataclasses.MISSING) -> Any:

@@ -10,7 +10,7 @@ import click
 
 from diffperf.cli.group import Command, Commands
 
-_OBJECTS_PER_COLLECTION = 100_000  # new objects between two searches for garbage; Python's default is 700
+_OBJECTS_PER_COLLECTION = 1_000_000  # new objects between two searches for garbage; Python's default is 700
 
 COMMANDS = {
     "estimate": Command(

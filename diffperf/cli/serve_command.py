@@ -11,6 +11,7 @@ import click
 from diffperf import units
 from diffperf.cli.options import (
     COMMAND_LINE,
+    STRATEGY_FIELDS,
     Decorator,
     Question,
     declared_option,
@@ -39,25 +40,11 @@ from diffperf.load import checked, declared_at, literal
 from diffperf.quantity import replace
 from diffperf.report.tables import table
 from diffperf.workload.requests import Requests
+from diffperf.workload.strategy import TRAINING_FIELDS
 
-# Fields of a strategy that serving depends on: all others are training's.
-_FIELDS = (
-    *SERVING_FIELDS,
-    "cp",
-    "order",
-    "attention",
-    "capacity_factor",
-    "expert_imbalance",
-    "overlap_tensor",
-    "overlap_experts",
-    "precision",
-    "weight_precision",
-    "expert_precision",
-    "expert_weight_precision",
-    "head_precision",
-    "activation_precision",
-    "kv_precision",
-)
+# Fields of a strategy that follow from the requests: how many sequences run at once, and how long they are.
+_OF_REQUESTS = ("global_batch", "sequence_length", "output_length")
+_FIELDS = tuple(name for name in STRATEGY_FIELDS if name not in TRAINING_FIELDS and name not in _OF_REQUESTS)
 # Options of the fields of requests that are not named like the field.
 _FLAGS = {"input_length": "input", "output_length": "output"}
 _SEARCHED_LIMITS = {
@@ -167,6 +154,7 @@ def serve(
     --rate and --concurrency all devices are used. With either, the number of replicas follows from the load,
     and --devices is the most that they may take. Where nothing serves, the exit code is 3.
     """
+    refuse_batches(question)
     asked, given = read_requests(requests)
     check_context(question, asked)
     search = ServingSearch.of(
@@ -214,6 +202,15 @@ def read_requests(texts: dict[str, Any]) -> tuple[Requests, dict[str, float]]:
         expected = "a rate of requests or a number of clients"
         raise ConfigError(COMMAND_LINE, "--rate", "--concurrency too", expected, "drop one of them")
     return replace(Requests(), given), given
+
+
+def refuse_batches(question: Question) -> None:
+    """Raises `ConfigError` where `--set` gives the strategy a batch or a length, which the requests say."""
+    for name in _OF_REQUESTS:
+        if name in question.table:
+            found, expected = "a field that follows from the requests", "options of the requests"
+            remedy = "use --input, --output, --concurrency or --batch-cap"
+            raise ConfigError(COMMAND_LINE, f"strategy.{name}", found, expected, remedy)
 
 
 def check_context(question: Question, requests: Requests) -> None:

@@ -8,7 +8,7 @@ from diffperf.load.builder import FOLDERS
 from diffperf.load.checks import checked
 from diffperf.load.files import available, config_root, display, find, read_toml
 from diffperf.load.override import declared_at, literal, override
-from diffperf.load.strategies import check, load_strategy
+from diffperf.load.strategies import check, load_strategy, refuse_training_fields
 from diffperf.load.systems import (
     calibrated,
     load,
@@ -37,4 +37,5 @@ __all__ = [
     "load_system",
     "override",
     "read_toml",
+    "refuse_training_fields",
 ]

@@ -1,5 +1,6 @@
 """Strategies from tables of their fields, and whether a strategy is possible for a model on a system."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from diffperf.errors import ARGUMENTS, ConfigError
@@ -9,7 +10,7 @@ from diffperf.quantity import replace
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.rules import first_violation
-from diffperf.workload.strategy import Strategy
+from diffperf.workload.strategy import TRAINING_FIELDS, Strategy
 
 
 def load_strategy(table: dict[str, Any], file: str = ARGUMENTS, n_devices: float | None = None) -> Strategy:
@@ -22,6 +23,16 @@ def load_strategy(table: dict[str, Any], file: str = ARGUMENTS, n_devices: float
     if "dp" in table or n_devices is None:
         return strategy
     return replace(strategy, {"dp": max(1.0, n_devices / float(strategy.devices))})
+
+
+def refuse_training_fields(given: Iterable[str], phase: str, file: str = ARGUMENTS) -> None:
+    """Raises `ConfigError`, in a phase of inference, for the first of the given fields of a strategy that
+    says how a model is trained.
+    """
+    for name in given:
+        if phase != "training" and name in TRAINING_FIELDS:
+            found, expected = f"an input of training in the phase {phase}", "inputs of inference"
+            raise ConfigError(file, f"strategy.{name}", found, expected, "leave it out")
 
 
 def check(

@@ -1,12 +1,13 @@
 """How work is laid on a system: parallelism, schedule, batches, number formats, recomputation, offloading."""
 
+import dataclasses
 import functools
 import operator
 
 import jax.numpy as jnp
 
 from diffperf.hardware.formats import PRECISIONS, STORED, STORED_BYTES, output_width, width
-from diffperf.quantity import Declared, Scalar, Weights, choice, quantity, switch
+from diffperf.quantity import Declared, Scalar, Weights, choice, declaration, quantity, switch
 from diffperf.relax import larger
 
 _DEGREE = (1, 1e5)
@@ -50,9 +51,15 @@ class Strategy(Declared):
         bounds=(1, 64),
         default=1,
         integer=True,
+        training_only=True,
     )
     micro_batch: Scalar = quantity(
-        "", "sequences of a micro-batch on each data-parallel rank", bounds=(1, 4096), default=1, integer=True
+        "",
+        "sequences of a micro-batch on each data-parallel rank",
+        bounds=(1, 4096),
+        default=1,
+        integer=True,
+        training_only=True,
     )
     global_batch: Scalar = quantity(
         "", "sequences of a training step, or served at once", bounds=(1, 1e6), default=1, integer=True
@@ -64,7 +71,9 @@ class Strategy(Declared):
         "", "tokens generated for each sequence", bounds=(1, 1e6), default=200, integer=True
     )
     sequence_parallel: Weights = switch(
-        "norms and dropouts split along the sequence over the tensor-parallel group", default=True
+        "norms and dropouts split along the sequence over the tensor-parallel group",
+        default=True,
+        training_only=True,
     )
     context_parallel: Weights = choice(
         "ring",
@@ -77,15 +86,26 @@ class Strategy(Declared):
         doc="order of the parallel groups, from the nearest neighbours to the farthest",
         default=ORDERS[0],
     )
-    schedule: Weights = choice(*SCHEDULES, doc="pipeline schedule (zero_bubble: ZB-H1)", default="1f1b")
+    schedule: Weights = choice(
+        *SCHEDULES, doc="pipeline schedule (zero_bubble: ZB-H1)", default="1f1b", training_only=True
+    )
     balanced_head: Weights = switch(
         "last pipeline stage with fewer layers, to make up for the vocabulary projection", default=False
     )
     recompute: Weights = choice(
-        "none", "selective", "full", doc="activations that the backward pass recomputes", default="none"
+        "none",
+        "selective",
+        "full",
+        doc="activations that the backward pass recomputes",
+        default="none",
+        training_only=True,
     )
     recompute_share: Scalar = quantity(
-        "", "share of a stage's layers that recompute their activations", bounds=(0, 1), default=1
+        "",
+        "share of a stage's layers that recompute their activations",
+        bounds=(0, 1),
+        default=1,
+        training_only=True,
     )
     attention: Weights = choice(
         "standard",
@@ -98,6 +118,7 @@ class Strategy(Declared):
         doc="ZeRO stage: data-parallel ranks shard the optimizer state (1), gradients too (2), weights too "
         "(3: FSDP's full shard)",
         default="0",
+        training_only=True,
     )  # fmt: skip
     zero_ranks: Scalar = quantity(
         "",
@@ -105,6 +126,7 @@ class Strategy(Declared):
         bounds=(0, 1e5),
         default=0,
         integer=True,
+        training_only=True,
     )
     capacity_factor: Scalar = quantity(
         "",
@@ -118,8 +140,12 @@ class Strategy(Declared):
         bounds=(1, 64),
         default=1,
     )
-    overlap_gradients: Weights = switch("gradient reduction under the backward pass", default=True)
-    overlap_weights: Weights = switch("gathering of weights (ZeRO) under the passes before it", default=True)
+    overlap_gradients: Weights = switch(
+        "gradient reduction under the backward pass", default=True, training_only=True
+    )
+    overlap_weights: Weights = switch(
+        "gathering of weights (ZeRO) under the passes before it", default=True, training_only=True
+    )
     overlap_tensor: Weights = switch(
         "tensor-parallel communication under the matrix products around it", default=False
     )
@@ -129,13 +155,18 @@ class Strategy(Declared):
     )
     overlap_transfers: Weights = switch("transfers between pipeline stages under computation", default=False)
     offload_activations: Scalar = quantity(
-        "", "share of the activations that are kept in host memory", bounds=(0, 1), default=0
+        "",
+        "share of the activations that are kept in host memory",
+        bounds=(0, 1),
+        default=0,
+        training_only=True,
     )
     offload_optimizer: Scalar = quantity(
         "",
         "share of the optimizer state that is kept in host memory and updated there",
         bounds=(0, 1),
         default=0,
+        training_only=True,
     )
     precision: Weights = choice(*PRECISIONS, doc="number format of matrix operands", default="bf16")
     weight_precision: Weights = choice(
@@ -167,13 +198,17 @@ class Strategy(Declared):
     )  # fmt: skip
     kv_precision: Weights = choice(*PRECISIONS, doc="number format of the KV cache", default="bf16")
     gradient_precision: Weights = choice(
-        *PRECISIONS, doc="number format in which gradients are accumulated and reduced", default="fp32"
+        *PRECISIONS,
+        doc="number format in which gradients are accumulated and reduced",
+        default="fp32",
+        training_only=True,
     )
     optimizer_bytes: Scalar = quantity(
         "byte",
         "optimizer state of a parameter: Adam with fp32 master weights keeps 12 bytes",
         bounds=(0.1, 32),
         default=12,
+        training_only=True,
     )
 
     @property
@@ -284,6 +319,14 @@ class Strategy(Declared):
     def activation_width(self) -> Scalar:
         """Bytes of an element of an activation."""
         return _either(self.activation_precision, output_width(self.precision))
+
+
+# The fields that say how a model is trained: no phase of inference may be given one of them.
+TRAINING_FIELDS = frozenset(
+    field.name
+    for field in dataclasses.fields(Strategy)
+    if (declared := declaration(field)) is not None and declared.training_only
+)
 
 
 def _either(weights: Weights, default: Scalar, name: str = "operands", *others: str) -> Scalar:

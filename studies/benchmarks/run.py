@@ -1,12 +1,16 @@
 """How fast diffperf is: estimates and gradients per core-second, compile times, and the command line.
 
 Machines differ and are shared, so the tables have ratios beside the times: to the limits that the project
-holds itself to, and to the published speed of Calculon on one core of the same kind of machine.
+holds itself to, and to the published speed of Calculon on one core of the same kind of machine. With
+`--against`, another checkout of diffperf is measured too, in turns with this one, and every line has both
+figures and their ratio.
 
-    python studies/benchmarks/run.py [--quick] [--out DIR]
+    python studies/benchmarks/run.py [--quick] [--against CHECKOUT] [--out DIR]
 """
 
 import dataclasses
+import functools
+import json
 import os
 import shutil
 import subprocess
@@ -17,136 +21,130 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# JAX starts as many threads as it may use cores when it is imported: estimates are timed on one core.
-if __name__ == "__main__" and hasattr(os, "sched_setaffinity"):
-    ALL_CORES = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(ALL_CORES)})
-
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-import diffperf as dp
-from diffperf.quantity import Quantity, walk
-
 sys.path.append(str(Path(__file__).parents[1]))
 from reporting import Table, parse_options, publish
 
+MEASURE = Path(__file__).with_name("measure.py")
+THIS = Path(__file__).parents[2]  # the checkout that this study belongs to
+
 # Calculon's configurations per core-second in its strategy search of GPT-3 175B on 4,096 A100, without logs.
 CALCULON = 2495
-BLOCK = 512  # configurations evaluated at once: their intermediate results fit into the caches of a core
-RANDOM_FACTOR = 1.3  # numbers are drawn within this factor of the shipped ones
-REPETITIONS = 5
-SHARPNESS = 50.0  # of the smooth estimates
 
-STRATEGY = {
-    "tp": 8,
-    "pp": 8,
-    "virtual_stages": 3,
-    "global_batch": 64,
-    "recompute": "selective",
-    "attention": "standard",
-    "precision": "fp16",
+# What is measured of a rate, with the least number a second that the project holds itself to.
+RATES = {
+    "training": ("exact training estimates", 300_000),
+    "training, strategies varied": ("the same, strategies and choices varied too", 300_000),
+    "training, gradient": ("the same with the gradient for every system input", 50_000),
+    "training, smooth gradient": ("smooth training estimates with that gradient", 50_000),
+    "decode": ("exact estimates of a decode pass", 500_000),
+    "generate": ("exact estimates of a generation", 500_000),
+    "generate, gradient": ("$/Mtoken of a generation with the gradient for every system input", 40_000),
+    "serve": ("steady states of a server", 100_000),
+    "serve, gradient": ("$/Mtoken of a server with the gradient for every system input", 40_000),
 }
-DEEPSEEK_STRATEGY = {"pp": 4, "dp": 64, "ep": 64, "global_batch": 1024, "precision": "fp8"}
+# What is compiled: the line of the table, and the arguments of `measure.py`.
+COMPILED = {
+    "compile of GPT-3's training step with its gradient": ("training",),
+    "the same compile with the defaults of XLA": ("training", "--defaults"),
+    "compile of DeepSeek-V3's training step with its gradient": ("training of experts",),
+    "compile of $/Mtoken of a generation with its gradient": ("generate",),
+    "compile of $/Mtoken of a server with its gradient": ("serve",),
+}
+COMPILE_LIMIT, FIRST_ANSWER_LIMIT, NEXT_ANSWER_LIMIT = 15.0, 5.0, 2.0  # s
 
-# Limits that the project holds itself to.
-ESTIMATES_FLOOR, GRADIENTS_FLOOR = 300_000, 50_000  # a second
-COMPILE_LIMIT, FIRST_ANSWER_LIMIT, NEXT_ANSWER_LIMIT = 15.0, 5.0, 2.5  # s
+ESTIMATE = "estimate gpt3-175b dgx-a100 --devices 64 --tp 8 --pp 8 --global-batch 64"
+
+Result = dict[str, Any]
 
 
-# --- estimates a second
+@dataclasses.dataclass(frozen=True)
+class Checkouts:
+    """The checkouts to measure: this one, and perhaps another one to compare it with.
 
-
-def random_variants(module: eqx.Module, count: int, seed: int) -> eqx.Module:
-    """Returns `count` variants of a module in one tree, in float32.
-
-    Every number is drawn within its bounds and `RANDOM_FACTOR` of the original; choices stay.
+    - `turns`: how often each is measured. Of the results, the fastest counts: others were disturbed.
     """
-    random = np.random.default_rng(seed)
-    bounds = [
-        declared.bounds if isinstance(declared, Quantity) else (0, 1) for _, declared, _ in walk(module)
-    ]
-    leaves, structure = jax.tree.flatten(module)
 
-    def vary(leaf: Any, limits: tuple[float, float]) -> jax.Array:
-        leaf = np.asarray(leaf)
-        shape = (count, *leaf.shape)
-        is_number = leaf.ndim == 0
-        factors = random.uniform(1 / RANDOM_FACTOR, RANDOM_FACTOR, shape) if is_number else np.ones(shape)
-        return jnp.asarray(np.clip(leaf * factors, *limits), dtype=jnp.float32)
+    other: Path | None
+    turns: int
 
-    variants = [vary(leaf, limits) for leaf, limits in zip(leaves, bounds, strict=True)]
-    return jax.tree.unflatten(structure, variants)
+    def measured(self, measure: Callable[[Path], Result]) -> list[Result]:
+        """Returns the best result of each checkout, measured in turns.
+
+        Of a rate, the best is the greatest; of times, each the smallest.
+        """
+        folders = [THIS] if self.other is None else [THIS, self.other]
+        results: list[list[Result]] = [[] for _ in folders]
+        for _ in range(self.turns):
+            for folder, found in zip(folders, results, strict=True):
+                found.append(measure(folder))
+        return [functools.reduce(better, found) for found in results]
 
 
-def rate(function: Callable, inputs: tuple[Any, ...], count: int) -> tuple[float, float]:
-    """Returns the evaluations a second of a function mapped over blocks of inputs, and the compile time."""
+def better(first: Result, second: Result) -> Result:
+    """Returns the greater of rates, and the smaller of times, of two results."""
+    if "lacks" in first:
+        return first
+    return {
+        name: max(value, second[name]) if name == "per_second" else min(value, second[name])
+        for name, value in first.items()
+    }
 
-    def in_blocks(leaf: jax.Array) -> jax.Array:
-        return leaf.reshape((count // BLOCK, BLOCK, *leaf.shape[1:]))
 
-    def evaluate_block(block: tuple[Any, ...]) -> Any:
-        return jax.vmap(function)(*block)
+def run(command: list[str], checkout: Path, **environment: str) -> str:
+    """Runs Python on the library of a checkout and returns its output. Raises `SystemExit` if it fails."""
+    environment |= {"PYTHONPATH": str(checkout), "XLA_FLAGS": ""}
+    # -P: the folder that the study is run in is not searched for the library.
+    line = [sys.executable, "-P", *command]
+    result = subprocess.run(line, capture_output=True, text=True, env=os.environ | environment, check=False)
+    if result.returncode:
+        raise SystemExit(f"{' '.join(line)} with {checkout} failed:\n{result.stderr}")
+    return result.stdout
 
-    mapped = jax.jit(lambda *trees: jax.lax.map(evaluate_block, jax.tree.map(in_blocks, trees)))
-    start = time.perf_counter()
-    compiled = mapped.lower(*inputs).compile()
-    compile_seconds = time.perf_counter() - start
-    jax.block_until_ready(compiled(*inputs))
+
+def measured(checkout: Path, *arguments: str) -> Result:
+    """Returns what `measure.py` prints for a checkout."""
+    return json.loads(run([str(MEASURE), *arguments], checkout).splitlines()[-1])
+
+
+def answer_seconds(checkout: Path) -> Result:
+    """Returns the seconds of `diffperf estimate` with an empty compile cache, and with a filled one."""
+    cache = tempfile.mkdtemp()
     seconds = []
-    for _ in range(REPETITIONS):
+    for _ in range(4):
         start = time.perf_counter()
-        jax.block_until_ready(compiled(*inputs))
+        run(["-m", "diffperf", *ESTIMATE.split()], checkout, DIFFPERF_CACHE=cache)
         seconds.append(time.perf_counter() - start)
-    return count / min(seconds), compile_seconds
+    shutil.rmtree(cache)
+    return {"first": seconds[0], "following": sorted(seconds[1:])[1]}
 
 
-def speed_table(count: int) -> Table:
-    """Measures and tabulates exact and smooth estimates and their gradients for `count` configurations."""
-    model, system = dp.load_model("gpt3-175b"), dp.load_system("dgx-a100", n_devices=64)
-    strategy = dp.load_strategy(STRATEGY, n_devices=64)
-    systems, strategies = random_variants(system, count, 0), random_variants(strategy, count, 1)
+def comparison(results: list[Result], name: str, key: str = "") -> dict[str, Any]:
+    """Returns the cells of another checkout's figure, and of the ratio of this one's to it; none without
+    another checkout.
+    """
+    if len(results) == 1:
+        return {}
+    this, other = results
+    if "lacks" in other:
+        return {f"other{key}": "not there"}
+    return {f"other{key}": other[name], f"ratio{key}": this[name] / other[name]}
 
-    def outputs(system, strategy) -> jax.Array:
-        report = dp.training_step(model, system, strategy)
-        return jnp.stack([report.time, report.memory.peak, report.energy.total, report.cost.run])
 
-    def run_cost(system, *relax) -> jax.Array:
-        return dp.training_step(model, system, strategy, *relax).cost.run
-
-    benchmarks = (
-        ("exact estimates", lambda system: outputs(system, strategy), (systems,), ESTIMATES_FLOOR),
-        (
-            "exact estimates, strategies and choices varied too",
-            outputs,
-            (systems, strategies),
-            ESTIMATES_FLOOR,
-        ),
-        (
-            "exact estimates with the gradient for every system input",
-            jax.value_and_grad(run_cost),
-            (systems,),
-            GRADIENTS_FLOOR,
-        ),
-        (
-            "smooth estimates with the gradient for every system input",
-            jax.value_and_grad(lambda system: run_cost(system, dp.Smooth(SHARPNESS))),
-            (systems,),
-            GRADIENTS_FLOOR,
-        ),
-    )
+def speed_table(checkouts: Checkouts, count: int) -> Table:
+    """Measures and tabulates estimates and their gradients for `count` configurations."""
     rows = []
-    for name, function, inputs, floor in benchmarks:
-        per_second, compile_seconds = rate(function, inputs, count)
+    for name, (line, floor) in RATES.items():
+        results = checkouts.measured(lambda folder, name=name: measured(folder, "rate", name, str(count)))
+        rate = results[0]["per_second"]
         rows.append(
             {
-                "benchmark": name,
-                "per_second": per_second,
-                "over_floor": per_second / floor,
-                "over_calculon": per_second / CALCULON,
-                "compile_s": compile_seconds,
+                "benchmark": line,
+                "per_second": rate,
+                "over_floor": rate / floor,
+                "over_calculon": rate / CALCULON if name.startswith("training") else None,
+                "compile_s": results[0]["compile_seconds"],
+                **comparison(results, "per_second"),
+                **comparison(results, "compile_seconds", "_compile"),
             }
         )
     columns = {
@@ -156,107 +154,49 @@ def speed_table(count: int) -> Table:
         "over_calculon": ("/ Calculon", ".0f"),
         "compile_s": ("compile s", ".1f"),
     }
+    if checkouts.other is not None:
+        columns |= {
+            "other": ("other, per second", ",.0f"),
+            "ratio": ("this / other", ".2f"),
+            "other_compile": ("other, compile s", ".1f"),
+            "ratio_compile": ("this / other", ".2f"),
+        }
     return Table("speed", "float32, one core", columns, rows)
 
 
-# --- compile times and the command line
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingStep:
-    """A training step to compile, by the names of its configs."""
-
-    model: str
-    system: str
-    devices: int
-    strategy: dict
-
-
-GPT3 = TrainingStep("gpt3-175b", "dgx-a100", devices=64, strategy=STRATEGY)
-DEEPSEEK = TrainingStep("deepseek-v3", "gb200-nvl72", devices=256, strategy=DEEPSEEK_STRATEGY)
-
-COMPILE_PROGRAM = """
-import time, jax, diffperf as dp
-{prepare}
-model = dp.load_model({step.model!r})
-system = dp.load_system({step.system!r}, n_devices={step.devices})
-strategy = dp.load_strategy({step.strategy!r}, n_devices={step.devices})
-
-def time_of(model, system, strategy):
-    return dp.training_step(model, system, strategy).time
-
-start = time.perf_counter()
-jax.jit(jax.value_and_grad(time_of, argnums=(0, 1, 2))).lower(model, system, strategy).compile()
-print(time.perf_counter() - start)
-"""
-
-
-def run_on_all_cores(command: list[str], **environment: str) -> str:
-    """Runs a command on all cores and returns its output. Raises `SystemExit` if it fails."""
-    pinned = hasattr(os, "sched_setaffinity")
-    if pinned:
-        os.sched_setaffinity(0, ALL_CORES)  # of this thread, which the command inherits
-    result = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | environment, check=False
-    )
-    if pinned:
-        os.sched_setaffinity(0, {min(ALL_CORES)})
-    if result.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{result.stderr}")
-    return result.stdout
-
-
-def compile_seconds(step: TrainingStep, *, quickly: bool = True) -> float:
-    """Returns the seconds to trace and compile a training step with its gradient for every input."""
-    program = COMPILE_PROGRAM.format(prepare="dp.compile_quickly()" if quickly else "", step=step)
-    return float(run_on_all_cores([sys.executable, "-c", program], XLA_FLAGS=""))
-
-
-def estimate_seconds() -> tuple[float, float]:
-    """Returns the seconds of `diffperf estimate` with an empty compile cache, and with a filled one."""
-    command = [sys.executable, "-m", "diffperf", "estimate", GPT3.model, GPT3.system]
-    command += ["--devices", "64", "--tp", "8", "--pp", "8", "--global-batch", "64"]
-    cache = tempfile.mkdtemp()
-    seconds = []
-    for _ in range(4):
-        start = time.perf_counter()
-        run_on_all_cores(command, DIFFPERF_CACHE=cache)
-        seconds.append(time.perf_counter() - start)
-    shutil.rmtree(cache)
-    return seconds[0], sorted(seconds[1:])[1]
-
-
-def latency_table() -> Table:
+def latency_table(checkouts: Checkouts) -> Table:
     """Measures and tabulates compile times and the time to an answer on the command line."""
-    first, following = estimate_seconds()
-    times = (
-        ("compile of GPT-3's training step with its gradient", compile_seconds(GPT3), COMPILE_LIMIT),
-        (
-            "the same compile with the defaults of XLA",
-            compile_seconds(GPT3, quickly=False),
-            COMPILE_LIMIT,
-        ),
-        (
-            "compile of DeepSeek-V3's training step with its gradient",
-            compile_seconds(DEEPSEEK),
-            COMPILE_LIMIT,
-        ),
-        ("diffperf estimate, compile cache empty", first, FIRST_ANSWER_LIMIT),
-        ("diffperf estimate, compile cache filled", following, NEXT_ANSWER_LIMIT),
-    )
+    rows = []
+
+    def add(line: str, limit: float, results: list[Result], name: str) -> None:
+        seconds = results[0][name]
+        row = {"benchmark": line, "seconds": seconds, "over_limit": seconds / limit}
+        rows.append(row | comparison(results, name))
+
+    for line, arguments in COMPILED.items():
+        results = checkouts.measured(lambda folder, given=arguments: measured(folder, "compile", *given))
+        add(line, COMPILE_LIMIT, results, "seconds")
+    answers = checkouts.measured(answer_seconds)
+    add("diffperf estimate, compile cache empty", FIRST_ANSWER_LIMIT, answers, "first")
+    add("diffperf estimate, compile cache filled", NEXT_ANSWER_LIMIT, answers, "following")
     columns = {"benchmark": ("", ""), "seconds": ("seconds", ".2f"), "over_limit": ("/ limit", ".2f")}
-    rows = [
-        {"benchmark": name, "seconds": seconds, "over_limit": seconds / limit}
-        for name, seconds, limit in times
-    ]
+    if checkouts.other is not None:
+        columns |= {"other": ("other, seconds", ".2f"), "ratio": ("this / other", ".2f")}
     return Table("latency", "All cores", columns, rows)
 
 
 def main() -> None:
     """Runs the study."""
-    options = parse_options(__doc__, "benchmarks", "fewer configurations", float64=False)
+    against = {"type": Path, "metavar": "CHECKOUT", "help": "another checkout of diffperf to compare with"}
+    options = parse_options(
+        __doc__, "benchmarks", "fewer configurations, each measured once", float64=False, against=against
+    )
+    other = options.against and options.against.resolve()
+    if other is not None and not (other / "diffperf" / "__init__.py").exists():
+        raise SystemExit(f"--against {options.against}: there is no folder diffperf/ in it")
+    checkouts = Checkouts(other, turns=1 if options.quick else 3)
     count = 1 << (14 if options.quick else 17)
-    publish(options.out, [speed_table(count), latency_table()])
+    publish(options.out, [speed_table(checkouts, count), latency_table(checkouts)])
 
 
 if __name__ == "__main__":

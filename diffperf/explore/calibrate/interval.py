@@ -1,18 +1,18 @@
 """The 90 % interval of an estimate's time, on a system that is calibrated."""
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
+import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from diffperf.explore.plan.ranking import reports_of
+from diffperf.explore.plan.ranking import report_of, times_on
+from diffperf.hardware.system import System
 from diffperf.load import checked, declared_at
 from diffperf.load.calibration import Calibration, followers
-from diffperf.quantity import Quantity, declaration, locate, replace
+from diffperf.quantity import Quantity, declaration, locate
 from diffperf.report.tables import has_total
 from diffperf.workload.configuration import Configuration
 
@@ -71,7 +71,7 @@ def interval(calibration: Calibration, inputs: Configuration, phase: str) -> Int
     calibrated on, their spread is the model's. A value that has been overridden since counts as known.
     """
     places = _places(calibration, inputs)
-    report: Any = next(reports_of([inputs], phase))  # of any phase: all have a time
+    report: Any = report_of(inputs, phase)  # of any phase: all have a time
     time, slopes, parts = report.time, _slopes(inputs, phase, places), _parts(report, inputs)
     which = [calibration.parameters.index(path) for path in places]
     variance = slopes @ calibration.covariance[np.ix_(which, which)] @ slopes if places else 0.0
@@ -109,16 +109,16 @@ def _has(calibration: Calibration, inputs: Configuration, path: str, place: str)
     return bool(np.isclose(float(locate(inputs.system, place)[0]), fitted, rtol=1e-6))
 
 
-def _model_error(spread: dict[str, float], parts: dict[str, Array], phase: str) -> float:
+def _model_error(spread: dict[str, float], parts: dict[str, float], phase: str) -> float:
     """The standard deviation of log(time) that no fitted value explains.
 
     `parts` has the seconds of the time by kind of table.
     """
     if (table := _PHASE_TABLES.get(phase)) in spread:
         return spread[table]
-    whole = max(sum(float(time) for time in parts.values()), _NO_TIME)
+    whole = max(sum(parts.values()), _NO_TIME)
     largest = max(spread.values())
-    shares = {kind: float(time) / whole for kind, time in parts.items()}
+    shares = {kind: time / whole for kind, time in parts.items()}
     return float(np.sqrt(sum((share * spread.get(kind, largest)) ** 2 for kind, share in shares.items())))
 
 
@@ -130,25 +130,30 @@ def _slopes(
     Central differences: as exact as an interval needs, by a program that is compiled already.
     """
 
-    def grown(path: str, growth: float) -> Configuration:
-        """The configuration with one value larger, and with it those that follow this value."""
-        paths = [*places[path], *followers(path, list(places))]
-        value = locate(inputs.system, places[path][0])[0] * np.exp(growth)
-        return dataclasses.replace(inputs, system=replace(inputs.system, dict.fromkeys(paths, value)))
+    # Numbers are put in among the leaves of the system: building it anew takes longer than its estimate.
+    leaves, structure = jax.tree.flatten(jax.device_get(inputs.system))
+    positions = structure.unflatten(range(len(leaves)))
+
+    def grown(path: str, growth: float) -> System:
+        """The system with one value larger, and with it those that follow this value."""
+        changed = list(leaves)
+        value = leaves[locate(positions, places[path][0])[0]] * np.exp(growth)
+        for place in (*places[path], *followers(path, list(places))):
+            changed[locate(positions, place)[0]] = np.asarray(value, value.dtype)
+        return structure.unflatten(changed)
 
     moved = (grown(path, sign * _STEP) for path in places for sign in (1, -1))
-    reports = cast(Iterator[Any], reports_of(moved, phase))  # of any phase: all have a time
-    times = np.log([report.time for report in reports]).reshape(-1, 2)
+    times = np.log(times_on(moved, inputs, phase)).reshape(-1, 2)
     return (times[:, 0] - times[:, 1]) / (2 * _STEP)
 
 
-def _parts(report: eqx.Module, inputs: Configuration) -> dict[str, Array]:
+def _parts(report: eqx.Module, inputs: Configuration) -> dict[str, float]:
     """The seconds of a report's time by the kind of table that measures them.
 
     A generation decodes after each token but the last.
     """
-    counts = {"breakdown": 1.0, "prefill": 1.0, "decode": inputs.strategy.output_length - 1}
-    result: dict[str, Array] = {}
+    counts = {"breakdown": 1.0, "prefill": 1.0, "decode": float(inputs.strategy.output_length) - 1}
+    result: dict[str, float] = {}
     for name, count in counts.items():
         breakdown = getattr(report, name, None)
         if breakdown is None or not has_total(breakdown):
@@ -156,6 +161,6 @@ def _parts(report: eqx.Module, inputs: Configuration) -> dict[str, Array]:
         for field in dataclasses.fields(breakdown):
             declared = declaration(field)
             if isinstance(declared, Quantity) and declared.table:
-                seconds = count * getattr(breakdown, field.name)
-                result[declared.table] = result.get(declared.table, jnp.zeros(())) + seconds
+                seconds = count * float(getattr(breakdown, field.name))
+                result[declared.table] = result.get(declared.table, 0.0) + seconds
     return result

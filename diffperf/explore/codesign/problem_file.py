@@ -54,6 +54,7 @@ from diffperf.load import (
     load_strategy,
     override,
     read_toml,
+    refuse_training_fields,
 )
 from diffperf.quantity import Choice, Quantity, as_float64
 from diffperf.report.tables import outputs
@@ -101,6 +102,8 @@ class ProblemReader(TableReader):
             derives_dp="dp" not in self.strategy_table(),
         )
         self.each_path_once(vector.variables)
+        designed = [variable.path.removeprefix("strategy.") for variable in vector.variables]
+        refuse_training_fields(designed, phase, self.file)
         limited = tuple(self.constraint(outcome, c, f"constraint[{i}]") for i, c in enumerate(constraints))
         self.no_contradiction(limited)
         return DesignProblem(
@@ -145,6 +148,7 @@ class ProblemReader(TableReader):
         others = {path: value for path, value in overrides.items() if not path.startswith("strategy.")}
         candidate = override(candidate, others, self.file)
         strategy = load_strategy(self.strategy_table(), self.file, float(candidate.system.n_devices))
+        refuse_training_fields(self.strategy_table(), phase, self.file)
         check(candidate.model, candidate.system, strategy, phase, self.file)
         return as_float64(dataclasses.replace(candidate, strategy=strategy))
 

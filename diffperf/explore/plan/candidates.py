@@ -14,7 +14,7 @@ from jaxtyping import Bool
 
 from diffperf.errors import ARGUMENTS
 from diffperf.hardware.system import System
-from diffperf.load import load_strategy
+from diffperf.load import load_strategy, refuse_training_fields
 from diffperf.quantity import Scalar, Weights, replace
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
@@ -84,9 +84,11 @@ def starting_strategy(
     """The strategy with the fields of `table`, in training with the default global batch where the table
     gives none.
 
-    **Raises:** `ConfigError` that names `file` for a bad value.
+    **Raises:** `ConfigError` that names `file` for a bad value, and in a phase of inference for a field of
+    training.
     """
     strategy = load_strategy(table, file)
+    refuse_training_fields(table, phase, file)
     if phase == "training" and "global_batch" not in table:
         return replace(strategy, {"global_batch": default_global_batch(system, strategy)})
     return strategy

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from diffperf.compiler import stored
 from diffperf.estimate.phases import estimate
 from diffperf.explore.plan.blocks import BLOCK, evaluate_in_blocks, take
 from diffperf.explore.plan.candidates import Candidates, single_candidate
+from diffperf.hardware.system import System
 from diffperf.quantity import locate
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.rules import broken
@@ -82,15 +82,27 @@ def rank(
     )
 
 
-def reports_of(configurations: Iterable[Configuration], phase: str) -> Iterator[eqx.Module]:
-    """The report of each configuration, by the program that compares candidates.
+def report_of(configuration: Configuration, phase: str) -> eqx.Module:
+    """The report of a configuration, by the program that compares candidates."""
+    reports, _ = _evaluate(configuration, single_candidate(configuration.strategy, BLOCK), phase)
+    return report_at(jax.device_get(reports), 0)
 
-    The configurations differ from each other, and from those compared so far, in numbers only: nothing is
-    compiled again.
+
+def times_on(
+    systems: Iterable[System], configuration: Configuration, phase: str
+) -> Float[np.ndarray, " systems"]:
+    """The time of a phase in s, by the program that compares candidates, on each of several systems in place
+    of the configuration's own.
+
+    The systems differ from each other, and from those compared so far, in numbers only: nothing is compiled
+    again.
     """
-    for configuration in configurations:
-        reports, _ = _evaluate(configuration, single_candidate(configuration.strategy, BLOCK), phase)
-        yield report_at(jax.device_get(reports), 0)
+    candidates = single_candidate(configuration.strategy, BLOCK)
+    times = []
+    for system in systems:
+        reports, _ = _evaluate(dataclasses.replace(configuration, system=system), candidates, phase)
+        times.append(_output(reports, "time")[0])
+    return np.array(times)
 
 
 @stored("phase")
@@ -165,4 +177,4 @@ def _count(candidates: Candidates) -> int:
 
 def report_at(reports: eqx.Module, index: int) -> eqx.Module:
     """One of many reports that are NumPy arrays, as an estimate would return it."""
-    return jax.tree.map(jnp.asarray, take(reports, index))
+    return jax.device_put(jax.tree.map(np.asarray, take(reports, index)))

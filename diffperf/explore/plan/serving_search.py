@@ -24,7 +24,7 @@ from diffperf.explore.plan.serving_layouts import (
     serving_strategy,
 )
 from diffperf.hardware.system import System
-from diffperf.load import load_strategy
+from diffperf.load import load_strategy, refuse_training_fields
 from diffperf.quantity import replace
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
@@ -116,8 +116,10 @@ class ServingSearch:
         - `given`: the fields of `requests` that are given; `rate` or `concurrency` among them is a load to
           be served, `chunk` and `batch_cap` are not searched then.
 
-        **Raises:** `ConfigError` that names `file` for a bad value in the table of the strategy.
+        **Raises:** `ConfigError` that names `file` for a bad value in the table of the strategy, and for a
+        field of training.
         """
+        refuse_training_fields(table, "serving", file)
         lengths = {"sequence_length": requests.input_length, "output_length": requests.output_length}
         strategy = replace(serving_strategy(load_strategy(table, file)), lengths)
         inputs = Configuration(model, system, strategy)

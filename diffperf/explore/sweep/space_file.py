@@ -33,7 +33,16 @@ from diffperf.explore.inputs import check_phase, full_path, report_outputs
 from diffperf.explore.reader import TableReader
 from diffperf.explore.sweep.space import Axis, Space
 from diffperf.hardware.system import System
-from diffperf.load import checked, declared_at, display, find, load_strategy, override, read_toml
+from diffperf.load import (
+    checked,
+    declared_at,
+    display,
+    find,
+    load_strategy,
+    override,
+    read_toml,
+    refuse_training_fields,
+)
 from diffperf.quantity import Choice, Quantity, locate
 from diffperf.report.tables import show
 from diffperf.workload.configuration import Configuration
@@ -79,6 +88,7 @@ class _Reader(TableReader):
 
         axes = self.axes(inputs)
         given = {*strategy_table, *(axis.path.removeprefix(prefix) for axis in axes)}
+        refuse_training_fields(sorted(given), phase, self.file)
         follow = {"dp", "global_batch"} if phase == "training" else {"dp"}
         rank_by = self.rank_by(inputs, phase)
         return Space(

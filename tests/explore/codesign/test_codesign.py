@@ -181,6 +181,7 @@ BAD = [
     ('system = "dgx-a100"', 'systm = "dgx-a100"', "system"),
     ('quantity = "memory.excess"\nat_most = 0', 'quantity = "chip.power"\nat_least = "500 W"', "400 W"),
     ('path = "design.memory_stacks"', 'path = "design.compute_units"', "again"),
+    ('minimize = "time"', 'minimize = "time"\nphase = "decode"', "strategy.micro_batch"),
 ]
 
 

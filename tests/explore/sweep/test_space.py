@@ -130,6 +130,12 @@ def test_rank_follows_the_output(space_of):
         ('[set]\n"system.n_device" = 8\n' + AXIS, "system.n_device", '"n_devices"'),
         ('[set]\n"hbm.bandwith" = "1 TB/s"\n' + AXIS, "set.hbm.bandwith", "hbm.bandwidth"),
         (AXIS + AXIS, "axis[1].path", "merge"),
+        ('phase = "decode"\n[strategy]\nzero = "3"\n' + AXIS, "strategy.zero", "leave it out"),
+        (
+            'phase = "generate"\n[[axis]]\npath = "strategy.virtual_stages"\nvalues = [1, 2]',
+            "strategy.virtual_stages",
+            "leave it out",
+        ),
         ('[[axis]]\npath = "strategy.micro_bach"\nvalues = [1]', "axis[0].path", '"micro_batch"'),
         ('[[axis]]\npath = "strategy"\nvalues = [1]', "axis[0].path", "tp, pp, dp"),
         ('[[axis]]\npath = "strategy.tp"', "axis[0]", "what values"),

@@ -1,0 +1,211 @@
+"""One measurement of how fast a checkout of diffperf is, in a process of its own. `run.py` starts it.
+
+    PYTHONPATH=CHECKOUT python measure.py rate NAME COUNT
+    PYTHONPATH=CHECKOUT python measure.py compile NAME [--defaults]
+
+Prints one JSON object: {"per_second": …, "compile_seconds": …}, {"seconds": …}, or {"lacks": …} where the
+checkout has no such part of the library.
+"""
+
+import json
+import operator
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+# JAX starts as many threads as it may use cores when it is imported: rates are those of one core.
+if __name__ == "__main__" and sys.argv[1] == "rate" and hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import diffperf as dp
+from diffperf.quantity import Quantity, walk
+
+BLOCK = 512  # configurations evaluated at once: their intermediate results fit into the caches of a core
+RANDOM_FACTOR = 1.3  # numbers are drawn within this factor of the shipped ones
+REPETITIONS = 5
+SHARPNESS = 50.0  # of the smooth estimates
+
+# What is estimated, by the names of the configs: model, system, number of devices and strategy.
+TRAINING = {
+    "tp": 8,
+    "pp": 8,
+    "virtual_stages": 3,
+    "global_batch": 64,
+    "recompute": "selective",
+    "attention": "standard",
+    "precision": "fp16",
+}
+TRAINING_OF_EXPERTS = {"pp": 4, "dp": 64, "ep": 64, "global_batch": 1024, "precision": "fp8"}
+INFERENCE = {"tp": 8, "global_batch": 32, "sequence_length": 1024, "output_length": 256}
+WORKLOADS = {
+    "gpt3": ("gpt3-175b", "dgx-a100", 64, TRAINING),
+    "deepseek": ("deepseek-v3", "gb200-nvl72", 256, TRAINING_OF_EXPERTS),
+    "llama": ("llama-2-70b", "dgx-h100", 8, INFERENCE),
+}
+CLIENTS = 64  # of a served model
+
+# From a model, a system and a strategy to numbers.
+Estimate = Callable[[Any, Any, Any], jax.Array]
+# A function of some trees of numbers, and these trees.
+Benchmark = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def load(workload: str) -> tuple[Any, Any, Any]:
+    """Returns the model, the system and the strategy of a workload."""
+    model, system, devices, strategy = WORKLOADS[workload]
+    loaded = dp.load_model(model), dp.load_system(system, n_devices=devices)
+    return *loaded, dp.load_strategy(strategy, n_devices=devices)
+
+
+def outputs_of(phase: str) -> Estimate:
+    """Returns the function to the time, memory, energy and cost of a phase."""
+
+    def outputs(*inputs: Any) -> jax.Array:
+        report = getattr(dp, phase)(*inputs)
+        return jnp.stack([report.time, report.memory.peak, report.energy.total, report.cost.run])
+
+    return outputs
+
+
+def output_of(phase: str, path: str, *relax: Any) -> Estimate:
+    """Returns the function to one number of the report of a phase."""
+    return lambda *inputs: operator.attrgetter(path)(getattr(dp, phase)(*inputs, *relax))
+
+
+def outputs_of_serving(*names: str) -> Estimate:
+    """Returns the function to numbers of the report of a server: those of the fixed point of its batch."""
+    from diffperf.estimate.serving.serving_report import serve
+    from diffperf.workload.requests import Requests
+
+    requests = Requests(concurrency=CLIENTS)
+
+    def outputs(*inputs: Any) -> jax.Array:
+        report = serve(*inputs, requests)
+        return jnp.squeeze(jnp.stack([getattr(report, name) for name in names]))
+
+    return outputs
+
+
+_LATENCIES = ("time_to_first_token", "time_per_output_token")
+_DOLLARS = "cost_per_million_tokens"
+# What is evaluated many times: its workload, how to make the function, and whether with its gradient for
+# every number of the system.
+RATES: dict[str, tuple[str, Callable[[], Estimate], bool]] = {
+    "training": ("gpt3", lambda: outputs_of("training_step"), False),
+    "training, strategies varied": ("gpt3", lambda: outputs_of("training_step"), False),
+    "training, gradient": ("gpt3", lambda: output_of("training_step", "cost.run"), True),
+    "training, smooth gradient": (
+        "gpt3",
+        lambda: output_of("training_step", "cost.run", dp.Smooth(SHARPNESS)),
+        True,
+    ),
+    "decode": ("llama", lambda: outputs_of("decode"), False),
+    "generate": ("llama", lambda: outputs_of("generate"), False),
+    "generate, gradient": ("llama", lambda: output_of("generate", _DOLLARS), True),
+    "serve": ("llama", lambda: outputs_of_serving(*_LATENCIES, "tokens_per_second", _DOLLARS), False),
+    "serve, gradient": ("llama", lambda: outputs_of_serving(_DOLLARS), True),
+}
+# What is compiled with its gradient for every input: its workload, and how to make the function.
+COMPILED: dict[str, tuple[str, Callable[[], Estimate]]] = {
+    "training": ("gpt3", lambda: output_of("training_step", "time")),
+    "training of experts": ("deepseek", lambda: output_of("training_step", "time")),
+    "generate": ("llama", lambda: output_of("generate", _DOLLARS)),
+    "serve": ("llama", lambda: outputs_of_serving(_DOLLARS)),
+}
+
+
+def rate_benchmark(name: str, count: int) -> Benchmark:
+    """Returns a function and `count` configurations to evaluate it for."""
+    workload, make, with_gradient = RATES[name]
+    function = make()
+    model, system, strategy = load(workload)
+    systems = random_variants(system, count, 0)
+    if name.endswith("strategies varied"):
+        inputs = systems, random_variants(strategy, count, 1)
+        return lambda system, strategy: function(model, system, strategy), inputs
+
+    # The strategy stays concrete: of its choices only those with weight are evaluated.
+    def of_system(system: Any) -> jax.Array:
+        return function(model, system, strategy)
+
+    return jax.value_and_grad(of_system) if with_gradient else of_system, (systems,)
+
+
+def random_variants(module: Any, count: int, seed: int) -> Any:
+    """Returns `count` variants of a module in one tree, in float32.
+
+    Every number is drawn within its bounds and `RANDOM_FACTOR` of the original; choices stay.
+    """
+    random = np.random.default_rng(seed)
+    bounds = [
+        declared.bounds if isinstance(declared, Quantity) else (0, 1) for _, declared, _ in walk(module)
+    ]
+    leaves, structure = jax.tree.flatten(module)
+
+    def vary(leaf: Any, limits: tuple[float, float]) -> jax.Array:
+        leaf = np.asarray(leaf)
+        shape = (count, *leaf.shape)
+        is_number = leaf.ndim == 0
+        factors = random.uniform(1 / RANDOM_FACTOR, RANDOM_FACTOR, shape) if is_number else np.ones(shape)
+        return jnp.asarray(np.clip(leaf * factors, *limits), dtype=jnp.float32)
+
+    variants = [vary(leaf, limits) for leaf, limits in zip(leaves, bounds, strict=True)]
+    return jax.tree.unflatten(structure, variants)
+
+
+def rate(benchmark: Benchmark) -> dict[str, float]:
+    """Returns the evaluations a second of a function mapped over blocks of inputs, and the compile time.
+
+    Seconds are those of the core, which other processes do not lengthen much.
+    """
+    function, inputs = benchmark
+    count = len(jax.tree.leaves(inputs)[0])
+
+    def in_blocks(leaf: jax.Array) -> jax.Array:
+        return leaf.reshape((count // BLOCK, BLOCK, *leaf.shape[1:]))
+
+    def evaluate_block(block: tuple[Any, ...]) -> Any:
+        return jax.vmap(function)(*block)
+
+    mapped = jax.jit(lambda *trees: jax.lax.map(evaluate_block, jax.tree.map(in_blocks, trees)))
+    start = time.process_time()
+    compiled = mapped.lower(*inputs).compile()
+    compile_seconds = time.process_time() - start
+    jax.block_until_ready(compiled(*inputs))
+    seconds = []
+    for _ in range(REPETITIONS):
+        start = time.process_time()
+        jax.block_until_ready(compiled(*inputs))
+        seconds.append(time.process_time() - start)
+    return {"per_second": count / min(seconds), "compile_seconds": compile_seconds}
+
+
+def compile_time(name: str) -> dict[str, float]:
+    """Returns the seconds to trace and compile a function with its gradient for every input."""
+    workload, make = COMPILED[name]
+    function, inputs = make(), load(workload)
+    start = time.perf_counter()
+    jax.jit(jax.value_and_grad(function, argnums=(0, 1, 2))).lower(*inputs).compile()
+    return {"seconds": time.perf_counter() - start}
+
+
+def measure(kind: str, name: str, *more: str) -> dict[str, Any]:
+    """Returns the result of the measurement that the command line names."""
+    if "--defaults" not in more:
+        dp.compile_quickly()
+    try:
+        if kind == "rate":
+            return rate(rate_benchmark(name, int(more[0])))
+        return compile_time(name)
+    except (ImportError, AttributeError) as problem:
+        return {"lacks": str(problem)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(*sys.argv[1:])))

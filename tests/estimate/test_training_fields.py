@@ -1,0 +1,57 @@
+"""Fields of a strategy that only training depends on: which they are, and that inference refuses them."""
+
+import jax
+import numpy as np
+import pytest
+from helpers import generate, outputs
+
+import diffperf as dp
+from diffperf.errors import ConfigError
+from diffperf.load import refuse_training_fields
+from diffperf.quantity import Choice, declaration, replace
+from diffperf.relax import Exact
+from diffperf.workload.strategy import TRAINING_FIELDS, Strategy
+
+FIELDS = {field.name: declaration(field) for field in Strategy.__dataclass_fields__.values()}
+# Stages of inference hold whole chunks of layers too, as the estimator computes them: another number of
+# chunks would change the longest stage. No serving software has chunks, so that the field is training's.
+COUNTED_IN_STAGES = "virtual_stages"
+
+
+@pytest.fixture(scope="module")
+def changed():
+    """The numbers that change in the report of a generation when a field of the strategy does."""
+    model, system = dp.load_model("mixtral-8x7b"), dp.load_system("dgx-h100", n_devices=32)
+    table = {"tp": 4, "pp": 2, "cp": 2, "dp": 2, "ep": 4, "expert_tp": 2, "global_batch": 64}
+    strategy = dp.load_strategy(table | {"sequence_length": 32768, "expert_imbalance": 1.5})
+    before = jax.device_get(outputs(generate(model, system, strategy, Exact())))
+
+    def numbers(name: str) -> set[str]:
+        declared, value = FIELDS[name], np.asarray(getattr(strategy, name))
+        if isinstance(declared, Choice):
+            others = list(declared.alternatives)
+        else:
+            others = [value / 2 if 2 * value > declared.bounds[1] else 2 * value + (value == 0)]
+        reports = [generate(model, system, replace(strategy, {name: other}), Exact()) for other in others]
+        after = [jax.device_get(outputs(report)) for report in reports]
+        return {path for path in before for report in after if before[path] != report[path]}
+
+    return numbers
+
+
+@pytest.mark.parametrize("name", sorted(TRAINING_FIELDS - {COUNTED_IN_STAGES}))
+def test_inference_does_not_depend_on_fields_of_training(changed, name):
+    assert not changed(name)
+
+
+@pytest.mark.parametrize("name", sorted(FIELDS.keys() - TRAINING_FIELDS))
+def test_inference_depends_on_all_other_fields(changed, name):
+    assert changed(name)
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode", "generate", "serving"])
+def test_inference_refuses_fields_of_training(phase):
+    with pytest.raises(ConfigError, match=f"zero: found an input of training in the phase {phase}"):
+        refuse_training_fields(["tp", "zero"], phase)
+    refuse_training_fields(["tp", "kv_precision"], phase)
+    refuse_training_fields(["tp", "zero"], "training")
