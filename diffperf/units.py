@@ -1,16 +1,17 @@
 """Physical units, at the boundary only: parse "3.35 TB/s" on the way in, print "21.3 ms" on the way out.
 
-Inside, everything is SI with bytes, FLOP, mm² and USD: byte, s, FLOP/s, W, J, mm, mm^2, nm, USD. Only the
-units of this field are known, so a byte is a dimension of its own and "80 Gb" is not silently a gigabarn.
+Inside, everything is SI with bytes, FLOP, mm² and USD: byte, s, FLOP/s, W, J, mm, mm^2, nm, USD. A custom
+pint registry has only the units of this field, so a byte is a dimension of its own and "80 Gb" is not
+silently a gigabarn.
 """
 
 import functools
 import math
 import re
-from typing import NamedTuple, SupportsFloat
+from typing import SupportsFloat
 
-# Every prefix (with a hyphen) and every unit: its name, its worth in what stands above it, and its symbols.
-# The worth of a base unit is the dimension that it measures.
+import pint
+
 _DEFINITIONS = """
 femto- = 1e-15 = f-
 pico- = 1e-12 = p-
@@ -87,71 +88,27 @@ _WRITTEN_IN = {"USD/byte": (1e9, "USD/GB"), "USD/J": (3.6e6, "USD/kWh"), "USD/s"
 _HOUR, _DAY = 3600.0, 86400.0  # s
 
 
-# One number, then a unit: words with small powers, multiplied or divided ("GB", "USD/kWh", "1/cm^2").
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_UNIT = re.compile(r"((1\s*)?/\s*)?[A-Za-zµ_]+(\^-?\d)?(\s*[*/ ]\s*[A-Za-zµ_]+(\^-?\d)?)*")
-# One factor of a unit: how it joins those before it, a word or a number, and its power.
-_FACTOR = re.compile(r"([*/]?)\s*([^\s*/^]+)(?:\^(-?\d))?")
-
-
 class UnitError(ValueError):
     """The error for a text that is not a quantity of the expected dimension; the message is the remedy."""
 
 
-class _Measure(NamedTuple):
-    """A unit in base units: a factor, and the power of each dimension. An hour is (3600, {"[time]": 1})."""
-
-    factor: float
-    powers: dict[str, int]
-
-
-class _Units:
-    """Prefixes and units from their definitions, a line each."""
-
-    def __init__(self, definitions: str):
-        self.prefixes: dict[str, float] = {}
-        self.measures: dict[str, _Measure] = {}
-        for line in definitions.strip().splitlines():
-            name, worth, *symbols = (part.strip() for part in line.split("="))
-            if name.endswith("-"):
-                self.prefixes |= {text.rstrip("-"): float(worth) for text in (name, *symbols)}
-            else:
-                of_base = _Measure(1.0, {worth: 1})
-                measure = of_base if worth.startswith("[") else self.measure(worth)
-                self.measures |= dict.fromkeys((name, *symbols), measure)
-
-    def measure(self, product: str) -> _Measure:
-        """What units with small powers, multiplied or divided from left to right, are in base units.
-
-        **Raises:** `KeyError` with the first word that is no unit.
-        """
-        factor, powers = 1.0, dict[str, int]()
-        for operator, word, power in _FACTOR.findall(product):
-            exponent = int(power or 1) * (-1 if operator == "/" else 1)
-            unit = self._unit(word)
-            factor *= unit.factor**exponent
-            for dimension, times in unit.powers.items():
-                powers[dimension] = powers.get(dimension, 0) + times * exponent
-        return _Measure(factor, {dimension: times for dimension, times in powers.items() if times})
-
-    def _unit(self, word: str) -> _Measure:
-        """A number, a unit, or a unit with a prefix; units that are written out may have a plural."""
-        if _NUMBER.fullmatch(word):
-            return _Measure(float(word), {})
-        for name in (word, word.removesuffix("s")):
-            for prefix, factor in ({"": 1.0} | self.prefixes).items():
-                unit = name.removeprefix(prefix)
-                is_plural = name != word
-                if name.startswith(prefix) and unit in self.measures and (len(unit) > 2 or not is_plural):
-                    return _Measure(factor * self.measures[unit].factor, self.measures[unit].powers)
-        raise KeyError(word)
+@functools.cache
+def _registry() -> pint.UnitRegistry:
+    """The units of `_DEFINITIONS`, without pint's own definitions (barns and parsecs among them)."""
+    # None is no file of definitions, which pint's annotation leaves out.
+    registry = pint.UnitRegistry(None, case_sensitive=True)  # pyright: ignore[reportArgumentType]
+    for line in _DEFINITIONS.strip().splitlines():
+        registry.define(line)
+    return registry
 
 
-_UNITS = _Units(_DEFINITIONS)
+# One number, then a unit: words with small powers, multiplied or divided ("GB", "USD/kWh", "1/cm^2").
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_UNIT = re.compile(r"((1\s*)?/\s*)?[A-Za-zµ_]+(\^-?\d)?(\s*[*/ ]\s*[A-Za-zµ_]+(\^-?\d)?)*")
 
 
 def _normalize(text: str) -> str:
-    """The same quantity without spellings that definitions lack: %, ², $, Greek μ, "per", "1,000"."""
+    """The same quantity without spellings that pint does not know: %, ², $, Greek μ, "per", "1,000"."""
     text = text.strip().replace("%", " percent").replace("²", "^2").replace("μ", "µ").replace(" per ", "/")
     text = re.sub(r"^([+-]?)\$\s*([\d.,]+([eE][+-]?\d+)?)", r"\1\2 USD", text)
     return re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
@@ -189,14 +146,16 @@ def parse(text: object, unit: str) -> float:
 @functools.cache
 def _factor(measured_in: str, unit: str) -> float:
     """The number of `unit` in one `measured_in`. Raises `UnitError` with a remedy."""
+    registry = _registry()
     try:
-        given, wanted = _UNITS.measure(measured_in), _UNITS.measure(unit)
-    except KeyError as problem:
+        return float(registry.Quantity(f"1 {measured_in}").to(unit).magnitude)
+    except pint.errors.UndefinedUnitError as problem:
         hint = "; write Gbit or GB, not Gb" if re.search(r"\b[kMGTP]b(/s|ps)?\b", measured_in) else ""
-        raise UnitError(f'"{problem.args[0]}" is no unit{hint}: write {example(unit)}') from None
-    if given.powers != wanted.powers:
-        raise UnitError(f"wrong dimension: write {example(unit)}")
-    return given.factor / wanted.factor
+        raise UnitError(f"{problem}".splitlines()[0] + f"{hint}: write {example(unit)}") from None
+    except pint.errors.DimensionalityError:
+        raise UnitError(f"wrong dimension: write {example(unit)}") from None
+    except Exception:  # pint raises a dozen types, errors of tokens and attributes among them
+        raise UnitError(f"not a unit: write {example(unit)}") from None
 
 
 _EXAMPLES = {
