@@ -32,9 +32,7 @@ def simulate_pools(
     for transfers, of which each takes `transfer_time` seconds.
     """
     prompts, outputs = lengths(requests)
-    arrivals = (
-        np.zeros(clients) if clients else poisson_arrivals(np.random.default_rng(seed), rate, requests)
-    )
+    arrivals = np.zeros(clients) if clients else poisson_arrivals(np.random.default_rng(seed), rate, requests)
     fresh = iter(zip(prompts.tolist(), outputs.tolist(), strict=True))
     server = _Server(
         step_time,
@@ -73,7 +71,7 @@ class _Server:
         self.decode = [Engine(step_time, cap=cap, chunk=10**9, **limits) for _ in range(engines[1])]
         self.lanes = [0.0] * min(engines)  # when each is free
         self.busy: set[int] = set()  # engines in a step, by id
-        self.answers: dict[int, tuple[Request, int, int]] = {}  # prefilled: the request, its prompt and answer
+        self.answers: dict[int, tuple[Request, int, int]] = {}  # of those not prefilled
         self.events: list[tuple[float, int, Callable[[float], list[float]]]] = []
         self.number = 0
         self.answered: list[Request] = []

@@ -1,4 +1,4 @@
-"""A pool of engines that only prefill: how long prompts wait for an engine, and how long their passes take."""
+"""A pool of engines that only prefill: how long prompts wait for an engine, and their passes take."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from diffperf.estimate.serving.prompt_prefill import Prefill
 from diffperf.estimate.serving.queueing import Moments, delay_factor, wait_share_of_servers
 from diffperf.estimate.serving.traffic import Traffic
 from diffperf.quantity import Scalar
-from diffperf.relax import larger, smaller
+from diffperf.relax import larger
 
 
 class PromptLine(eqx.Module):
@@ -39,16 +39,6 @@ class PrefillPool(eqx.Module):
     def capacity(self) -> Scalar:
         """Requests per second whose prompts keep all engines busy in full passes."""
         return self.engines / self.traffic.mean(self.prefill.busy_time)
-
-    @property
-    def alone(self) -> Scalar:
-        """Seconds of a prompt's passes if no other prompt shares them."""
-        return self.traffic.mean(self.prefill.alone_time)
-
-    @property
-    def fitting(self) -> Scalar:
-        """Prompts of mean length that a pass has room for, at least 1."""
-        return larger(self.prefill.budget / self.traffic.prompt, 1.0)
 
     def line(self, rate: Scalar, steepest: float) -> PromptLine:
         """The line if `rate` prompts per second come to the pool in a Poisson process.
@@ -84,16 +74,11 @@ class PrefillPool(eqx.Module):
 
     def _rest(self, prompts: Scalar) -> Scalar:
         """Seconds of a pass of `prompts` prompts that no further prompt would add to it."""
-        times = self.prefill.shared_time(jnp.zeros_like(prompts), prompts - 1)
-        full = smaller(prompts, self.fitting)
-        return larger(self.traffic.mean(times) - full * self.traffic.mean(self.prefill.busy_time), 0.0)
+        return larger(self.traffic.mean(self.prefill.unshared_time(prompts - 1)), 0.0)
 
-    def service(self, joining: Scalar, group: Scalar) -> Moments:
-        """Seconds of a prompt's own passes, others in them included.
-
-        - `group`: prompts that always come with it, beside the Poisson number of those `joining`.
-        """
-        times = self.prefill.shared_time(joining, group)
+    def service(self, joining: Scalar) -> Moments:
+        """Seconds of a prompt's own passes, which a Poisson number of others join."""
+        times = self.prefill.shared_time(joining)
         mean = self.traffic.mean(times)
         return Moments(mean, self.traffic.mean((times - mean) ** 2))
 
@@ -116,9 +101,12 @@ class _Passes(NamedTuple):
         - `rest`: seconds of a pass beside them; `factor`: 1 / (1 − utilization).
         """
         prompt, square = load
-        # The chance that nobody comes during a pass: from passes of one prompt, then from those that follow.
-        nobody = jnp.exp(-rate * (rest + prompt))
+        # The chance that nobody comes during a pass: from passes of one prompt, then from those that follow,
+        # and such that passes have at least one prompt on average.
+        single = rest + prompt
+        nobody = jnp.exp(-rate * single)
         nobody = jnp.exp(-rate * (rest + prompt * nobody) * factor)
+        nobody = larger(nobody, (single / factor - rest) / prompt)
         mean = (rest + prompt * nobody) * factor
         prompts = rate * mean + nobody
         in_passes = (rest**2 + (2 * rest * prompt + square) * prompts) * factor

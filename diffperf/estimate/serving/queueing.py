@@ -46,9 +46,7 @@ class Moments(eqx.Module):
         return self.mean * jnp.exp(_Z90 * jnp.sqrt(logarithm) - logarithm / 2)
 
 
-def wait_for_server(
-    rate: Scalar, load: tuple[Scalar, Scalar, Scalar], steepest: float = STEEPEST
-) -> Moments:
+def wait_for_server(rate: Scalar, load: tuple[Scalar, Scalar, Scalar], steepest: float = STEEPEST) -> Moments:
     """The wait in front of a server with Poisson arrivals, in the unit of time of its arguments.
 
     The mean is λ E[S²] / (2 (1 − ρ)), the formula of Pollaczek and Khinchine for M/G/1, and the second

@@ -12,7 +12,7 @@ from diffperf.estimate.serving.prefill_pool import PrefillPool
 from diffperf.estimate.serving.queueing import STEEPEST, Moments
 from diffperf.estimate.serving.slot_queue import batch_variance, wait_for_slot
 from diffperf.quantity import Scalar
-from diffperf.relax import larger, smaller
+from diffperf.relax import larger
 
 # In a closed loop as many prompts wait as there are clients, so that a saturated pool's wait has to grow
 # much further than in an open loop before it goes on along its tangent.
@@ -101,21 +101,18 @@ class _Way(NamedTuple):
         return self.passes.mean + self.transfer.mean + self.first_step
 
 
-def _way(
-    pools: TwoPools, rate: Scalar, step: Scalar, *, decoding: Scalar, group: Scalar, steepest: float
-) -> _Way:
+def _way(pools: TwoPools, rate: Scalar, step: Scalar, *, decoding: Scalar, steepest: float) -> _Way:
     """The way of a request to its first token.
 
     - `rate`: requests per second of all engines that a request sees come at random times.
     - `step`: seconds of a decode step; `decoding`: other sequences of the engine that it comes to.
-    - `group`: prompts that always come with it.
     """
     line = pools.prefill.line(rate, steepest)
     lane, transfer = pools.transfer.duration(rate, steepest)
     in_step = 1 - jnp.exp(-decoding)  # the chance that the engine is in a step, from which half is left
     return _Way(
         line=line.waiting,
-        passes=pools.prefill.service(line.joining, group),
+        passes=pools.prefill.service(line.joining),
         lane=lane,
         transfer=transfer,
         next_step=Moments(in_step * step / 2, in_step * (4 - 3 * in_step) * step * step / 12),
@@ -139,7 +136,7 @@ def open_pools(pools: TwoPools, rate: Scalar) -> PoolsState:
     seen = _seen_by_arrival(engine, running)
     step = engine.decode_time(seen)
     nobody = jnp.zeros_like(rate)
-    way = _way(pools, rate * pools.engines, step, decoding=running, group=nobody, steepest=STEEPEST)
+    way = _way(pools, rate * pools.engines, step, decoding=running, steepest=STEEPEST)
     room = larger(engine.slots - throughput * (way.transfer.mean + way.next_step.mean), running)
     slot = wait_for_slot(engine, running, nobody, room, rate, pools.decode_capacity)
     requests = SteadyState(
@@ -244,20 +241,18 @@ def _excess_clients(running: Scalar, loop: _Loop) -> Scalar:
 def _at(loop: _Loop, running: Scalar) -> _Point:
     """The loop with a running batch of `running` sequences on each decoding engine.
 
-    Where all answers are equally long, requests whose prompts shared a pass come back together, and prompts
-    do not wait for those of others, who come at other times.
+    Where all answers are equally long, requests come back in the order and at the intervals of their passes,
+    and prompts do not wait.
     """
     pools, engine, clients = loop.pools, loop.pools.decode, loop.clients
-    lockstep = engine.lockstep
     others = larger(clients - 1, 0.0) / clients * running
     seen = 1 + others
     step = engine.decode_time(seen)
     throughput = running / (pools.steps * step)
     all_clients = clients * pools.engines
-    at_random = (1 - lockstep) * larger(all_clients - 1, 0.0) / all_clients
-    group = lockstep * (smaller(pools.prefill.fitting, larger(all_clients, 1.0)) - 1)
+    at_random = (1 - engine.lockstep) * larger(all_clients - 1, 0.0) / all_clients
     rate = at_random * throughput * pools.engines
-    way = _way(pools, rate, step, decoding=others, group=group, steepest=_STEEPEST_IN_LOOP)
+    way = _way(pools, rate, step, decoding=others, steepest=_STEEPEST_IN_LOOP)
     return _Point(seen, step, throughput, way)
 
 
