@@ -1,7 +1,5 @@
 """A model served by two pools: the laws that its steady state keeps, whatever the passes take."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -75,7 +73,7 @@ def _logarithms(factors, inputs, requests: Requests):
     report = serve_disaggregated(
         model,
         replace(system, {"accelerator.memory.hbm.bandwidth": memory}),
-        dataclasses.replace(prefill, workers=prefill.workers * workers),
+        prefill._replace(workers=prefill.workers * workers),
         decoding,
         replace(requests, {"output_length": requests.output_length * output_length, **loads}),
         Smooth(20.0),
@@ -124,7 +122,7 @@ def test_single_precision_is_enough(inputs):
 def test_with_prefill_and_network_for_free_decoding_is_all(inputs):
     """Each token takes a decode pass of the running batch; the first its passes and its own step."""
     model, system, prefill, decoding = inputs
-    many = dataclasses.replace(prefill, workers=jnp.asarray(1e6))
+    many = prefill._replace(workers=jnp.asarray(1e6))
     free = {f"network.{tier.name}.bandwidth": 1e15 for tier in system.network}
     free |= {f"network.{tier.name}.latency": 1e-12 for tier in system.network}
     requests = _requests(output_spread=0.0)
@@ -155,7 +153,7 @@ def test_the_cache_bounds_the_batch(inputs):
     """Long contexts fill the memory of the devices that decode before the batch cap is reached."""
     crowd = {"concurrency": 2000.0, "batch_cap": 1000.0, "input_length": 30000.0}
     model, system, prefill, decoding = inputs
-    many = dataclasses.replace(prefill, workers=jnp.asarray(200.0))
+    many = prefill._replace(workers=jnp.asarray(200.0))
     report = _report((model, system, many, decoding), _requests("concurrency", **crowd))
     assert float(report.serving.slots) < 1000
     assert float(report.serving.kv_pressure) == pytest.approx(1, abs=0.03)

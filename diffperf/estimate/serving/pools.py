@@ -1,5 +1,7 @@
 """Pools of workers: devices that only prefill prompts, or only decode, or do both."""
 
+from typing import NamedTuple
+
 import equinox as eqx
 
 from diffperf.quantity import Scalar
@@ -7,7 +9,7 @@ from diffperf.workload.configuration import Configuration
 from diffperf.workload.strategy import Strategy
 
 
-class Pool(eqx.Module):
+class Pool(NamedTuple):
     """Devices of a server that run the same passes: `workers` copies of the model, each laid out alike.
 
     Each of the strategy's dp ranks is an engine with a batch of its own.
