@@ -33,7 +33,7 @@ from diffperf.quantity import replace
 # Pairs of layouts are evaluated for this many splits of the devices each, and so many splits in all, those
 # with the largest bounds on the throughput per device first.
 _SPLITS_OF_PAIR = 3
-_SPLITS = 96
+_SPLITS = 256
 # So many workers prefill as fast as anybody asks.
 _ABUNDANT = 1e4
 _BATCHES = 10  # batches at which an engine that decodes is evaluated alone
@@ -203,12 +203,12 @@ class PoolsSearch:
         load = best.points.load * (1 + MORE_LOAD)
         loaded = self.evaluate(best.points._replace(load=load if self.search.of_rate else np.ceil(load)))
         uses = np.stack([loaded.pools.prefill_utilization, loaded.pools.decode_utilization])
-        names = np.array(["the prefill pool", "the decode pool"])[np.argmax(uses, axis=0)]
+        pool = np.array(["the prefill pool", "the decode pool"])[np.argmax(uses, axis=0)]
         ratios = self.search.targets.ratios(loaded.reports)
-        names = np.where(ratios[1] > 1, "TPOT", names)
-        first = (ratios[0] > 1) & (ratios[0] >= ratios[1])
-        tighter = np.where(uses[0] > uses[1], "TTFT (the prefill pool)", "TTFT")
-        names = np.where(first, tighter, names)
+        names = np.where(ratios[1] > 1, "TPOT", "nothing up to 5 %")
+        names = np.where(np.asarray(loaded.reports.saturation) > 1, pool, names)
+        late = np.char.add(np.char.add("TTFT (", pool), ")")
+        names = np.where((ratios[0] > 1) & (ratios[0] >= ratios[1]), late, names)
         return [
             f"{name} beyond {units.show(at, '', 4)} {self.search.load_name}"
             for name, at in zip(names, best.points.load, strict=True)
