@@ -16,6 +16,7 @@ from diffperf.explore.plan.serving_search import ServingSearch
 from diffperf.quantity import Scalar
 from diffperf.report.tables import as_dict
 
+_LONGEST_LAYOUT = 30  # characters of a layout's name from which the two pools have a line each
 _TOO_FULL = 1 + 1e-3  # load over capacity from which an answer warns
 
 
@@ -102,13 +103,15 @@ def layout_table(search: ServingSearch, ranked: ServingPlan) -> Table:
     if any(served.prefill is not None for served in ranked.best):
         rows.caption += "\nOf two pools, workers that prefill → workers that decode, whose engines these are."
     rows.caption_justify, rows.caption_style = "left", ""
+    two_lines = any(len(served.name) > _LONGEST_LAYOUT for served in ranked.best)
+    arrow = "\n→ " if two_lines else " → "
     for place, served in enumerate(ranked.best, 1):
         report = served.report
         first_token, per_token = search.targets.latencies(report)
         rows.add_row(
             str(place),
-            served.name,
-            served.copies,
+            served.name.replace(" → ", arrow),
+            served.copies.replace(" → ", arrow),
             f"{served.devices:g}",
             f"{served.load_per_engine:.3g}",
             f"{float(report.running):.3g}",

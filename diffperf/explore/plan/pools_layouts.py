@@ -20,7 +20,7 @@ from diffperf.explore.plan.serving_layouts import (
     instance_devices,
     serving_strategy,
 )
-from diffperf.quantity import Scalar, replace
+from diffperf.quantity import replace
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.requests import Requests
 from diffperf.workload.rules import broken
@@ -111,7 +111,7 @@ def _evaluate_pools(
 
     def evaluate_point(
         prefill: dict[str, Any], decode: dict[str, Any], fields: dict[str, Any]
-    ) -> tuple[DisaggregatedReport, Scalar]:
+    ) -> tuple[DisaggregatedReport, Int[Array, ""]]:
         prompts = Pool(_worker(inputs, prefill), fields["prefill_workers"])
         answers = Pool(_worker(inputs, decode), fields["decode_workers"])
         limits = {name: value for name, value in fields.items() if not name.endswith("_workers")}
@@ -127,7 +127,7 @@ def _worker(inputs: Configuration, layout: dict[str, Any]) -> Strategy:
     return serving_strategy(dataclasses.replace(inputs.strategy, **layout))
 
 
-def _broken(inputs: Configuration, pool: Pool) -> Scalar:
+def _broken(inputs: Configuration, pool: Pool) -> Int[Array, ""]:
     """How many rules a worker of a pool breaks on the devices that it takes."""
     system = replace(inputs.system, {"n_devices": pool.strategy.devices})
     return broken(Configuration(inputs.model, system, pool.strategy, inputs.relax), "decode")

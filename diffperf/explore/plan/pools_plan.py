@@ -42,7 +42,7 @@ def plan_with_pools(
 ) -> ServingPlan:
     """The best `top` layouts by an objective (a name from `SERVING_OBJECTIVES`): of devices that all prefill
     and decode ("aggregated"), of two pools ("disaggregated"), or of either kind (`pools`, a name from
-    `POOLS`).
+    `POOLS`). Where the best are all of one kind, the best of the other comes after them.
 
     **Raises:** `ConfigError` that names `file` for an unknown objective, or where no layout is possible.
     """
@@ -52,7 +52,8 @@ def plan_with_pools(
         return plan_pools(search, by, top, progress, file)
     together = plan_serving(search, by, top, progress, file)
     separate = plan_pools(search, by, top, progress, file)
-    merged = _ranked([*together.best, *separate.best], by)[:top]
+    merged = _ranked([*together.best, *separate.best], by)
+    merged = [*merged[:top], *_best_of_missing_kind(merged, top)]
     front = Front(
         *(
             np.concatenate([getattr(together.front, name), getattr(separate.front, name)])
@@ -63,6 +64,12 @@ def plan_with_pools(
     return dataclasses.replace(
         together, best=tuple(merged), nearest=nearest, front=front, pairs=separate.pairs
     )
+
+
+def _best_of_missing_kind(ranked: list[ServedLayout], top: int) -> list[ServedLayout]:
+    """The best layout with two pools, or without, where none of its kind is among the first `top`."""
+    shown = {layout.prefill is None for layout in ranked[:top]}
+    return [layout for layout in ranked[top:] if (layout.prefill is None) not in shown][:1]
 
 
 def plan_pools(

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -248,6 +248,7 @@ class ServingSearch:
         return serving_strategy(replace(strategy, {"dp": replicas}))
 
 
+@runtime_checkable
 class _HasReports(Protocol):
     """Points that were evaluated."""
 
@@ -264,14 +265,15 @@ def largest_loads(
     search: ServingSearch,
     progress: Callable[[int], None],
 ) -> Reported:
-    """Engines under loads, followed by a finer grid between the last load that meets the targets and the
-    next.
+    """Engines under loads, followed by a finer grid between the last load that meets the targets without
+    saturation and the next.
 
     - `under`: evaluates all engines, each under the loads of its row.
     """
     coarse = under(loads)
     progress(loads.size)
-    met = search.targets.met(coarse.reports).reshape(loads.shape)
+    served = np.asarray(coarse.reports.saturation) <= 1 + _ROUNDING
+    met = (search.targets.met(coarse.reports) & served).reshape(loads.shape)
     last = np.max(np.where(met, np.arange(loads.shape[1]), 0), axis=1)
     rows = np.arange(len(loads))
     low, high = loads[rows, last], loads[rows, np.minimum(last + 1, loads.shape[1] - 1)]
