@@ -107,7 +107,7 @@ class _Server:
         self, engine: Engine, now: float, finished: Callable[[Engine, float, list[Request]], list[float]]
     ) -> None:
         """Runs a step of an engine, whose results are known at its end."""
-        end, done = engine.step(now)
+        end, done = engine.step(now, next_arrival=now)  # a step at a time: anything may arrive meanwhile
         self.busy.add(id(engine))
 
         def stop(time: float) -> list[float]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from engine_simulator import Observed, log_normal_lengths
 from pools_simulator import simulate_pools
-from test_serving_queues import SimulatedSteps, step_time
+from test_serving_queues import STACK, SimulatedSteps, step_time
 
 from diffperf.estimate.serving.cache_transfer import CacheTransfer
 from diffperf.estimate.serving.engine_state import Engine
@@ -44,6 +44,7 @@ def steady_states(
         chunk=requests.chunk,
         queries=jnp.ones_like(transfer),
         mixed=requests.mixed_steps,
+        stack=STACK,
         relax=Exact(),
     )
     prefill = Prefill.of(steps, traffic, nobody, requests.chunk, Exact())

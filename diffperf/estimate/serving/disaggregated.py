@@ -85,12 +85,14 @@ def serve_disaggregated(
     serving = serving_report(
         c,
         requests,
+        answers.engine.traffic,
         state.requests,
         engines=decode.engines,
         slots=answers.engine.slots,
         available=answers.available,
         memory=engine_memory(answers.c, requests, answers.engine.traffic, in_decode),
         power=prefill_watts + decode_watts + rate * pools.transfer.energy,
+        at_start=pools.first_token_at_start(answers.engine.traffic.clients),
     )
     return DisaggregatedReport(
         transfer=state.transfer,
@@ -174,6 +176,7 @@ class _Answers(eqx.Module):
             chunk=requests.chunk * c.strategy.pp,
             queries=1 + requests.draft_tokens,
             mixed=requests.mixed_steps,
+            stack=c.system.stack,
             relax=c.relax,
         )
         return cls(c, decode.workers, engine, passes, available)

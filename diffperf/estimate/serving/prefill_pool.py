@@ -40,6 +40,11 @@ class PrefillPool(eqx.Module):
         """Requests per second whose prompts keep all engines busy in full passes."""
         return self.engines / self.traffic.mean(self.prefill.busy_time)
 
+    def at_start(self, clients: Scalar) -> Scalar:
+        """Mean seconds until the prompts of `clients` requests are prefilled that all come at once."""
+        busy = self.traffic.mean(self.prefill.busy_time) / self.engines
+        return larger((clients + 1) / 2 * busy, self.traffic.mean(self.prefill.alone_time))
+
     def line(self, rate: Scalar, steepest: float) -> PromptLine:
         """The line if `rate` prompts per second come to the pool in a Poisson process.
 

@@ -92,6 +92,7 @@ def serve(
     return serving_report(
         c,
         requests,
+        traffic,
         state,
         engines=strategy.dp,
         slots=slots,
@@ -143,6 +144,7 @@ def dynamic_power(passes: EnginePasses, requests: Requests, traffic: Traffic, st
 def serving_report(
     c: Configuration,
     requests: Requests,
+    traffic: Traffic,
     state: SteadyState,
     *,
     engines: Scalar,
@@ -154,7 +156,7 @@ def serving_report(
 ) -> ServingReport:
     """The report of a system with `engines` decoding engines in one state.
 
-    - `c`: the configuration, whose system has all devices.
+    - `c`: the configuration, whose system has all devices; `traffic`: the requests of an engine.
     - `available`: bytes of a device that the KV cache may take; `memory`: the use of a device's memory.
     - `power`: watts that all devices draw.
     - `at_start`: the time to first token where all requests come at once.
@@ -163,10 +165,9 @@ def serving_report(
     tokens = rate * requests.output_length
     # The first tokens wait in the server for those that it sends with them. The client sees the rest of the
     # answer in what is left of the time.
-    decode_steps = Traffic.of(requests, engines).decode_steps
-    held = smaller(c.system.stack.stream_interval - 1, decode_steps)
+    held = smaller(c.system.stack.stream_interval - 1, traffic.decode_steps)
     first_token = Moments(state.first_token.mean + held * state.step_time.mean, state.first_token.variance)
-    seen_step = (1 - held / decode_steps) / requests.tokens_per_step
+    seen_step = (1 - held / traffic.decode_steps) / requests.tokens_per_step
     cost = run_cost(c.system, jnp.ones_like(power), power, c.relax)
     return ServingReport(
         time_to_first_token=first_token.mean,

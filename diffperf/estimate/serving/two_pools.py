@@ -59,6 +59,14 @@ class TwoPools(eqx.Module):
         others = self.prefill.capacity, self.transfer.capacity
         return self.decode.relax.minimum(self.decode_capacity, *(each / self.engines for each in others))
 
+    def first_token_at_start(self, clients: Scalar) -> Scalar:
+        """Mean seconds until the first tokens of `clients` requests for each decoding engine that come at
+        once while nothing is under way.
+        """
+        step = self.decode.decode_time(jnp.ones_like(clients))
+        prefilled = self.prefill.at_start(larger(clients * self.engines, 1.0))
+        return self.decode.stack.request_overhead + prefilled + self.transfer.time + step
+
 
 class PoolsState(eqx.Module):
     """The steady state of two pools.
@@ -81,8 +89,11 @@ class PoolsState(eqx.Module):
 
 
 class _Way(NamedTuple):
-    """What a request goes through up to its first token: waits for either pool, passes, transfer and step."""
+    """What a request goes through up to its first token: what software adds, waits for either pool, passes,
+    transfer and step.
+    """
 
+    admission: Moments
     line: Moments
     passes: Moments
     lane: Moments
@@ -93,7 +104,8 @@ class _Way(NamedTuple):
     @property
     def before_decode(self) -> Moments:
         """The time up to the first decode step."""
-        return self.line + self.passes + self.lane + self.transfer + self.next_step
+        prefilled = self.admission + self.line + self.passes
+        return prefilled + self.lane + self.transfer + self.next_step
 
     @property
     def worked_on(self) -> Scalar:
@@ -111,6 +123,7 @@ def _way(pools: TwoPools, rate: Scalar, step: Scalar, *, decoding: Scalar, steep
     lane, transfer = pools.transfer.duration(rate, steepest)
     in_step = 1 - jnp.exp(-decoding)  # the chance that the engine is in a step, from which half is left
     return _Way(
+        admission=pools.decode.admission(step),
         line=line.waiting,
         passes=pools.prefill.service(line.joining),
         lane=lane,
