@@ -16,6 +16,7 @@ from diffperf.explore.plan.serving_search import ServingSearch
 from diffperf.quantity import Scalar
 from diffperf.report.tables import as_dict
 
+_LONGEST_LAYOUT = 30  # characters of a layout's name from which the two pools have a line each
 _TOO_FULL = 1 + 1e-3  # load over capacity from which an answer warns
 
 
@@ -33,17 +34,24 @@ def describe_search(question: Question, search: ServingSearch, ranked: ServingPl
     system = describe_system(search.inputs.system, "decode")
     if search.load is not None and not question.gives_devices:
         system = f"as many {search.inputs.system.accelerator.name} as it takes ({search.inputs.system.name})"
-    left = (
-        f"{counts['searched']:,} layouts: {counts['possible']:,} possible, {counts['fitting']:,} fit memory"
-    )
-    left += f", {counts['meeting']:,} meet the targets"
-    if search.load is not None:
-        left += f", {counts['serving']:,} serve the load"
-    return [
+    lines = [
         f"[bold]{question.model.name} served on {system}[/bold]",
         f"Requests of {lengths}{load}; {describe_targets(search)}",
-        left,
     ]
+    if counts:
+        left = f"{counts['searched']:,} layouts: {counts['possible']:,} possible"
+        left += f", {counts['fitting']:,} fit memory, {counts['meeting']:,} meet the targets"
+        lines.append(left + (f", {counts['serving']:,} serve the load" if search.load is not None else ""))
+    return [*lines, describe_pairs(ranked)] if ranked.pairs else lines
+
+
+def describe_pairs(ranked: ServingPlan) -> str:
+    """How many pairs of layouts for workers that prefill and for workers that decode are left."""
+    pairs = ranked.pairs
+    return (
+        f"{pairs['searched']:,} pairs of pools: {pairs['fitting']:,} fit memory, {pairs['able']:,} could "
+        f"meet the targets, {pairs['meeting']:,} do in the {pairs['evaluated']:,} likeliest splits of devices"
+    )
 
 
 def describe_targets(search: ServingSearch) -> str:
@@ -66,7 +74,7 @@ def describe_best(search: ServingSearch, ranked: ServingPlan) -> list[str]:
 
 def describe_layout(search: ServingSearch, served: ServedLayout) -> str:
     """A layout in a line: degrees, copies, devices and the limits of an engine."""
-    copies = f"{served.instances:g} × ({served.name})" if served.instances > 1 else served.name
+    copies = served.name if served.copies == "1" else f"{served.copies} × ({served.name})"
     limits = f"max_num_seqs {float(served.requests.batch_cap):g}"
     chunk = f"{float(served.requests.chunk):g} tokens a step"
     devices = f"{served.devices:g} device{'s' if served.devices > 1 else ''}"
@@ -92,14 +100,18 @@ def layout_table(search: ServingSearch, ranked: ServingPlan) -> Table:
     )
     rows.columns[1].no_wrap = True
     rows.caption = "Load and batch are those of an engine; KV is the share of the cache's memory in use."
+    if any(served.prefill is not None for served in ranked.best):
+        rows.caption += "\nOf two pools, workers that prefill → workers that decode, whose engines these are."
     rows.caption_justify, rows.caption_style = "left", ""
+    two_lines = any(len(served.name) > _LONGEST_LAYOUT for served in ranked.best)
+    arrow = "\n→ " if two_lines else " → "
     for place, served in enumerate(ranked.best, 1):
         report = served.report
         first_token, per_token = search.targets.latencies(report)
         rows.add_row(
             str(place),
-            served.name,
-            f"{served.instances:g}",
+            served.name.replace(" → ", arrow),
+            served.copies.replace(" → ", arrow),
             f"{served.devices:g}",
             f"{served.load_per_engine:.3g}",
             f"{float(report.running):.3g}",
@@ -138,6 +150,8 @@ def describe_loss(served: ServedLayout, by: str) -> str:
 def describe_failures(search: ServingSearch, ranked: ServingPlan) -> list[str]:
     """A line for each condition that layouts fail at, with the one that comes nearest."""
     counts, lines = ranked.counts, []
+    if not counts:
+        return []
     broken = counts["searched"] - counts["possible"]
     if broken:
         lines.append(f"{broken} impossible: degrees that do not divide heads, experts or devices")
@@ -186,6 +200,8 @@ def _missed_targets(search: ServingSearch, served: ServedLayout) -> list[tuple[s
 def refusal(search: ServingSearch, ranked: ServingPlan) -> str:
     """What is short and by how much, and the nearest that works, in one line."""
     counts, nearest = ranked.counts, ranked.nearest
+    if not counts:
+        return refusal_of_pools(search, ranked)
     assert nearest is not None, "a plan without a best layout has a nearest one"
     if not counts["fitting"]:
         return f"no layout fits memory: {describe_memory(nearest)} with one sequence; {larger_system(search)}"
@@ -205,6 +221,22 @@ def refusal(search: ServingSearch, ranked: ServingPlan) -> str:
         f"{search.load:g} {search.load_name} are beyond saturation: {search.most_devices:g} devices serve "
         f"{served:.4g} under the targets ({most.name}), {served / (search.load or 1):.1%} of the load; "
         f"use {option} {least:g}, or --devices {nearest.devices:g}"
+    )
+
+
+def refusal_of_pools(search: ServingSearch, ranked: ServingPlan) -> str:
+    """Why no two pools serve, in one line."""
+    pairs, devices = ranked.pairs, search.inputs.system.n_devices
+    if not pairs["fitting"]:
+        return f"no worker of a pool fits memory on {devices:g} devices; --devices takes more"
+    if not pairs["able"]:
+        return f"no two pools meet {describe_targets(search)}, however little they do; relax the targets"
+    if not pairs["evaluated"]:
+        most = devices if search.load is None else search.most_devices
+        return f"no two pools of workers that meet the targets fit {most:g} devices; --devices takes more"
+    return (
+        f"no two pools of {pairs['evaluated']:,} splits meet {describe_targets(search)} under load; "
+        "relax the targets, or take more devices"
     )
 
 
@@ -235,6 +267,7 @@ def serving_json(search: ServingSearch, ranked: ServingPlan, engine: str | None)
         | {"percentile": targets.percentile},
         "load": search.load,
         **ranked.counts,
+        "pairs": ranked.pairs,
         "serves": bool(ranked.best),
         "best": [served_json(served) for served in ranked.best],
         "nearest": ranked.nearest and served_json(ranked.nearest),
@@ -252,6 +285,7 @@ def serving_json(search: ServingSearch, ranked: ServingPlan, engine: str | None)
 
 def served_json(served: ServedLayout) -> dict[str, Any]:
     """A layout for a program."""
+    prefill = served.prefill
     return {
         "layout": served.name,
         "instances": served.instances,
@@ -262,4 +296,10 @@ def served_json(served: ServedLayout) -> dict[str, Any]:
         "strategy": as_dict(served.strategy),
         "requests": as_dict(served.requests),
         "report": as_dict(served.report),
-    }
+        "prefill": prefill and {
+            "instances": prefill.instances,
+            "engines_per_instance": prefill.engines,
+            "strategy": as_dict(prefill.strategy),
+            "pools": {name: value for name, value in as_dict(prefill.report).items() if name != "serving"},
+        },
+    }  # fmt: skip

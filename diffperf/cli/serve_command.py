@@ -32,9 +32,10 @@ from diffperf.cli.serve_answer import (
 )
 from diffperf.cli.terminal import console, progress, write_json
 from diffperf.errors import ConfigError, did_you_mean
+from diffperf.explore.plan.pools_plan import POOLS, plan_with_pools
 from diffperf.explore.plan.serving_flags import ENGINES, launch_flags
 from diffperf.explore.plan.serving_layouts import SERVING_FIELDS
-from diffperf.explore.plan.serving_plan import SERVING_OBJECTIVES, ServingPlan, plan_serving
+from diffperf.explore.plan.serving_plan import SERVING_OBJECTIVES, ServingPlan
 from diffperf.explore.plan.serving_search import CAPS, CHUNKS, PERCENTILES, ServingSearch, Targets
 from diffperf.load import checked, declared_at, literal
 from diffperf.quantity import replace
@@ -98,6 +99,13 @@ def _engine(ctx: click.Context, parameter: click.Parameter, name: str | None) ->
     return name
 
 
+def _pools(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
+    if text not in POOLS:
+        hint = did_you_mean(text, POOLS)
+        raise ConfigError(COMMAND_LINE, "--pools", f'"{text}"', " or ".join(POOLS), hint)
+    return text
+
+
 @click.command()
 @click.option(
     "--ttft", metavar="TIME", callback=_target, help='longest time to first token, such as "500 ms"'
@@ -121,6 +129,15 @@ def _engine(ctx: click.Context, parameter: click.Parameter, name: str | None) ->
     help="what the best layout has the most of: output tokens per device, per dollar or per joule",
 )
 @click.option(
+    "--pools",
+    default="both",
+    show_default=True,
+    metavar="|".join(POOLS),
+    callback=_pools,
+    help="devices that all prefill and decode (aggregated), or a pool of workers for prompts and another for "
+    "answers (disaggregated)",
+)
+@click.option(
     "--top",
     type=click.IntRange(1, 1000),
     default=10,
@@ -141,6 +158,7 @@ def serve(
     tpot: float,
     percentile: str,
     by: str,
+    pools: str,
     top: int,
     engine: str | None,
     json_file: str | None,
@@ -150,7 +168,8 @@ def serve(
     """Find the best layout to serve MODEL on SYSTEM under targets for its latencies, and why others lose.
 
     The search covers tensor, pipeline and expert parallelism, data-parallel attention, replicas, the tokens
-    of a step and the running batch. Every layout runs at the largest load that meets the targets. Without
+    of a step and the running batch; and pairs of pools, of which one prefills and the other decodes, with all
+    splits of the devices between them. Every layout runs at the largest load that meets the targets. Without
     --rate and --concurrency all devices are used. With either, the number of replicas follows from the load,
     and --devices is the most that they may take. Where nothing serves, the exit code is 3.
     """
@@ -168,7 +187,7 @@ def serve(
         COMMAND_LINE,
     )
     with progress("comparing layouts"):
-        ranked = plan_serving(search, by, top, file=COMMAND_LINE)
+        ranked = plan_with_pools(search, by, top, file=COMMAND_LINE, pools=pools)
     terminal = console(json_file)
     terminal.print(*describe_search(question, search, ranked), sep="\n")
     write_json(serving_json(search, ranked, engine), json_file)
@@ -180,7 +199,8 @@ def serve(
     best = ranked.best[0]
     terminal.print("", *describe_best(search, ranked), "", layout_table(search, ranked), sep="\n")
     terminal.print("", *describe_losers(search, ranked), sep="\n", soft_wrap=True)
-    terminal.print("", table(best.report, "The best layout"), sep="\n")
+    whole = best.report if best.prefill is None else best.prefill.report
+    terminal.print("", table(whole, "The best layout"), sep="\n")
     if engine is not None:
         flags = launch_flags(question.model, best, engine)
         terminal.print("", f"[bold]Flags for {engine}[/bold]", *flags, sep="\n", soft_wrap=True)

@@ -55,6 +55,33 @@ def test_memory_that_is_too_small_names_the_smallest_system(run):
     assert "KV cache" in result.stderr
 
 
+def test_pools_are_compared_or_left_out(run, tmp_path):
+    """Two devices make one prefill worker and one decode worker."""
+    result = run(f"{LINE} --ttft 500ms --pools disaggregated --json pools.json --flags sglang")
+    assert result.exit_code == 0, result.stderr
+    data = json.loads((tmp_path / "pools.json").read_text())
+    (served,) = data["best"]
+    assert (served["layout"], served["devices"], served["prefill"]["instances"]) == ("tp 1 → tp 1", 2, 1)
+    assert served["prefill"]["pools"]["prefill_utilization"] <= 1
+    assert data["flags"]["sglang"][0] == "# 1 of this server for prompts"
+    for words in ("pairs of pools", "1 → 1", "--disaggregation-mode decode", "throughput over the capacity"):
+        assert words in result.stdout
+    without = run(f"{LINE} --ttft 500ms --pools aggregated")
+    assert "→" not in without.stdout
+    assert "pools" not in without.stdout
+
+
+def test_pools_that_do_not_serve_say_why_in_a_line(run):
+    for options, words in (
+        ("--ttft 1ms", "no two pools meet TTFT up to 1 ms"),
+        ("--ttft 1s --devices 1", "fit 1 devices"),
+        ("--ttft 300ms --rate 500", "fit 2 devices"),
+    ):
+        result = run(f"{LINE} --pools disaggregated {options}")
+        assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
+        assert words in result.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -66,6 +93,7 @@ def test_memory_that_is_too_small_names_the_smallest_system(run):
         ("--rate fast", "--rate: found"),
         ("--input 0", "--input: found 0"),
         ("--flags vlm", 'did you mean "vllm"?'),
+        ("--pools separate", "aggregated or disaggregated or both"),
         ("--by speed", "one of throughput, cost, energy"),
         ("--zero 3", "--zero"),
     ],

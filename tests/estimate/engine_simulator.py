@@ -26,7 +26,7 @@ class Request:
     arrival: float
     prompt: int  # tokens still to prefill
     output: int  # tokens still to generate
-    context: int = 0  # tokens in the KV cache when the sequence last joined or left the running ones
+    context: int = 0  # tokens in the KV cache when it last joined or left the running ones, or was sent here
     joined: int = 0  # decode steps of the engine when it did
     generated: int = 0
     first: float = -1.0
@@ -121,7 +121,8 @@ class Engine:
         return bool(self.waiting) and in_engine < self.cap and self._fits(self.waiting[0])
 
     def _fits(self, request: Request) -> bool:
-        return self.context + self.prefilled + request.prompt <= self.kv_tokens or not (
+        size = request.context + request.prompt
+        return self.context + self.prefilled + size <= self.kv_tokens or not (
             self.running or self.prefilling
         )
 
@@ -134,6 +135,7 @@ class Engine:
                 if not self.waiting or full or not self._fits(self.waiting[0]):
                     break
                 self.prefilling.append(self.waiting.popleft())
+                self.prefilled += self.prefilling[-1].context  # what another engine prefilled
             request = self.prefilling[0]
             taken = min(request.prompt, budget - tokens)
             tokens += taken
@@ -199,11 +201,7 @@ def simulate(
     """
     rng = np.random.default_rng(seed)
     prompts, outputs = lengths(requests)
-    if clients:
-        arrivals = np.zeros(clients)
-    else:
-        gaps = rng.exponential(1.0, requests)
-        arrivals = np.cumsum(gaps / gaps.mean() / rate)
+    arrivals = np.zeros(clients) if clients else poisson_arrivals(rng, rate, requests)
     fresh = iter(zip(prompts.tolist(), outputs.tolist(), strict=True))
     upcoming = deque(Request(time, *next(fresh)) for time in arrivals.tolist())
     engine = Engine(step_time, cap=cap, chunk=chunk, mixed=mixed, kv_tokens=kv_tokens)
@@ -221,10 +219,16 @@ def simulate(
         answered += done
         if clients:
             upcoming.extend(Request(now, *each) for _, each in zip(done, fresh, strict=False))
-    return _observed(answered, np.array(log), engine.preemptions, clients)
+    return observed(answered, np.array(log), engine.preemptions, clients)
 
 
-def _observed(answered: list[Request], log: np.ndarray, preemptions: int, clients: int) -> Observed:
+def poisson_arrivals(rng: np.random.Generator, rate: float, number: int) -> np.ndarray:
+    """Times of a Poisson process, stretched to the rate exactly."""
+    gaps = rng.exponential(1.0, number)
+    return np.cumsum(gaps / gaps.mean() / rate)
+
+
+def observed(answered: list[Request], log: np.ndarray, preemptions: int, clients: int) -> Observed:
     """Mean values over the requests that arrived after the first quarter of the run."""
     start = answered[max(len(answered) // 4, min(2 * clients, len(answered) // 2))].finish
     steady = [request for request in answered if request.arrival >= start]

@@ -55,12 +55,13 @@ def closed_loop(engine: Engine, clients: Scalar) -> SteadyState:
     beyond the slots wait for one; that wait is in the time to first token.
     """
     inside = engine.relax.minimum(clients, engine.slots)
-    loop = _Loop(engine, clients, inside, _lockstep(engine))
+    loop = _Loop(engine, clients, inside, engine.lockstep)
     limit = engine.relax.minimum(inside, engine.batch_limit)
     running = increasing_root(_excess_clients, loop, limit)
     point = _at(loop, running)
     traffic = engine.traffic
     decode = running / point.throughput
+    step_time = decode / traffic.decode_steps
     before_decode = (clients - running) / point.throughput
     own = point.admission(engine) + point.first_token
     # Each wait for a slot is a sum of times between answers, of which Poisson answers have this variance.
@@ -73,10 +74,11 @@ def closed_loop(engine: Engine, clients: Scalar) -> SteadyState:
         waiting=before_decode - point.work.service.mean,
         step_time=step_time_moments(
             engine,
-            (point.seen, point.decode_time, point.others * point.throughput),
-            point.work,
-            decode / traffic.decode_steps,
-            running * larger(1 - running / inside, 0.0),
+            point.seen,
+            point.decode_time,
+            step_time,
+            stalls=point.work.stalls(engine, point.others * point.throughput, step_time),
+            batch_variance=running * larger(1 - running / inside, 0.0),
         ),
         decode=decode,
         chunks=point.work.chunks,
@@ -96,15 +98,6 @@ def capacity(engine: Engine) -> Scalar:
     in_prefill = first.throughput * first.work.service.mean
     left = engine.slots * most / (most + in_prefill)
     return _at(loop, engine.relax.minimum(left, most)).throughput
-
-
-def _lockstep(engine: Engine) -> Scalar:
-    """How much requests that were prefilled together stay together: e^−σ², with the standard deviation σ of
-    their decode steps.
-
-    An estimate from simulations. A deviation of two steps ends it.
-    """
-    return jnp.exp(-(engine.traffic.step_deviation**2))
 
 
 def _excess_clients(running: Scalar, loop: _Loop) -> Scalar:

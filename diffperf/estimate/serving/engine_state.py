@@ -63,6 +63,15 @@ class Engine(eqx.Module):
         return Prefill.of(self.steps, self.traffic, nothing, self.chunk, self.relax)
 
     @property
+    def lockstep(self) -> Scalar:
+        """How much requests that were prefilled together stay together: e^−σ², with the standard deviation σ
+        of their decode steps.
+
+        An estimate from simulations. A deviation of two steps ends it.
+        """
+        return jnp.exp(-(self.traffic.step_deviation**2))
+
+    @property
     def batch_limit(self) -> Scalar:
         """Running sequences at which either the slots or the tokens of mixed steps are used up.
 
@@ -114,6 +123,14 @@ class PromptWork(eqx.Module):
     service: Moments
     chunks: Scalar
 
+    def stalls(self, engine: Engine, rate: Scalar, step_time: Scalar) -> Scalar:
+        """The variance over requests, in s², of the time between their steps because of others' prompts.
+
+        Prompts that start while a request decodes, at `rate` per second, are a Poisson number, whose stalls
+        are spread over the request's steps, `step_time` seconds from one to the next.
+        """
+        return rate * step_time * self.stall_square * engine.traffic.steps_inverse
+
     @classmethod
     def of(
         cls, traffic: Traffic, prefill: Prefill, stall: Lengths, waiting: Moments, service: Lengths
@@ -131,23 +148,23 @@ class PromptWork(eqx.Module):
 
 def step_time_moments(
     engine: Engine,
-    state: tuple[Scalar, Scalar, Scalar],
-    work: PromptWork,
+    seen: Scalar,
+    decode_time: Scalar,
     mean: Scalar,
+    *,
+    stalls: Scalar | float,
     batch_variance: Scalar,
 ) -> Moments:
     """Mean and variance over requests of the time between the steps in which a request decodes.
 
-    Prompts that start while a request decodes are a Poisson number, whose stalls are spread over the
-    request's steps. The batch varies slowly: its autocorrelation decays over the decode time of a request,
-    times the ratio r of its variance to its mean, so that a mean over the decode time keeps
-    2 r (1 − r (1 − e^(−1/r))) of the variance.
+    The batch varies slowly: its autocorrelation decays over the decode time of a request, times the ratio r
+    of its variance to its mean, so that a mean over the decode time keeps 2 r (1 − r (1 − e^(−1/r))) of the
+    variance.
 
-    - `state`: sequences that a request sees, the time of their decode step, and the rate of prompts.
+    - `seen`: sequences that a request sees; `decode_time`: seconds of their decode step.
+    - `mean`: mean seconds between the steps; `stalls`: the variance by prompts between them, in s².
     """
-    seen, decode_time, rate = state
     slope = larger(decode_time - engine.decode_time(seen / 2), 0.0) / (seen / 2)
-    stalls = rate * mean * work.stall_square * engine.traffic.steps_inverse
     ratio = larger(batch_variance / seen, 0.1)
     kept = 2 * ratio * (1 - ratio * (1 - jnp.exp(-1 / ratio)))
     batch = kept * batch_variance * (slope * mean / decode_time) ** 2

@@ -77,7 +77,7 @@ class Prefill(eqx.Module):
         """Seconds of a prompt's steps but the last."""
         return (self.chunks - 1) * self.full_step
 
-    def _other_tokens(self, others: Lengths | Scalar, group: Lengths | Scalar | float) -> Lengths:
+    def _other_tokens(self, others: Lengths | Scalar | float, group: Lengths | Scalar | float) -> Lengths:
         """Tokens of other prompts in the last step of a prompt.
 
         Short prompts all find room as long as they are few. Of long prompts any number but 0 fills the step.
@@ -93,6 +93,13 @@ class Prefill(eqx.Module):
     def shared_time(self, others: Lengths | Scalar, group: Lengths | Scalar | float = 0.0) -> Lengths:
         """Seconds of the steps of a prompt whose last step has tokens of other prompts, too."""
         return self.time_before_last_step + self._times(self.last + self._other_tokens(others, group))
+
+    def unshared_time(self, group: Lengths | Scalar | float = 0.0) -> Lengths:
+        """Seconds of a prompt's last step, with `group` other prompts in it, beyond those that its tokens
+        take in a full step: what fuller steps save.
+        """
+        together = self.last + self._other_tokens(0.0, group)
+        return self._times(together) - together / self.budget * self.full_step
 
     def stall(
         self, others: Lengths | Scalar, decode_time: Scalar, group: Lengths | Scalar | float = 0.0

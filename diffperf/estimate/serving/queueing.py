@@ -4,23 +4,24 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.quantity import Scalar
-from diffperf.relax import larger, positive
+from diffperf.relax import larger, positive, smaller
 
-# Beyond this utilization the delay factor 1 / (1 − ρ) goes on along its tangent.
-_STEEPEST = 0.98
+# The utilization beyond which the delay factor 1 / (1 − ρ) goes on along its tangent.
+STEEPEST = 0.98
 # The 90th percentile of a standard normal variable.
 _Z90 = 1.2815516
 
 
-def delay_factor(utilization: Scalar) -> Scalar:
-    """1 / (1 − utilization), and the tangent of it beyond a utilization of 0.98: finite beyond saturation.
+def delay_factor(utilization: Scalar, steepest: float = STEEPEST) -> Scalar:
+    """1 / (1 − utilization), and the tangent of it beyond a utilization of `steepest`: finite beyond
+    saturation.
 
     An overloaded queue has no steady state. The tangent makes its delay a large number that grows with the
     load, so that searches are led back.
     """
-    slope = 1 / (1 - _STEEPEST) ** 2
-    below = jnp.where(utilization < _STEEPEST, utilization, _STEEPEST)
-    return 1 / (1 - below) + slope * larger(utilization - _STEEPEST, 0.0)
+    slope = 1 / (1 - steepest) ** 2
+    below = jnp.where(utilization < steepest, utilization, steepest)
+    return 1 / (1 - below) + slope * larger(utilization - steepest, 0.0)
 
 
 class Moments(eqx.Module):
@@ -45,15 +46,30 @@ class Moments(eqx.Module):
         return self.mean * jnp.exp(_Z90 * jnp.sqrt(logarithm) - logarithm / 2)
 
 
-def wait_for_server(rate: Scalar, load: tuple[Scalar, Scalar, Scalar]) -> Moments:
+def wait_for_server(rate: Scalar, load: tuple[Scalar, Scalar, Scalar], steepest: float = STEEPEST) -> Moments:
     """The wait in front of a server with Poisson arrivals, in the unit of time of its arguments.
 
     The mean is λ E[S²] / (2 (1 − ρ)), the formula of Pollaczek and Khinchine for M/G/1, and the second
     moment is 2 W² + λ E[S³] / (3 (1 − ρ)) (Kleinrock, Queueing Systems I, §5.7).
 
     - `rate`: arrivals λ per unit of time; `load`: first three moments of the service time S.
+    - `steepest`: the utilization from which the wait grows along a tangent.
     """
     first, second, third = load
-    factor = delay_factor(rate * first)
+    factor = delay_factor(rate * first, steepest)
     mean = rate * second / 2 * factor
     return Moments(mean, mean * mean + rate * third / 3 * factor)
+
+
+def wait_share_of_servers(busy: Scalar, servers: Scalar) -> Scalar:
+    """The wait in one line for several servers, over that for one server which is as busy and gets its share
+    of the arrivals.
+
+    It is ρ^(√(2 (c + 1)) − 2) / c, after the approximation of M/M/c by Sakasegawa ("An approximation formula
+    Lq ≃ αρ^β/(1 − ρ)", Annals of the Institute of Statistical Mathematics 29, 1977), which is exact for one
+    server.
+
+    - `busy`: share ρ of the time that a server is busy; `servers`: their number c, whole or not.
+    """
+    share = positive(smaller(busy, 1.0))
+    return share ** (jnp.sqrt(2 * (servers + 1)) - 2) / servers

@@ -88,9 +88,18 @@ def serve(
     )
     state = steady_state(engine, requests)
     power = dynamic_power(passes, requests, traffic, state) + static_power(system)
-    at_start = first_token_at_start(engine, relax.minimum(traffic.clients, slots))
-    return _report(
-        c, requests, traffic, state, slots=slots, available=available, power=power, at_start=at_start
+    in_prefill = state.throughput * (state.first_token.mean - state.waiting)
+    return serving_report(
+        c,
+        requests,
+        traffic,
+        state,
+        engines=strategy.dp,
+        slots=slots,
+        available=available,
+        memory=engine_memory(c, requests, traffic, state.running + in_prefill),
+        power=power,
+        at_start=first_token_at_start(engine, relax.minimum(traffic.clients, slots)),
     )
 
 
@@ -132,24 +141,28 @@ def dynamic_power(passes: EnginePasses, requests: Requests, traffic: Traffic, st
     return state.throughput * (decode + prompt)
 
 
-def _report(
+def serving_report(
     c: Configuration,
     requests: Requests,
     traffic: Traffic,
     state: SteadyState,
     *,
+    engines: Scalar,
     slots: Scalar,
     available: Scalar,
+    memory: Memory,
     power: Scalar,
     at_start: Scalar,
 ) -> ServingReport:
-    """The report of a system whose engines are all in a state, and whose devices draw `power` watts in
-    all; `at_start` is the time to first token where all requests come at once.
+    """The report of a system with `engines` decoding engines in one state.
+
+    - `c`: the configuration, whose system has all devices; `traffic`: the requests of an engine.
+    - `available`: bytes of a device that the KV cache may take; `memory`: the use of a device's memory.
+    - `power`: watts that all devices draw.
+    - `at_start`: the time to first token where all requests come at once.
     """
-    rate = state.throughput * c.strategy.dp
+    rate = state.throughput * engines
     tokens = rate * requests.output_length
-    in_prefill = state.throughput * (state.first_token.mean - state.waiting)
-    memory = engine_memory(c, requests, traffic, state.running + in_prefill)
     # The first tokens wait in the server for those that it sends with them. The client sees the rest of the
     # answer in what is left of the time.
     held = smaller(c.system.stack.stream_interval - 1, traffic.decode_steps)

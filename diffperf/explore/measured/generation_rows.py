@@ -5,12 +5,13 @@ from collections.abc import Hashable, Sequence
 import jax.numpy as jnp
 
 from diffperf.estimate.inference import generate
+from diffperf.estimate.serving.pools import Pool
 from diffperf.explore.measured import served_demand
 from diffperf.explore.measured.model_rows import model_structure, stacked_models, unknown_architecture
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.row_formats import number_formats, unknown_format
 from diffperf.explore.measured.run_rows import layout_outputs
-from diffperf.explore.measured.served_demand import Demand, Pool, plain_uniform_lengths
+from diffperf.explore.measured.served_demand import Demand, plain_uniform_lengths
 from diffperf.explore.measured.served_rows import expert_tensor_ranks
 from diffperf.explore.measured.stacking import (
     Evaluator,

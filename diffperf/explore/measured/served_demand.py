@@ -8,14 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from diffperf.estimate.serving.serving_report import serve
+from diffperf.estimate.serving.disaggregated import serve_disaggregated
+from diffperf.estimate.serving.pools import Pool
+from diffperf.estimate.serving.serving_report import ServingReport, serve
 from diffperf.explore.measured.stacking import numbers
 from diffperf.explore.measured.table import Row
 from diffperf.hardware.system import System
-from diffperf.quantity import Scalar, Weights
+from diffperf.quantity import Scalar, Weights, replace
 from diffperf.workload.model import Model
 from diffperf.workload.requests import Requests
-from diffperf.workload.strategy import Strategy
 
 Numbers = Float[Any, "*rows"]
 
@@ -39,16 +40,6 @@ class Demand(NamedTuple):
     output_spread: Numbers
     draft_tokens: Numbers
     tokens_per_step: Numbers
-
-
-class Pool(NamedTuple):
-    """Devices of a server that run the same passes: `workers` copies of the model, each laid out alike.
-
-    The batch of the strategy is that of the whole pool.
-    """
-
-    strategy: Strategy
-    workers: Numbers
 
 
 class Served(NamedTuple):
@@ -81,14 +72,23 @@ def steady_state(model: Model, system: System, prefill: Pool | None, decode: Poo
 
     `prefill` is None where both share the devices of `decode`.
     """
-    assert prefill is None, "rows of separate pools are skipped"
-    strategy = decode.strategy
+    requests = Requests(load=Weights(jnp.asarray([0.0, 1.0]), ("rate", "concurrency")), **demand._asdict())
+    if prefill is None:
+        return _aggregated(model, system, decode, requests)
+    report = serve_disaggregated(model, system, prefill, decode, requests).serving
+    return _served(report, workers=jnp.ones_like(decode.workers))
+
+
+def _aggregated(model: Model, system: System, pool: Pool, requests: Requests) -> Served:
+    """The steady state of workers that run prompts and outputs, and share the clients evenly."""
+    strategy = pool.strategy
     worker = eqx.tree_at(lambda system: system.n_devices, system, strategy.devices)
-    each = Requests(
-        load=Weights(jnp.asarray([0.0, 1.0]), ("rate", "concurrency")),
-        **demand._asdict() | {"concurrency": demand.concurrency / decode.workers},
-    )
-    report = serve(model, worker, strategy, each)
+    each = replace(requests, {"concurrency": requests.concurrency / pool.workers})
+    return _served(serve(model, worker, strategy, each), pool.workers)
+
+
+def _served(report: ServingReport, workers: Scalar) -> Served:
+    """The steady state of so many equal servers with one report."""
     return Served(
         time_to_first_token=report.time_to_first_token,
         first_token_of_run=(
@@ -96,7 +96,7 @@ def steady_state(model: Model, system: System, prefill: Pool | None, decode: Poo
         ),
         time_per_output_token=report.time_per_output_token,
         latency=report.latency,
-        output_rate=report.tokens_per_second * decode.workers,
+        output_rate=report.tokens_per_second * workers,
         power=report.power,
     )
 

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from diffperf.estimate.inference import decode
+from diffperf.estimate.serving.pools import Pool
 from diffperf.explore.measured import served_demand
 from diffperf.explore.measured.model_rows import model_structure, stacked_models, unknown_architecture
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.row_formats import number_formats, unknown_format
-from diffperf.explore.measured.served_demand import Demand, Pool, mean_length, uniform_lengths
+from diffperf.explore.measured.served_demand import Demand, mean_length, uniform_lengths
 from diffperf.explore.measured.stacking import (
     Evaluator,
     Outputs,
@@ -42,7 +43,6 @@ def _serving_unrepresentable(row: Row) -> str | None:
         unknown_architecture(row),
         unknown_format(row),
         speculative and row["tokens_per_step"] is None and "tokens per speculative step unknown",
-        row["disaggregated"] and "prompts and answers on separate devices",
     )
 
 

@@ -5,13 +5,16 @@ The names of flags are those of `vllm serve` (vllm/engine/arg_utils.py), of `pyt
 in 2025. What has no flag there becomes a comment, a line that begins with #.
 """
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from diffperf.explore.plan.serving_plan import ServedLayout
-from diffperf.quantity import Scalar, Weights
+from diffperf.quantity import Scalar, Weights, replace
 from diffperf.workload.model import Model
+from diffperf.workload.requests import Requests
 from diffperf.workload.strategy import Strategy
 
 # Values of --quantization by the format of operands, where the engine can convert or load weights of it.
@@ -21,9 +24,35 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def launch_flags(model: Model, served: ServedLayout, engine: str) -> list[str]:
-    """The flags of one instance for an engine (a name from `ENGINES`), one a line, with comments."""
-    strategy = served.strategy
-    lines = [f"# {served.instances:g} of this server, which share the requests evenly"]
+    """The flags of one instance for an engine (a name from `ENGINES`), one a line, with comments; of two
+    pools those of a worker of either, and what stands in front of them.
+    """
+    if served.prefill is None:
+        copies = f"# {served.instances:g} of this server, which share the requests evenly"
+        return [copies, *_instance_flags(model, served, engine)]
+    prefill, workers = served.prefill, served.prefill.instances
+    prompts = dataclasses.replace(
+        served, strategy=prefill.strategy, engines=prefill.engines, requests=_without_drafts(served.requests)
+    )
+    roles = ROLES[engine]
+    return [
+        f"# {workers:g} of this server for prompts",
+        *_instance_flags(model, prompts, engine),
+        *roles.prefill(served),
+        f"# {served.instances:g} of this server for answers",
+        *_instance_flags(model, served, engine),
+        *roles.decode(served),
+        f"# in front of both: {roles.router}",
+    ]
+
+
+def _without_drafts(requests: Requests) -> Requests:
+    return replace(requests, {"draft_tokens": 0.0})
+
+
+def _instance_flags(model: Model, served: ServedLayout, engine: str) -> list[str]:
+    """The flags of one instance, whatever its part in serving."""
+    strategy, lines = served.strategy, []
     if strategy.ep > 1 and strategy.expert_tp > 1:
         both = f"ep {_whole(strategy.ep)} and expert tp {_whole(strategy.expert_tp)}"
         lines.append(f"# experts are split both ways, {both}: not every engine can")
@@ -108,6 +137,48 @@ ENGINES: dict[str, Callable[[Model, ServedLayout], Iterator[str]]] = {
     "vllm": _vllm,
     "sglang": _sglang,
     "trtllm": _trtllm,
+}
+
+
+class Roles(NamedTuple):
+    """What an engine needs beside its other flags where prompts and answers have servers of their own.
+
+    - `prefill`, `decode`: flags and comments of a server of either pool; `router`: what clients talk to.
+    """
+
+    prefill: Callable[[ServedLayout], Sequence[str]]
+    decode: Callable[[ServedLayout], Sequence[str]]
+    router: str
+
+
+def _nixl(role: str) -> list[str]:
+    """vLLM's connector for transfers of the cache (docs.vllm.ai, "NixlConnector Usage Guide")."""
+    return [f'--kv-transfer-config \'{{"kv_connector":"NixlConnector","kv_role":"{role}"}}\'']
+
+
+def _cache_transceiver(served: ServedLayout, *options: str) -> list[str]:
+    """TensorRT-LLM's transfers, in the file of options (examples/disaggregated/README.md)."""
+    transceiver = f"{{backend: DEFAULT, max_tokens_in_buffer: {_whole(served.requests.input_length)}}}"
+    lines = [*options, f"cache_transceiver_config: {transceiver}"]
+    return ["# --extra_llm_api_options: its file has also the lines", *(f"#   {line}" for line in lines)]
+
+
+ROLES = {
+    "vllm": Roles(
+        prefill=lambda served: _nixl("kv_producer"),
+        decode=lambda served: _nixl("kv_consumer"),
+        router="a proxy that sends each request to a prefiller, then to a decoder (vLLM's nixl_integration)",
+    ),
+    "sglang": Roles(
+        prefill=lambda served: ["--disaggregation-mode prefill"],
+        decode=lambda served: ["--disaggregation-mode decode"],
+        router="python -m sglang_router.launch_router --pd-disaggregation --prefill URL --decode URL",
+    ),
+    "trtllm": Roles(
+        prefill=lambda served: _cache_transceiver(served, "disable_overlap_scheduler: true"),
+        decode=_cache_transceiver,
+        router="trtllm-serve disaggregated -c FILE, whose context_servers and generation_servers are these",
+    ),
 }
 
 

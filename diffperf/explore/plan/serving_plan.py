@@ -8,8 +8,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
+from diffperf.estimate.serving.disaggregated import DisaggregatedReport
 from diffperf.estimate.serving.serving_report import ServingReport
 from diffperf.explore.plan.blocks import count, take
+from diffperf.explore.plan.pools_layouts import EvaluatedPools
 from diffperf.explore.plan.ranking import report_at
 from diffperf.explore.plan.serving_layouts import Evaluated, attention_ranks
 from diffperf.explore.plan.serving_search import ServingSearch, best_of_each
@@ -28,13 +30,33 @@ _SAME_VALUE = 5e-4  # relative: a smaller difference between two layouts is show
 
 
 @dataclasses.dataclass(frozen=True)
+class PrefillWorkers:
+    """The pool that prefills, where another decodes.
+
+    - `strategy`: the layout, with all workers as data-parallel ranks; `engines`: engines of a worker.
+    - `report`: the steady state of both pools.
+    """
+
+    strategy: Strategy
+    engines: float
+    report: DisaggregatedReport
+
+    @property
+    def instances(self) -> float:
+        """Workers of the pool."""
+        return float(self.strategy.dp) / self.engines
+
+
+@dataclasses.dataclass(frozen=True)
 class ServedLayout:
     """A layout under the load that it is chosen for.
 
+    - `strategy`: the layout; of the workers that decode, where others prefill.
     - `engines`: engines of an instance, the smallest part that serves on its own: above 1 where engines with
       attention of their own share experts.
     - `limit`: what keeps an engine from bearing a larger load, and the load that it bears, in words.
     - `worse`: by how much its objective is worse than that of the best layout, as a share of the latter.
+    - `prefill`: the workers that prefill; None where all devices both prefill and decode.
     """
 
     strategy: Strategy
@@ -43,6 +65,7 @@ class ServedLayout:
     engines: float
     limit: str
     worse: float = 0.0
+    prefill: PrefillWorkers | None = None
 
     @property
     def instances(self) -> float:
@@ -51,8 +74,9 @@ class ServedLayout:
 
     @property
     def devices(self) -> float:
-        """Devices of all copies."""
-        return float(self.strategy.devices)
+        """Devices of all copies, of both pools."""
+        others = 0.0 if self.prefill is None else float(self.prefill.strategy.devices)
+        return float(self.strategy.devices) + others
 
     @property
     def load_per_engine(self) -> float:
@@ -63,13 +87,29 @@ class ServedLayout:
 
     @property
     def name(self) -> str:
-        """The layout in a few words, such as "tp 2 · pp 2 · ep 8 · attention dp 4"."""
-        degrees = {name: float(getattr(self.strategy, name)) for name in ("tp", "pp", "cp", "ep")}
-        shown = [f"{name} {degree:g}" for name, degree in degrees.items() if name == "tp" or degree > 1]
-        if self.strategy.ep > 1 and self.strategy.expert_tp > 1:
-            shown.append(f"expert tp {float(self.strategy.expert_tp):g}")
-        shown += [f"attention dp {self.engines:g}"] if self.engines > 1 else []
-        return " · ".join(shown)
+        """The layout in a few words, such as "tp 2 · pp 2 · ep 8 · attention dp 4", of workers that prefill
+        before those that decode: "tp 1 → tp 2".
+        """
+        own = layout_name(self.strategy, self.engines)
+        if self.prefill is None:
+            return own
+        return f"{layout_name(self.prefill.strategy, self.prefill.engines)} → {own}"
+
+    @property
+    def copies(self) -> str:
+        """The number of copies, of workers that prefill before those that decode: "3 → 2"."""
+        own = f"{self.instances:g}"
+        return own if self.prefill is None else f"{self.prefill.instances:g} → {own}"
+
+
+def layout_name(strategy: Strategy, engines: float) -> str:
+    """The layout of an instance with so many engines in a few words."""
+    degrees = {name: float(getattr(strategy, name)) for name in ("tp", "pp", "cp", "ep")}
+    shown = [f"{name} {degree:g}" for name, degree in degrees.items() if name == "tp" or degree > 1]
+    if strategy.ep > 1 and strategy.expert_tp > 1:
+        shown.append(f"expert tp {float(strategy.expert_tp):g}")
+    shown += [f"attention dp {engines:g}"] if engines > 1 else []
+    return " · ".join(shown)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +146,8 @@ class ServingPlan:
     - `missed`: the layout that comes nearest of those that fail at a condition, by the condition; at
       "serving" it is on the devices that there are.
     - `front`: the points of the figure.
+    - `pairs`: where pools of workers are compared, how many pairs of layouts there are ("searched"), are left
+      ("able", "meeting", "serving"), and how many splits of devices were "evaluated".
     """
 
     by: str
@@ -114,6 +156,7 @@ class ServingPlan:
     counts: dict[str, int]
     missed: dict[str, ServedLayout]
     front: Front
+    pairs: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 def plan_serving(
@@ -127,12 +170,7 @@ def plan_serving(
 
     **Raises:** `ConfigError` that names `file` for an unknown objective, or where no layout is possible.
     """
-    if by not in SERVING_OBJECTIVES:
-        expected, hint = (
-            "one of " + ", ".join(SERVING_OBJECTIVES),
-            did_you_mean(by, tuple(SERVING_OBJECTIVES)),
-        )
-        raise ConfigError(file, "--by", f'"{by}"', expected, hint)
+    check_objective(by, file)
     lightest = search.at_lightest_load()
     _check_possible(search, lightest, file)
     met = lightest.fits & search.targets.met(lightest.reports)
@@ -143,11 +181,11 @@ def plan_serving(
     missed = _missed(search, lightest, conditions)
     if not met.any():
         nearest = missed["meeting" if counts["fitting"] else "fitting"]
-        return ServingPlan(by, (), nearest, counts | {"serving": 0}, missed, _front(search, lightest))
+        return ServingPlan(by, (), nearest, counts | {"serving": 0}, missed, front_of(search, lightest))
     points = search.loads_that_meet_targets(take(lightest, lightest.fits), progress)
-    front = _front(search, points)
+    front = front_of(search, points)
     points = take(points, search.targets.met(points.reports))
-    chosen = take(points, best_of_each(points.points.layout, _objective(points.reports, by)))
+    chosen = take(points, best_of_each(points.points.layout, objective(points.reports, by)))
     ranked, serving = _rank(search, chosen, by, top)
     counts = counts | {"serving": serving}
     if serving:
@@ -157,6 +195,16 @@ def plan_serving(
     return ServingPlan(by, (), ranked[0], counts, missed, front)
 
 
+def check_objective(by: str, file: str) -> None:
+    """Raises `ConfigError` that names `file` for an unknown objective."""
+    if by not in SERVING_OBJECTIVES:
+        expected, hint = (
+            "one of " + ", ".join(SERVING_OBJECTIVES),
+            did_you_mean(by, tuple(SERVING_OBJECTIVES)),
+        )
+        raise ConfigError(file, "--by", f'"{by}"', expected, hint)
+
+
 def _rank(
     search: ServingSearch, chosen: Evaluated, by: str, top: int
 ) -> tuple[tuple[ServedLayout, ...], int]:
@@ -164,7 +212,7 @@ def _rank(
     load takes; and how many of all serve the load on the devices there are.
     """
     sized, devices = search.sized(chosen)
-    values, limits = _objective(sized.reports, by), search.limits(chosen)
+    values, limits = objective(sized.reports, by), search.limits(chosen)
     serving = devices <= search.most_devices
     # lexsort orders by its last key first. Of layouts as good, those with fewer devices and parts are better.
     order = np.lexsort((np.asarray(sized.reports.memory.peak), devices, -values, ~serving))[:top]
@@ -176,7 +224,7 @@ def _rank(
     return ranked, int(serving.sum())
 
 
-def _objective(reports: ServingReport, by: str) -> Float[np.ndarray, " points"]:
+def objective(reports: ServingReport, by: str) -> Float[np.ndarray, " points"]:
     """An objective of every report, the larger the better."""
     path, more_is_better = SERVING_OBJECTIVES[by]
     values = np.asarray(getattr(reports, path))
@@ -233,7 +281,7 @@ def _served(
     )
 
 
-def _front(search: ServingSearch, points: Evaluated) -> Front:
+def front_of(search: ServingSearch, points: Evaluated | EvaluatedPools) -> Front:
     """The points of the figure."""
     _, per_token = search.targets.latencies(points.reports)
     return Front(

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -38,12 +38,12 @@ PERCENTILES = ("mean", "90")
 CHUNKS = (512.0, 2048.0, 8192.0)
 CAPS = (16.0, 64.0, 256.0, 1024.0)
 
-_LOADS = 16  # loads at which an engine is first evaluated
+LOADS = 16  # loads at which an engine is first evaluated
 _FINE_LOADS = 12  # loads between the largest of these that meets the targets, and the next
-_LIGHTEST_RATE = 1e-3  # requests per second of an engine at which nothing waits
-_MORE_LOAD = 0.05  # relative: more than a step of the fine loads
+LIGHTEST_RATE = 1e-3  # requests per second of an engine at which nothing waits
+MORE_LOAD = 0.05  # relative: more than a step of the fine loads
 _ROUNDING = 1e-6
-_MOST_UTILIZED = 0.98  # load over capacity: above, waits grow without bound
+MOST_UTILIZED = 0.98  # load over capacity: above, waits grow without bound
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +169,7 @@ class ServingSearch:
         """Every layout under every limit of an engine, with a single client or next to no requests."""
         numbers = np.arange(len(self)), np.array(self.chunks), np.array(self.caps)
         layout, chunk, cap = (np.ravel(column) for column in np.meshgrid(*numbers, indexing="ij"))
-        lightest = _LIGHTEST_RATE if self.of_rate else 1.0
+        lightest = LIGHTEST_RATE if self.of_rate else 1.0
         return self.evaluate(Points(layout, chunk, cap, np.full(len(layout), lightest)))
 
     def loads_that_meet_targets(
@@ -181,26 +181,18 @@ class ServingSearch:
         the next. `progress` is called with a number of points each time so many more are evaluated.
         """
         loads = self._coarse_loads(lightest)
-        coarse = self._under(lightest.points, loads)
-        progress(count(coarse.points))
-        met = self.targets.met(coarse.reports).reshape(loads.shape)
-        last = np.max(np.where(met, np.arange(_LOADS), 0), axis=1)
-        rows = np.arange(len(loads))
-        low, high = loads[rows, last], loads[rows, np.minimum(last + 1, _LOADS - 1)]
-        fine = self._under(lightest.points, self._whole(np.geomspace(low, high, _FINE_LOADS, axis=1)))
-        progress(count(fine.points))
-        return concatenate([coarse, fine])
+        return largest_loads(lambda loads: self._under(lightest.points, loads), loads, self, progress)
 
     def _coarse_loads(self, lightest: Evaluated) -> Float[np.ndarray, "engines loads"]:
         """Loads of each engine up to its slots, or up to next to its capacity."""
         if self.of_rate:
             capacity = lightest.points.load / np.asarray(lightest.reports.saturation)
-            utilizations = np.linspace(0, _MOST_UTILIZED, _LOADS)
+            utilizations = np.linspace(0, MOST_UTILIZED, LOADS)
             return np.maximum(capacity[:, None] * utilizations, lightest.points.load[:, None])
         slots = np.minimum(np.asarray(lightest.reports.slots), lightest.points.cap)
-        return self._whole(np.geomspace(np.ones_like(slots), np.floor(slots), _LOADS, axis=1))
+        return self.whole(np.geomspace(np.ones_like(slots), np.floor(slots), LOADS, axis=1))
 
-    def _whole(self, loads: np.ndarray) -> np.ndarray:
+    def whole(self, loads: np.ndarray) -> np.ndarray:
         """The loads themselves, or whole numbers of clients."""
         return loads if self.of_rate else np.round(loads)
 
@@ -214,7 +206,7 @@ class ServingSearch:
         """What keeps each point from a larger load, such as "TTFT beyond 91 clients": what fails first at a
         load a little larger."""
         load = best.points.load
-        larger_load = load * (1 + _MORE_LOAD) if self.of_rate else np.ceil(load * (1 + _MORE_LOAD))
+        larger_load = load * (1 + MORE_LOAD) if self.of_rate else np.ceil(load * (1 + MORE_LOAD))
         points = best.points._replace(load=larger_load)
         points = points if self.of_rate else points._replace(cap=larger_load)
         reports = self.evaluate(points).reports
@@ -256,6 +248,41 @@ class ServingSearch:
         strategy = dataclasses.replace(self.inputs.strategy, **fields)
         replicas = float(devices[index]) / float(strategy.tp * strategy.pp * strategy.cp)
         return serving_strategy(replace(strategy, {"dp": replicas}))
+
+
+@runtime_checkable
+class _HasReports(Protocol):
+    """Points that were evaluated."""
+
+    @property
+    def reports(self) -> ServingReport: ...
+
+
+Reported = TypeVar("Reported", bound=_HasReports)
+
+
+def largest_loads(
+    under: Callable[[np.ndarray], Reported],
+    loads: Float[np.ndarray, "engines loads"],
+    search: ServingSearch,
+    progress: Callable[[int], None],
+) -> Reported:
+    """Engines under loads, followed by a finer grid between the last load that meets the targets without
+    saturation and the next.
+
+    - `under`: evaluates all engines, each under the loads of its row.
+    """
+    coarse = under(loads)
+    progress(loads.size)
+    served = np.asarray(coarse.reports.saturation) <= 1 + _ROUNDING
+    met = (search.targets.met(coarse.reports) & served).reshape(loads.shape)
+    last = np.max(np.where(met, np.arange(loads.shape[1]), 0), axis=1)
+    rows = np.arange(len(loads))
+    low, high = loads[rows, last], loads[rows, np.minimum(last + 1, loads.shape[1] - 1)]
+    fine_loads = search.whole(np.geomspace(low, high, _FINE_LOADS, axis=1))
+    fine = under(fine_loads)
+    progress(fine_loads.size)
+    return cast(Reported, concatenate([coarse, fine]))
 
 
 def best_of_each(

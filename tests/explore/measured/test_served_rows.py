@@ -11,12 +11,14 @@ from measured_cases import INFERENCE, SPARSE, changed, write
 
 import diffperf as dp
 from diffperf.estimate.inference import decode
+from diffperf.estimate.serving.disaggregated import serve_disaggregated
 from diffperf.explore.measured import predictions, served_demand
 from diffperf.explore.measured.predictions import inputs_of, predict
 from diffperf.explore.measured.served_demand import Served
 from diffperf.explore.measured.table import Row, messages, read_measurements
 from diffperf.explore.measured.validate import validate
 from diffperf.relax import Exact
+from diffperf.workload.requests import Requests
 
 ML_ENERGY = Path(__file__).parents[3] / "studies" / "stacks" / "data" / "ml-energy.csv"
 LLAMA = {
@@ -244,13 +246,30 @@ def test_seam_of_the_steady_state(tmp_path, monkeypatch):
     assert (found.values["latency_s"], found.values["throughput_tokens_per_s"]) == (2, 16)
 
 
+def test_pools_of_their_own_are_estimated_as_the_library_does(tmp_path):
+    """Prompts on a worker of 8 devices, answers on two; all of them count where rates are per device."""
+    pools = pool("prefill", 8, 8) | pool("decode", 16, 8, ep=8, parallel=True)
+    row = only_row(tmp_path, serving(disaggregated="true", n_devices=24, **pools))
+    (found,) = predict("serving", [row])
+    model, system, prefill, decoding, demand = inputs_of("serving", row)
+    requests = Requests(load="concurrency", **demand._asdict())
+    report = jax.jit(serve_disaggregated)(model, system, prefill, decoding, requests)
+    assert (float(report.prefill_devices), float(report.decode_devices)) == (8, 16)
+    rate = float(report.serving.tokens_per_second) / 24
+    assert found.values["output_throughput_tokens_per_s_per_device"] == pytest.approx(rate, rel=1e-6)
+    first_token = float(report.serving.time_to_first_token)
+    assert found.values["ttft_median_s"] == pytest.approx(first_token, rel=1e-6)
+    (together,) = predict("serving", [only_row(tmp_path, serving())])
+    assert found.values["tpot_median_s"] < together.values["tpot_median_s"]
+
+
 # --- what is skipped, and wrong cells
 
 
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        (serving(disaggregated="true", n_devices=16), "prompts and answers on separate devices"),
+        (serving(disaggregated="true", n_devices=16), None),
         (serving(**SPECULATIVE | {"tokens_per_step": ""}), "tokens per speculative step unknown"),
         (serving(model="my-own"), "latent attention (MLA) of a model that is not shipped"),
         (energy(attention="hybrid-mamba2"), None),  # the shipped config says what the columns do not
