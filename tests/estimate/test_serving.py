@@ -54,48 +54,56 @@ def test_more_load_is_slower_and_finite_beyond_saturation(inputs, load):
     assert float(reports[0].saturation) < 1 < float(reports[-1].saturation)
 
 
+@jax.jit
+def _measured(factors, inputs, requests):
+    """Logarithms of outputs, as functions of factors on the bandwidth, the length of answers and the load."""
+    model, system, strategy = inputs
+    bandwidth, output_length, offered = factors
+    changed = replace(
+        system, {"accelerator.memory.hbm.bandwidth": system.accelerator.memory[-1].bandwidth * bandwidth}
+    )
+    asked = replace(
+        requests,
+        {
+            "output_length": requests.output_length * output_length,
+            "rate": requests.rate * offered,
+            "concurrency": requests.concurrency * offered,
+        },
+    )
+    report = serve(model, changed, strategy, asked, Smooth(20.0))
+    numbers = (
+        report.time_to_first_token,
+        report.time_per_output_token,
+        report.cost_per_million_tokens,
+        report.power,
+    )
+    return jnp.log(jnp.stack(numbers))
+
+
+_slopes = jax.jit(jax.jacrev(_measured))
+
+
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("overloaded", [False, True])
 def test_gradients_are_finite_differences(inputs, load, overloaded):
-    model, system, strategy = inputs
-    value = {"rate": 4e3, "concurrency": 4e3} if overloaded else {}
-    requests = _requests(load, **value)
-
-    @jax.jit
-    def measured(factors):
-        bandwidth, output_length, offered = factors
-        changed = replace(
-            system,
-            {"accelerator.memory.hbm.bandwidth": system.accelerator.memory[-1].bandwidth * bandwidth},
-        )
-        length, number = requests.output_length * output_length, getattr(requests, load) * offered
-        report = serve(
-            model, changed, strategy, replace(requests, {"output_length": length, load: number}), Smooth(20.0)
-        )
-        numbers = (
-            report.time_to_first_token,
-            report.time_per_output_token,
-            report.cost_per_million_tokens,
-            report.power,
-        )
-        return jnp.log(jnp.stack(numbers))
-
+    requests = _requests(load, **({load: 4e3} if overloaded else {}))
     # No corner of the interpolation of step times is near this point.
     point = jnp.array([1.0013, 1.0007, 1.0011])
-    exact = np.asarray(jax.jit(jax.jacrev(measured))(point))
+    exact = np.asarray(_slopes(point, inputs, requests))
     assert np.all(np.isfinite(exact))
     step = 1e-6
     for index in range(3):
         change = step * jnp.eye(3)[index]
-        difference = np.asarray(measured(point + change) - measured(point - change)) / (2 * step)
+        above, below = (_measured(point + sign * change, inputs, requests) for sign in (1, -1))
+        difference = np.asarray(above - below) / (2 * step)
         np.testing.assert_allclose(exact[:, index], difference, rtol=2e-3, atol=2e-4)
 
 
 def test_mapped_is_looped(inputs):
     values = jnp.array([2.0, 10.0, 300.0])
-    together = jax.vmap(lambda rate: serve(*inputs, replace(_requests(), {"rate": rate})))(values)
+    together = jax.vmap(lambda rate: _report(inputs, replace(_requests(), {"rate": rate})))(values)
     for index, value in enumerate(values):
-        alone = serve(*inputs, _requests(rate=value))
+        alone = _report(inputs, _requests(rate=value))
         assert float(together.latency[index]) == pytest.approx(float(alone.latency), rel=1e-9)
 
 
@@ -103,7 +111,7 @@ def test_single_precision_is_enough(inputs):
     wide = _report(inputs, _requests())
     with jax.enable_x64(False):
         narrow = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (*inputs, _requests(), Exact()))
-        rounded = serve(*narrow)
+        rounded = compiled(*narrow)
     for name in ("time_to_first_token", "time_per_output_token_p90", "cost_per_million_tokens"):
         assert float(getattr(rounded, name)) == pytest.approx(float(getattr(wide, name)), rel=1e-3)
 
