@@ -219,6 +219,7 @@ def made_up_state(model, system, prefill, pool, demand) -> Served:
     one = jnp.ones_like(system.n_devices)
     return Served(
         time_to_first_token=one * (0.0 if prefill is None else 7.0),
+        first_token_of_run=one * (0.0 if prefill is None else 8.0),
         time_per_output_token=0.001 * pool.strategy.tp,
         latency=2 * one,
         output_rate=demand.concurrency * one,
