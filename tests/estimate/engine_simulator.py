@@ -122,9 +122,7 @@ class Engine:
 
     def _fits(self, request: Request) -> bool:
         size = request.context + request.prompt
-        return self.context + self.prefilled + size <= self.kv_tokens or not (
-            self.running or self.prefilling
-        )
+        return self.context + self.prefilled + size <= self.kv_tokens or not (self.running or self.prefilling)
 
     def _schedule_prompts(self, budget: int) -> tuple[int, list[Request]]:
         """Takes prompts into the step. Returns their tokens and the requests whose prompts it finishes."""
