@@ -117,9 +117,12 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
         return passes(filled, {"decode": decode_pass(filled, queries, traffic.context)})["decode"]
 
     decode = jax.vmap(decode_at)(nodes)
-    module = decode.per_layer + decode.head
+    # A drafting pass has one token of each sequence, a decode pass the drafted ones too: a module that reads
+    # its weights takes about as long for either.
+    module = Interpolant.through(nodes * queries, decode.per_layer + decode.head)
     given = requests.draft_share * (decode.of_tokens + decode.of_sequences)
-    drafting = requests.draft_tokens * jnp.where(requests.draft_share > 0, given, module / queries)
+    drafted = jnp.where(requests.draft_share > 0, given, jax.vmap(module)(nodes))
+    drafting = requests.draft_tokens * drafted
     chunk = prompt_chunk_pass(requests)
     prompt = passes(running_sequences(c, jnp.ones_like(most)), {"prompt": chunk})["prompt"]
     return EnginePasses(
