@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,9 @@ COMPILED = {
     "compile of $/Mtoken of a generation with its gradient": ("generate",),
     "compile of $/Mtoken of a server with its gradient": ("serve",),
 }
+# The lines of a quick run: one of each kind.
+QUICK = ("training", "decode", "compile of GPT-3's training step with its gradient")
+
 COMPILE_LIMIT, FIRST_ANSWER_LIMIT, NEXT_ANSWER_LIMIT = 15.0, 5.0, 2.0  # s
 
 ESTIMATE = "estimate gpt3-175b dgx-a100 --devices 64 --tp 8 --pp 8 --global-batch 64"
@@ -62,10 +65,12 @@ class Checkouts:
     """The checkouts to measure: this one, and perhaps another one to compare it with.
 
     - `turns`: how often each is measured. Of the results, the fastest counts: others were disturbed.
+    - `lines`: names of the rates and compilations that are measured.
     """
 
     other: Path | None
     turns: int
+    lines: Collection[str]
 
     def measured(self, measure: Callable[[Path], Result]) -> list[Result]:
         """Returns the best result of each checkout, measured in turns.
@@ -134,6 +139,8 @@ def speed_table(checkouts: Checkouts, count: int) -> Table:
     """Measures and tabulates estimates and their gradients for `count` configurations."""
     rows = []
     for name, (line, floor) in RATES.items():
+        if name not in checkouts.lines:
+            continue
         results = checkouts.measured(lambda folder, name=name: measured(folder, "rate", name, str(count)))
         rate = results[0]["per_second"]
         rows.append(
@@ -174,6 +181,8 @@ def latency_table(checkouts: Checkouts) -> Table:
         rows.append(row | comparison(results, name))
 
     for line, arguments in COMPILED.items():
+        if line not in checkouts.lines:
+            continue
         results = checkouts.measured(lambda folder, given=arguments: measured(folder, "compile", *given))
         add(line, COMPILE_LIMIT, results, "seconds")
     answers = checkouts.measured(answer_seconds)
@@ -189,12 +198,17 @@ def main() -> None:
     """Runs the study."""
     against = {"type": Path, "metavar": "CHECKOUT", "help": "another checkout of diffperf to compare with"}
     options = parse_options(
-        __doc__, "benchmarks", "fewer configurations, each measured once", float64=False, against=against
+        __doc__,
+        "benchmarks",
+        "fewer lines and configurations, each once",
+        float64=False,
+        against=against,
     )
     other = options.against and options.against.resolve()
     if other is not None and not (other / "diffperf" / "__init__.py").exists():
         raise SystemExit(f"--against {options.against}: there is no folder diffperf/ in it")
-    checkouts = Checkouts(other, turns=1 if options.quick else 3)
+    lines = QUICK if options.quick else (*RATES, *COMPILED)
+    checkouts = Checkouts(other, turns=1 if options.quick else 3, lines=lines)
     count = 1 << (14 if options.quick else 17)
     publish(options.out, [speed_table(checkouts, count), latency_table(checkouts)])
 
