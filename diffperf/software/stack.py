@@ -48,13 +48,7 @@ class Stack(Declared):
         default=1e-9,
     )
 
-    exposed_start: Scalar = quantity(
-        "",
-        "share of the latency of a kernel's start that does not overlap with the end of the kernel before it",
-        # Less than 1 with programmatic dependent launch (CUDA C++ Programming Guide).
-        bounds=(0.01, 1),
-        default=1.0,
-    )
+    # A serving engine: its steps, and what delays requests and tokens outside them.
     engine_step: Scalar = quantity(
         "s",
         "time of a step of a serving engine for which devices wait for the host: scheduling, sampling",
@@ -67,7 +61,6 @@ class Stack(Declared):
         bounds=(1e-9, 1e-2),
         default=1e-9,
     )
-
     prompt_launch: Scalar = quantity(
         "s",
         "time of the host to launch the kernels of a layer in a step of a serving engine that has prompts",
@@ -76,7 +69,7 @@ class Stack(Declared):
     )
     request_overhead: Scalar = quantity(
         "s",
-        "time of a request in a serving system outside its engine: network, tokens of its text",
+        "time of a request in a serving system outside its engine: network, tokenization",
         bounds=(1e-9, 1e2),
         default=1e-9,
     )
@@ -185,6 +178,13 @@ class Stack(Declared):
     )
 
     # Kernels.
+    exposed_start: Scalar = quantity(
+        "",
+        "share of the latency of a kernel's start that does not overlap with the end of the kernel before it",
+        # Less than 1 with programmatic dependent launch (CUDA C++ Programming Guide).
+        bounds=(0.01, 1),
+        default=1.0,
+    )
     elementwise_traffic: Scalar = quantity(
         "",
         "bytes that the element-wise kernels of a layer move, over the bytes with Megatron-LM's fusions",
