@@ -165,15 +165,17 @@ def serving_report(
     tokens = rate * requests.output_length
     # The first tokens wait in the server for those that it sends with them. The client sees the rest of the
     # answer in what is left of the time.
-    held = smaller(c.system.stack.stream_interval - 1, traffic.decode_steps)
-    first_token = Moments(state.first_token.mean + held * state.step_time.mean, state.first_token.variance)
-    seen_step = (1 - held / traffic.decode_steps) / requests.tokens_per_step
+    steps_withheld = smaller(c.system.stack.stream_interval - 1, traffic.decode_steps)
+    first_token = Moments(
+        state.first_token.mean + steps_withheld * state.step_time.mean, state.first_token.variance
+    )
+    seen_step = (1 - steps_withheld / traffic.decode_steps) / requests.tokens_per_step
     cost = run_cost(c.system, jnp.ones_like(power), power, c.relax)
     return ServingReport(
         time_to_first_token=first_token.mean,
         queueing=state.waiting,
         time_to_first_token_p90=first_token.p90,
-        time_to_first_token_at_start=at_start + held * state.step_time.mean,
+        time_to_first_token_at_start=at_start + steps_withheld * state.step_time.mean,
         time_per_output_token=state.step_time.mean * seen_step,
         time_per_output_token_p90=state.step_time.p90 * seen_step,
         latency=state.first_token.mean + state.decode,
