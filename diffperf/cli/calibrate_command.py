@@ -8,7 +8,14 @@ import click
 from rich.table import Table
 
 from diffperf import units
-from diffperf.cli.options import COMMAND_LINE, json_option, measured_system_option, options, plot_option
+from diffperf.cli.options import (
+    COMMAND_LINE,
+    json_option,
+    measured_system_option,
+    options,
+    plot_option,
+    where_option,
+)
 from diffperf.cli.terminal import column_table, console, progress, write_json
 from diffperf.errors import ConfigError
 
@@ -16,6 +23,7 @@ if TYPE_CHECKING:  # the estimator takes a second to import, which `diffperf --h
     from diffperf.explore.calibrate.calibrated import Calibrated
     from diffperf.explore.measured.table import Measurements
 
+EVERY = "all"  # as hardware: that of all rows which a stack drove
 SURPRISING = 3.0  # prior standard deviations of a change that is pointed out
 
 
@@ -60,7 +68,11 @@ def _once(ctx, parameter, values: tuple[str, ...]) -> tuple[str, ...]:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", callback=_once)
-@click.option("--hardware", metavar="ID", help="whose rows to use, where the tables have several")
+@click.option(
+    "--hardware",
+    metavar="ID|all",
+    help="whose rows to use, where the tables have several; all: those that --stack drove on any hardware",
+)
 @click.option(
     "--parameters",
     "paths",
@@ -80,25 +92,47 @@ def _once(ctx, parameter, values: tuple[str, ...]) -> tuple[str, ...]:
 @click.option(
     "--folds", type=click.IntRange(min=2), default=5, show_default=True, help="folds of the cross-validation"
 )
-@options(measured_system_option, json_option, plot_option)
+@click.option(
+    "--leave-out",
+    metavar="COLUMN",
+    help="column whose rows of one text are left out together in cross-validation, such as model or hardware"
+    " [rows of nearly the same configuration]",
+)
+@options(where_option, measured_system_option, json_option, plot_option)
 @click.option("--out", metavar="CONFIG.toml", required=True, callback=_toml, help="the config to write")
-def calibrate(files, hardware, paths, stack, prior_spread, folds, systems, json_file, plot, out):
+def calibrate(
+    files, hardware, paths, stack, prior_spread, folds, leave_out, where, systems, json_file, plot, out
+):
     """Fit efficiencies and overheads of one accelerator's system to the measurements in FILEs.
 
     FILEs are CSV tables of GEMMs, attention kernels, collectives and runs (as for `diffperf validate`),
     fitted all together.
 
-    Prints the values with their uncertainty, and the errors before, after, and on configurations left out
-    of the fit. Writes a config for --calibration, or for the `calibration` of a system's file. A fit that
-    explains nothing is not written.
-    """
-    from diffperf.explore.calibrate.calibrate import calibrate as fit_to
-    from diffperf.explore.calibrate.calibration_file import write_calibration
+    With --hardware all, fits parameters of the stack that --stack names to all rows that it drove, on any
+    hardware, and everything else keeps the values that it is shipped with.
 
-    tables = _read(files, systems)
+    Prints the values with their uncertainty, and the errors before, after, and on configurations left out
+    of the fit. Writes a config for --calibration, or for the `calibration` of a system's file; with
+    --hardware all, a stack's config for --stack. A fit that explains nothing is not written.
+    """
+    from diffperf.explore.calibrate.calibrate import calibrate as fit_system
+    from diffperf.explore.calibrate.calibrate import calibrate_stack
+    from diffperf.explore.calibrate.calibration_file import write_calibration
+    from diffperf.explore.calibrate.stack_file import write_stack
+
+    if hardware == EVERY and stack is None:
+        raise ConfigError(COMMAND_LINE, "--hardware", EVERY, "the hardware, or --stack", "name the stack")
+    tables = _read(files, systems, where)
+    chosen = {"prior_spread": prior_spread, "folds": folds, "leave_out": leave_out}
     with progress("fitting"):
-        result = fit_to(tables, hardware, paths, stack=stack, prior_spread=prior_spread, folds=folds)
-    write_calibration(result, out)
+        if hardware == EVERY:
+            result = calibrate_stack(tables, stack, paths or (), **chosen)
+        else:
+            result = fit_system(tables, hardware, paths, stack=stack, **chosen)
+    if hardware == EVERY:
+        write_stack(result, stack, out)
+    else:
+        write_calibration(result, out)
     rows = sum(source.rows for source in result.sources)
     fitted = f"{len(result.parameters)} parameters fitted to {rows:,} rows"
     title = f"{result.hardware} ({result.system.name}): {fitted}"
@@ -119,14 +153,20 @@ def calibrate(files, hardware, paths, stack, prior_spread, folds, systems, json_
         plots.save(plots.calibration(result, title), plot)
 
 
-def _read(files: tuple[str, ...], systems: tuple[str, ...]) -> "list[Measurements]":
-    """The tables. The rows that cannot be read are named at once, also where no fit succeeds."""
+def _read(
+    files: tuple[str, ...], systems: tuple[str, ...], conditions: tuple[str, ...]
+) -> "list[Measurements]":
+    """The rows of the tables that meet the conditions.
+
+    The rows that cannot be read are named at once, also where no fit succeeds.
+    """
+    from diffperf.explore.measured.conditions import where
     from diffperf.explore.measured.platforms import platforms_with
     from diffperf.explore.measured.table import check_used, messages, read_measurements
 
     platforms, tables = platforms_with(systems, COMMAND_LINE), []
     for file in files:
-        tables.append(read_measurements(file, platforms))
+        tables.append(where(read_measurements(file, platforms), conditions, COMMAND_LINE))
         for message in messages(tables[-1].faults):
             click.echo(message, err=True)
     check_used(systems, tables, COMMAND_LINE)

@@ -112,6 +112,12 @@ measured_system_option = click.option(
     multiple=True,
     help="a system or accelerator that rows of its name ran on, in place of the shipped one (repeatable)",
 )
+where_option = click.option(
+    "--where",
+    metavar="CONDITION",
+    multiple=True,
+    help="rows to use, such as framework=vllm*, hardware!=a100* or experts>0 (repeatable: all of them)",
+)
 system_options = options(
     click.option("--devices", metavar="N", help="devices in the system [as configured]"),
     click.option(

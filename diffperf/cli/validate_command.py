@@ -14,6 +14,7 @@ from diffperf.cli.options import (
     measured_system_option,
     options,
     plot_option,
+    where_option,
 )
 from diffperf.cli.terminal import column_table, console, progress, write_json
 
@@ -31,9 +32,9 @@ if TYPE_CHECKING:  # the estimator takes a second to import, which `diffperf --h
     metavar="COLUMN",
     help="column of the table whose values name the groups",
 )
-@options(measured_system_option, calibration_option, json_option, plot_option)
+@options(where_option, measured_system_option, calibration_option, json_option, plot_option)
 @click.pass_context
-def validate(ctx, file, by, systems, calibration, json_file, plot):
+def validate(ctx, file, by, where, systems, calibration, json_file, plot):
     """Compare the estimator with the measurements in FILE, a CSV table.
 
     Its rows are training or inference runs, servers under load, servers' power, GEMMs, attention kernels or
@@ -47,7 +48,7 @@ def validate(ctx, file, by, systems, calibration, json_file, plot):
     from diffperf.explore.measured.validate import validate as compare
 
     with progress("evaluating"):
-        result = compare(file, calibration, systems=systems, file=COMMAND_LINE)
+        result = compare(file, calibration, systems=systems, where=where, file=COMMAND_LINE)
     for message in messages(result.faults):
         click.echo(message, err=True)
     overall = result.summary()

@@ -206,7 +206,7 @@ class Stack(Declared):
     separate_conversion: Scalar = quantity(
         "",
         "share of the conversions of activations to narrow formats that take kernels of their own",
-        bounds=(0, 1),
+        bounds=(1e-3, 1),
         default=1.0,
     )
     matrix_vector: Weights = switch(

@@ -12,10 +12,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 from matplotlib.figure import Figure
 
-from diffperf import units
 from diffperf.explore.calibrate.calibrate import calibrate
 from diffperf.explore.calibrate.calibrated import Calibrated
 from diffperf.explore.measured.statistics import Summary
@@ -24,6 +22,7 @@ from diffperf.explore.measured.validate import Validation, validate
 from diffperf.report import plots
 
 sys.path.append(str(Path(__file__).parents[1]))
+from fitted_stacks import errors_table, fit_rows, fits_table, median_and_tail
 from reporting import Table, parse_options, publish
 
 DATA = Path(__file__).parent / "data"
@@ -145,92 +144,37 @@ FITS = (
 
 # --- tables
 
-
-def median_and_tail(log_ratios: np.ndarray) -> str:
-    """Returns the median and the 90th percentile of |predicted ÷ measured − 1| as text."""
-    errors = np.abs(np.expm1(log_ratios))
-    return f"{np.median(errors):.1%} / {np.quantile(errors, 0.9):.1%}"
+COLUMNS = ("step_time_s", "mfu", "peak_memory_bytes", "reserved_memory_bytes")
 
 
-def fit_rows(fit: Fit, calibrated: Calibrated) -> Iterator[dict]:
-    """Yields a row for each parameter of a fit; the first has the stack and the errors."""
-    shared = {
-        "stack": fit.stack,
-        "hardware": fit.hardware,
-        "runs": f"{len(calibrated.before):,}",
-        "as_shipped": median_and_tail(calibrated.before),
-        "after": median_and_tail(calibrated.after),
-        "left_out": median_and_tail(calibrated.held_out),
-    }
-    for parameter in calibrated.parameters:
-        unit = parameter.declared.unit
-        yield shared | {
-            "parameter": parameter.path.removeprefix("stack."),
-            "shipped": units.show(parameter.before, unit),
-            "fitted": f"{units.show(parameter.after, unit)} ± {parameter.spread:.0%}",
-        }
-        shared = dict.fromkeys(shared, "")
-
-
-def fits_table(results: dict[Fit, Calibrated]) -> Table:
+def fits(results: dict[Fit, Calibrated]) -> Table:
     """Tabulates the parameters of the stacks and the errors of the fits."""
-    columns = {
-        "stack": ("stack", ""),
-        "hardware": ("hardware", ""),
-        "runs": ("runs", ""),
-        "parameter": ("parameter", ""),
-        "shipped": ("shipped", ""),
-        "fitted": ("fitted", ""),
-        "as_shipped": ("as shipped", ""),
-        "after": ("after", ""),
-        "left_out": ("left out", ""),
-    }
-    rows = [row for fit, calibrated in results.items() for row in fit_rows(fit, calibrated)]
+    headings = {"as_shipped": "as shipped", "after": "after", "left_out": "left out"}
+    rows = []
+    for fit, calibrated in results.items():
+        errors = (calibrated.before, calibrated.after, calibrated.held_out)
+        shown = dict(zip(headings, map(median_and_tail, errors), strict=True))
+        rows += fit_rows(fit.stack, fit.hardware, calibrated, shown)
     title = "Parameters of stacks; median / 90th percentile of |predicted ÷ measured − 1| of step times"
-    return Table("fits", title, columns, rows)
+    return fits_table(rows, title, headings)
 
 
 def groups_of(validations: dict[str, Validation]) -> Iterator[tuple[str, Summary]]:
     """Yields every group of every table, and of the nanotron runs also those above a standstill."""
     for name, validation in validations.items():
-        yield from validation.summaries("group").items()
+        yield from map(_without_mfu_of_times, validation.summaries("group").items())
         if name == NANOTRON:
             moving = [run for run in validation.evaluations if run.measured.get("mfu", 0.0) > STANDSTILL]
-            yield f"… above {STANDSTILL:.0%} MFU", validation.summary(moving)
+            yield _without_mfu_of_times((f"… above {STANDSTILL:.0%} MFU", validation.summary(moving)))
 
 
-def errors_table(validations: dict[str, Validation]) -> Table:
-    """Tabulates the errors of step times and memory, and how many runs are known to run out of memory."""
-    columns = {
-        "group": ("group", ""),
-        "column": ("column", ""),
-        "count": ("n", ",.0f"),
-        "mean": ("mean", ".1%"),
-        "median": ("median", ".1%"),
-        "p90": ("p90", ".1%"),
-        "bias": ("bias", "+.1%"),
-        "out_of_memory": ("out of memory: accuracy", ""),
-    }
-    rows = []
-    for group, summary in groups_of(validations):
-        for column in ("step_time_s", "mfu", "peak_memory_bytes", "reserved_memory_bytes"):
-            errors = summary.metrics.get(column)
-            # The MFU follows from the step time where both are measured.
-            if errors is None or (column == "mfu" and "step_time_s" in summary.metrics):
-                continue
-            row = {
-                "group": group,
-                "column": column,
-                "count": errors.n,
-                "mean": errors.mean_ape,
-                "median": errors.median_ape,
-                "p90": errors.p90_ape,
-                "bias": errors.bias,
-            }
-            if summary.oom and "memory" in column:
-                row["out_of_memory"] = f"{summary.oom.accuracy:.1%} of {summary.oom.n:,}"
-            rows.append(row)
-    return Table("errors", "All tables with the shipped configs", columns, rows)
+def _without_mfu_of_times(group: tuple[str, Summary]) -> tuple[str, Summary]:
+    """Returns a group, without errors of the MFU where step times were measured, from which it follows."""
+    name, summary = group
+    if "step_time_s" not in summary.metrics:
+        return group
+    metrics = {column: errors for column, errors in summary.metrics.items() if column != "mfu"}
+    return name, dataclasses.replace(summary, metrics=metrics)
 
 
 def draw(validations: dict[str, Validation]) -> Figure:
@@ -249,7 +193,7 @@ def main() -> None:
     results = {fit: fit.run() for fit in (FITS[:1] if options.quick else FITS)}
     names = QUICK_TABLES if options.quick else TABLES
     validations = {name: validate(DATA / f"{name}.csv") for name in names}
-    tables = [fits_table(results), errors_table(validations)]
+    tables = [fits(results), errors_table(groups_of(validations), COLUMNS)]
     publish(options.out, tables, figures={"step_times": draw(validations)})
 
 

@@ -1,4 +1,4 @@
-"""Calibration: numbers of one accelerator's system, fitted to measurements.
+"""Calibration: numbers of one accelerator's system, or of a software stack, fitted to measurements.
 
 The measurements are kernels, collectives and whole runs; the numbers are efficiencies, overheads and
 latencies.
@@ -9,7 +9,7 @@ configurations, and says how sure it is.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -24,13 +24,22 @@ from diffperf.explore.calibrate.observations import (
     Source,
     check_enough,
     chosen_hardware,
+    driven_hardware,
     file_names,
     observations_of,
+    of_hardware,
+    of_stack,
 )
-from diffperf.explore.calibrate.parameters import declared_parameters, fit_problem, fitted_parameters
+from diffperf.explore.calibrate.parameters import (
+    declared_parameters,
+    fit_problem,
+    fitted_parameters,
+    stack_parameters,
+)
 from diffperf.explore.measured.names import StackNames
 from diffperf.explore.measured.platforms import Platforms, Software
-from diffperf.explore.measured.table import Measurements, messages, read_measurements
+from diffperf.explore.measured.table import Measurements, Row, messages, read_measurements
+from diffperf.hardware.system import System
 from diffperf.load import load
 from diffperf.quantity import Quantity
 from diffperf.software.stack import Stack
@@ -44,6 +53,7 @@ def calibrate(
     stack: str | None = None,
     prior_spread: float | None = None,
     folds: int = 5,
+    leave_out: str | None = None,
     calibration: Literal["none"] | None = "none",
 ) -> Calibrated:
     """Fits parameters of the system of one hardware to tables of measurements, jointly.
@@ -60,6 +70,8 @@ def calibrate(
     - `prior_spread`: the standard deviation of the logarithm of every configured value, in place of the
       declared ones.
     - `folds`: the number of parts that the rows are divided into for cross-validation.
+    - `leave_out`: the column of the tables whose rows of one text stay in one part; by default rows of
+      nearly the same configuration do.
     - `calibration`: the values of everything that is not fitted: "none" for those of configs alone, None
       for those of the calibrations that the systems' files name.
 
@@ -67,19 +79,96 @@ def calibrate(
     parameters, and a fit that does not converge. Rows that cannot be read or evaluated are counted by
     reason.
     """
-    tables = [file if isinstance(file, Measurements) else read_measurements(file) for file in files]
+    tables, platforms = _read(files)
     hardware = chosen_hardware(hardware, tables)
-    platforms = functools.reduce(Platforms.joined, (table.platforms for table in tables))
     platforms = platforms.with_calibration(calibration)
     software = None if stack is None else Software(load(Stack, stack), StackNames())
     system = platforms.system(hardware, software)
-    declared = declared_parameters(system, paths)
-    observations, sources = observations_of(tables, hardware, platforms)
-    check_enough(tables, sources, len(declared) if paths else 1)
+    return _fit_and_check(
+        tables=tables,
+        platforms=platforms,
+        refusal=of_hardware(hardware),
+        hardware=str(system.accelerator.name),
+        system=system,
+        declared=declared_parameters(system, paths),
+        named=bool(paths),
+        prior_spread=prior_spread,
+        folds=folds,
+        leave_out=leave_out,
+    )
+
+
+def calibrate_stack(
+    files: Sequence[str | Path | Measurements],
+    stack: str,
+    paths: Sequence[str],
+    *,
+    prior_spread: float | None = None,
+    folds: int = 5,
+    leave_out: str | None = None,
+) -> Calibrated:
+    """Fits parameters of a software stack to the rows that it drove, on any hardware, jointly.
+
+    Everything else has the values that it is shipped with, calibrations included.
+
+    **Arguments** (others as of `calibrate`):
+
+    - `stack`: the name of a shipped stack, or the path of a stack's file that the tables name.
+    - `paths`: the parameters, all of the stack, with or without the leading `stack.`.
+
+    **Raises:** `ConfigError` as `calibrate`, and for a parameter that is not of the stack.
+    """
+    tables, platforms = _read(files)
+    driver = load(Stack, stack)
+    present = driven_hardware(driver, tables, platforms)
+    system = platforms.system(present[0], Software(driver, StackNames()))
+    return _fit_and_check(
+        tables=tables,
+        platforms=platforms,
+        refusal=of_stack(driver, platforms),
+        hardware=", ".join(dict.fromkeys(platforms[name].accelerator for name in present)),
+        system=system,
+        declared=stack_parameters(system, paths),
+        named=bool(paths),
+        prior_spread=prior_spread,
+        folds=folds,
+        leave_out=leave_out,
+    )
+
+
+def _read(files: Sequence[str | Path | Measurements]) -> tuple[list[Measurements], Platforms]:
+    """The tables, and what the names in their columns mean."""
+    tables = [file if isinstance(file, Measurements) else read_measurements(file) for file in files]
+    return tables, functools.reduce(Platforms.joined, (table.platforms for table in tables))
+
+
+def _fit_and_check(
+    *,
+    tables: Sequence[Measurements],
+    platforms: Platforms,
+    refusal: Callable[[Row], str | None],
+    hardware: str,
+    system: System,
+    declared: dict[str, Quantity],
+    named: bool,
+    prior_spread: float | None,
+    folds: int,
+    leave_out: str | None,
+) -> Calibrated:
+    """The fit of the declared parameters of a system to the rows that are not refused.
+
+    `named` says whether the user named the parameters, each of which then needs a row. **Raises:**
+    `ConfigError`.
+    """
+    observations, sources = observations_of(tables, refusal, platforms, leave_out)
+    check_enough(tables, sources, len(declared) if named else 1)
+    if leave_out is not None and len({row.family for row in observations}) < 2:
+        found = f'one text in the column "{leave_out}" of all rows'
+        raise ConfigError("command line", "--leave-out", found, "several", "name another column")
     problem, prior = fit_problem(observations, system, declared, prior_spread, platforms)
     check_enough(tables, sources, len(problem.paths))
     try:
-        return _fitted(problem, prior, declared, folds, sources, tables)
+        return _fitted(problem, prior, hardware, declared, folds, sources, tables)
     except NotConverged as why:
         remedy = "name fewer --parameters, narrow their prior or add rows"
         raise ConfigError(file_names(tables), "fit", str(why), "a fit that converges", remedy) from None
@@ -88,6 +177,7 @@ def calibrate(
 def _fitted(
     problem: Problem,
     prior: Prior,
+    hardware: str,
     declared: dict[str, Quantity],
     folds: int,
     sources: list[Source],
@@ -106,7 +196,7 @@ def _fitted(
     covered = cross_validation.covered(classes, held_out, doubt, fold_of)
     spread = cross_validation.spreads(problem.observations, held_out, doubt)
     return Calibrated(
-        hardware=str(problem.system.accelerator.name),
+        hardware=hardware,
         system=problem.system,
         parameters=fitted_parameters(problem, prior, declared, best, uncertainty),
         covariance=uncertainty,

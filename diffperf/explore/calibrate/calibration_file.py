@@ -32,6 +32,12 @@ def write_calibration(result: Calibrated, path: str | Path, date: datetime.date 
     result.check_explains()
     path, text = Path(path), calibration_text(result, date or datetime.date.today())
     written = Calibration.from_table(tomllib.loads(text), str(path), path.stem)
+    write_whole(path, text)
+    return written
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file, all of it or nothing: what was there stays until the new file is complete."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", text=True)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -42,7 +48,6 @@ def write_calibration(result: Calibrated, path: str | Path, date: datetime.date 
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    return written
 
 
 def _umask() -> int:

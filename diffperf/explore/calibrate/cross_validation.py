@@ -126,7 +126,7 @@ def group_errors(
     cross_validated: Residuals,
     inside: Float[np.ndarray, " rows"],
 ) -> dict[str, GroupErrors]:
-    """Errors by kind of table and, where a kind has several parts, by part.
+    """Errors by kind of table and, where a kind has several measured columns or parts, by each of them.
 
     They have the sense of the measured columns: of a rate, not of a time.
 
@@ -134,7 +134,8 @@ def group_errors(
     """
     sign = np.array([row.sign for row in observations])
     kinds = np.array([row.kind for row in observations])
-    names = np.array([f"{row.kind} {row.part}" for row in observations])
+    quantities = np.array([row.quantity for row in observations])
+    of_parts = np.array([f"{row.kind} {row.part}" for row in observations])
 
     def errors(residuals: Residuals) -> Errors:
         return Errors.of(np.exp(residuals), np.ones(len(residuals)))
@@ -151,7 +152,8 @@ def group_errors(
     result = {}
     for kind in sorted(map(str, set(kinds))):
         result[kind] = group(kinds == kind)
-        parts = sorted(map(str, set(names[kinds == kind])))
-        if len(parts) > 1:
-            result |= {name: group(names == name) for name in parts}
+        for names in (quantities, of_parts):
+            several = sorted(map(str, set(names[kinds == kind])))
+            if len(several) > 1:
+                result |= {name: group(names == name) for name in several}
     return result

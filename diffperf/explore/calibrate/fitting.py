@@ -44,7 +44,7 @@ class Prior:
 class Residuals(Protocol):
     """What the covariance of a fit needs of a problem: its rows, and their residuals with slopes."""
 
-    kinds: np.ndarray
+    quantities: np.ndarray
 
     @property
     def observations(self) -> Sequence[Observation]: ...
@@ -58,7 +58,7 @@ class Residuals(Protocol):
 class Fit:
     """The most probable logarithms of the parameters.
 
-    - `scale`: by kind of table, the robust standard deviation of its residuals that the fit assumed.
+    - `scale`: by measured quantity, the robust standard deviation of its residuals that the fit assumed.
     - `result`: the optimizer's report.
     """
 
@@ -91,7 +91,7 @@ def solve(
 ) -> Fit:
     """The fit to some rows (all by default) from a starting point. Raises `NotConverged`."""
     rows = np.arange(len(problem.measured)) if rows is None else rows
-    width = np.array([scale[kind] for kind in problem.kinds[rows]])
+    width = np.array([scale[quantity] for quantity in problem.quantities[rows]])
 
     def residuals(logs: np.ndarray) -> np.ndarray:
         both = np.concatenate([problem.at(logs)[0][rows] / width, (logs - prior.mean) / prior.spread])
@@ -125,15 +125,15 @@ def fit(problem: Problem, prior: Prior, seed: int = 0) -> Fit:
     """The best fit from several starts. Raises `NotConverged`.
 
     The exact estimate is smooth but for kinks, so a single start may end in a valley of its own. The scale
-    of the residuals of each kind of table is that of the fit itself, so the fit is repeated until the scale
-    settles.
+    of the residuals of each measured quantity is that of the fit itself, so the fit is repeated until the
+    scale settles.
     """
-    kinds = sorted(map(str, set(problem.kinds)))
-    best = _best_of_starts(problem, prior, dict.fromkeys(kinds, FIRST_SCALE), seed)
+    quantities = sorted(map(str, set(problem.quantities)))
+    best = _best_of_starts(problem, prior, dict.fromkeys(quantities, FIRST_SCALE), seed)
     for _ in range(_RESCALINGS):
         residuals = problem.at(best.logs)[0]
-        scale = {kind: robust_scale(residuals[problem.kinds == kind]) for kind in kinds}
-        settled = all(abs(np.log(scale[kind] / best.scale[kind])) < _SAME_SCALE for kind in kinds)
+        scale = {name: robust_scale(residuals[problem.quantities == name]) for name in quantities}
+        settled = all(abs(np.log(scale[name] / best.scale[name])) < _SAME_SCALE for name in quantities)
         best = solve(problem, prior, scale, best.logs)
         if settled:
             break
@@ -163,16 +163,16 @@ def covariance(problem: Residuals, prior: Prior, best: Fit) -> Float[np.ndarray,
 
     **Raises:** `NotConverged` for rows that cannot tell parameters apart.
 
-    The precision is the prior's plus, for each kind of table, Σ JᵀJ/σ² times the information that a row has
-    under the robust loss ψ, (E ψ′)²/E ψ² (Huber, Robust Statistics, §7.6), over the design effect of its
+    The precision is the prior's plus, for each measured quantity, Σ JᵀJ/σ² times the information that a row
+    has under the robust loss ψ, (E ψ′)²/E ψ² (Huber, Robust Statistics, §7.6), over the design effect of its
     families: their rows err together, so they count as fewer, Σ_families (Σ ψ)² / Σ ψ² (Kish, Survey
     Sampling, §5.4).
     """
     residuals, slopes = problem.at(best.logs)
     families = [observation.family for observation in problem.observations]
     precision = np.diag(prior.spread**-2)
-    for kind, scale in best.scale.items():
-        rows = np.flatnonzero(problem.kinds == kind)
+    for quantity, scale in best.scale.items():
+        rows = np.flatnonzero(problem.quantities == quantity)
         z, jacobian = residuals[rows] / scale, slopes[rows] / scale
         influence, curvature = z / np.sqrt(1 + z * z), (1 + z * z) ** -1.5
         squares = max(float(np.sum(influence**2)), 1e-12)  # no division by zero where all residuals are zero

@@ -3,14 +3,16 @@
 import collections
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.predictions import Prediction, predict
 from diffperf.explore.measured.schemas import speed_columns, unit_of
+from diffperf.explore.measured.stacking import system_of
 from diffperf.explore.measured.table import Measurements, Row
+from diffperf.software.stack import Stack
 
 # For every kind of table, the columns that tell families of configurations apart: the rows of a family are
 # near repetitions of each other.
@@ -44,7 +46,8 @@ class Observation:
     """A measured row of a table of some kind.
 
     - `column`: the measured column that is fitted.
-    - `family`: a name that rows of nearly the same configuration share.
+    - `family`: a name that rows share which cross-validation leaves out together: by default those of
+      nearly the same configuration.
     - `part`: the value of the column by which errors are reported.
     """
 
@@ -58,6 +61,11 @@ class Observation:
     def sign(self) -> float:
         """+1 for a time, −1 for a rate: residuals have the sense of times."""
         return 1.0 if unit_of(self.kind, self.column) == "s" else -1.0
+
+    @property
+    def quantity(self) -> str:
+        """The name of what was measured, which rows share whose errors are alike in size."""
+        return f"{self.kind} {self.column}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,21 +108,67 @@ def chosen_hardware(hardware: str | None, tables: Sequence[Measurements]) -> str
     return candidates[0]
 
 
+def of_hardware(hardware: str) -> Callable[[Row], str | None]:
+    """The function that says why a row is not of some hardware; None for a row that is."""
+    return lambda row: None if row["hardware"] == hardware else "other hardware"
+
+
+def of_stack(stack: Stack, platforms: Platforms) -> Callable[[Row], str | None]:
+    """The function that says why a row was not driven by a stack; None for a row that was."""
+
+    return lambda row: None if _driver(row, platforms) == str(stack.name) else "other software"
+
+
+def _driver(row: Row, platforms: Platforms) -> str:
+    """The name of the stack that drove a row: the one that the row names, or that of its system and phase."""
+    system = system_of(row, platforms)
+    return str((system.stack if row.kind == "training" else system.inference_stack).name)
+
+
+def driven_hardware(stack: Stack, tables: Sequence[Measurements], platforms: Platforms) -> list[str]:
+    """The texts in the column `hardware` of the rows that a stack drove, in the order of the tables.
+
+    **Raises:** `ConfigError` where the stack drove none.
+    """
+    refusal = of_stack(stack, platforms)
+    driven = (row["hardware"] for table in tables for row in table.rows if refusal(row) is None)
+    present = list(dict.fromkeys(driven))
+    if not present:
+        found, expected = f'"{stack.name}", which drove no row', "a stack that rows name"
+        others = {_driver(row, platforms) for table in tables for row in table.rows}
+        remedy = f"the rows name {', '.join(sorted(others))}" if others else "correct the rows"
+        raise ConfigError("command line", "--stack", found, expected, remedy)
+    return present
+
+
 def observations_of(
-    tables: Sequence[Measurements], hardware: str, platforms: Platforms
+    tables: Sequence[Measurements],
+    refusal: Callable[[Row], str | None],
+    platforms: Platforms,
+    family: str | None = None,
 ) -> tuple[list[Observation], list[Source]]:
-    """The rows of a hardware that can be fitted, and the files that they are from."""
+    """The rows that can be fitted, and the files that they are from.
+
+    `refusal` says in a few words why a row is not to be fitted; None for one that is. Rows that agree in
+    the column `family` are a family; by default those that agree in `FAMILIES`. **Raises:** `ConfigError`
+    for a column that a table does not have.
+    """
+    for table in tables:
+        if family is not None and family not in table.columns:
+            hint = did_you_mean(family, table.columns)
+            raise ConfigError("command line", "--leave-out", f'"{family}"', f"a column of {table.file}", hint)
     observations, sources = [], []
     for table in tables:
-        rows = [row for row in table.rows if row["hardware"] == hardware]
+        reasons = [refusal(row) for row in table.rows]
+        rows = [row for row, reason in zip(table.rows, reasons, strict=True) if reason is None]
         skipped = collections.Counter(fault.reason for fault in table.faults)
-        skipped["other hardware"] = len(table.rows) - len(rows)
+        skipped.update(reason for reason in reasons if reason is not None)
         usable = []
         for row, prediction in zip(rows, predict(table.kind, rows, platforms), strict=True):
             columns = fitted_columns(row, prediction)
             if columns:
                 usable.append(row)
-                observations += [_observation(row, column) for column in columns]
+                observations += [_observation(row, column, family) for column in columns]
             else:
                 skipped[_reason(prediction)] += 1
         sources.append(_source(table, len(usable), skipped))
@@ -139,10 +193,14 @@ def _reason(prediction: Prediction) -> str:
     return "nothing measured" if prediction.skipped is None else prediction.skipped
 
 
-def _observation(row: Row, column: str) -> Observation:
-    family = " ".join([row.kind, *(str(row[name]) for name in FAMILIES[row.kind])])
+def _observation(row: Row, column: str, family: str | None) -> Observation:
+    of_family = [str(row[name]) for name in FAMILIES[row.kind]] if family is None else [row.cells[family]]
     return Observation(
-        kind=row.kind, row=row, column=column, family=family, part=str(row[PARTS[row.kind]] or "all")
+        kind=row.kind,
+        row=row,
+        column=column,
+        family=" ".join([row.kind, *of_family]),
+        part=str(row[PARTS[row.kind]] or "all"),
     )
 
 

@@ -23,6 +23,7 @@ _TRIED = (
     -2.0,
     2.0,
 )  # prior standard deviations from the configured values at which derivatives are taken
+_STACK = "stack."  # how the paths of parameters of a stack begin
 _AT_BOUND = 1e-3  # relative distance within which a value counts as at the end of its range
 
 
@@ -77,6 +78,24 @@ def declared_parameters(system: System, paths: Sequence[str] | None) -> dict[str
             raise ConfigError("command line", "--parameters", f'"{path}"', expected, "leave it to the config")
         parameters[full.removeprefix("system.")] = declared
     return parameters
+
+
+def stack_parameters(system: System, paths: Sequence[str]) -> dict[str, Quantity]:
+    """The declarations of parameters of the system's stack by their paths in the system.
+
+    `paths` may leave the leading `stack.` out. **Raises:** `ConfigError` for no path, and for a path to
+    what is no efficiency, rate or time of the stack.
+    """
+    if not paths:
+        known = [path for path, (one, _) in numeric(system.stack).items() if _is_positive_input(one)]
+        known = [path for path in known if "." not in path]
+        remedy = f"name some of {', '.join(known)}"
+        raise ConfigError("command line", "--parameters", "none", "parameters of the stack", remedy)
+    for path in paths:
+        if "." in path.removeprefix(_STACK):
+            expected = "a parameter of the stack itself, not of another part of the system"
+            raise ConfigError("command line", "--parameters", f'"{path}"', expected, "leave it out")
+    return declared_parameters(system, [_STACK + path.removeprefix(_STACK) for path in paths])
 
 
 def _is_positive_input(declared: Quantity) -> bool:

@@ -70,10 +70,10 @@ def _program(kind: str, where: Places) -> Callable[..., tuple[jax.Array, jax.Arr
 
 
 class Problem:
-    """Observations of one system as a function of the logarithms of some of its parameters.
+    """Observations as a function of the logarithms of some parameters of a system, or of its stack.
 
     - `measured`: the logarithms of the measured times, in s.
-    - `kinds`: the kind of table of every observation.
+    - `kinds`, `quantities`: the kind of table and the measured quantity of every observation.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Problem:
         self.platforms = platforms or Platforms()
         self.measured = np.array([row.sign * np.log(row.row[row.column]) for row in self.observations])
         self.kinds = np.array([observation.kind for observation in self.observations])
+        self.quantities = np.array([observation.quantity for observation in self.observations])
         self._blocks = list(self._stacked())
         self._last: tuple[bytes, np.ndarray, np.ndarray] | None = None
 

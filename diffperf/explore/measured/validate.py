@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
+from diffperf.explore.measured.conditions import where as rows_where
 from diffperf.explore.measured.platforms import platforms_with
 from diffperf.explore.measured.predictions import Prediction, predict
 from diffperf.explore.measured.schemas import measured_columns
@@ -65,9 +66,10 @@ def validate(
     calibration: str | Path | None = None,
     *,
     systems: Sequence[str] = (),
+    where: Sequence[str] = (),
     file: str = ARGUMENTS,
 ) -> Validation:
-    """Evaluates every row of a table.
+    """Evaluates the rows of a table.
 
     **Arguments:**
 
@@ -75,13 +77,14 @@ def validate(
       files name; "none" for no calibration of any system.
     - `systems`: systems by their shipped names, or by the paths of systems' or accelerators' files. Rows
       whose hardware is the name of such a system or of its accelerator ran on it.
+    - `where`: conditions on cells, such as `framework=vllm*`; rows that meet all of them are evaluated.
+    - `file`: what names the calibration, the systems and the conditions, for error messages.
 
-    - `file`: what names the calibration and the systems, for error messages.
-
-    **Raises:** `ConfigError` where there is no table of a known kind in the file, and for a system or a
-    calibration of which the table has no row. A row that cannot be read is a fault of the result.
+    **Raises:** `ConfigError` where there is no table of a known kind in the file, for a condition that is
+    wrong or that no row meets, and for a system or a calibration of which no row is left. A row that cannot
+    be read is a fault of the result.
     """
-    table = read_measurements(path, platforms_with(systems, file))
+    table = rows_where(read_measurements(path, platforms_with(systems, file)), where, file)
     check_used(systems, [table], file)
     platforms = table.platforms.with_calibration(_chosen_calibration(calibration, table, file))
     evaluations = {fault.line: Evaluation(fault.cells, skipped=fault.reason) for fault in table.faults}

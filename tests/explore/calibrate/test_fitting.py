@@ -87,7 +87,7 @@ class Line:
 
     def __init__(self, count: int, alike: int, seed: int = 0):
         rng = np.random.default_rng(seed)
-        self.kinds = np.full(count, "gemm")
+        self.quantities = np.full(count, "gemm")
         self.observations = [Observation("gemm", NO_ROW, "", str(i // alike), "") for i in range(count)]
         self.residuals = 0.1 * np.repeat(rng.standard_normal(count // alike), alike)
         self.slopes = np.ones((count, 1))

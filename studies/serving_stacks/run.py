@@ -1,0 +1,177 @@
+"""How well inference and serving are predicted, and the parameters of serving stacks that runs determine.
+
+Fits the parameters of each stack to its own runs on all hardware together, on top of the shipped calibrations
+of the accelerators' kernels and collectives, and reports the errors on runs that were left out of the fit: of
+near configurations, of whole models and of whole accelerators. Then compares the shipped stacks with every
+table.
+
+    python studies/serving_stacks/run.py [--quick] [--stack NAME] [--table FILE] [--out DIR]
+
+With --table, the stacks that are marked so are fitted to a table of your own in the columns that
+`diffperf validate` reads; those of DeepSeek-R1 are meant for the closed-loop runs of InferenceX
+(SemiAnalysis), whose licence does not allow this repository to hold them.
+"""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+from diffperf.explore.calibrate.calibrate import calibrate_stack
+from diffperf.explore.calibrate.calibrated import Calibrated
+from diffperf.explore.measured.conditions import where
+from diffperf.explore.measured.table import Measurements, read_measurements
+from diffperf.explore.measured.validate import validate
+from diffperf.report import plots
+
+sys.path.append(str(Path(__file__).parents[1]))
+from fitted_stacks import errors_table, fit_rows, fits_table, median_and_tail
+from reporting import Table, parse_options, publish
+
+DATA = Path(__file__).parent / "data"
+TABLES = (
+    "nvidia-llama2",
+    "trtllm-static",
+    "fastertransformer",
+    "argonne",
+    "llamacpp",
+    "lmdeploy",
+    "koyeb",
+    "papers-misc-inf",
+    "aic-silicon",
+)
+QUICK_TABLES = ("nvidia-llama2", "lmdeploy", "koyeb")
+COLUMNS = ("latency_s", "ttft_s", "tpot_s", "throughput_tokens_per_s")
+
+PRIOR_SPREAD = 0.5  # of the logarithm of a stack's parameter: a factor of e at two standard deviations
+# What a fit leaves out together, by the heading of its errors; None for near configurations.
+LEFT_OUT = {"left out": None, "models out": "model", "hardware out": "hardware"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """A stack, the runs that its parameters are fitted to, and the parameters.
+
+    - `table`: the name of a shipped table; None for the table of the command line.
+    - `conditions`: those that the rows meet, as of `diffperf calibrate --where`.
+    """
+
+    stack: str
+    table: str | None
+    parameters: tuple[str, ...]
+    conditions: tuple[str, ...] = ()
+
+    def rows(self, own: Path | None) -> Measurements:
+        """Returns the runs of the fit; `own` is the table of the command line."""
+        file = DATA / f"{self.table}.csv" if self.table is not None else own
+        assert file is not None, "a fit without a table of its own needs that of the command line"
+        return where(read_measurements(file), self.conditions)
+
+    def run(self, own: Path | None) -> dict[str, Calibrated]:
+        """Fits the parameters, once for each way to leave runs out.
+
+        A way is skipped where all runs are of one model, or of one accelerator.
+        """
+        table = self.rows(own)
+        results = {}
+        for heading, column in LEFT_OUT.items():
+            if column is None or len({row[column] for row in table.rows}) > 1:
+                results[heading] = calibrate_stack(
+                    [table], self.stack, self.parameters, prior_spread=PRIOR_SPREAD, leave_out=column
+                )
+        return results
+
+
+KERNELS = ("kernel_overhead", "engine_step", "engine_sequence")
+SERVER = (
+    *KERNELS,
+    "exposed_start",
+    "prompt_launch",
+    "request_overhead",
+    "stream_interval",
+    "routing_kernels",
+    "separate_conversion",
+    "product_latency",
+    "matrix_efficiency",
+)
+POLLING_SERVER = tuple("poll_interval" if name == "stream_interval" else name for name in SERVER)
+LATEST = ("latest=true", "disaggregated=false", "spec_method=none")
+
+FITS = (
+    Fit("tensorrt-llm-nemo", "nvidia-llama2", ("kernel_overhead", "attention_efficiency", "engine_step")),
+    Fit("fastertransformer", "fastertransformer", (*KERNELS, "collective_overhead", "matrix_efficiency")),
+    Fit("tensorrt-llm-0.5", "trtllm-static", (*KERNELS, "attention_efficiency", "matrix_efficiency")),
+    Fit("tensorrt-llm", "argonne", (*KERNELS, "collective_overhead")),
+    Fit("vllm", "argonne", (*KERNELS, "collective_overhead")),
+    Fit("lmdeploy", "lmdeploy", KERNELS),
+    Fit("llama.cpp", "llamacpp", ("kernel_overhead", "engine_step", "matrix_efficiency")),
+    Fit("llama.cpp-metal", "llamacpp", ("kernel_overhead", "engine_step", "matrix_efficiency")),
+    Fit("tensorrt-llm-1", "aic-silicon", SERVER),
+    Fit("tensorrt-llm-1-blackwell", "aic-silicon", SERVER),
+    Fit("tensorrt-llm-pytorch", "aic-silicon", SERVER),
+    Fit("tensorrt-llm-pytorch-blackwell", "aic-silicon", SERVER),
+    Fit("vllm-2025", "aic-silicon", SERVER),
+    Fit("vllm-0.12", "aic-silicon", SERVER),
+    Fit("vllm-0.12-blackwell", "aic-silicon", SERVER),
+    Fit("sglang", None, POLLING_SERVER, LATEST),
+    Fit("sglang-blackwell", None, POLLING_SERVER, LATEST),
+    Fit("sglang-rocm", None, POLLING_SERVER, LATEST),
+    Fit("sglang-rocm-mi300", None, POLLING_SERVER, LATEST),
+    Fit("atom", None, POLLING_SERVER, LATEST),
+)
+
+
+def fits(results: dict[Fit, dict[str, Calibrated]]) -> Table:
+    """Tabulates the parameters of the stacks, and the errors as shipped, as fitted and on runs left out."""
+    headings = {"as_shipped": "as shipped", "after": "as fitted"}
+    headings |= {heading: heading for heading in LEFT_OUT}
+    rows = []
+    for fit, by_heading in results.items():
+        first = next(iter(by_heading.values()))
+        errors = {"as_shipped": median_and_tail(first.before), "after": median_and_tail(first.after)}
+        errors |= dict.fromkeys(LEFT_OUT, "–")
+        errors |= {heading: median_and_tail(one.held_out) for heading, one in by_heading.items()}
+        rows += fit_rows(fit.stack, first.hardware, first, errors)
+    title = (
+        "Parameters of serving stacks; median / 90th percentile of |predicted ÷ measured − 1| as shipped, as"
+        " fitted,\nand by fits that had not seen near configurations, the model, the accelerator"
+    )
+    return fits_table(rows, title, headings)
+
+
+def main() -> None:
+    """Runs the study."""
+    options = parse_options(
+        __doc__,
+        "serving_stacks",
+        "one stack, and the smallest tables",
+        stack={"help": "fit this stack alone", "choices": [fit.stack for fit in FITS]},
+        table={
+            "type": Path,
+            "metavar": "FILE",
+            "help": "a table of your own, for the stacks without one here",
+        },
+    )
+    chosen = [fit for fit in FITS if fit.table is not None or options.table is not None]
+    if options.stack:
+        chosen = [fit for fit in chosen if fit.stack == options.stack]
+    elif options.quick:
+        chosen = chosen[:1]
+    results = {fit: fit.run(options.table) for fit in chosen}
+    names = () if options.stack else QUICK_TABLES if options.quick else TABLES
+    validations = {name: validate(DATA / f"{name}.csv") for name in names}
+    groups = [group for one in validations.values() for group in one.summaries("group").items()]
+    tables = [fits(results), errors_table(groups, COLUMNS)]
+    points = {
+        name: pair
+        for name, one in validations.items()
+        for column in COLUMNS[:1] + COLUMNS[2:3]
+        for pair in one.points_by("group", column).values()
+    }
+    figures = (
+        {"times": plots.predicted_against_measured(points, "latency or time per token (s)")} if points else {}
+    )
+    publish(options.out, tables, figures=figures)
+
+
+if __name__ == "__main__":
+    main()
