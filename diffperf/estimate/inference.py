@@ -191,6 +191,13 @@ def prompt_parts(c: Configuration) -> Scalar:
     return alone + (1 - alone) * parts
 
 
+def submissions(c: Configuration) -> Scalar:
+    """How often an engine hands prompts of a replica to the pipeline, which is empty in between."""
+    strategy = c.strategy
+    tokens = strategy.global_batch / strategy.dp * strategy.sequence_length
+    return c.relax.maximum(tokens / c.system.stack.submitted_tokens, 1.0)
+
+
 def prompt_pass(c: Configuration) -> TokenPass:
     """One part of the prompts of a replica. A part of a prompt counts as so much of a sequence."""
     length, parts = c.strategy.sequence_length, prompt_parts(c)
@@ -282,8 +289,13 @@ def _timed_pass(
     # Prompts enter one micro-batch after another, and the last waits for those before it. A token of a
     # sequence follows its last: a micro-batch comes round again when it has left the pipeline, and when the
     # busiest stage has served the others.
-    busy = c.relax.maximum(parts * stage, one.total) if tokens.generating else parts * stage
-    queue = busy - one.total if tokens.generating else (parts - 1) * stage
+    # Prompts that an engine does not submit together wait until the pipeline is empty.
+    if tokens.generating:
+        busy = c.relax.maximum(parts * stage, one.total)
+        queue = busy - one.total
+    else:
+        emptied = (submissions(c) - 1) * (one.total - stage)
+        busy, queue = parts * stage + emptied, (parts - 1) * stage + emptied
     breakdown = dataclasses.replace(one, pipeline_queue=queue)
     # An average device does its stage's share of the whole model's work.
     share = parts / strategy.pp

@@ -164,6 +164,13 @@ class Stack(Declared):
         default=8192,
         integer=True,
     )
+    submitted_tokens: Scalar = quantity(
+        "",
+        "most tokens of prompts that an engine hands to a pipeline before it waits for all of them",
+        bounds=(1, 1e12),
+        default=1e12,  # more than any batch of prompts
+        integer=True,
+    )
     cache_block: Scalar = quantity(
         "",
         "tokens of a block of the paged KV cache, which a sequence takes whole",
@@ -218,6 +225,12 @@ class Stack(Declared):
         bounds=(0.1, 100),
         # An estimate: Marlin (arXiv 2408.11743 §3.4) converts two 4-bit weights by about four instructions.
         default=2.0,
+    )
+    unpacking_efficiency: Scalar = quantity(
+        "",
+        "efficiency of GEMM kernels that convert stored weights, over that of kernels that need not",
+        bounds=(0.05, 2.0),
+        default=1.0,
     )
     matrix_efficiency: Scalar = quantity(
         "",

@@ -77,8 +77,10 @@ class MatrixUnits(eqx.Module):
         """These units with weights of `stored_width` bytes, which kernels convert as they read them."""
         differs = jnp.where(jnp.abs(stored_width - self.width) > _SAME_WIDTH, 1.0, 0.0)
         time = system.stack.unpacking_operations * inverse(system.accelerator.vector)
+        efficiency = self.format.efficiency * (1 + differs * (system.stack.unpacking_efficiency - 1))
         return dataclasses.replace(
             self,
+            format=eqx.tree_at(lambda matrix: matrix.efficiency, self.format, efficiency),
             stored_width=stored_width,
             unpacking_time=differs * time,
             matrix_vector=system.stack.matrix_vector.on,
@@ -168,6 +170,8 @@ class Machine(eqx.Module):
     relax: Relaxation
     matrix_by_role: dict[str, MatrixUnits] | None = None  # where the roles of weights differ in their formats
     shares: ServedShares | None = None  # where tensors live, unless all of them live in device memory
+    # Whether the kernels are those of inference, whose activations nothing reads after the next kernels.
+    serving: bool = eqx.field(static=True, default=False)
 
     @classmethod
     def of(
@@ -205,7 +209,14 @@ class Machine(eqx.Module):
             relax=relax,
             matrix_by_role=matrix_units_by_role(system, strategy, joule_time) if serving else None,
             shares=None if residency is None else ServedShares.of(accelerator, residency),
+            serving=serving,
         )
+
+    @property
+    def cache(self) -> tuple[LevelTime, Scalar] | None:
+        """The cache shared by all compute units inside device memory, and its bytes; None without one."""
+        level = self.accelerator.inner_caches[self.accelerator.device_level - 1]
+        return None if level == 0 else (self.levels[level - 1], self.reuse[self.accelerator.device_level - 1])
 
     @property
     def device(self) -> LevelTime:

@@ -99,31 +99,58 @@ def memory_times(machine: Machine, traffic: list[Array]) -> list[Array]:
     return [served * level.byte + latency for served, level, latency in columns]
 
 
+def cached_share(machine: Machine, bytes_: Array) -> Array | None:
+    """The share of the bytes of a stream of activations that the shared cache serves; None for none of them.
+
+    In inference a kernel reads what the kernel before it wrote, and what it writes is read next: as far as
+    the bytes of one kernel fit into the cache, they do not come from device memory. Training keeps
+    activations for the backward pass, and its stacks are calibrated on streams from device memory.
+    """
+    if not machine.serving or machine.shares is not None or machine.cache is None:
+        return None
+    _, capacity = machine.cache
+    return machine.relax.minimum(capacity / positive(bytes_), 1.0)
+
+
 def streamed(machine: Machine, bytes_: Array) -> Float[Array, "levels ..."]:
     """Bytes that each memory level outside the innermost serves of a stream of activations."""
-    if machine.shares is None:
+    if machine.shares is not None:
+        return jnp.stack([bytes_ * share for share in machine.shares.activations])
+    cached = cached_share(machine, bytes_)
+    if cached is None:
         return jnp.stack([bytes_] * len(machine.levels))
-    return jnp.stack([bytes_ * share for share in machine.shares.activations])
+    device = machine.accelerator.device_level - 1
+    return jnp.stack(
+        [bytes_ * (1 - cached) if index >= device else bytes_ for index in range(len(machine.levels))]
+    )
 
 
 def stream_time(machine: Machine, bytes_: Array) -> Array:
     """Seconds to move activations to or from where they live in a stream, without the latency of the first
     byte.
     """
-    if machine.shares is None:
+    if machine.shares is not None:
+        columns = zip(machine.shares.lives, machine.levels, strict=True)
+        times = [share * level.byte for share, level in columns]
+        unit = longest(*times)
+        return bytes_ * fourth_root(unit, positive(overlapping(unit, *times)))
+    cached = cached_share(machine, bytes_)
+    if cached is None or machine.cache is None:
         return bytes_ * machine.device.byte
-    columns = zip(machine.shares.lives, machine.levels, strict=True)
-    times = [share * level.byte for share, level in columns]
-    unit = longest(*times)
-    return bytes_ * fourth_root(unit, positive(overlapping(unit, *times)))
+    inner, _ = machine.cache
+    return bytes_ * (machine.device.byte + cached * (inner.byte - machine.device.byte))
 
 
-def stream_latency(machine: Machine) -> Array:
-    """Seconds from a request for activations to the first byte from where they live."""
-    if machine.shares is None:
+def stream_latency(machine: Machine, bytes_: Array) -> Array:
+    """Seconds from a request for activations of a stream to the first byte from where they live."""
+    if machine.shares is not None:
+        columns = zip(machine.shares.lives, machine.levels, strict=True)
+        return functools.reduce(jnp.add, [share * level.latency for share, level in columns])
+    cached = cached_share(machine, bytes_)
+    if cached is None or machine.cache is None:
         return machine.device.latency
-    columns = zip(machine.shares.lives, machine.levels, strict=True)
-    return functools.reduce(jnp.add, [share * level.latency for share, level in columns])
+    inner, _ = machine.cache
+    return machine.device.latency + cached * (inner.latency - machine.device.latency)
 
 
 def power_time(machine: Machine, flops: Array, traffic: list[Array]) -> Array:

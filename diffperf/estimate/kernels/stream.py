@@ -9,10 +9,10 @@ from diffperf.workload.operators import Streams
 
 
 def stream_work(streams: Streams, machine: Machine) -> Work:
-    """What each kernel of a table takes, bound by the bandwidth of device memory; a kernel without bytes
-    takes nothing.
+    """What each kernel of a table takes, bound by the bandwidth of device memory or of the cache that holds
+    its tensors; a kernel without bytes takes nothing.
     """
     moved = streams.bytes
-    time = stream_time(machine, moved) + stream_latency(machine) + machine.kernel_overhead
+    time = stream_time(machine, moved) + stream_latency(machine, moved) + machine.kernel_overhead
     present = smaller(moved, 1.0)
     return Work(time=time * present, flops=jnp.zeros_like(time), traffic=streamed(machine, moved))

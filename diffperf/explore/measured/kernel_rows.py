@@ -112,7 +112,7 @@ def _preparation_time(core: AttentionCore, machine: Machine) -> Scalar:
     new = core.kv_elements * core.queries / core.context
     bytes_ = 2 * machine.matrix.output_width * core.query_elements
     bytes_ = bytes_ + (machine.matrix.output_width + machine.attention.kv_width) * new
-    return stream_time(machine, bytes_) + stream_latency(machine)
+    return stream_time(machine, bytes_) + stream_latency(machine, bytes_)
 
 
 def _attention_estimate(
