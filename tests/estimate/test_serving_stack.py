@@ -41,9 +41,58 @@ def test_routing_takes_more_kernels(system):
     mixtral, none = dp.load_model("mixtral-8x7b"), {"elementwise_kernels": 1.0, "elementwise_traffic": 1.0}
     tables = [kernels(mixtral, with_stack(system, routing_kernels=count, **none)) for count in (2.0, 10.0)]
     accelerator, stack = system.accelerator, system.inference_stack
-    each = accelerator.kernel_latency + stack.kernel_overhead + accelerator.device_memory.latency
+    # The copies of eight tokens come from the shared cache.
+    each = accelerator.kernel_latency + stack.kernel_overhead + accelerator.memory[1].latency
     before, after = (float(table.time.sum()) for table in tables)
     assert after - before == pytest.approx(32 * 8 * float(each), rel=1e-6)
+
+
+def emptied_pipeline(stages: list[float], parts: int, at_once: int) -> float:
+    """When the last of some parts has left the stages, where so many enter at once and those after them enter
+    when the pipeline is empty: a loop over parts and stages.
+    """
+    free, start = [0.0] * len(stages), 0.0
+    for part in range(parts):
+        if part % at_once == 0:
+            start = max(free)
+        at = start
+        for index, stage in enumerate(stages):
+            at = free[index] = max(at, free[index]) + stage
+    return max(free)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4, 8])
+def test_prompts_that_are_not_submitted_together_wait_for_an_empty_pipeline(llama, system, at_once):
+    """Eight parts of a prompt pass four stages, so many of them at once."""
+    one = with_stack(system, pass_tokens=512, submitted_tokens=512 * at_once)
+    strategy = dp.load_strategy({"pp": 4, "sequence_length": 4096, "output_length": 2})
+    prefill = dp.prefill(llama, replace(one, {"n_devices": 4}), strategy).breakdown
+    host = float(prefill.host)
+    per_layer = (
+        float(prefill.total - prefill.pipeline_queue - prefill.head - prefill.pipeline_transfers) - host
+    )
+    # Stages of eight layers; the last has the vocabulary projection. Transfers take no stage's time.
+    last = per_layer / 4 + float(prefill.head) + host
+    assert float(prefill.pipeline_transfers) < 0.01 * last
+    stages = [per_layer / 4] * 3 + [last]
+    expected = emptied_pipeline(stages, 8, at_once) + float(prefill.pipeline_transfers) * 8 / at_once
+    assert float(prefill.total) == pytest.approx(expected, rel=2e-3)
+
+
+def test_kernels_that_unpack_weights_reach_a_share_of_the_efficiency(llama, system):
+    """Large products of a prompt take their arithmetic: half the efficiency, twice the time."""
+    strategy = {"sequence_length": 8192, "output_length": 2, "weight_precision": "int4"}
+    one = with_stack(replace(system, {"n_devices": 1}), unpacking_operations=0.1)
+    whole, half, wide = (
+        float(
+            dp.prefill(
+                llama, with_stack(one, unpacking_efficiency=e), dp.load_strategy(table)
+            ).breakdown.matmul
+        )
+        for e, table in ((1.0, strategy), (0.5, strategy), (0.5, strategy | {"weight_precision": "bf16"}))
+    )
+    assert half == pytest.approx(2 * whole, rel=0.02)
+    assert wide == pytest.approx(whole, rel=0.02)
 
 
 def test_prompts_take_at_least_their_launches(llama, system):

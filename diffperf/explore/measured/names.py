@@ -15,6 +15,8 @@ class SystemNames:
     """What rows of a table mean a system, and what of the system their columns describe.
 
     - `hardware`: the texts in the column `hardware` that mean the system, beside the system's own name.
+    - `tables`: the kinds of tables in which those texts mean this system, and another one in all others;
+      without any, they mean it in every table.
     - `interconnect`: the texts in the column `interconnect` that name a network between nodes and say no
       more of it; the outermost tier of the system stands for that network.
     - `node`: the name of the network tier whose domains are machines of `devices_per_node` devices; the
@@ -23,6 +25,7 @@ class SystemNames:
     """
 
     hardware: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
     interconnect: tuple[str, ...] = ()
     node: str = ""
 

@@ -91,6 +91,13 @@ class Platforms:
             return self.own[hardware]
         return _shipped_platform(_shipped_systems()[hardware], double_precision())
 
+    def name_in(self, kind: str, hardware: str) -> str:
+        """The name of the platform that a text in the column `hardware` means in tables of some kind.
+
+        It is the text itself, unless a shipped system claims the text for such tables alone.
+        """
+        return hardware if hardware in self.own else _systems_of_tables().get((kind, hardware), hardware)
+
     @property
     def hardware(self) -> list[str]:
         """All names that mean a platform."""
@@ -225,8 +232,21 @@ def _system_names() -> dict[str, SystemNames]:
 @functools.cache
 def _shipped_systems() -> dict[str, str]:
     """The shipped system that every known text in the column `hardware` means."""
-    of_hardware = {text: name for name, names in _system_names().items() for text in names.hardware}
+    of_hardware = {
+        text: name for name, names in _system_names().items() for text in names.hardware if not names.tables
+    }
     return {name: name for name in _system_names()} | of_hardware
+
+
+@functools.cache
+def _systems_of_tables() -> dict[tuple[str, str], str]:
+    """The shipped system that a text in the column `hardware` means in tables of one kind alone."""
+    return {
+        (kind, text): name
+        for name, names in _system_names().items()
+        for kind in names.tables
+        for text in names.hardware
+    }
 
 
 @functools.cache

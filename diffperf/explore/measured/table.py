@@ -166,7 +166,7 @@ class _Reader:
             raise BadCell("id", f'"{cells["id"]}"', "duplicate", expected, "rename or drop the row")
         schema: dict[str, Column] = SCHEMAS[kind]
         values = {name: cell_value(name, column, cells.get(name, "")) for name, column in schema.items()}
-        values["hardware"] = self._hardware(values["hardware"])
+        values["hardware"] = self._hardware(self.platforms.name_in(kind, values["hardware"]))
         if (column := SOFTWARE.get(kind)) is not None and str(values[column]).endswith(".toml"):
             values[column] = self._stack(column, values[column])
         self.line_of[cells["id"]] = line

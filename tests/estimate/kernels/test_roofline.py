@@ -275,6 +275,38 @@ def test_elementwise_kernels_stream(system):
     assert float(work.flops.sum()) == 0
 
 
+def test_streams_of_inference_stay_in_the_shared_cache(system):
+    """A kernel whose bytes fit takes the cache's bandwidth and latency; of twice the bytes, half do."""
+    machine = dataclasses.replace(_machine(system), serving=True)
+    capacity, (cache, memory) = 48e6, machine.levels
+    bytes_ = {"fits": capacity / 4, "twice": 2 * capacity, "large": 100 * capacity, "absent": 0.0}
+    work = stream_work(Streams.table(bytes_), machine)
+    shares, moved = np.array([1.0, 0.5, 0.01, 1.0]), np.array(list(bytes_.values()))
+    times = moved * (shares / L2 + (1 - shares) / HBM)
+    latencies = shares * float(cache.latency) + (1 - shares) * float(memory.latency)
+    present = np.array([1, 1, 1, 0])
+    np.testing.assert_allclose(work.time, (times + latencies + OVERHEAD) * present, rtol=1e-9)
+    np.testing.assert_allclose(work.traffic, [moved, moved * (1 - shares)], rtol=1e-9)
+
+
+@pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)])
+@pytest.mark.parametrize("share", [0.5, 1.0, 1.5])
+def test_slopes_of_cached_streams_are_differences(system, share, relax):
+    """By the bytes that a kernel moves over the capacity: below the kink, at it and above it."""
+    machine = dataclasses.replace(_machine(system, relax), serving=True)
+
+    def time(bytes_over_capacity):
+        return stream_work(Streams(jnp.array([48e6 * bytes_over_capacity])), machine).time[0]
+
+    step = 1e-5
+    slope = float(jax.grad(time)(share))
+    sides = [float((time(share + d) - time(share)) / d) for d in (-step, step)]
+    low, high = min(sides), max(sides)
+    assert low - 1e-3 * abs(low) <= slope <= high + 1e-3 * abs(high)
+    if share != 1.0:
+        assert slope == pytest.approx(sum(sides) / 2, rel=1e-5)
+
+
 def test_work_adds_and_scales():
     work = Work(time=real(1.0), flops=real(2.0), traffic=jnp.array([3.0, 4.0]))
     both = work + work * 2

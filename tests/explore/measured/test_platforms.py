@@ -56,12 +56,23 @@ def test_no_two_configs_claim_the_same_name():
             claims += [
                 (column, name, accelerator)
                 for column, value in lists.items()
-                if column != "on"
+                if column not in ("on", "tables")
                 for name in value
                 for accelerator in accelerators
             ]
     assert len(claims) > 90
     assert len(claims) == len(set(claims))
+
+
+def test_a_name_may_mean_another_system_in_one_kind_of_table(tmp_path):
+    """NCCL was measured on another host with L40S than everything else."""
+    rows = [all_reduce(id="a", hardware="l40s")]
+    (collective,) = read_measurements(write(tmp_path / "collectives.csv", rows)).rows
+    assert collective["hardware"] == "l40s-8-virtual"
+    assert Platforms().name_in("inference", "l40s") == "l40s"
+    own = Platforms().with_system("l40s-8")
+    assert own.name_in("collectives", "l40s") == "l40s"
+    assert str(own["l40s"].system.name) == "l40s-8"
 
 
 def test_a_systems_own_name_means_it_too():
