@@ -46,12 +46,13 @@ def test_every_hardware_id_of_the_tables_has_a_system_of_that_accelerator():
 
 
 def test_no_two_configs_claim_the_same_name():
-    """A name of software means one stack on each accelerator."""
+    """A name of software means one stack on each accelerator, one of hardware one system in each table."""
     claims = []
     for folder, cls in (("systems", SystemNames), ("stacks", StackNames)):
         for config in available(folder):
             names = vars(read_names(cls, config_root() / folder / f"{config}.toml"))
-            accelerators = names.get("on") or ("any",)
+            # A system may mean a name in some kinds of tables alone, a stack on some accelerators.
+            accelerators = names.get("on") or names.get("tables") or ("any",)
             lists = {column: value for column, value in names.items() if isinstance(value, tuple)}
             claims += [
                 (column, name, accelerator)
@@ -120,7 +121,7 @@ FRAMEWORKS = {
     "TensorRT-LLM (NeMo)": "tensorrt-llm-nemo",
     "TensorRT-LLM 0.5.0-0.6.0": "tensorrt-llm-0.5",
     "TensorRT-LLM 0.5.0-era": "tensorrt-llm-0.5",
-    "TensorRT-LLM 0.9.0": "tensorrt-llm-0.5",
+    "TensorRT-LLM 0.9.0": "tensorrt-llm-0.7",
     "TensorRT-LLM 1.2.0": "tensorrt-llm-1",
     "trt": "tensorrt-llm-pytorch",
     "trt nvidia/tensorrt-llm/release:1.1.0rc2.post2": "tensorrt-llm-1",
