@@ -135,7 +135,8 @@ def calibrate(
         write_calibration(result, out)
     rows = sum(source.rows for source in result.sources)
     fitted = f"{len(result.parameters)} parameters fitted to {rows:,} rows"
-    title = f"{result.hardware} ({result.system.name}): {fitted}"
+    of = result.system.stack if hardware == EVERY else result.system
+    title = f"{result.hardware} ({of.name}): {fitted}"
     terminal = console(json_file)
     for part in (f"[bold]{title}[/bold]", "", parameter_table(result), "", errors_table(result)):
         terminal.print(part, soft_wrap=True)

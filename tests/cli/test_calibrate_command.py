@@ -63,6 +63,27 @@ def test_calibrate_and_what_comes_of_it(run, answer, tmp_path):
     )
 
 
+def test_calibrate_a_stack_on_all_hardware(run, tmp_path):
+    """The file that is written is a stack, which other commands take."""
+    calibration_table(tmp_path)
+    rows = (tmp_path / "gemm.csv").read_text()
+    others = [line.replace("h100-sxm5", "a100-sxm4") for line in rows.splitlines()[1:]]
+    (tmp_path / "both.csv").write_text(rows + "".join(f"a{line}\n" for line in others))
+    line = "calibrate both.csv --hardware all --parameters kernel_overhead,matrix_efficiency --out mine.toml"
+    result = run(f"{line} --stack kernels --leave-out hardware --where m>8")
+    assert result.exit_code == 0, result.stderr
+    title = "h100-sxm5-80gb, a100-sxm4-80gb (kernels): 2 parameters fitted to 24 rows"
+    for words in (title, "stack.matrix_efficiency", "Written to mine.toml"):
+        assert words in result.stdout
+    shown = run("estimate llama-2-7b dgx-h100 --phase prefill --tp 1 --devices 1 --stack mine.toml").stdout
+    assert "dgx-h100, mine" in shown
+    result = run(line)
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "Error: command line: --hardware: found all; expected the hardware, or --stack; name the stack\n",
+    )
+
+
 def test_a_table_given_twice(run, tmp_path):
     file = calibration_table(tmp_path)
     result = run(f"calibrate {file} ./{file} --parameters hbm.efficiency --out mine.toml")

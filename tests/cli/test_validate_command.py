@@ -18,6 +18,17 @@ def gemm_table(folder, *rows: str) -> str:
     return "gemm.csv"
 
 
+def test_validate_some_rows(run, answer, tmp_path):
+    file = gemm_table(tmp_path)
+    chosen = answer(f"validate {file} --where hardware=a100* --json -")
+    assert chosen["overall"]["rows"] == 1
+    assert list(chosen["groups"]) == ["two"]
+    result = run(f"validate {file} --where hardware=tpu*")
+    assert result.exit_code == 1
+    assert 'command line: --where: found "hardware=tpu*", which no row meets' in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def test_validate(run, tmp_path):
     file = gemm_table(
         tmp_path,
