@@ -27,13 +27,15 @@ class Condition:
 
     - `text`: the condition as it was written, for messages.
     - `relation`: "=" or "!=" for one or none of several texts, "<", "<=", ">" or ">=" for a number.
-    - `wanted`: the texts, in which `*` and `?` stand for any characters and for one; or the number.
+    - `texts`: the texts, in which `*` and `?` stand for any characters and for one.
+    - `number`: the number that the cell is compared with; None where texts are.
     """
 
     text: str
     column: str
     relation: str
-    wanted: tuple[str, ...] | float
+    texts: tuple[str, ...] = ()
+    number: float | None = None
 
     @classmethod
     def parse(cls, text: str, file: str = ARGUMENTS) -> "Condition":
@@ -49,19 +51,19 @@ class Condition:
         if relation not in _ORDERS:
             return cls(text, column, relation, tuple(part.strip().lower() for part in wanted.split(",")))
         try:
-            return cls(text, column, relation, float(wanted))
+            return cls(text, column, relation, number=float(wanted))
         except ValueError:
             raise wrong(f"a number after {relation}", "compare texts with = or !=") from None
 
     def holds(self, cells: Mapping[str, str]) -> bool:
         """Whether the cells of a row meet the condition; no cell that is not a number meets an order."""
         cell = cells.get(self.column, "")
-        if isinstance(self.wanted, float):
+        if self.number is not None:
             try:
-                return _ORDERS[self.relation](float(cell), self.wanted)
+                return _ORDERS[self.relation](float(cell), self.number)
             except ValueError:
                 return False
-        is_wanted = any(fnmatch.fnmatchcase(cell.lower(), pattern) for pattern in self.wanted)
+        is_wanted = any(fnmatch.fnmatchcase(cell.lower(), pattern) for pattern in self.texts)
         return is_wanted == (self.relation == "=")
 
 
