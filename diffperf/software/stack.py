@@ -61,6 +61,18 @@ class Stack(Declared):
         bounds=(1e-9, 1e-2),
         default=1e-9,
     )
+    draft_step: Scalar = quantity(
+        "s",
+        "time that verifying drafted tokens adds to a step of a serving engine, for which devices wait",
+        bounds=(1e-9, 1e-1),
+        default=1e-9,
+    )
+    draft_sequence: Scalar = quantity(
+        "s",
+        "time that verifying the drafted tokens of one sequence adds to a step, for which devices wait",
+        bounds=(1e-9, 1e-2),
+        default=1e-9,
+    )
     prompt_launch: Scalar = quantity(
         "s",
         "time of the host to launch the kernels of a layer in a step of a serving engine that has prompts",

@@ -129,6 +129,19 @@ def test_tokens_that_are_sent_together(engine, load):
     assert float(together.time_per_output_token) == pytest.approx(step * (1 - 7 / 255), rel=1e-9)
 
 
+def test_the_host_verifies_drafts_after_each_step(llama, system):
+    """Of one sequence at a time; without drafts nothing is verified."""
+    one, strategy = replace(system, {"n_devices": 1}), dp.load_strategy({})
+
+    def per_token(drafts: float, tokens: float, **fields) -> float:
+        requests = Requests(load="rate", rate=1e-5, draft_tokens=drafts, tokens_per_step=tokens)
+        return float(served(llama, with_stack(one, **fields), strategy, requests).time_per_output_token)
+
+    none, both = {"draft_step": 1e-9, "draft_sequence": 1e-9}, {"draft_step": 2e-3, "draft_sequence": 5e-4}
+    assert per_token(2.0, 2.2, **both) - per_token(2.0, 2.2, **none) == pytest.approx(2.5e-3 / 2.2, rel=1e-3)
+    assert per_token(0.0, 1.0, **both) == per_token(0.0, 1.0, **none)
+
+
 def test_requests_that_wait_outside_the_engine(engine):
     """Under a rate, what a request waits outside adds to its first token alone. In a closed loop clients who
     wait outside leave fewer in the engine: the rate times the latency stays the number of clients.

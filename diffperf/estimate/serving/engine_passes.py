@@ -12,7 +12,7 @@ from diffperf.estimate.serving.engine_steps import InterpolatedSteps
 from diffperf.estimate.serving.monotone_interpolation import Interpolant
 from diffperf.estimate.serving.traffic import Traffic
 from diffperf.quantity import Scalar, replace
-from diffperf.relax import larger
+from diffperf.relax import larger, smaller
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import TokenPass
 from diffperf.workload.memory import Memory, inference_memory, kv_cache_bytes
@@ -122,7 +122,9 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
     module = Interpolant.through(nodes * queries, decode.per_layer + decode.head)
     given = requests.draft_share * (decode.of_tokens + decode.of_sequences)
     drafted = jnp.where(requests.draft_share > 0, given, jax.vmap(module)(nodes))
-    drafting = requests.draft_tokens * drafted
+    # Engines that draft run their steps one after another: the host looks at every sequence in between.
+    verifying = c.system.stack.draft_step + c.system.stack.draft_sequence * nodes
+    drafting = requests.draft_tokens * drafted + smaller(requests.draft_tokens, 1.0) * verifying
     chunk = prompt_chunk_pass(requests)
     prompt = passes(running_sequences(c, jnp.ones_like(most)), {"prompt": chunk})["prompt"]
     return EnginePasses(
