@@ -117,14 +117,13 @@ def prefill(model: Model, system: System, strategy: Strategy, relax: Relaxation 
     """The prompts of all sequences at once, up to the first output token of each."""
     c = _configuration(model, system, strategy, relax)
     tokens = strategy.global_batch * strategy.sequence_length
-    return _pass_report(c, timed_passes(c, {"prefill": prompt_pass(c)})["prefill"], tokens)
+    return _pass_report(c, timed_phase(c, "prefill")["breakdown"], tokens)
 
 
 def decode(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> PassReport:
     """One token of every sequence, at the mean context of the generation."""
     c = _configuration(model, system, strategy, relax)
-    timed = timed_passes(c, {"decode": token_pass(c)})["decode"]
-    return _pass_report(c, timed, strategy.global_batch)
+    return _pass_report(c, timed_phase(c, "decode")["breakdown"], strategy.global_batch)
 
 
 def generate(
@@ -136,19 +135,23 @@ def generate(
     a few contexts that stand for all (`diffperf.workload.growing_context`).
     """
     c = _configuration(model, system, strategy, relax)
-    timed = timed_passes(c, {"prefill": prompt_pass(c), "decode": token_pass(c, strategy.output_length)})
+    return generation_report(c, timed_phase(c, "generate"))
+
+
+def generation_report(c: Configuration, timed: dict[str, TimedPass]) -> GenerationReport:
+    """The report of a generation from its timed passes, "prefill" and the mean "decode"."""
     first, each = timed["prefill"], timed["decode"]
-    passes = strategy.output_length - 1
+    passes = c.strategy.output_length - 1
     time = first.breakdown.total + passes * each.breakdown.total
     spent = first.energy + each.energy * passes
-    tokens = strategy.global_batch * strategy.output_length
+    tokens = c.strategy.global_batch * c.strategy.output_length
     cost = run_cost(c.system, time, spent.total, c.relax)
     return GenerationReport(
         time=time,
         time_to_first_token=first.breakdown.total,
         time_per_output_token=each.breakdown.total,
         tokens_per_second=tokens / time,
-        power=spent.total / (time * system.n_devices),
+        power=spent.total / (time * c.system.n_devices),
         tokens_per_joule=tokens / spent.total,
         cost_per_million_tokens=cost.run / tokens * 1e6,
         prefill=first.breakdown,
@@ -161,16 +164,15 @@ def generate(
 
 def inference_tables(configuration: Configuration, phase: str) -> dict[str, PhaseTables]:
     """The operators and collectives of an inference phase, by the field of its report that they add up to."""
-    c = configuration.for_inference()
-    passes = {
-        "prefill": {"breakdown": prompt_pass(c)},
-        "decode": {"breakdown": token_pass(c)},
-        "generate": {
-            "prefill": prompt_pass(c),
-            "decode": token_pass(c, configuration.strategy.output_length),
-        },
-    }
-    return {field: timed.tables for field, timed in timed_passes(c, passes[phase]).items()}
+    timed = timed_phase(configuration.for_inference(), phase)
+    return {field: one_pass.tables for field, one_pass in timed.items()}
+
+
+def timed_phase(c: Configuration, phase: str) -> dict[str, TimedPass]:
+    """The timed passes of an inference phase, by the field of its report that they add up to."""
+    if phase == "generate":
+        return timed_passes(c, {"prefill": prompt_pass(c), "decode": token_pass(c, c.strategy.output_length)})
+    return timed_passes(c, {"breakdown": {"prefill": prompt_pass, "decode": token_pass}[phase](c)})
 
 
 def sequence_parts(c: Configuration) -> Scalar:

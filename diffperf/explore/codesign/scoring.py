@@ -40,16 +40,19 @@ class Scorer:
 
     def __init__(self, problem: DesignProblem, block: int):
         self.problem, self.block = problem, block
+        # Programs that contain the estimate, and derivatives of it, share one trace of it.
+        self.exact_outcome = jax.jit(lambda x: problem.outcome(x, Exact()))
+        self.smooth = jax.jit(self._smooth)
         self._exact_block = jax.jit(jax.vmap(self._exact, in_axes=(0, None)))
 
-    def smooth(self, x: Array, sharpness: Array, limits: Array) -> tuple[Array, Array]:
+    def _smooth(self, x: Array, sharpness: Array, limits: Array) -> tuple[Array, Array]:
         """(f, g) of one design for the solver: relaxed, with a margin."""
         objective, excess = self.problem.score(self.problem.outcome(x, Smooth(sharpness)), limits)
         return objective, excess + MARGIN
 
     def _exact(self, x: Array, limits: Array) -> tuple[Array, Array, Array]:
         """(f, g, broken rules) of one design."""
-        objective, excess = self.problem.score(self.problem.outcome(x, Exact()), limits)
+        objective, excess = self.problem.score(self.exact_outcome(x), limits)
         return objective, excess, self.problem.broken_rules(x)
 
     def rank(self, x: Float[np.ndarray, "designs n"], limits: Float[np.ndarray, " constraints"]) -> Ranking:

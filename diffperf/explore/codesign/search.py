@@ -33,7 +33,6 @@ from diffperf.explore.codesign.rounding import (
     slots,
 )
 from diffperf.explore.codesign.scoring import MARGIN, Ranking, Scorer
-from diffperf.relax import Exact
 
 # A p-norm maximum of ten terms is then within 0.23 % of exact.
 FINAL_SHARPNESS = 1000.0
@@ -329,7 +328,7 @@ class Search:
     def result(self, interrupted: bool) -> Codesign:
         """The best design, evaluated exactly."""
         x = self.best.x
-        outcome = jax.jit(lambda x: self.problem.outcome(x, Exact()))(jnp.asarray(x))
+        outcome = self.scorer.exact_outcome(jnp.asarray(x))
         _, excess = self.problem.score(outcome, jnp.asarray(self.limits))
         return Codesign(
             problem=self.problem,

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from helpers import training
 
 import diffperf as dp
 from diffperf.explore.plan.best_layout import best_layout
@@ -20,7 +21,7 @@ def test_the_fastest_that_fits_of_all_layouts(n_devices):
             if rest != round(rest) or 64 % tp or 48 % pp:
                 continue
             strategy = dp.load_strategy({"tp": tp, "pp": pp, "global_batch": n_devices}, n_devices=n_devices)
-            report = dp.training_step(model, system, strategy)
+            report = training(model, system, strategy)
             if float(report.memory.excess) <= 0:
                 best = min(best, (float(report.time), (tp, pp, rest)))
     found = best_layout(model, system, {})
@@ -54,7 +55,7 @@ def test_the_least_too_large_where_none_fits(gpt):
     assert found.candidates > 1
     for tp, pp in ((1, 8), (2, 4), (8, 1), (1, 1)):
         strategy = dp.load_strategy({"tp": tp, "pp": pp, "global_batch": 8}, n_devices=8)
-        report = dp.training_step(gpt, dp.load_system("dgx-a100", 8), strategy)
+        report = training(gpt, dp.load_system("dgx-a100", 8), strategy)
         assert float(found.report.memory.excess) <= float(report.memory.excess) * (1 + 1e-12)
 
 
