@@ -16,17 +16,17 @@ PROGRAM = (
     "import os, diffperf as dp; dp.compile_quickly(); dp.compile_quickly(); print(os.environ['XLA_FLAGS'])"
 )
 
+EMITTER, LIBRARY = "--xla_cpu_use_fusion_emitters", "--xla_cpu_experimental_ynn_fusion_type"
+
 
 @pytest.mark.skipif(jax.__version_info__[:2] not in _KNOWN_TO, reason="a release whose flags are not set")
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("", "--xla_cpu_use_fusion_emitters=false"),
-        (
-            "--xla_cpu_enable_fast_math=false",
-            "--xla_cpu_enable_fast_math=false --xla_cpu_use_fusion_emitters=false",
-        ),
-        ("--xla_cpu_use_fusion_emitters=true", "--xla_cpu_use_fusion_emitters=true"),
+        ("", f"{EMITTER}=false {LIBRARY}="),
+        ("--xla_cpu_enable_fast_math=false", f"--xla_cpu_enable_fast_math=false {EMITTER}=false {LIBRARY}="),
+        (f"{EMITTER}=true", f"{EMITTER}=true {LIBRARY}="),
+        (f"{LIBRARY}=x {EMITTER}=true", f"{LIBRARY}=x {EMITTER}=true"),
     ],
 )
 def test_flags_are_added_once(before, after, monkeypatch):

@@ -57,8 +57,7 @@ def closed_loop(engine: Engine, clients: Scalar) -> SteadyState:
     inside = engine.relax.minimum(clients, engine.slots)
     loop = _Loop(engine, clients, inside, engine.lockstep)
     limit = engine.relax.minimum(inside, engine.batch_limit)
-    running = increasing_root(_excess_clients, loop, limit)
-    point = _at(loop, running)
+    running, point = increasing_root(_excess_clients, loop, limit)
     traffic = engine.traffic
     decode = running / point.throughput
     step_time = decode / traffic.decode_steps
@@ -100,14 +99,15 @@ def capacity(engine: Engine) -> Scalar:
     return _at(loop, engine.relax.minimum(left, most)).throughput
 
 
-def _excess_clients(running: Scalar, loop: _Loop) -> Scalar:
-    """Requests in the engine at a running batch beyond its slots, or with those that it does not know of yet
-    beyond the clients, whichever is more, as a share.
+def _excess_clients(running: Scalar, loop: _Loop) -> tuple[Scalar, _Point]:
+    """The loop at a running batch, and the logarithm of the requests in the engine over its slots, or with
+    those that it does not know of yet over the clients, whichever is more.
     """
     point = _at(loop, running)
     in_engine = running + point.throughput * point.first_token.mean
     unknown = point.throughput * point.admission(loop.engine).mean
-    return larger(in_engine - loop.engine.slots, in_engine + unknown - loop.clients) / loop.inside
+    share = larger(in_engine / loop.engine.slots, (in_engine + unknown) / loop.clients)
+    return jnp.log(share), point
 
 
 def _at(loop: _Loop, running: Scalar) -> _Point:

@@ -39,8 +39,7 @@ def open_loop(engine: Engine, rate: Scalar) -> SteadyState:
     """
     most = capacity(engine)
     stream = _Stream(engine, engine.relax.minimum(rate, most))
-    running = increasing_root(_excess_running, stream, engine.batch_limit)
-    point = _at(stream, running)
+    running, point = increasing_root(_excess_running, stream, engine.batch_limit)
     # Requests in prefill have a slot, too.
     room = larger(engine.slots - stream.rate * point.work.service.mean, running)
     slot = wait_for_slot(engine, running, point.work.stall, room, rate, most)
@@ -65,9 +64,12 @@ def open_loop(engine: Engine, rate: Scalar) -> SteadyState:
     )
 
 
-def _excess_running(running: Scalar, stream: _Stream) -> Scalar:
-    """A running batch over that of Little's law, minus 1, from the decode time at the former."""
-    return 1 - stream.rate * _at(stream, running).decode / running
+def _excess_running(running: Scalar, stream: _Stream) -> tuple[Scalar, _Point]:
+    """The stream at a running batch, and the logarithm of the batch over that of Little's law, from the
+    decode time at the former.
+    """
+    point = _at(stream, running)
+    return jnp.log(running / (stream.rate * point.decode)), point
 
 
 def _at(stream: _Stream, running: Scalar) -> _Point:

@@ -145,9 +145,7 @@ def open_pools(pools: TwoPools, rate: Scalar) -> PoolsState:
     """
     engine, most = pools.decode, pools.capacity
     throughput = engine.relax.minimum(rate, most)
-    running = increasing_root(_excess_running, (pools, throughput), engine.slots)
-    seen = _seen_by_arrival(engine, running)
-    step = engine.decode_time(seen)
+    running, (seen, step) = increasing_root(_excess_running, (pools, throughput), engine.slots)
     nobody = jnp.zeros_like(rate)
     way = _way(pools, rate * pools.engines, step, decoding=running, steepest=STEEPEST)
     room = larger(engine.slots - throughput * (way.transfer.mean + way.next_step.mean), running)
@@ -173,11 +171,16 @@ def _seen_by_arrival(engine: Engine, running: Scalar) -> Scalar:
     return engine.relax.minimum(1 + running, engine.slots)
 
 
-def _excess_running(running: Scalar, parameters: tuple[TwoPools, Scalar]) -> Scalar:
-    """A running batch over that of Little's law, minus 1, from the decode time at the former."""
+def _excess_running(
+    running: Scalar, parameters: tuple[TwoPools, Scalar]
+) -> tuple[Scalar, tuple[Scalar, Scalar]]:
+    """The logarithm of a running batch over that of Little's law, from the decode time at the former, with
+    the sequences that a request sees and the seconds of their decode step.
+    """
     pools, throughput = parameters
-    step = pools.decode.decode_time(_seen_by_arrival(pools.decode, running))
-    return 1 - throughput * pools.steps * step / running
+    seen = _seen_by_arrival(pools.decode, running)
+    step = pools.decode.decode_time(seen)
+    return jnp.log(running / (throughput * pools.steps * step)), (seen, step)
 
 
 # --- clients who wait for answers
@@ -210,8 +213,7 @@ def closed_pools(pools: TwoPools, clients: Scalar) -> PoolsState:
     """
     engine, loop = pools.decode, _Loop(pools, clients)
     limit = engine.relax.minimum(clients, pools.most_running)
-    running = increasing_root(_excess_clients, loop, limit)
-    point = _at(loop, running)
+    running, point = increasing_root(_excess_clients, loop, limit)
     throughput, way = point.throughput, point.way
     before_decode = (clients - running) / throughput
     # Each wait for a slot is a sum of times between answers, of which Poisson answers have this variance.
@@ -245,10 +247,12 @@ def closed_pools(pools: TwoPools, clients: Scalar) -> PoolsState:
     return _state(pools, requests, way)
 
 
-def _excess_clients(running: Scalar, loop: _Loop) -> Scalar:
-    """The logarithm of the clients that a running batch takes, over those that there are."""
+def _excess_clients(running: Scalar, loop: _Loop) -> tuple[Scalar, _Point]:
+    """The logarithm of the clients that a running batch takes, over those that there are, and the loop
+    there.
+    """
     point = _at(loop, running)
-    return jnp.log((running + point.throughput * point.way.before_decode.mean) / loop.clients)
+    return jnp.log((running + point.throughput * point.way.before_decode.mean) / loop.clients), point
 
 
 def _at(loop: _Loop, running: Scalar) -> _Point:
