@@ -14,7 +14,6 @@ from diffperf.relax import (
     Smooth,
     absent,
     choose,
-    computed_once,
     inverse,
     larger,
     largest,
@@ -327,25 +326,3 @@ def test_plain_numbers_take_part():
         assert float(relax.maximum(1.0, jnp.asarray(0.5))) == pytest.approx(1.0)
         assert float(relax.minimum(2.0, jnp.asarray(0.5), 1.0)) == pytest.approx(0.5)
         assert float(relax.excess(jnp.asarray(3.0), 1.0)) == pytest.approx(2.0)
-
-
-def test_a_chain_with_several_readers_is_compiled_once():
-    """Ten readers repeat a chain of sixty operations, but not one that ends in `computed_once`."""
-
-    def slopes(end):
-        def of_chain(x):
-            for step in range(20):
-                x = 1.1 * x + jnp.where(x > step, x, 2.0)
-            return end(x)
-
-        def derivatives(x, factors):
-            y, slope = jax.jvp(of_chain, (x,), (jnp.ones_like(x),))
-            return [y * factor + slope for factor in factors]
-
-        return jax.jit(derivatives)
-
-    arguments = jnp.linspace(0.0, 1.0, 64), jnp.unstack(jnp.linspace(1.0, 2.0, 10))
-    plain, once = slopes(lambda x: x), slopes(computed_once)
-    np.testing.assert_allclose(np.stack(once(*arguments)), np.stack(plain(*arguments)), rtol=1e-12)
-    sizes = [len(f.lower(*arguments).compile().as_text().splitlines()) for f in (plain, once)]
-    assert sizes[1] < 0.5 * sizes[0]
