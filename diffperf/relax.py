@@ -228,23 +228,3 @@ def _weights_to_evaluate(weights: Weights) -> dict[str, Any]:
         return weights.by_name()
     numbers = zip(weights.alternatives, np.asarray(weights.array), strict=True)
     return {name: float(weight) for name, weight in numbers if weight != 0}
-
-
-@jax.custom_jvp
-def computed_once(x: Array) -> Array:
-    """`x`, which programs with derivatives compute once, however many of their parts read it or its
-    derivative.
-
-    XLA fuses cheap operations into everything that reads their result, and repeats them there: a chain of
-    operations that ends in ten readers is compiled and run ten times. It does not repeat a division. Programs
-    without derivatives, whose chains are short, stay as they are.
-    """
-    return x
-
-
-@computed_once.defjvp
-def _computed_once_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """Divides both by 1, in a form that XLA cannot know to be 1: it is 2 for NaN."""
-    (x,), (dx,) = primals, tangents
-    y = x / jnp.where(x == x, 1.0, 2.0)
-    return y, dx / jnp.where(y == y, 1.0, 2.0)

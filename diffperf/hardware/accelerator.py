@@ -11,7 +11,6 @@ from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.memory_level import MemoryLevel, kinds_of
 from diffperf.hardware.package import Package
 from diffperf.quantity import Declared, Label, Scalar, Weights, label, quantity
-from diffperf.relax import computed_once
 
 # The format that operands are converted to and multiplied in, where silicon lacks their own.
 _FALLBACKS = {
@@ -87,9 +86,7 @@ class MatrixFormats(Declared):
     def mean(self, precision: Weights) -> MatrixFormat:
         """The mean of all formats by weights over `PRECISIONS`."""
         formats = [getattr(self, name) for name in PRECISIONS]
-        return jax.tree.map(
-            lambda *leaves: computed_once(jnp.sum(precision.array * jnp.stack(leaves))), *formats
-        )
+        return jax.tree.map(lambda *leaves: jnp.sum(precision.array * jnp.stack(leaves)), *formats)
 
 
 class Accelerator(Declared):

@@ -20,7 +20,6 @@ from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.kernels.stream import stream_work
 from diffperf.quantity import split
-from diffperf.relax import computed_once
 from diffperf.workload.operators import AttentionCore, Gemms, Operators
 
 KERNELS: dict[str, Callable[[Any, Machine], Work]] = {
@@ -85,10 +84,7 @@ def _evaluate_together(
     """
     shapes = [jax.tree.leaves(table)[0].shape for table in tables]
     rows = jax.tree.map(lambda *columns: jnp.concatenate([jnp.ravel(c) for c in columns]), *tables)
-    rows = jax.tree.map(computed_once, rows)
-    parts = split(
-        jax.tree.map(computed_once, work_of(rows, machine)), [math.prod(shape) for shape in shapes], axis=-1
-    )
+    parts = split(work_of(rows, machine), [math.prod(shape) for shape in shapes], axis=-1)
     return [
         jax.tree.map(lambda leaf, shape=shape: jnp.reshape(leaf, leaf.shape[:-1] + shape), part)
         for part, shape in zip(parts, shapes, strict=True)

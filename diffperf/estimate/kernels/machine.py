@@ -26,7 +26,7 @@ from diffperf.hardware.formats import (
 from diffperf.hardware.memory_level import MemoryLevel
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, Weights
-from diffperf.relax import Relaxation, computed_once, inverse
+from diffperf.relax import Relaxation, inverse
 from diffperf.workload.operators import ROLES
 from diffperf.workload.residency import Residency, in_device_memory
 from diffperf.workload.strategy import Strategy
@@ -202,13 +202,10 @@ class Machine(eqx.Module):
         return cls(
             accelerator=accelerator,
             kernel_overhead=overhead,
-            levels=jax.tree.map(
-                computed_once,
-                tuple(LevelTime.of(level, joule_time, relax) for level in accelerator.memory[1:]),
-            ),
-            reuse=jax.tree.map(computed_once, accelerator.reuse_capacities(free)),
+            levels=tuple(LevelTime.of(level, joule_time, relax) for level in accelerator.memory[1:]),
+            reuse=accelerator.reuse_capacities(free),
             matrix=MatrixUnits.of(system, strategy.precision, joule_time),
-            attention=jax.tree.map(computed_once, AttentionUnits.of(system, strategy, overhead)),
+            attention=AttentionUnits.of(system, strategy, overhead),
             relax=relax,
             matrix_by_role=matrix_units_by_role(system, strategy, joule_time) if serving else None,
             shares=None if residency is None else ServedShares.of(accelerator, residency),

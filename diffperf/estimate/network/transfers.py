@@ -15,7 +15,7 @@ from diffperf.estimate.network import algorithms
 from diffperf.estimate.network.placement import Group, place
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, split, unstack
-from diffperf.relax import Relaxation, computed_once, inverse, larger, smaller
+from diffperf.relax import Relaxation, inverse, larger, smaller
 from diffperf.workload.collectives import Collective
 
 
@@ -70,7 +70,6 @@ def transfers(
         jnp.stack(jnp.broadcast_arrays(*(jnp.asarray(getattr(one, name)) for one in ordered)))
         for name in ("degree", "stride", "volume", "copies", "once")
     ]
-    columns = jax.tree.map(computed_once, columns)
     degree, stride, *messages = columns
     groups = jax.vmap(lambda degree, stride: place(system, degree, stride, relax, network_efficiency))(
         degree, stride
@@ -80,7 +79,7 @@ def transfers(
     timed: list[Transfer] = []
     for kind, (group, (volume, copies, once)) in zip(kinds, split((groups, messages), sizes), strict=True):
         arguments = (volume, copies, once) if kind == "all_to_all" else (volume,)
-        timed += unstack(jax.tree.map(computed_once, jax.vmap(COLLECTIVES[kind])(group, *arguments)))
+        timed += unstack(jax.vmap(COLLECTIVES[kind])(group, *arguments))
     by_index = dict(zip(order, timed, strict=True))
     return [
         TimedCollective(collective=collective, transfer=by_index[index])
