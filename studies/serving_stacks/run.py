@@ -40,6 +40,7 @@ TABLES = (
     "aic-silicon",
 )
 QUICK_TABLES = ("nvidia-llama2", "lmdeploy", "koyeb")
+TIMES = {"latency_s": "latency", "tpot_s": "per token"}  # what the figure shows, by its column
 COLUMNS = ("latency_s", "ttft_s", "tpot_s", "throughput_tokens_per_s")
 
 PRIOR_SPREAD = 0.5  # of the logarithm of a stack's parameter: a factor of e at two standard deviations
@@ -162,14 +163,13 @@ def main() -> None:
     groups = [group for one in validations.values() for group in one.summaries("group").items()]
     tables = [fits(results), errors_table(groups, COLUMNS)]
     points = {
-        name: pair
-        for name, one in validations.items()
-        for column in COLUMNS[:1] + COLUMNS[2:3]
-        for pair in one.points_by("group", column).values()
+        f"{group}, {TIMES[column]}": pair
+        for one in validations.values()
+        for column in TIMES
+        for group, pair in one.points_by("group", column).items()
     }
-    figures = (
-        {"times": plots.predicted_against_measured(points, "latency or time per token (s)")} if points else {}
-    )
+    figure = plots.predicted_against_measured(points, "time (s)") if points else None
+    figures = {} if figure is None else {"times": figure}
     publish(options.out, tables, figures=figures)
 
 

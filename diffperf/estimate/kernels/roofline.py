@@ -6,13 +6,15 @@ the innermost, and what the power limit asks for. Then comes the overhead that n
 """
 
 import functools
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from diffperf.estimate.kernels.machine import Machine
+from diffperf.estimate.kernels.machine import LevelTime, Machine
+from diffperf.quantity import Scalar
 from diffperf.relax import positive
 
 # The lowest clock to which the power limit may force a device, over the nominal clock: 210 MHz of 1,410 on
@@ -99,8 +101,9 @@ def memory_times(machine: Machine, traffic: list[Array]) -> list[Array]:
     return [served * level.byte + latency for served, level, latency in columns]
 
 
-def cached_share(machine: Machine, bytes_: Array) -> Array | None:
-    """The share of the bytes of a stream of activations that the shared cache serves; None for none of them.
+def cached_stream(machine: Machine, bytes_: Array) -> tuple[LevelTime, Array] | None:
+    """The shared cache, and the share of the bytes of a stream of activations that it serves; None where it
+    serves none.
 
     In inference a kernel reads what the kernel before it wrote, and what it writes is read next: as far as
     the bytes of one kernel fit into the cache, they do not come from device memory. Training keeps
@@ -108,20 +111,32 @@ def cached_share(machine: Machine, bytes_: Array) -> Array | None:
     """
     if not machine.serving or machine.shares is not None or machine.cache is None:
         return None
-    _, capacity = machine.cache
-    return machine.relax.minimum(capacity / positive(bytes_), 1.0)
+    level, capacity = machine.cache
+    return level, machine.relax.minimum(capacity / positive(bytes_), 1.0)
+
+
+def _of_stream(machine: Machine, bytes_: Array, number: Callable[[LevelTime], Scalar]) -> Array:
+    """A number of memory levels for a stream of activations: that of device memory, and of the shared cache
+    for the share that comes from there.
+    """
+    device, cached = number(machine.device), cached_stream(machine, bytes_)
+    if cached is None:
+        return device
+    level, share = cached
+    return device + share * (number(level) - device)
 
 
 def streamed(machine: Machine, bytes_: Array) -> Float[Array, "levels ..."]:
     """Bytes that each memory level outside the innermost serves of a stream of activations."""
     if machine.shares is not None:
         return jnp.stack([bytes_ * share for share in machine.shares.activations])
-    cached = cached_share(machine, bytes_)
+    cached = cached_stream(machine, bytes_)
     if cached is None:
         return jnp.stack([bytes_] * len(machine.levels))
+    _, share = cached
     device = machine.accelerator.device_level - 1
     return jnp.stack(
-        [bytes_ * (1 - cached) if index >= device else bytes_ for index in range(len(machine.levels))]
+        [bytes_ * (1 - share) if index >= device else bytes_ for index in range(len(machine.levels))]
     )
 
 
@@ -134,11 +149,7 @@ def stream_time(machine: Machine, bytes_: Array) -> Array:
         times = [share * level.byte for share, level in columns]
         unit = longest(*times)
         return bytes_ * fourth_root(unit, positive(overlapping(unit, *times)))
-    cached = cached_share(machine, bytes_)
-    if cached is None or machine.cache is None:
-        return bytes_ * machine.device.byte
-    inner, _ = machine.cache
-    return bytes_ * (machine.device.byte + cached * (inner.byte - machine.device.byte))
+    return bytes_ * _of_stream(machine, bytes_, lambda level: level.byte)
 
 
 def stream_latency(machine: Machine, bytes_: Array) -> Array:
@@ -146,11 +157,7 @@ def stream_latency(machine: Machine, bytes_: Array) -> Array:
     if machine.shares is not None:
         columns = zip(machine.shares.lives, machine.levels, strict=True)
         return functools.reduce(jnp.add, [share * level.latency for share, level in columns])
-    cached = cached_share(machine, bytes_)
-    if cached is None or machine.cache is None:
-        return machine.device.latency
-    inner, _ = machine.cache
-    return machine.device.latency + cached * (inner.latency - machine.device.latency)
+    return _of_stream(machine, bytes_, lambda level: level.latency)
 
 
 def power_time(machine: Machine, flops: Array, traffic: list[Array]) -> Array:

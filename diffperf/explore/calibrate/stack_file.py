@@ -4,7 +4,6 @@ import datetime
 from pathlib import Path
 
 import tomlkit
-from tomlkit.items import Item
 
 from diffperf import units
 from diffperf.explore.calibrate.calibrated import Calibrated
@@ -13,6 +12,8 @@ from diffperf.explore.calibrate.cross_validation import GroupErrors
 from diffperf.explore.calibrate.parameters import Parameter
 from diffperf.load import find, load
 from diffperf.software.stack import Stack
+
+_SAME_SOURCE = "likewise"  # a comment of shipped configs: the source is that of the line before
 
 
 def write_stack(result: Calibrated, stack: str, path: str | Path, date: datetime.date | None = None) -> Stack:
@@ -35,9 +36,12 @@ def write_stack(result: Calibrated, stack: str, path: str | Path, date: datetime
 def stack_text(result: Calibrated, stack: str, date: datetime.date) -> str:
     """The config as TOML: that of the stack, with the fitted values in place of its own."""
     config = tomlkit.parse(find(stack, "stacks").read_text(encoding="utf-8"))
+    sources = _written_out(config)
     for parameter in result.parameters:
         key = parameter.path.removeprefix("stack.")
-        config[key] = _item(quantity_text(parameter.after, parameter.declared), _remark(parameter))
+        before = sources.get(key, "the default")
+        fitted = quantity_text(parameter.after, parameter.declared)
+        config[key] = tomlkit.value(fitted).comment(_remark(parameter, before))
     # What the file says of its names in tables is of the stack that it was made from.
     names = config.get("measured", {})
     for key in ("framework", "library", "kernel", "table", "replaces", "on"):
@@ -55,16 +59,33 @@ def stack_text(result: Calibrated, stack: str, date: datetime.date) -> str:
     return "".join(f"# {line}\n" for line in header) + tomlkit.dumps(config)
 
 
-def _item(text: str, comment: str) -> Item:
-    """A value of TOML with a comment behind it."""
-    return tomlkit.value(text).comment(comment)
+def _written_out(config: tomlkit.TOMLDocument) -> dict[str, str]:
+    """The comments of a stack's config by key.
+
+    In the config itself "likewise" is replaced by the source that it stands for, which the line with a
+    fitted value no longer names.
+    """
+    source, comments = "", {}
+    for key, item in config.body:
+        if key is None:
+            continue
+        comment = item.trivia.comment.removeprefix("#").strip()
+        if comment.startswith(_SAME_SOURCE):
+            comment = source + comment.removeprefix(_SAME_SOURCE)
+            item.comment(comment)
+        elif comment:
+            source = comment
+        comments[key.key] = comment
+    return comments
 
 
-def _remark(parameter: Parameter) -> str:
-    """How sure the value of a parameter is, what it was before, and whether its range stopped it."""
-    before = units.show(parameter.before, parameter.declared.unit)
+def _remark(parameter: Parameter, source: str) -> str:
+    """How sure the value of a parameter is, what it was before and by which source, and whether its range
+    stopped it.
+    """
+    before = units.show(parameter.before, parameter.declared.unit) + (f", {source}" if source else "")
     at_bound = ", at the end of its range" if parameter.at_bound else ""
-    return f"calibrated: ± {100 * parameter.spread:.2g} % (was {before}){at_bound}"
+    return f"calibrated: ± {100 * parameter.spread:.2g} %{at_bound}; before: {before}"
 
 
 def _errors(group: GroupErrors) -> str:

@@ -78,6 +78,18 @@ def test_what_the_config_keeps_and_says(fitted):
     assert "measured" not in text.splitlines()[-1]
 
 
+def test_values_that_were_not_fitted_keep_their_source(fitted):
+    """The shipped file says "likewise" after the value that is fitted: of that value's own source."""
+    text = stack_text(fitted, STACK, datetime.date(2026, 1, 2))
+    (kept,) = (line for line in text.splitlines() if line.startswith("engine_step"))
+    shipped = (dp.load.config_root() / "stacks" / f"{STACK}.toml").read_text(encoding="utf-8")
+    assert "likewise" in shipped
+    assert "likewise" not in text
+    assert kept.endswith("# calibrated with kernel_overhead, see above")
+    (replaced,) = (line for line in text.splitlines() if line.startswith("kernel_overhead"))
+    assert "before: 3.5 µs, calibrated on NVIDIA's published Llama-2 latencies" in replaced
+
+
 def test_rows_of_other_software_are_counted(table):
     read = read_measurements(table)
     other = dataclasses.replace(read.rows[0], values=read.rows[0].values | {"framework": "vLLM"})
