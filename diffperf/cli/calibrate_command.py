@@ -98,11 +98,14 @@ def _once(ctx, parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     help="column whose rows of one text are left out together in cross-validation, such as model or hardware"
     " [rows of nearly the same configuration]",
 )
+@click.option(
+    "--column",
+    metavar="COLUMN",
+    help="measured column to fit, such as power_per_device_w [the times and rates of the rows]",
+)
 @options(where_option, measured_system_option, json_option, plot_option)
 @click.option("--out", metavar="CONFIG.toml", required=True, callback=_toml, help="the config to write")
-def calibrate(
-    files, hardware, paths, stack, prior_spread, folds, leave_out, where, systems, json_file, plot, out
-):
+def calibrate(files, hardware, paths, stack, where, systems, json_file, plot, out, **chosen):
     """Fit efficiencies and overheads of one accelerator's system to the measurements in FILEs.
 
     FILEs are CSV tables of GEMMs, attention kernels, collectives and runs (as for `diffperf validate`),
@@ -123,7 +126,6 @@ def calibrate(
     if hardware == EVERY and stack is None:
         raise ConfigError(COMMAND_LINE, "--hardware", EVERY, "the hardware, or --stack", "name the stack")
     tables = _read(files, systems, where)
-    chosen = {"prior_spread": prior_spread, "folds": folds, "leave_out": leave_out}
     with progress("fitting"):
         if hardware == EVERY:
             result = calibrate_stack(tables, stack, paths or (), **chosen)

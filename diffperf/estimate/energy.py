@@ -1,28 +1,37 @@
-"""Energy of a run: arithmetic, data movement, network and static power (arXiv 2507.02456 §III counts the same
-terms).
+"""Energy of a run: arithmetic, data movement, network, and what a device draws beside them (arXiv 2507.02456
+§III counts the same terms).
 """
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from diffperf.estimate.kernels.clock import Clock
 from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import Transfer
 from diffperf.quantity import Scalar, output
+from diffperf.relax import smaller
 from diffperf.workload.configuration import Configuration
 
 
 class Energy(eqx.Module):
     """Joules of a phase, over all devices."""
 
-    compute: Scalar = output("J", "matrix arithmetic")
+    compute: Scalar = output("J", "arithmetic of matrix and vector units")
     memory: Scalar = output("J", "memory traffic")
     network: Scalar = output("J", "network traffic")
-    static: Scalar = output("J", "static power")
+    active: Scalar = output("J", "clocks, instructions and leakage of working devices")
+    static: Scalar = output("J", "idle power, drawn at any load")
 
     @property
     def total(self) -> Scalar:
-        return self.compute + self.memory + self.network + self.static
+        """Joules of all parts."""
+        return self.compute + self.memory + self.network + self.active + self.static
+
+    @property
+    def dynamic(self) -> Scalar:
+        """Joules beyond the idle power."""
+        return self.total - self.static
 
     def __add__(self, other: "Energy") -> "Energy":
         return jax.tree.map(jnp.add, self, other)
@@ -31,13 +40,25 @@ class Energy(eqx.Module):
         return jax.tree.map(lambda joules: joules * count, self)
 
 
-def energy(c: Configuration, work: Work, transfer: Transfer, time: Scalar) -> Energy:
-    """Energy of a phase of `time` seconds in which an average device does `work` and sends `transfer`."""
+def energy(
+    c: Configuration, work: Work, transfer: Transfer, time: Scalar, clock: Clock, waiting: Scalar
+) -> Energy:
+    """Energy of a phase of `time` seconds in which an average device does `work` and sends `transfer`.
+
+    The work is that at the `clock`. For `waiting` seconds of the phase the compute units wait for other
+    devices, at a share of their active power.
+    """
     system, accelerator, devices = c.system, c.system.accelerator, c.system.n_devices
-    per_byte = jnp.stack([level.energy for level in accelerator.memory[1:]])
+    first = accelerator.device_level
+    scales = [clock.energy if level < first else 1.0 for level in range(1, len(accelerator.memory))]
+    levels = zip(accelerator.memory[1:], scales, work.traffic, strict=True)
+    moved = sum((level.energy * scale * served for level, scale, served in levels), start=0.0 * time)
+    waits = smaller(waiting, time)
+    at_work = time - (1 - accelerator.waiting_share) * waits
     return Energy(
-        compute=devices * work.flops * accelerator.matrix_energy(c.strategy.precision),
-        memory=devices * jnp.sum(work.traffic * per_byte),
+        compute=devices * work.arithmetic,
+        memory=devices * moved,
         network=devices * jnp.sum(transfer.sent * jnp.stack([tier.energy for tier in system.network])),
+        active=devices * accelerator.active_power * clock.power * at_work,
         static=devices * accelerator.static_power * time,
     )

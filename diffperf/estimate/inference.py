@@ -11,13 +11,15 @@ import jax.numpy as jnp
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy
 from diffperf.estimate.exposure import LayerCompute, exposed, exposed_of_layer
+from diffperf.estimate.kernels.clock import clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate, total
 from diffperf.estimate.kernels.machine import Machine
+from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import TimedCollective, Transfer, transfers
 from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
-from diffperf.relax import Exact, Relaxation
+from diffperf.relax import Exact, Relaxation, larger
 from diffperf.report.tables import Readable
 from diffperf.workload.assembly import inference_operators
 from diffperf.workload.collectives import boundary_transfer, layer_collectives
@@ -258,6 +260,8 @@ def _timed_pass(
 ) -> TimedPass:
     """One pass, from its timed operators and collectives."""
     strategy, depth = c.strategy, c.model.depth
+    clock = clock_under_limit(_whole_pass(operators, depth, machine), machine)
+    operators = clock.slow_all(operators)
     works = [(timed.operators, timed.once()) for timed in operators]
     layer = {
         part: total((work for group, work in works if group.part == part), machine)
@@ -303,7 +307,9 @@ def _timed_pass(
     share = parts / strategy.pp
     in_layers = sent["tensor parallelism"] + sent["context parallelism"] + sent["expert parallelism"]
     moved = in_layers * (depth * share) + sent["pipeline"] * share
-    spent = energy(c, (whole * depth + head) * share, moved, breakdown.total)
+    done = (whole * depth + head) * share
+    waiting = larger(breakdown.total - host_time(c, tokens) - done.time, 0.0)
+    spent = energy(c, done, moved, breakdown.total, clock, waiting)
     return TimedPass(
         breakdown=breakdown,
         busy=busy,
@@ -313,6 +319,13 @@ def _timed_pass(
         depth=depth,
         exposed=exposed_times,
     )
+
+
+def _whole_pass(operators: list[TimedOperators], depth: Scalar, machine: Machine) -> Work:
+    """The work of a pass through all layers."""
+    works = [(timed.operators.part, timed.once()) for timed in operators]
+    layer = total((work for part, work in works if part != "head"), machine)
+    return layer * depth + total((work for part, work in works if part == "head"), machine)
 
 
 def host_time(c: Configuration, tokens: TokenPass) -> Scalar:

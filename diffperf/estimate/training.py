@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy
 from diffperf.estimate.exposure import LayerCompute, exposed, exposed_of_layer
+from diffperf.estimate.kernels.clock import Clock, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate, total
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work, waiting
@@ -124,6 +125,8 @@ def timed_step(c: Configuration) -> TimedStep:
     offloaded_activations, offloaded_states = _host_transfers(c, owned)  # s
 
     timed_operators = evaluate(operators, machine)
+    clock = clock_under_limit(_LayerStep.of(timed_operators, machine).work, machine)
+    timed_operators = clock.slow_all(timed_operators)
     timed_collectives = transfers(collectives, c.system, relax, c.system.stack.network_efficiency)
     network = _Network.of(timed_collectives, c)
     layer, head = _LayerStep.of(timed_operators, machine), _sum_per("micro-batch", timed_operators, machine)
@@ -157,7 +160,7 @@ def timed_step(c: Configuration) -> TimedStep:
     done = layer.work * layers + head * (strategy.micro_batches / strategy.pp) + optimizer
     sent = network.sent(layers, strategy.pp)
     return TimedStep(
-        report=_report(c, machine, breakdown, done, sent),
+        report=_report(c, machine, breakdown, done, sent, clock),
         operators=timed_operators,
         collectives=timed_collectives,
         layer_passes=passes,
@@ -365,12 +368,12 @@ def _host_transfers(c: Configuration, owned: Scalar) -> tuple[Scalar, Scalar]:
 
 
 def _report(
-    c: Configuration, machine: Machine, breakdown: StepTime, work: Work, sent: Transfer
+    c: Configuration, machine: Machine, breakdown: StepTime, work: Work, sent: Transfer, clock: Clock
 ) -> TrainingReport:
-    """The report of a step, in which an average device does `work` and sends `sent`."""
+    """The report of a step, in which an average device does `work` at a clock, and sends `sent`."""
     strategy, time = c.strategy, breakdown.total
     tokens = strategy.global_batch * strategy.sequence_length
-    spent = energy(c, work, sent, time)
+    spent = energy(c, work, sent, time, clock, waiting=larger(time - work.time, 0.0))
     available = time * strategy.devices * machine.matrix.format.rate
     return TrainingReport(
         time=time,

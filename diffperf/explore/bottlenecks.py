@@ -90,10 +90,11 @@ def _scaled(system: System, growth: Float[Array, " resources"]) -> System:
         matrix=jax.tree.map(faster, accelerator.matrix, is_leaf=is_format),
         vector=accelerator.vector * vector,
         memory=(innermost, *memory),
-        # Energies stay; leakage grows with the limit, so that what is left for arithmetic and data grows by
-        # the same factor.
+        # Energies stay; idle and active power grow with the limit, so that what is left for arithmetic and
+        # data grows by the same factor.
         power_limit=accelerator.power_limit * power,
         static_power=accelerator.static_power * power,
+        active_power=accelerator.active_power * power,
     )
     return eqx.tree_at(lambda s: s.accelerator, system, grown)
 

@@ -102,7 +102,13 @@ class Accelerator(Declared):
     compute_energy: Scalar = quantity(
         "J/FLOP", "energy of one FLOP with 16-bit operands", bounds=(1e-14, 1e-10)
     )
-    static_power: Scalar = quantity("W", "static power of the device, drawn at any load", bounds=(0.1, 1e4))
+    static_power: Scalar = quantity("W", "power of the idle device, drawn at any load", bounds=(0.1, 1e4))
+    active_power: Scalar = quantity(
+        "W",
+        "power that a working device draws beside arithmetic and data movement: clock tree, instructions, "
+        "leakage of units that are on",
+        bounds=(0.1, 1e4),
+    )
     power_limit: Scalar = quantity("W", "thermal design power of the device", bounds=(1, 1e5))
     kernel_latency: Scalar = quantity(
         "s",
@@ -118,6 +124,34 @@ class Accelerator(Declared):
         bounds=(1, 64),
         default=1,
         integer=True,
+    )
+    vector_energy: Scalar = quantity(
+        "J/FLOP",
+        "energy of one fp32 FLOP of the vector units",
+        bounds=(1e-14, 1e-10),
+        # An estimate: an fp32 multiply-add with its registers takes about 3 pJ at 5 nm.
+        default=1.5e-12,
+    )
+    waiting_share: Scalar = quantity(
+        "",
+        "share of the active power that a device draws while its compute units wait for other devices",
+        bounds=(0.01, 1),
+        # Calibrated on The ML.ENERGY Benchmark's tensor-parallel runs on H100 and B200.
+        default=0.55,
+    )
+    power_exponent: Scalar = quantity(
+        "",
+        "exponent x of the power of the compute units at a clock f under the power limit: P ∝ f^x",
+        bounds=(1, 4),
+        # An estimate: 3 where the voltage falls with the clock, 1 where it has reached its floor.
+        default=2.0,
+    )
+    power_window: Scalar = quantity(
+        "s",
+        "time over which the device averages the power that it limits",
+        bounds=(1e-4, 10),
+        # An estimate: power sensors of data-centre GPUs average over 25 to 100 ms (Yang et al., SC'24).
+        default=0.05,
     )
 
     @property

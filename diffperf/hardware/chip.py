@@ -118,19 +118,29 @@ def _die_to_die_factor(dies: Scalar, technology: Technology) -> Scalar:
 def _peak_power(
     design: ChipDesign, die_area: Scalar, technology: Technology, template: Accelerator
 ) -> Scalar:
-    """W of a package at peak compute, memory and network rates.
+    """W for which a package is cooled: a share of what it would draw at peak compute, memory and network
+    rates, which no work asks for at once.
 
     The energy of a switched gate scales with V² (its capacitance is charged to V), static power with V (an
     estimate: a leakage current that does not change).
     """
     voltage = design.voltage / technology.nominal_voltage
     rate = design.compute_units * _unit_rate(template) * _clock_over_template(design, technology)
-    return (
+    peak = (
         rate * technology.compute_energy * voltage**2
+        + _active_power(design, die_area, technology)
         + design.memory_stacks * technology.memory.stack_bandwidth * technology.memory.energy
         + design.network_bandwidth * technology.link.energy
         + design.dies * die_area * technology.static_density * voltage
     )
+    return technology.limit_share * peak
+
+
+def _active_power(design: ChipDesign, die_area: Scalar, technology: Technology) -> Scalar:
+    """W of a working package beside arithmetic and data movement, in proportion to f·V²."""
+    voltage = design.voltage / technology.nominal_voltage
+    switching = clock(design.voltage, technology) * voltage**2
+    return design.dies * die_area * technology.active_density * switching
 
 
 def accelerator_of(design: ChipDesign, technology: Technology, template: Accelerator) -> Accelerator:
@@ -146,8 +156,13 @@ def accelerator_of(design: ChipDesign, technology: Technology, template: Acceler
         vector=template.vector * scale,
         memory=_memory_of(design, technology, template, scale),
         compute_energy=technology.compute_energy * voltage**2,
+        vector_energy=template.vector_energy * voltage**2,
         static_power=design.dies * made.die_area * technology.static_density * voltage,
+        active_power=_active_power(design, made.die_area, technology),
+        waiting_share=template.waiting_share,
         power_limit=made.power,
+        power_exponent=template.power_exponent,
+        power_window=template.power_window,
         kernel_latency=template.kernel_latency,
         attention=template.attention,
         cluster=template.cluster,

@@ -78,6 +78,16 @@ class Technology(Declared):
     static_density: Scalar = quantity(
         "W/mm^2", "static power per die area at nominal voltage", bounds=(1e-4, 5)
     )
+    active_density: Scalar = quantity(
+        "W/mm^2",
+        "power of clocks and instructions of a working die per area at nominal voltage",
+        bounds=(1e-4, 5),
+    )
+    limit_share: Scalar = quantity(
+        "",
+        "power for which a package is cooled over its power with all units at their peak rates",
+        bounds=(0.1, 1),
+    )
     memory: MemoryTechnology
     link: LinkTechnology
 

@@ -13,10 +13,10 @@ from jaxtyping import Array
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import (
     Work,
+    clocked_time,
     longest,
     memory_times,
     overlapped,
-    power_time,
     stream_time,
     streamed,
 )
@@ -91,6 +91,14 @@ def score_time(core: AttentionCore, machine: Machine, products: PerCore | float 
     return unit * jnp.sqrt(jnp.square(matrix * per_unit) + jnp.square(softmax * per_unit))
 
 
+def _arithmetic(
+    core: AttentionCore, machine: Machine, flops: PerCore, passes: PerCore | float = 1.0
+) -> PerCore:
+    """Joules of the products of an attention core, and of the softmax of its scores in some passes."""
+    units = machine.attention
+    return flops * units.flop_energy + passes * core.visible_scores * units.softmax_energy
+
+
 def context_work(core: AttentionCore, machine: Machine) -> Work:
     """The context kernel: a tile of queries of one head to a compute unit, whole tiles of scores up to the
     causal diagonal.
@@ -115,15 +123,18 @@ def context_work(core: AttentionCore, machine: Machine) -> Work:
 
     flops = products * core.score_flops * core.visible_scores
     traffic = flash_traffic(core, machine, 1.0)
-    time = overlapped(compute, *memory_times(machine, traffic), power_time(machine, flops, traffic))
+    served = memory_times(machine, traffic)
+    roofline = overlapped(compute, *served)
     around = backward * (
         2 * machine.matrix.output_width * core.output_elements
         + (2 * PRECISION_BYTES["fp32"] + machine.attention.width) * core.query_elements
     )
     launches = 1 + (1 + backward) * (core.launches - 1)
     return Work(
-        time=time + launches * machine.attention.launch + stream_time(machine, around),
+        time=roofline + launches * machine.attention.launch + stream_time(machine, around),
+        clocked=clocked_time(machine, roofline, served),
         flops=flops,
+        arithmetic=_arithmetic(core, machine, flops, 1 + backward),
         traffic=jnp.stack(traffic) + streamed(machine, around),
     )
 
@@ -151,9 +162,16 @@ def generation_work(core: AttentionCore, machine: Machine) -> Work:
     flops = core.score_flops * core.visible_scores
     traffic = flash_traffic(core, machine, shared_heads)
     compute = further_waves * latency + core.visible_scores * score_time(core, machine)
-    time = latency + overlapped(compute, *memory_times(machine, traffic), power_time(machine, flops, traffic))
-    time = time + relax.minimum(splits - 1, 1.0) * kernels.split_latency
-    return Work(time=time + machine.attention.launch, flops=flops, traffic=jnp.stack(traffic))
+    served = memory_times(machine, traffic)
+    roofline = overlapped(compute, *served)
+    around = latency + relax.minimum(splits - 1, 1.0) * kernels.split_latency + machine.attention.launch
+    return Work(
+        time=roofline + around,
+        clocked=clocked_time(machine, roofline, served),
+        flops=flops,
+        arithmetic=_arithmetic(core, machine, flops),
+        traffic=jnp.stack(traffic),
+    )
 
 
 def generated_share(core: AttentionCore, machine: Machine) -> PerCore:

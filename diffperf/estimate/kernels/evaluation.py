@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from diffperf.estimate.kernels.attention import context_work, generation_work
 from diffperf.estimate.kernels.gemm import gemm_work
 from diffperf.estimate.kernels.machine import Machine
-from diffperf.estimate.kernels.roofline import Work
+from diffperf.estimate.kernels.roofline import Work, idle_arithmetic
 from diffperf.estimate.kernels.stream import stream_work
 from diffperf.quantity import split
 from diffperf.workload.operators import AttentionCore, Gemms, Operators
@@ -94,7 +94,7 @@ def _evaluate_together(
 def total(works: Iterable[Work], machine: Machine) -> Work:
     """The sum of some works; none is no work."""
     zero = jnp.zeros_like(machine.kernel_overhead)
-    result = Work(time=zero, flops=zero, traffic=jnp.zeros(len(machine.levels), zero.dtype))
+    result = idle_arithmetic(zero, jnp.zeros(len(machine.levels), zero.dtype))
     for work in works:
         result = result + work
     return result

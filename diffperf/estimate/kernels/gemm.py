@@ -9,11 +9,12 @@ from jaxtyping import Array, Float
 from diffperf.estimate.kernels.machine import Machine, MatrixUnits, PerProduct
 from diffperf.estimate.kernels.roofline import (
     Work,
+    clocked_time,
     fourth_root,
+    idle_arithmetic,
     longest,
     memory_times,
     overlapping,
-    power_time,
     stream_time,
     streamed,
 )
@@ -47,7 +48,6 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     - at every memory level, the bytes that reuse in blocks leaves: batch · (m·k·max(1, n / column block) +
       k·n·max(1, m / row block)) elements of operands and batch · m·n elements of products, of the widths
       of activations, stored weights and products;
-    - the energy that the power limit allows;
     - on the vector units, the conversion of weights that are stored in another format than they are
       multiplied in, once for every row of tiles that reads them.
 
@@ -63,8 +63,8 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     unit_flop_time = matrix.flop_time * inverse(matrix.format.efficiency) * units
     tiles = batch * relax.ceil(m / rows) * relax.ceil(n / columns)
     flops = 2 * m * n * k * batch
-    power = power_time(machine, flops, traffic)
-    unpacking = _unpacking(batch * k * n * relax.ceil(m / rows), matrix)
+    unpacked = batch * k * n * relax.ceil(m / rows)
+    unpacking = _unpacking(unpacked, matrix)
 
     def candidates(parts: PerProduct | float, partial_bytes: Array | float) -> list[Array]:
         """The times of all tile shapes that run at the same time, with K split in some parts."""
@@ -73,7 +73,7 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
         tile_time = k * relax.maximum(2 * rows * columns * unit_flop_time, latency)
         compute = waves * inverse(jnp.asarray(parts, m.dtype)) * tile_time
         moved = _with_partial_products(traffic, partial_bytes, machine)
-        return [compute, *memory_times(machine, moved), power, *unpacking]
+        return [compute, *memory_times(machine, moved), *unpacking]
 
     # Partial products are written in fp32 to the level outside the innermost, and read again.
     split = matrix.format.split_k
@@ -82,10 +82,16 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     # The largest tile's times are a unit for all: those of the other tiles are near them.
     unit = longest(*(time[0] if time.ndim > m.ndim else time for time in whole))
     fastest = relax.minimum(*(relax.reduce_minimum(overlapping(unit, *times)) for times in (whole, in_parts)))
-    time = _or_matrix_vector(gemms, fourth_root(unit, fastest), traffic, machine) + machine.kernel_overhead
+    roofline = _or_matrix_vector(gemms, fourth_root(unit, fastest), traffic, machine)
     # The largest tile moves the fewest bytes between the innermost levels: what energy is charged for.
     least = [relax.reduce_minimum(served) if served.ndim > m.ndim else served for served in traffic]
-    work = Work(time=time, flops=flops, traffic=jnp.stack(least))
+    work = Work(
+        time=roofline + machine.kernel_overhead,
+        clocked=clocked_time(machine, roofline, memory_times(machine, least)),
+        flops=flops,
+        arithmetic=flops * matrix.flop_energy + _unpacking_energy(unpacked, machine),
+        traffic=jnp.stack(least),
+    )
     return (work + _conversion(batch * m * k, machine)) * smaller(gemms.batch, 1.0)
 
 
@@ -165,6 +171,12 @@ def _unpacking(weights: Array, matrix: MatrixUnits) -> list[Array]:
     return [] if matrix.unpacking_time is None else [weights * matrix.unpacking_time]
 
 
+def _unpacking_energy(weights: Array, machine: Machine) -> Array | float:
+    """Joules to convert weights from the format that they are stored in, by the tiles of the most rows."""
+    energy = machine.matrix.unpacking_energy
+    return 0.0 if energy is None else energy * machine.relax.reduce_minimum(weights)
+
+
 def _conversion(elements: Float[Array, " operators"], machine: Machine) -> Work:
     """The kernels that convert activations from 16 bits to the narrower format of a product; nothing for
     wider formats.
@@ -173,4 +185,4 @@ def _conversion(elements: Float[Array, " operators"], machine: Machine) -> Work:
     moved = matrix.format.conversion_passes * elements * (matrix.output_width + matrix.width)
     moved = matrix.converted * moved
     time = matrix.converted * matrix.format.conversion_latency + stream_time(machine, moved)
-    return Work(time=time, flops=jnp.zeros_like(time), traffic=streamed(machine, moved))
+    return idle_arithmetic(time, streamed(machine, moved))

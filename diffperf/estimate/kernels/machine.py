@@ -33,9 +33,6 @@ from diffperf.workload.strategy import Strategy
 
 PerProduct = Float[Array, "*products"]  # one number for all matrix products, or one for each
 
-# A design whose leakage alone reaches its power limit is unbuildable; this fraction of the limit is left to
-# it, so that its estimate stays finite.
-_LEAST_POWER = 0.05
 # Bytes by which the widths of two number formats differ at least.
 _SAME_WIDTH = 1e-3
 
@@ -47,7 +44,7 @@ class MatrixUnits(eqx.Module):
 
     format: MatrixFormat  # the efficiency is the accelerator's times the stack's share of it
     flop_time: PerProduct  # s per FLOP at the peak rate
-    flop_power_time: PerProduct  # s per FLOP that the power limit asks for
+    flop_energy: PerProduct  # J per FLOP
     width: PerProduct  # bytes of an operand's element
     output_width: PerProduct  # bytes of an element of a product
     converted: (
@@ -56,10 +53,11 @@ class MatrixUnits(eqx.Module):
     # In inference, of weights as they are stored; None where weights are stored as they are multiplied.
     stored_width: PerProduct | None = None  # bytes of a weight
     unpacking_time: PerProduct | None = None  # s per weight that the whole device converts to an operand
+    unpacking_energy: PerProduct | None = None  # J per weight that is converted
     matrix_vector: PerProduct | None = None  # weight of kernels that multiply few rows on the vector units
 
     @classmethod
-    def of(cls, system: System, precision: Weights, joule_time: Scalar) -> "MatrixUnits":
+    def of(cls, system: System, precision: Weights) -> "MatrixUnits":
         """The matrix units for operands of some formats, which are weights over `PRECISIONS`."""
         accelerator, stack = system.accelerator, system.stack
         matrix = accelerator.matrix.mean(precision)
@@ -67,7 +65,7 @@ class MatrixUnits(eqx.Module):
         return cls(
             format=eqx.tree_at(lambda m: (m.efficiency, m.k_latency), matrix, reached),
             flop_time=inverse(matrix.rate),
-            flop_power_time=accelerator.matrix_energy(precision) * joule_time,
+            flop_energy=accelerator.matrix_energy(precision),
             width=width(precision),
             output_width=output_width(precision),
             converted=converted(precision) * stack.separate_conversion,
@@ -83,11 +81,12 @@ class MatrixUnits(eqx.Module):
             format=eqx.tree_at(lambda matrix: matrix.efficiency, self.format, efficiency),
             stored_width=stored_width,
             unpacking_time=differs * time,
+            unpacking_energy=differs * system.stack.unpacking_operations * system.accelerator.vector_energy,
             matrix_vector=system.stack.matrix_vector.on,
         )
 
 
-def matrix_units_by_role(system: System, strategy: Strategy, joule_time: Scalar) -> dict[str, MatrixUnits]:
+def matrix_units_by_role(system: System, strategy: Strategy) -> dict[str, MatrixUnits]:
     """The matrix units of inference by the `ROLES` of weights that may differ in
     their formats."""
     given, linear = strategy.expert_precision, strategy.precision.array
@@ -101,7 +100,7 @@ def matrix_units_by_role(system: System, strategy: Strategy, joule_time: Scalar)
         "activations": (sixteen_bits(strategy.precision), output_width(strategy.precision)),
     }
     return {
-        role: MatrixUnits.of(system, precision, joule_time).reading(stored, system)
+        role: MatrixUnits.of(system, precision).reading(stored, system)
         for role, (precision, stored) in formats.items()
     }
 
@@ -118,6 +117,8 @@ class AttentionUnits(eqx.Module):
     kv_width: Scalar  # bytes of an element of the KV cache
     flop_time: Scalar  # s per FLOP that the kernels reach in their products
     softmax_time: Scalar  # s per score of the softmax on the vector units
+    flop_energy: Scalar  # J per FLOP of the products
+    softmax_energy: Scalar  # J per score of the softmax
     launch: Scalar  # s, of one kernel whatever it computes
     grouped_heads: Scalar  # query heads of a KV head that a generation kernel processes together at most
 
@@ -134,6 +135,8 @@ class AttentionUnits(eqx.Module):
             kv_width=width(strategy.kv_precision),
             flop_time=inverse(rate),
             softmax_time=accelerator.attention.softmax_flops * inverse(accelerator.vector),
+            flop_energy=accelerator.matrix_energy(multiplied),
+            softmax_energy=accelerator.attention.softmax_flops * accelerator.vector_energy,
             launch=stack.exposed_start * accelerator.attention.latency + kernel_overhead,
             grouped_heads=stack.grouped_heads,
         )
@@ -144,18 +147,17 @@ class LevelTime(eqx.Module):
 
     byte: Scalar  # s per byte
     latency: Scalar  # s
-    power: Scalar  # s per byte that the power limit asks for
 
     @classmethod
-    def of(cls, level: MemoryLevel, joule_time: Scalar, relax: Relaxation) -> "LevelTime":
-        """What a memory level takes where a joule takes some time under the power limit.
+    def of(cls, level: MemoryLevel, relax: Relaxation) -> "LevelTime":
+        """What a memory level takes.
 
         Requests of a limited depth move at most depth · tile bytes in every latency (Little's law).
         """
         byte = inverse(level.bandwidth * level.efficiency)
         if level.prefetch is not None:
             byte = relax.maximum(byte, level.latency * inverse(level.prefetch.depth * level.prefetch.tile))
-        return cls(byte=byte, latency=level.latency, power=level.energy * joule_time)
+        return cls(byte=byte, latency=level.latency)
 
 
 class Machine(eqx.Module):
@@ -188,7 +190,7 @@ class Machine(eqx.Module):
         `serving` says whether it is for inference, where weights may be stored in formats of their own.
         `residency` says where tensors live, if not all of them in device memory.
         """
-        accelerator, limit = system.accelerator, system.accelerator.power_limit
+        accelerator = system.accelerator
         if residency is None and "storage" in accelerator.memory_kinds:
             residency = in_device_memory(accelerator)
         free = (
@@ -196,18 +198,16 @@ class Machine(eqx.Module):
             if residency is None
             else residency.free_capacities(accelerator, relax)
         )
-        dynamic = relax.excess(limit, accelerator.static_power) + _LEAST_POWER * limit  # W
-        joule_time = inverse(dynamic)
         overhead = system.stack.exposed_start * accelerator.kernel_latency + system.stack.kernel_overhead
         return cls(
             accelerator=accelerator,
             kernel_overhead=overhead,
-            levels=tuple(LevelTime.of(level, joule_time, relax) for level in accelerator.memory[1:]),
+            levels=tuple(LevelTime.of(level, relax) for level in accelerator.memory[1:]),
             reuse=accelerator.reuse_capacities(free),
-            matrix=MatrixUnits.of(system, strategy.precision, joule_time),
+            matrix=MatrixUnits.of(system, strategy.precision),
             attention=AttentionUnits.of(system, strategy, overhead),
             relax=relax,
-            matrix_by_role=matrix_units_by_role(system, strategy, joule_time) if serving else None,
+            matrix_by_role=matrix_units_by_role(system, strategy) if serving else None,
             shares=None if residency is None else ServedShares.of(accelerator, residency),
             serving=serving,
         )

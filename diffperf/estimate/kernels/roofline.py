@@ -1,8 +1,9 @@
 """What every kernel's time is made of: the hierarchical roofline.
 
-A kernel's parts run at the same time: compute, bytes / bandwidth + latency of every memory level outside
-the innermost, and what the power limit asks for. Then comes the overhead that no other kernel hides
-(Williams et al., CACM 2009; hierarchical form: arXiv 2407.14645 §III).
+A kernel's parts run at the same time: compute, and bytes / bandwidth + latency of every memory level
+outside the innermost. Then comes the overhead that no other kernel hides (Williams et al., CACM 2009;
+hierarchical form: arXiv 2407.14645 §III). Times are those at the clock of the peak rates;
+`diffperf.estimate.kernels.clock` slows them down where the power limit asks for it.
 """
 
 import functools
@@ -15,29 +16,37 @@ from jaxtyping import Array, Float
 
 from diffperf.estimate.kernels.machine import LevelTime, Machine
 from diffperf.quantity import Scalar
-from diffperf.relax import positive
-
-# The lowest clock to which the power limit may force a device, over the nominal clock: 210 MHz of 1,410 on
-# A100 (nvidia-smi -q -d CLOCK), rounded down.
-_SLOWEST_CLOCK = 0.1
+from diffperf.relax import inverse, positive, smaller
 
 
 class Work(eqx.Module):
-    """What kernels take of one device. Works add up, and scale with a count."""
+    """What kernels take of one device. Works add up, and scale with a count.
 
-    time: Float[Array, "..."]  # s
-    flops: Float[Array, "..."]  # FLOP on the matrix units
-    traffic: Float[Array, "levels ..."]  # bytes served by each memory level outside the innermost
+    - `time`: seconds; `clocked`: those of them that grow as the clock of the compute units falls.
+    - `flops`: FLOP on the matrix units.
+    - `arithmetic`: joules of matrix and vector units.
+    - `traffic`: bytes served by each memory level outside the innermost.
+    """
+
+    time: Float[Array, "..."]
+    clocked: Float[Array, "..."]
+    flops: Float[Array, "..."]
+    arithmetic: Float[Array, "..."]
+    traffic: Float[Array, "levels ..."]
 
     def __add__(self, other: "Work") -> "Work":
-        return Work(
-            time=self.time + other.time,
-            flops=self.flops + other.flops,
-            traffic=self.traffic + other.traffic,
-        )
+        return jax.tree.map(jnp.add, self, other)
 
     def __mul__(self, count: Array | float) -> "Work":
-        return Work(time=self.time * count, flops=self.flops * count, traffic=self.traffic * count)
+        return jax.tree.map(lambda leaf: leaf * count, self)
+
+
+def idle_arithmetic(time: Array, traffic: Float[Array, "levels ..."]) -> Work:
+    """The work of kernels that wait for memory all the time: their few FLOP are not counted, nor do they slow
+    down with the clock.
+    """
+    nothing = jnp.zeros_like(time)
+    return Work(time=time, clocked=nothing, flops=nothing, arithmetic=nothing, traffic=traffic)
 
 
 def overlapped(*times: Array) -> Array:
@@ -140,6 +149,18 @@ def streamed(machine: Machine, bytes_: Array) -> Float[Array, "levels ..."]:
     )
 
 
+def clocked_time(machine: Machine, time: Array, times: list[Array]) -> Array:
+    """Seconds of a kernel's `time` that grow as the clock of the compute units falls.
+
+    `times` are those of its memory levels. Device memory and storage have clocks of their own, all else
+    follows the compute units: of the 4-norm t of parts tᵢ, d ln t / d ln tᵢ = (tᵢ / t)⁴.
+    """
+    own = times[machine.accelerator.device_level - 1 :]
+    unit = positive(jax.lax.stop_gradient(time))
+    waits = overlapping(unit, *own) * inverse(jnp.square(jnp.square(time / unit)))
+    return time * (1 - smaller(waits, 1.0))
+
+
 def stream_time(machine: Machine, bytes_: Array) -> Array:
     """Seconds to move activations to or from where they live in a stream, without the latency of the first
     byte.
@@ -158,15 +179,3 @@ def stream_latency(machine: Machine, bytes_: Array) -> Array:
         columns = zip(machine.shares.lives, machine.levels, strict=True)
         return functools.reduce(jnp.add, [share * level.latency for share, level in columns])
     return _of_stream(machine, bytes_, lambda level: level.latency)
-
-
-def power_time(machine: Machine, flops: Array, traffic: list[Array]) -> Array:
-    """Seconds to spend the energy of arithmetic and data movement within the power limit.
-
-    Clocks fall until the limit is kept, or until they reach their floor.
-    """
-    limited = flops * machine.matrix.flop_power_time
-    for bytes_, level in zip(traffic, machine.levels, strict=True):
-        limited = limited + bytes_ * level.power
-    unlimited = flops * machine.matrix.flop_time + functools.reduce(jnp.add, memory_times(machine, traffic))
-    return machine.relax.minimum(limited, unlimited * (1 / _SLOWEST_CLOCK))

@@ -1,9 +1,7 @@
 """How long kernels take that only stream through device memory."""
 
-import jax.numpy as jnp
-
 from diffperf.estimate.kernels.machine import Machine
-from diffperf.estimate.kernels.roofline import Work, stream_latency, stream_time, streamed
+from diffperf.estimate.kernels.roofline import Work, idle_arithmetic, stream_latency, stream_time, streamed
 from diffperf.relax import smaller
 from diffperf.workload.operators import Streams
 
@@ -14,5 +12,4 @@ def stream_work(streams: Streams, machine: Machine) -> Work:
     """
     moved = streams.bytes
     time = stream_time(machine, moved) + stream_latency(machine, moved) + machine.kernel_overhead
-    present = smaller(moved, 1.0)
-    return Work(time=time * present, flops=jnp.zeros_like(time), traffic=streamed(machine, moved))
+    return idle_arithmetic(time * smaller(moved, 1.0), streamed(machine, moved))

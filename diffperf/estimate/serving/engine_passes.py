@@ -6,7 +6,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from diffperf.estimate.energy import Energy
 from diffperf.estimate.inference import TimedPass, launch_time, sequence_parts, timed_passes
 from diffperf.estimate.serving.engine_steps import InterpolatedSteps
 from diffperf.estimate.serving.monotone_interpolation import Interpolant
@@ -23,13 +22,14 @@ NODES = 6
 
 
 class PassParts(eqx.Module):
-    """The time of a pass by what it depends on, and its dynamic energy over all devices of the system.
+    """The time of a pass by what it depends on, and its energy beyond idle power, of all devices of the
+    system.
 
     - `of_tokens`: seconds of what depends on the number of tokens alone.
     - `of_sequences`: seconds of attention, vocabulary projection and the engine's host.
     - `attention`: seconds of attention alone; `head`: of the vocabulary projection alone; `per_layer`:
       seconds of an average layer.
-    - `energy`: joules, without static power.
+    - `energy`: joules beyond the idle power.
     """
 
     of_tokens: Scalar
@@ -48,14 +48,13 @@ def passes(c: Configuration, passed: dict[str, TokenPass]) -> dict[str, PassPart
 def _parts(c: Configuration, timed: TimedPass) -> PassParts:
     part = timed.breakdown
     of_sequences = part.attention + part.head + part.host
-    spent: Energy = timed.energy
     return PassParts(
         of_tokens=part.total - of_sequences,
         of_sequences=of_sequences,
         attention=part.attention,
         head=part.head,
         per_layer=(part.total - part.head - part.host) / c.model.depth,
-        energy=spent.total - spent.static,
+        energy=timed.energy.dynamic,
     )
 
 
@@ -88,7 +87,7 @@ def prompt_chunk_pass(requests: Requests) -> TokenPass:
 
 
 class EnginePasses(eqx.Module):
-    """The passes of an engine: the times of its steps, and the dynamic energy of the whole system meanwhile.
+    """The passes of an engine: the times of its steps, and the energy of the whole system beyond idle power.
 
     - `decode_energy`: joules of a decode step, against sequences of each engine.
     - `prompt_energy`: joules for a token of a prompt in a step of its own; `weights_energy`: joules of a

@@ -131,7 +131,7 @@ def static_power(system: System) -> Scalar:
 
 
 def dynamic_power(passes: EnginePasses, requests: Requests, traffic: Traffic, state: SteadyState) -> Scalar:
-    """Watts of all devices for arithmetic and data movement.
+    """Watts of all devices beyond their idle power.
 
     Prompt tokens that ride along with decode steps use weights that those steps read anyway.
     """

@@ -54,6 +54,7 @@ def calibrate(
     prior_spread: float | None = None,
     folds: int = 5,
     leave_out: str | None = None,
+    column: str | None = None,
     calibration: Literal["none"] | None = "none",
 ) -> Calibrated:
     """Fits parameters of the system of one hardware to tables of measurements, jointly.
@@ -72,6 +73,8 @@ def calibrate(
     - `folds`: the number of parts that the rows are divided into for cross-validation.
     - `leave_out`: the column of the tables whose rows of one text stay in one part; by default rows of
       nearly the same configuration do.
+    - `column`: the measured column that is fitted, such as a power; by default the first time or rate of
+      every row, or its times to first token and per token.
     - `calibration`: the values of everything that is not fitted: "none" for those of configs alone, None
       for those of the calibrations that the systems' files name.
 
@@ -95,6 +98,7 @@ def calibrate(
         prior_spread=prior_spread,
         folds=folds,
         leave_out=leave_out,
+        column=column,
     )
 
 
@@ -106,6 +110,7 @@ def calibrate_stack(
     prior_spread: float | None = None,
     folds: int = 5,
     leave_out: str | None = None,
+    column: str | None = None,
 ) -> Calibrated:
     """Fits parameters of a software stack to the rows that it drove, on any hardware, jointly.
 
@@ -133,6 +138,7 @@ def calibrate_stack(
         prior_spread=prior_spread,
         folds=folds,
         leave_out=leave_out,
+        column=column,
     )
 
 
@@ -154,13 +160,14 @@ def _fit_and_check(
     prior_spread: float | None,
     folds: int,
     leave_out: str | None,
+    column: str | None,
 ) -> Calibrated:
     """The fit of the declared parameters of a system to the rows that are not refused.
 
     `named` says whether the user named the parameters, each of which then needs a row. **Raises:**
     `ConfigError`.
     """
-    observations, sources = observations_of(tables, refusal, platforms, leave_out)
+    observations, sources = observations_of(tables, refusal, platforms, leave_out, column)
     check_enough(tables, sources, len(declared) if named else 1)
     if leave_out is not None and len({row.family for row in observations}) < 2:
         found = f'one text in the column "{leave_out}" of all rows'

@@ -9,7 +9,7 @@ from pathlib import Path
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.predictions import Prediction, predict
-from diffperf.explore.measured.schemas import speed_columns, unit_of
+from diffperf.explore.measured.schemas import measured_columns, speed_columns, unit_of
 from diffperf.explore.measured.stacking import system_of
 from diffperf.explore.measured.table import Measurements, Row
 from diffperf.software.stack import Stack
@@ -59,8 +59,8 @@ class Observation:
 
     @property
     def sign(self) -> float:
-        """+1 for a time, −1 for a rate: residuals have the sense of times."""
-        return 1.0 if unit_of(self.kind, self.column) == "s" else -1.0
+        """−1 for a rate, +1 for a time, a power or an energy: residuals have the sense of times."""
+        return 1.0 if unit_of(self.kind, self.column) in ("s", "W", "J/token") else -1.0
 
     @property
     def quantity(self) -> str:
@@ -146,14 +146,21 @@ def observations_of(
     refusal: Callable[[Row], str | None],
     platforms: Platforms,
     family: str | None = None,
+    column: str | None = None,
 ) -> tuple[list[Observation], list[Source]]:
     """The rows that can be fitted, and the files that they are from.
 
     `refusal` says in a few words why a row is not to be fitted; None for one that is. Rows that agree in
-    the column `family` are a family; by default those that agree in `FAMILIES`. **Raises:** `ConfigError`
-    for a column that a table does not have.
+    the column `family` are a family; by default those that agree in `FAMILIES`. `column` is the measured
+    column to fit, None for the usual times and rates. **Raises:** `ConfigError` for a column that a table
+    does not have.
     """
     for table in tables:
+        results = measured_columns(table.kind)
+        if column is not None and column not in results:
+            hint = did_you_mean(column, results)
+            expected = f"a result that {table.file} may have"
+            raise ConfigError("command line", "--column", f'"{column}"', expected, hint)
         if family is not None and family not in table.columns:
             hint = did_you_mean(family, table.columns)
             raise ConfigError("command line", "--leave-out", f'"{family}"', f"a column of {table.file}", hint)
@@ -165,7 +172,7 @@ def observations_of(
         skipped.update(reason for reason in reasons if reason is not None)
         usable = []
         for row, prediction in zip(rows, predict(table.kind, rows, platforms), strict=True):
-            columns = fitted_columns(row, prediction)
+            columns = fitted_columns(row, prediction, column)
             if columns:
                 usable.append(row)
                 observations += [_observation(row, column, family) for column in columns]
@@ -175,13 +182,15 @@ def observations_of(
     return observations, sources
 
 
-def fitted_columns(row: Row, prediction: Prediction) -> list[str]:
-    """The first column of speeds that a row has and the estimator predicts; none for no such column.
+def fitted_columns(row: Row, prediction: Prediction, column: str | None = None) -> list[str]:
+    """The first column of speeds that a row has and the estimator predicts, or the given `column`; none for
+    no such column.
 
     Times per token and to first token say different things, so that a row that has both, and no latency from
     end to end before them, is fitted to both.
     """
-    names = [name for name in speed_columns(row.kind) if row[name] is not None and name in prediction.values]
+    wanted = speed_columns(row.kind) if column is None else [column]
+    names = [name for name in wanted if row[name] is not None and name in prediction.values]
     first_token = [name for name in names if name.startswith(_FIRST_TOKEN)][:1]
     per_token = [name for name in names if name.startswith(_PER_TOKEN)][:1]
     both = [*first_token, *per_token]

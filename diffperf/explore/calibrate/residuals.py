@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from diffperf.explore.calibrate.observations import Observation
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.predictions import BLOCK, EVALUATORS, structure_of
-from diffperf.explore.measured.schemas import speed_columns
+from diffperf.explore.measured.schemas import measured_columns
 from diffperf.explore.measured.stacking import system_of
 from diffperf.hardware.system import System
 from diffperf.load.calibration import parts, places
@@ -58,7 +58,7 @@ def _program(kind: str, where: Places) -> Callable[..., tuple[jax.Array, jax.Arr
         """log(time) of a row, twice: `which` is the index of its measured column, `sign` is −1 for a rate."""
         outputs = EVALUATORS[kind].estimate(*with_parameters(inputs, logs, applies))
         # A column that the estimator does not predict for such rows is fitted for none of them.
-        values = [outputs.get(column, jnp.ones_like(sign)) for column in speed_columns(kind)]
+        values = [outputs.get(column, jnp.ones_like(sign)) for column in measured_columns(kind)]
         value = sign * jnp.log(jnp.stack(values)[which])
         return value, value
 
@@ -124,7 +124,7 @@ class Problem:
 
     def _arguments(self, kind: str, positions: list[int]) -> tuple[np.ndarray, np.ndarray, tuple]:
         """The index of the measured column, the sign and the estimator's inputs of some rows."""
-        rows, columns = [self.observations[position] for position in positions], speed_columns(kind)
+        rows, columns = [self.observations[position] for position in positions], measured_columns(kind)
         which = np.array([columns.index(row.column) for row in rows])
         sign = np.array([row.sign for row in rows])
         return which, sign, EVALUATORS[kind].stack([row.row for row in rows], self.platforms)

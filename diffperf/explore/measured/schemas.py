@@ -186,6 +186,7 @@ SCHEMAS: dict[str, dict[str, Column]] = {
         "k": count_column(),
         "batch": count_column(needed=False, default=1.0),
         "layout": text_column(),
+        "duration_s": number_column("s", 1e-6, 1e6, needed=False),
         "latency_s": measured_column("s"),
     },
     "attention": {

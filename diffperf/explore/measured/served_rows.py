@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from diffperf.estimate.inference import decode
+from diffperf.estimate.inference import decode, prefill
 from diffperf.estimate.serving.pools import Pool
 from diffperf.explore.measured import served_demand
 from diffperf.explore.measured.model_rows import model_structure, stacked_models, unknown_architecture
@@ -165,15 +165,20 @@ def _energy_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, Sy
 
 
 def _energy_estimate(model: Model, system: System, strategy: Strategy, demand: Demand) -> Outputs:
-    """The time and the power of decode passes alone.
+    """The time of decode passes alone; power and energy of a server in its steady state, with prompts.
 
-    The measured rate and the measured energy of a token include prompts, as the steady state does.
+    While every running request gets a token, 1 / (mean answer) of them end, and as many prompts run.
     """
-    step = decode(model, system, strategy)
+    step, prompts = decode(model, system, strategy), prefill(model, system, strategy)
+    begun = 1 / demand.output_length
+    energy = step.energy.total + begun * prompts.energy.total
+    power = energy / (step.time + begun * prompts.time)
     return {
         "tpot_s": step.time,
-        "power_w": step.power * system.n_devices,
-        "power_per_device_w": step.power,
+        "throughput_tokens_per_s": strategy.global_batch / (step.time + begun * prompts.time),
+        "power_w": power,
+        "power_per_device_w": power / system.n_devices,
+        "energy_per_token_j": energy / strategy.global_batch,
         "possible": feasible(Configuration(model, system, strategy), "decode"),
     }
 

@@ -1,0 +1,94 @@
+"""The clock that the power limit leaves to kernels, and what they take at that clock.
+
+A device draws P = idle + active + arithmetic + data movement. Where this is more than its power limit, clock
+and voltage of the compute units fall, and with the clock f the power of all that shares their supply:
+P ∝ f·V², which goes as f^x over the range of voltages (alpha-power law: Sakurai and Newton, IEEE J.
+Solid-State Circuits 25, 1990, 584). Device memory keeps its own clock. The limit holds for an average over
+many kernels, so that all kernels of a pass run at one clock.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from diffperf.estimate.kernels.evaluation import TimedOperators
+from diffperf.estimate.kernels.machine import Machine
+from diffperf.estimate.kernels.roofline import Work
+from diffperf.quantity import Scalar
+from diffperf.relax import inverse, positive
+
+# The lowest clock to which the power limit may force a device, over the clock of its peak rates: 210 MHz of
+# 1,410 on A100 (nvidia-smi -q -d CLOCK), rounded down.
+_SLOWEST_CLOCK = 0.1
+# A design that draws its power limit without any work is unbuildable; this share of the limit is left to it,
+# so that its estimate stays finite.
+_LEAST_POWER = 0.02
+
+
+class Clock(eqx.Module):
+    """A clock of the compute units of a device.
+
+    - `slowdown`: the clock of the peak rates over this one, at least 1.
+    - `energy`: the energy of an operation at this clock, and its voltage, over that at the clock of the peak
+      rates.
+    - `power`: the power of clock tree and instructions likewise.
+    """
+
+    slowdown: Scalar
+    energy: Scalar
+    power: Scalar
+
+    def slow(self, work: Work) -> Work:
+        """What some work takes at this clock."""
+        longer = (self.slowdown - 1) * work.clocked
+        return dataclasses.replace(
+            work,
+            time=work.time + longer,
+            clocked=work.clocked + longer,
+            arithmetic=work.arithmetic * self.energy,
+        )
+
+    def slow_all(self, operators: Iterable[TimedOperators]) -> list[TimedOperators]:
+        """What some operators take at this clock."""
+        return [dataclasses.replace(timed, work=self.slow(timed.work)) for timed in operators]
+
+
+def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = None) -> Clock:
+    """The clock at which a device that repeats `work` keeps its power limit.
+
+    The power beyond what does not follow the clock (idle, device memory) is core / slowdown^x for work that
+    the compute units alone decide the time of. Where a share c of the time follows the clock, a pass takes
+    1 + c·(slowdown − 1) times as long, at most slowdown^c, and energy per operation falls as
+    slowdown^(x − 1): the exponent is x − 1 + c, and the limit is kept.
+
+    The limit holds for averages over the device's window w. Kernels that run for a `duration` d after a pause
+    have drawn, on an average that forgets exponentially, their power for a share 1 − exp(−d/w) of it, and
+    idle power before; without a duration they run on.
+    """
+    accelerator, relax = machine.accelerator, machine.relax
+    rate = inverse(positive(work.time))
+    caches, memory = _traffic_energy(work, machine)
+    core = accelerator.active_power + (work.arithmetic + caches) * rate
+    limit = accelerator.power_limit
+    if duration is not None:
+        before = jnp.exp(-duration / accelerator.power_window)
+        share = 1 - before
+        limit = (limit - before * accelerator.static_power) * inverse(positive(share))
+    budget = relax.excess(limit, accelerator.static_power + memory * rate) + _LEAST_POWER * limit
+    exponent = accelerator.power_exponent - 1 + work.clocked * rate
+    wanted = jnp.exp(jnp.log(core * inverse(budget)) * inverse(exponent))
+    slowdown = relax.minimum(relax.maximum(wanted, 1.0), 1 / _SLOWEST_CLOCK)
+    energy = jnp.exp((1 - accelerator.power_exponent) * jnp.log(slowdown))
+    return Clock(slowdown=slowdown, energy=energy, power=energy * inverse(slowdown))
+
+
+def _traffic_energy(work: Work, machine: Machine) -> tuple[Scalar, Scalar]:
+    """Joules of data movement out of the caches, which share the supply of the compute units, and out of
+    device memory and storage.
+    """
+    energies = [level.energy for level in machine.accelerator.memory[1:]]
+    joules = [energy * served for energy, served in zip(energies, work.traffic, strict=True)]
+    device, nothing = machine.accelerator.device_level - 1, jnp.zeros_like(work.time)
+    return sum(joules[:device], start=nothing), sum(joules[device:], start=nothing)
