@@ -58,10 +58,11 @@ class Clock(eqx.Module):
 def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = None) -> Clock:
     """The clock at which a device that repeats `work` keeps its power limit.
 
-    The power beyond what does not follow the clock (idle, device memory) is core / slowdown^x for work that
-    the compute units alone decide the time of. Where a share c of the time follows the clock, a pass takes
-    1 + c·(slowdown − 1) times as long, at most slowdown^c, and energy per operation falls as
-    slowdown^(x − 1): the exponent is x − 1 + c, and the limit is kept.
+    Of the power that follows the clock, the active part falls as slowdown^(−x). That of arithmetic and caches
+    is energy over time: energy falls as slowdown^(1 − x), and where a share c of the time follows the clock,
+    the pass takes slowdown^c times as long, nearly. The slowdown at which their sum is what the limit leaves
+    beside idle power and device memory comes from two steps of Newton's method on logarithms, in which the
+    sum is convex: they come within a percent of the limit.
 
     The limit holds for averages over the device's window w. Kernels that run for a `duration` d after a pause
     have drawn, on an average that forgets exponentially, their power for a share 1 − exp(−d/w) of it, and
@@ -70,16 +71,23 @@ def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = No
     accelerator, relax = machine.accelerator, machine.relax
     rate = inverse(positive(work.time))
     caches, memory = _traffic_energy(work, machine)
-    core = accelerator.active_power + (work.arithmetic + caches) * rate
+    operations = (work.arithmetic + caches) * rate  # W
     limit = accelerator.power_limit
     if duration is not None:
         before = jnp.exp(-duration / accelerator.power_window)
         share = 1 - before
         limit = (limit - before * accelerator.static_power) * inverse(positive(share))
     budget = relax.excess(limit, accelerator.static_power + memory * rate) + _LEAST_POWER * limit
-    exponent = accelerator.power_exponent - 1 + work.clocked * rate
-    wanted = jnp.exp(jnp.log(core * inverse(budget)) * inverse(exponent))
-    slowdown = relax.minimum(relax.maximum(wanted, 1.0), 1 / _SLOWEST_CLOCK)
+    exponents = (accelerator.power_exponent, accelerator.power_exponent - 1 + work.clocked * rate)
+    wanted = jnp.zeros_like(budget)  # log(slowdown)
+    for _ in range(2):
+        parts = [
+            watts * jnp.exp(-exponent * wanted)
+            for watts, exponent in zip((accelerator.active_power, operations), exponents, strict=True)
+        ]
+        slope = (exponents[0] * parts[0] + exponents[1] * parts[1]) * inverse(parts[0] + parts[1])
+        wanted = wanted + jnp.log((parts[0] + parts[1]) * inverse(budget)) * inverse(slope)
+    slowdown = relax.minimum(relax.maximum(jnp.exp(wanted), 1.0), 1 / _SLOWEST_CLOCK)
     energy = jnp.exp((1 - accelerator.power_exponent) * jnp.log(slowdown))
     return Clock(slowdown=slowdown, energy=energy, power=energy * inverse(slowdown))
 

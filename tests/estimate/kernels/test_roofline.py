@@ -181,24 +181,6 @@ def test_narrow_formats_convert_their_activations(system):
     assert float(fp16.matrix.converted) == 0
 
 
-def test_the_power_limit_slows_clocks(system):
-    """Where full speed draws several times the limit, a GEMM takes its energy over what leakage leaves, to a
-    floor.
-    """
-    roomy, size = {"capacity": 1e12}, _gemm(8192, 8192, 8192)
-    work = gemm_work(size, _machine(system, smem=roomy))
-    accelerator, fast = system.accelerator, float(work.time[0])
-    energies = jnp.array([level.energy for level in accelerator.memory[1:]])
-    joules = float(work.flops[0] * accelerator.compute_energy + work.traffic[:, 0] @ energies)
-    # What leakage leaves of the limit, and a twentieth of it that estimates of any design have.
-    limit = (joules / (5 * fast) + float(accelerator.static_power)) / 1.05
-    assert float(gemm_work(size, _machine(system, power_limit=limit, smem=roomy)).time[0]) == pytest.approx(
-        5 * fast, rel=1e-2
-    )
-    starved = gemm_work(size, _machine(system, power_limit=1e-9, smem=roomy)).time[0]
-    assert 8 * fast < float(starved) < 15 * fast
-
-
 def test_parts_of_a_kernel_overlap_all_but_near_the_ridge():
     assert float(overlapped(real(1e-3), real(1e-5))) == pytest.approx(1e-3, rel=1e-8)
     assert float(overlapped(real(2e-6), real(2e-6))) == pytest.approx(2e-6 * 2**0.25, rel=1e-12)
@@ -308,7 +290,13 @@ def test_slopes_of_cached_streams_are_differences(system, share, relax):
 
 
 def test_work_adds_and_scales():
-    work = Work(time=real(1.0), flops=real(2.0), traffic=jnp.array([3.0, 4.0]))
+    work = Work(
+        time=real(1.0),
+        clocked=real(0.5),
+        flops=real(2.0),
+        arithmetic=real(5.0),
+        traffic=jnp.array([3.0, 4.0]),
+    )
     both = work + work * 2
     assert (float(both.time), float(both.flops)) == (3, 6)
     np.testing.assert_array_equal(both.traffic, [9, 12])

@@ -1,0 +1,159 @@
+"""The clock under the power limit, against averages of power that are added up step by step."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import diffperf as dp
+from diffperf.estimate.kernels.clock import Clock, clock_under_limit
+from diffperf.estimate.kernels.machine import Machine
+from diffperf.estimate.kernels.roofline import Work
+from diffperf.quantity import real, replace
+from diffperf.relax import Exact, Smooth
+from diffperf.workload.strategy import Strategy
+
+
+def machine(system, relax=None, **fields) -> Machine:
+    """The device of a system, with some numbers of the accelerator replaced."""
+    changed = {f"accelerator.{name}": real(value) for name, value in fields.items()}
+    return Machine.of(replace(system, changed), Strategy(), relax or Exact())
+
+
+def work(time=1e-3, clocked=1.0, watts=300.0, memory_watts=0.0, device=None) -> Work:
+    """Work that draws some watts for arithmetic, and some for device memory, at the clock of the peak rates."""
+    levels = device.accelerator.memory[1:]
+    served = [0.0] * (len(levels) - 1) + [memory_watts * time / float(levels[-1].energy)]
+    return Work(
+        time=real(time),
+        clocked=real(clocked * time),
+        flops=real(1.0),
+        arithmetic=real(watts * time),
+        traffic=jnp.array(served),
+    )
+
+
+def power(done: Work, clock: Clock, device: Machine) -> float:
+    """W of a device that repeats some work at a clock, added up from its definition."""
+    accelerator = device.accelerator
+    slow = clock.slow(done)
+    memory = float(done.traffic[-1] * accelerator.memory[-1].energy)
+    core = float(accelerator.active_power * clock.power + slow.arithmetic / slow.time)
+    return float(accelerator.static_power) + core + memory / float(slow.time)
+
+
+@pytest.fixture
+def device(system) -> Machine:
+    return machine(system, static_power=90.0, active_power=200.0, power_limit=400.0)
+
+
+def test_the_clock_stays_where_the_limit_is_kept(device):
+    clock = clock_under_limit(work(watts=50, device=device), device)
+    assert (float(clock.slowdown), float(clock.energy), float(clock.power)) == (1.0, 1.0, 1.0)
+
+
+def test_work_of_the_compute_units_runs_at_the_limit(device):
+    """200 W active and 300 W of arithmetic have 310 W and a fiftieth of the limit: with P ∝ f², f = √(318/500)."""
+    done = work(watts=300, device=device)
+    clock = clock_under_limit(done, device)
+    assert float(clock.slowdown) == pytest.approx((500 / 318) ** 0.5, rel=1e-12)
+    assert power(done, clock, device) == pytest.approx(408, rel=1e-9)
+    assert float(clock.slow(done).time) == pytest.approx(1e-3 * float(clock.slowdown), rel=1e-12)
+
+
+@pytest.mark.parametrize("clocked", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize("memory_watts", [0.0, 60.0])
+def test_work_that_waits_for_memory_stays_near_the_limit(device, clocked, memory_watts):
+    """Against the clock at which the power is the limit, found by bisection."""
+    done = work(watts=300, clocked=clocked, memory_watts=memory_watts, device=device)
+    exponent = float(device.accelerator.power_exponent)
+
+    def at(slowdown: float) -> Clock:
+        energy = slowdown ** (1 - exponent)
+        return Clock(real(slowdown), real(energy), real(energy / slowdown))
+
+    low, high = 1.0, 10.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if power(done, at(middle), device) > 400 else (low, middle)
+    clock = clock_under_limit(done, device)
+    assert float(clock.slowdown) == pytest.approx(low, rel=0.06)
+    assert power(done, clock, device) <= 410
+
+
+def test_a_limit_below_idle_power_forces_the_slowest_clock(system):
+    starved = machine(system, static_power=90.0, active_power=200.0, power_limit=1.0)
+    clock = clock_under_limit(work(device=starved), starved)
+    assert float(clock.slowdown) == pytest.approx(10.0, rel=1e-12)
+
+
+@pytest.mark.parametrize("duration", [1e-3, 0.03, 0.1, 10.0])
+def test_brief_work_may_draw_more(device, duration):
+    """An average that forgets with the window, stepped through the pause and the work, ends at the limit."""
+    window = float(device.accelerator.power_window)
+    done = work(watts=3000, device=device)
+    clock = clock_under_limit(done, device, real(duration))
+    drawn, average, step = power(done, clock, device), 90.0, duration / 20_000
+    for _ in range(20_000):
+        average += (drawn - average) * step / window
+    if float(clock.slowdown) > 1:
+        assert average == pytest.approx(400, rel=0.025)
+    else:
+        assert average <= 400
+    assert (float(clock.slowdown) == 1) == (duration < 0.01)
+
+
+@pytest.mark.parametrize("watts", [100.0, 119.0, 121.0, 400.0])
+@pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)], ids=["exact", "smooth"])
+def test_slopes_by_the_limit_are_those_of_differences(system, watts, relax):
+    """On both sides of the limit, 120 W of arithmetic less a fiftieth of the limit."""
+
+    def time(limit):
+        device = machine(system, relax, static_power=90.0, active_power=200.0, power_limit=limit)
+        done = work(watts=watts, clocked=0.7, device=device)
+        return clock_under_limit(done, device).slow(done).time
+
+    step = 1e-3
+    difference = (time(400 + step) - time(400 - step)) / (2 * step)
+    assert float(jax.grad(time)(400.0)) == pytest.approx(float(difference), rel=1e-5, abs=1e-13)
+
+
+def test_energy_of_fp8_products_is_not_that_of_16_bit_attention():
+    """The products of an fp8 model take half the energy of a FLOP; its attention kernels multiply in bf16."""
+    system = dp.load_system("dgx-h100", n_devices=1)
+    bf16, fp8 = (Machine.of(system, Strategy(precision=name), Exact()) for name in ("bf16", "fp8"))
+    assert float(fp8.matrix.flop_energy) == pytest.approx(float(bf16.matrix.flop_energy) / 2, rel=1e-3)
+    assert float(fp8.attention.flop_energy) == float(bf16.attention.flop_energy)
+
+
+def test_reports_keep_between_idle_and_the_limit():
+    """The power of a device in training, with all that its kernels, links and waits draw."""
+    strategy = {"tp": 8, "pp": 2, "global_batch": 512, "micro_batch": 2}
+    for name, devices in (("dgx-h100", 64), ("hgx-b200", 64)):
+        system = dp.load_system(name, n_devices=devices)
+        report = dp.training_step(
+            dp.load_model("llama-2-13b"), system, dp.load_strategy(strategy, n_devices=devices)
+        )
+        accelerator = system.accelerator
+        assert float(accelerator.static_power) < float(report.power) < 1.02 * float(accelerator.power_limit)
+
+
+def test_training_13b_on_a_dgx_h100():
+    """A node was measured at up to 8.4 kW while it trained Llama-2-13B (arXiv 2412.08602)."""
+    system = dp.load_system("dgx-h100", n_devices=8)
+    strategy = {"tp": 2, "zero": 3, "global_batch": 128, "micro_batch": 2, "sequence_length": 4096}
+    report = dp.training_step(dp.load_model("llama-2-13b"), system, dp.load_strategy(strategy, n_devices=8))
+    node = 8 * (float(report.power) + float(system.prices.host_power))
+    assert node == pytest.approx(8400, rel=0.1)
+
+
+def test_slowing_adds_to_every_operator(device):
+    done = work(watts=300, clocked=0.5, device=device)
+    clock = clock_under_limit(done, device)
+    twice = clock.slow(done * 2.0)
+    once = clock.slow(done)
+    for leaf, single in zip(jax.tree.leaves(twice), jax.tree.leaves(once), strict=True):
+        np.testing.assert_allclose(leaf, 2 * np.asarray(single), rtol=1e-12)
+    assert dataclasses.replace(done, time=once.time).time > done.time
