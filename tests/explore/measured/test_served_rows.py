@@ -20,7 +20,7 @@ from diffperf.explore.measured.validate import validate
 from diffperf.relax import Exact
 from diffperf.workload.requests import Requests
 
-ML_ENERGY = Path(__file__).parents[3] / "studies" / "stacks" / "data" / "ml-energy.csv"
+ML_ENERGY = Path(__file__).parents[3] / "studies" / "power" / "data" / "ml-energy.csv"
 LLAMA = {
     "model": "llama-3.1-8b", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128,
     "ffn": 14336, "gated_mlp": "true", "vocab": 128256, "tied_embeddings": "false", "attention": "gqa",
