@@ -56,9 +56,16 @@ def test_energy_by_hand(gpt, system, strategy, report):
         64 * float(accelerator.static_power * report.time), rel=1e-12
     )
     executed = float(report.hfu) * 64 * 312e12 * float(report.time)
+    # Causal scores of 96 heads in 96 layers, whose softmax both passes compute.
+    scores = 2 * 64 * 96 * 96 * 2048 * 2049 / 2
+    softmax = scores * float(accelerator.attention.softmax_flops * accelerator.vector_energy)
     assert float(report.energy.compute) == pytest.approx(
-        executed * float(accelerator.compute_energy), rel=1e-9
+        executed * float(accelerator.compute_energy) + softmax, rel=1e-9
     )
+    # Clocks and instructions at full power while the compute units work, at a share of it while they wait.
+    waits = 1 - float(accelerator.waiting_share)
+    active = float(report.energy.active / report.time / accelerator.active_power) / 64
+    assert 1 - waits * float(report.breakdown.pipeline_bubble / report.time) > active > 1 - waits
     # Each of 32 micro-batches reads a device's weights, 2 bytes of a 32nd of the layers, at least forward and
     # backward.
     weights = 2 * 32 * 2 * float(gpt.layer_parameters) / 32
@@ -190,7 +197,7 @@ def test_the_report_reads_as_a_table(report):
         "linear layers",
         "pipeline bubble",
         "device memory",
-        "matrix arithmetic",
+        "arithmetic of matrix and vector units",
         "cost of the run",
     ):
         assert words in text

@@ -41,6 +41,7 @@ ACCELERATOR = {
     "vector": "19.5 TFLOP/s",
     "compute_energy": "0.6 pJ/FLOP",
     "static_power": "90 W",
+    "active_power": "160 W",
     "power_limit": "400 W",
     "kernel_latency": "3 us",
     "attention": {"efficiency": 0.62},
