@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy
 from diffperf.estimate.exposure import LayerCompute, exposed, exposed_of_layer
-from diffperf.estimate.kernels.clock import clock_under_limit
+from diffperf.estimate.kernels.clock import Clock, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate, total
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
@@ -19,7 +19,7 @@ from diffperf.estimate.network.transfers import TimedCollective, Transfer, trans
 from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
-from diffperf.relax import Exact, Relaxation, larger
+from diffperf.relax import Exact, Relaxation, inverse, larger
 from diffperf.report.tables import Readable
 from diffperf.workload.assembly import inference_operators
 from diffperf.workload.collectives import boundary_transfer, layer_collectives
@@ -59,6 +59,9 @@ class PassReport(Readable):
     time: Scalar = output("s", "latency of the pass, until the last micro-batch has left the pipeline")
     tokens_per_second: Scalar = output("token/s", "tokens per second in steady state, one pass after another")
     power: Scalar = output("W", "average power per device")
+    clock: Scalar = output(
+        "", "clock of the compute units that the power limit leaves, over the clock of the peak rates"
+    )
     breakdown: PassTime
     memory: Memory
     energy: Energy
@@ -73,6 +76,12 @@ class GenerationReport(Readable):
     time_per_output_token: Scalar = output("s", "time per output token")
     tokens_per_second: Scalar = output("token/s", "output tokens per second of one batch after another")
     power: Scalar = output("W", "average power per device")
+    prefill_clock: Scalar = output(
+        "", "clock that the power limit leaves to the prefill of prompts, over the clock of the peak rates"
+    )
+    decode_clock: Scalar = output(
+        "", "clock that the power limit leaves to decode passes, over the clock of the peak rates"
+    )
     tokens_per_joule: Scalar = output("token/J", "output tokens per joule")
     cost_per_million_tokens: Scalar = output("USD", "cost per million output tokens")
     prefill: PassTime
@@ -93,6 +102,7 @@ class TimedPass(eqx.Module):
 
     breakdown: PassTime
     busy: Scalar
+    clock: Clock
     energy: Energy
     operators: list[TimedOperators]
     collectives: list[TimedCollective]
@@ -154,6 +164,8 @@ def generation_report(c: Configuration, timed: dict[str, TimedPass]) -> Generati
         time_per_output_token=each.breakdown.total,
         tokens_per_second=tokens / time,
         power=spent.total / (time * c.system.n_devices),
+        prefill_clock=inverse(first.clock.slowdown),
+        decode_clock=inverse(each.clock.slowdown),
         tokens_per_joule=tokens / spent.total,
         cost_per_million_tokens=cost.run / tokens * 1e6,
         prefill=first.breakdown,
@@ -313,6 +325,7 @@ def _timed_pass(
     return TimedPass(
         breakdown=breakdown,
         busy=busy,
+        clock=clock,
         energy=spent,
         operators=operators,
         collectives=collectives,
@@ -375,6 +388,7 @@ def _pass_report(c: Configuration, timed: TimedPass, tokens: Scalar) -> PassRepo
         time=time,
         tokens_per_second=tokens / timed.busy,
         power=timed.energy.total / (time * c.system.n_devices),
+        clock=inverse(timed.clock.slowdown),
         breakdown=timed.breakdown,
         memory=inference_memory(c),
         energy=timed.energy,

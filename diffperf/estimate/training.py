@@ -63,6 +63,9 @@ class TrainingReport(Readable):
     mfu: Scalar = output("", "model FLOPs utilization (attention not masked, recomputation not counted)")
     hfu: Scalar = output("", "hardware FLOPs utilization (FLOPs executed)")
     power: Scalar = output("W", "average power per device")
+    clock: Scalar = output(
+        "", "clock of the compute units that the power limit leaves, over the clock of the peak rates"
+    )
     breakdown: StepTime
     memory: Memory
     energy: Energy
@@ -381,6 +384,7 @@ def _report(
         mfu=model_flops(c.model, tokens, strategy.sequence_length) / available,
         hfu=work.flops * strategy.devices / available,
         power=spent.total / (time * c.system.n_devices),
+        clock=inverse(clock.slowdown),
         breakdown=breakdown,
         memory=training_memory(c),
         energy=spent,

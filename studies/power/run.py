@@ -45,6 +45,7 @@ PARTS = {
     "memory": "memory traffic",
     "network": "links",
 }
+COLOURS = (plots.GREY, plots.BLUE, plots.ORANGE, plots.RED, plots.INK)
 LIMITS = np.linspace(0.4, 1.0, 13)  # power limits over the thermal design power
 
 
@@ -175,7 +176,7 @@ def draw_parts(cases: Sequence[Served]) -> Figure:
             base = np.zeros(len(own))
             for index, (part, heading) in enumerate(PARTS.items()):
                 watts = np.array([case.watts[part] for case in own])
-                axes.bar(range(len(own)), watts, bottom=base, label=heading, color=plots.PALETTE[index])
+                axes.bar(range(len(own)), watts, bottom=base, label=heading, color=COLOURS[index])
                 base += watts
             axes.set_xticks(range(len(own)), [str(case.batch) for case in own])
             axes.set_xlabel("batch (sequences)")
@@ -192,17 +193,15 @@ def draw_limits(rows: Sequence[dict[str, float | str]]) -> Figure:
         figure = Figure(figsize=(10.0, 4.0), layout="constrained")
         panels = figure.subplots(1, 2)
         for axes, phase, title in zip(panels, ("prompt", "decode"), ("prompts", "decoding"), strict=True):
-            for index, name in enumerate(SYSTEMS):
+            for name, colour in zip(SYSTEMS, (plots.BLUE, plots.ORANGE), strict=True):
                 own = [row for row in rows if row["accelerator"] == name]
                 speed = np.array([float(row[f"{phase}_tokens_per_s"]) for row in own])
                 efficiency = 1 / np.array([float(row[f"{phase}_joules"]) for row in own])
-                axes.plot(
-                    100 * LIMITS, efficiency, color=plots.PALETTE[index], label=f"{name}, tokens per joule"
-                )
+                axes.plot(100 * LIMITS, efficiency, color=colour, label=f"{name}, tokens per joule")
                 axes.plot(
                     100 * LIMITS,
                     efficiency[-1] * speed / speed[-1],
-                    color=plots.PALETTE[index],
+                    color=colour,
                     linestyle="--",
                     label=f"{name}, speed on the same scale",
                 )
@@ -217,16 +216,22 @@ def draw_limits(rows: Sequence[dict[str, float | str]]) -> Figure:
 
 def draw_measured(runs: Sequence[Evaluation]) -> Figure:
     """Draws predicted against measured power of every run."""
-    points = {
-        name: tuple(
-            np.array(
-                [getattr(run, kind)["power_per_device_w"] for run in runs if run.cells["hardware"] == key]
-            )
-            for kind in ("predicted", "measured")
-        )
-        for key, name in ACCELERATORS.items()
-    }
-    return plots.predicted_against_measured(points, "power of a device (W)")
+    with figure_style():
+        figure = Figure(figsize=(6.0, 5.5), layout="constrained")
+        axes = figure.subplots()
+        for (key, name), colour in zip(ACCELERATORS.items(), (plots.BLUE, plots.ORANGE), strict=True):
+            own = [run for run in runs if run.cells["hardware"] == key]
+            pairs = [[side["power_per_device_w"] for side in (run.measured, run.predicted)] for run in own]
+            axes.scatter(*np.array(pairs).reshape(-1, 2).T, s=18, alpha=0.7, color=colour, label=name)
+        ends = np.array([250.0, 1050.0])
+        axes.fill_between(ends, 0.9 * ends, 1.1 * ends, color=plots.FAINT, label="within 10 %", zorder=0)
+        axes.plot(ends, ends, color=plots.INK, linewidth=1)
+        axes.set_xlim(*ends)
+        axes.set_ylim(*ends)
+        axes.set_xlabel("measured power of a device (W)")
+        axes.set_ylabel("predicted power of a device (W)")
+        axes.legend(loc="upper left", frameon=False)
+    return figure
 
 
 def finding(table: Table) -> str:

@@ -23,7 +23,7 @@ def machine(system, relax=None, **fields) -> Machine:
 
 
 def work(time=1e-3, clocked=1.0, watts=300.0, memory_watts=0.0, device=None) -> Work:
-    """Work that draws some watts for arithmetic, and some for device memory, at the clock of the peak rates."""
+    """Work that draws watts for arithmetic and for device memory, at the clock of the peak rates."""
     levels = device.accelerator.memory[1:]
     served = [0.0] * (len(levels) - 1) + [memory_watts * time / float(levels[-1].energy)]
     return Work(
@@ -55,7 +55,7 @@ def test_the_clock_stays_where_the_limit_is_kept(device):
 
 
 def test_work_of_the_compute_units_runs_at_the_limit(device):
-    """200 W active and 300 W of arithmetic have 310 W and a fiftieth of the limit: with P ∝ f², f = √(318/500)."""
+    """200 W active and 300 W of arithmetic have 310 W and a fiftieth of the limit: P ∝ f² leaves √(318/500)."""
     done = work(watts=300, device=device)
     clock = clock_under_limit(done, device)
     assert float(clock.slowdown) == pytest.approx((500 / 318) ** 0.5, rel=1e-12)
