@@ -8,6 +8,7 @@ import pytest
 LINE = "serve llama-3-8b dgx-h100 --devices 2 --chunk 2048"
 
 
+@pytest.mark.slow
 def test_serve_ranks_says_why_draws_and_prints_flags(run, tmp_path):
     result = run(f"{LINE} --ttft 500ms --tpot 20ms --json served.json --plot front.png --flags vllm")
     assert result.exit_code == 0, result.stderr

@@ -36,6 +36,7 @@ def _report(inputs, requests: Requests, relax=None) -> DisaggregatedReport:
     return compiled(*inputs, requests, Exact() if relax is None else relax)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", LOADS)
 def test_littles_law_holds(inputs, load):
     report = _report(inputs, _requests(load))
@@ -83,6 +84,7 @@ def _logarithms(factors, inputs, requests: Requests):
     return jnp.log(jnp.stack([*numbers, serving.cost_per_million_tokens, serving.power]))
 
 
+@pytest.mark.slow
 def test_gradients_are_finite_differences(inputs):
     """For both kinds of load, by one program: the load is data."""
     derivatives, values = jax.jit(jax.jacrev(_logarithms)), jax.jit(_logarithms)
@@ -98,6 +100,7 @@ def test_gradients_are_finite_differences(inputs):
             np.testing.assert_allclose(exact[:, index], difference, rtol=2e-3, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_mapped_is_looped(inputs):
     values = jnp.array([2.0, 10.0, 300.0])
     mapped = jax.jit(
@@ -110,6 +113,7 @@ def test_mapped_is_looped(inputs):
         assert latency == pytest.approx(float(alone.serving.latency), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_single_precision_is_enough(inputs):
     wide = _report(inputs, _requests()).serving
     with jax.enable_x64(False):
@@ -119,6 +123,7 @@ def test_single_precision_is_enough(inputs):
         assert float(getattr(rounded, name)) == pytest.approx(float(getattr(wide, name)), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_with_prefill_and_network_for_free_decoding_is_all(inputs):
     """Each token takes a decode pass of the running batch; the first its passes and its own step."""
     model, system, prefill, decoding = inputs

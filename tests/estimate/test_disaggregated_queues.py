@@ -109,6 +109,7 @@ def test_open_loop_is_the_simulated_one(name):
         case.agrees(case.estimated("rate", rate), case.simulated("rate", rate, number))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_closed_loop_is_the_simulated_one(name):
     """From one client to several times as many as saturate a pool."""

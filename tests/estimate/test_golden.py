@@ -134,6 +134,7 @@ def later_models_by_structure() -> list[list[str]]:
     return list(by_structure.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", PROGRAMS)
 @pytest.mark.parametrize("models", later_models_by_structure(), ids=lambda models: models[0])
 def test_reports_of_later_models_add_up(phase, models):

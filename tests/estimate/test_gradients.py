@@ -153,6 +153,7 @@ def test_a_wrong_gradient_is_found():
     assert line.startswith("d log cost.run / d log y = 0.5001")
 
 
+@pytest.mark.slow
 def test_gradients_are_taken_on_modules_directly(gpt, system, strategy):
     """With the value's own shape: the system's, the strategy's and the model's, choices included."""
     gradients = jax.jit(

@@ -109,6 +109,7 @@ def _with_weight(weight):
     return jnp.stack([1 - weight, weight])
 
 
+@pytest.mark.slow
 def test_gradients_agree_with_differences(system):
     """Of the times of both phases and of the memory, for a mixture of experts in two kinds of layers."""
     model = dp.load_model("gpt-oss-120b")

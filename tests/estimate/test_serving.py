@@ -32,6 +32,7 @@ def _report(inputs, requests: Requests, relax=None) -> ServingReport:
     return compiled(*inputs, requests, Exact() if relax is None else relax)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", LOADS)
 def test_littles_law_holds(inputs, load):
     """Requests in the system are their rate times their latency, and running ones those that decode."""
@@ -83,6 +84,7 @@ def _measured(factors, inputs, requests):
 _slopes = jax.jit(jax.jacrev(_measured))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("overloaded", [False, True])
 def test_gradients_are_finite_differences(inputs, load, overloaded):
@@ -99,6 +101,7 @@ def test_gradients_are_finite_differences(inputs, load, overloaded):
         np.testing.assert_allclose(exact[:, index], difference, rtol=2e-3, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_mapped_is_looped(inputs):
     values = jnp.array([2.0, 10.0, 300.0])
     together = jax.vmap(lambda rate: _report(inputs, replace(_requests(), {"rate": rate})))(values)
@@ -107,6 +110,7 @@ def test_mapped_is_looped(inputs):
         assert float(together.latency[index]) == pytest.approx(float(alone.latency), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_single_precision_is_enough(inputs):
     wide = _report(inputs, _requests())
     with jax.enable_x64(False):

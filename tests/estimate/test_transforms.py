@@ -164,6 +164,7 @@ def test_another_type_of_numbers_is_traced_again(gpt, system):
     assert traces["training"] == before + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)], ids=["exact", "smooth"])
 @pytest.mark.parametrize("name", ["none", "selective", "sharded", "split"])
 def test_float32_is_float64_to_four_digits(gpt, system, relax, name):

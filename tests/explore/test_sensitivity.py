@@ -25,6 +25,7 @@ def central(inputs: Configuration, phase: str, output: str, path: str, step: flo
     return (above - below) / (2 * step) / estimated(inputs, phase, output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("phase", "output"), [("training", "time"), ("training", "cost.run"), ("generate", "energy.total")]
 )
@@ -49,6 +50,7 @@ def assert_ranked_and_complete(ranked, **parts):
     assert {input.path for input in ranked} == expected
 
 
+@pytest.mark.slow
 def test_smooth_elasticities_equal_central_differences(gpt, system, strategy):
     """By the inputs of two groups."""
     configuration = Configuration(gpt, system, strategy, dp.Smooth(20.0))

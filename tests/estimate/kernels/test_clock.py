@@ -55,7 +55,7 @@ def test_the_clock_stays_where_the_limit_is_kept(device):
 
 
 def test_work_of_the_compute_units_runs_at_the_limit(device):
-    """200 W active and 300 W of arithmetic have 310 W and a fiftieth of the limit: P ∝ f² leaves √(318/500)."""
+    """200 W active and 300 W of arithmetic have 310 W and a fiftieth of the limit: P ∝ f², f = √(318/500)."""
     done = work(watts=300, device=device)
     clock = clock_under_limit(done, device)
     assert float(clock.slowdown) == pytest.approx((500 / 318) ** 0.5, rel=1e-12)

@@ -361,6 +361,7 @@ def test_gradients_are_finite_differences(system, relax):
         np.testing.assert_allclose(slopes(at, topology), differences(topology).T, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_values_and_gradients_are_finite_in_float32(float32):
     """Groups of one, groups that just fill a domain, empty and enormous buffers, on every topology."""
     system = dp.load_system("dgx-h100", 64)

@@ -76,6 +76,7 @@ def test_outliers_do_not_move_the_fit(found, tmp_path):
     assert np.median(robust.after[~wrong]) == pytest.approx(0, abs=0.01)
 
 
+@pytest.mark.slow
 def test_tables_are_fitted_jointly(table, tmp_path):
     """What one table does not tell of, the other does."""
     core = {

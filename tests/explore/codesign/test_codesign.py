@@ -77,6 +77,7 @@ def whole(search) -> Codesign:
     return search.answer()
 
 
+@pytest.mark.slow
 def test_whole_design_is_the_exhaustive_optimum(whole):
     problem = whole.problem
     grid = np.array(list(itertools.product(range(40, 161), range(2, 10))), dtype=float)
@@ -98,6 +99,7 @@ def test_reported_numbers_are_those_of_the_exact_estimate(whole):
     assert all(float(v).is_integer() for v in whole.x)
 
 
+@pytest.mark.slow
 def test_shadow_price_is_the_slope_of_the_optimum(tmp_path):
     """With real variables only, the budget's multiplier equals the finite difference of re-optimized
     designs.

@@ -91,6 +91,7 @@ def designed(commanded) -> Codesign:
     return commanded[0]
 
 
+@pytest.mark.slow
 def test_degrees_multiply_to_the_devices(designed):
     strategy = designed.design.strategy
     assert designed.feasible

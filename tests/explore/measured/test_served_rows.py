@@ -247,6 +247,7 @@ def test_seam_of_the_steady_state(tmp_path, monkeypatch):
     assert (found.values["latency_s"], found.values["throughput_tokens_per_s"]) == (2, 16)
 
 
+@pytest.mark.slow
 def test_pools_of_their_own_are_estimated_as_the_library_does(tmp_path):
     """Prompts on a worker of 8 devices, answers on two; all of them count where rates are per device."""
     pools = pool("prefill", 8, 8) | pool("decode", 16, 8, ep=8, parallel=True)

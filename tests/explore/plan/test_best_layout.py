@@ -10,6 +10,7 @@ def degrees(layout):
     return tuple(float(getattr(layout.strategy, name)) for name in ("tp", "pp", "dp"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_devices", [8, 24])
 def test_the_fastest_that_fits_of_all_layouts(n_devices):
     """Against an exhaustive loop over integer triples that uses the public functions only."""

@@ -92,6 +92,7 @@ def check_against(found, expected, count, path):
         assert chosen(candidate, as_good[0]) in as_good
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["time", "energy"])
 def test_the_order_of_a_loop_over_all_strategies(by):
     model, system = dp.load_model("gpt3-22b"), dp.load_system("dgx-a100", 16)
@@ -101,6 +102,7 @@ def test_the_order_of_a_loop_over_all_strategies(by):
     check_against(found, expected, count, OBJECTIVES[by])
 
 
+@pytest.mark.slow
 def test_the_order_of_a_loop_with_experts():
     model, system = dp.load_model("mixtral-8x7b"), dp.load_system("dgx-h100", 16)
     given = {"micro_batch": 1, "recompute": "full", "global_batch": 16}

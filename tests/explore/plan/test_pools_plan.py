@@ -63,6 +63,7 @@ def loop(search):
     return jax.jit(jax.vmap(over_clients, in_axes=(0, None)))(splits, clients)
 
 
+@pytest.mark.slow
 def test_the_order_of_a_loop_over_all_splits_and_loads(search, loop):
     """The best split of every pair of layouts, within the distance of the loads."""
     met = (loop.time_to_first_token <= 0.5) & (loop.time_per_output_token <= 0.02) & (loop.saturation <= 1)
@@ -100,6 +101,7 @@ def test_workers_follow_from_the_load(search, load):
     assert plan_pools(search(load, most_devices=2.0)).best == ()
 
 
+@pytest.mark.slow
 def test_both_kinds_are_ranked_together(search):
     both = plan_with_pools(search(), top=20)
     alone = [plan_with_pools(search(), top=20, pools=kind) for kind in ("aggregated", "disaggregated")]

@@ -74,6 +74,7 @@ def loop(model, devices, requests):
     return jax.jit(jax.vmap(over_clients, in_axes=(0, None)))(jnp.array(LAYOUTS), clients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", SERVING_OBJECTIVES)
 def test_the_order_of_a_loop_over_all_layouts_and_loads(search, loop, by):
     """The loads of the search are 3 % apart where it looks closely: it may miss the best load by as much."""

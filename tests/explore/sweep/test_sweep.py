@@ -204,6 +204,7 @@ print(sweep(load_space(sys.argv[1]), sys.argv[2], chunk=BLOCK, workers=1).resume
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_resumes_to_the_same_bytes(tmp_path):
     space_of(tmp_path, LARGE)
 
