@@ -151,7 +151,7 @@ def accelerator_of(design: ChipDesign, technology: Technology, template: Acceler
         kernel_latency=template.kernel_latency,
         attention=template.attention,
         cluster=template.cluster,
-        package=_package_of(design, made, technology, template.package),
+        package=_package_of(design, made, technology, template),
     )
 
 
@@ -193,18 +193,35 @@ def _memory_of(
     return tuple(levels)
 
 
-def _package_of(design: ChipDesign, made: Chip, technology: Technology, package: Package) -> Package:
-    """The package of a design: dies of the technology and its memory stacks in the template's packaging."""
-    return Package(
+def _package_of(
+    design: ChipDesign, made: Chip, technology: Technology, template: Accelerator
+) -> Package:
+    """The package of a design: dies of the technology and its memory stacks in the template's packaging.
+
+    A design has one kind of die, the template's first. Units and channels keep their spare ones in proportion
+    to those at work.
+    """
+    package = template.package
+    compute = package.dies[0]
+    units = design.compute_units / design.dies * compute.units / (compute.units - compute.spare_units)
+    die = dataclasses.replace(
+        compute,
         process=technology.process,
-        packaging=package.packaging,
-        technology=package.technology,
-        dies=design.dies,
-        die_area=made.die_area,
+        count=design.dies,
+        area=made.die_area,
+        d2d_share=jnp.zeros_like(made.die_area),  # counted in the area of the die
+        bond="none",
+        units=units,
+        spare_units=units * compute.spare_units / compute.units,
+        units_share=made.compute_area / made.die_area,
+        channels_share=made.memory_area / made.die_area,
+    )
+    return dataclasses.replace(
+        package,
+        dies=(die,),
         memory_stacks=design.memory_stacks,
         stack_area=technology.memory.stack_area,
         memory_price=technology.memory.price,
-        assembly_price=package.assembly_price,
     )
 
 
@@ -231,7 +248,7 @@ def design_of(system: System, technology: Technology) -> ChipDesign:
         cache=accelerator.memory[accelerator.last_cache].capacity,
         memory_stacks=jnp.maximum(accelerator.package.memory_stacks, 1.0),
         network_bandwidth=system.network[0].bandwidth,
-        dies=accelerator.package.dies,
+        dies=sum(die.count * die.bond.none for die in accelerator.package.dies),
         voltage=technology.nominal_voltage,
     )
 

@@ -1,0 +1,60 @@
+"""What a known-good die costs: wafers, defective dies, the test on the wafer, and what the test lets through."""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from diffperf.cost.harvesting import shipping_shares
+from diffperf.cost.wafers import raw_die_price
+from diffperf.cost.yields import at_least
+from diffperf.hardware.package import Die
+from diffperf.hardware.packaging import Packaging
+from diffperf.quantity import Scalar
+
+
+class DieCosts(eqx.Module):
+    """Prices and shares of the kinds of dies of a package, each per die that goes into the package."""
+
+    count: Float[Array, " kinds"]  # dies of the kind per package
+    area: Float[Array, " kinds"]  # mm² of a die with its die-to-die interfaces
+    stacked: Float[Array, " kinds"]  # share of the dies of the kind that other dies carry
+    raw: Float[Array, " kinds"]  # USD of a die, working or not
+    test: Float[Array, " kinds"]  # USD of the test of a die on the wafer
+    defective: Float[Array, " kinds"]  # USD of the dies, and of their tests, that are lost per die
+    working: Float[Array, " kinds"]  # share of the dies that pass the test on the wafer and do work
+
+
+def stacked_dies(dies: Sequence[Die]) -> Die:
+    """The kinds of dies as one, whose numbers have a leading axis of kinds, so that formulas are traced once."""
+    return jax.tree.map(lambda *numbers: jnp.stack(numbers), *dies)
+
+
+def die_costs(die: Die, packaging: Packaging) -> DieCosts:
+    """Costs of the kinds of dies of a package, for a `Die` whose numbers have a leading axis of kinds.
+
+    Of all dies a share Y ships; of the others the test rejects the share `coverage`, and the rest is found in
+    the package. A die of the lower grade takes its share of the wafer's price by its value.
+    """
+    shares, area = shipping_shares(die), die.total_area
+    raw = raw_die_price(area, die.process, die.aspect, die.exposure.wafer)
+    test = area * packaging.die_test * packaging.tester_price
+    passed = shares.full + (1 - shares.full) * (1 - packaging.coverage)
+    sold = at_least(passed + die.lower_value * (shares.lower - shares.full) * packaging.coverage)
+    return DieCosts(
+        count=die.count,
+        area=area,
+        stacked=1 - die.bond.none,
+        raw=raw,
+        test=test,
+        defective=(raw + test) * (1 / sold - 1),
+        working=shares.full / passed,
+    )
+
+
+def known_good_price(die: Die, packaging: Packaging) -> Scalar:
+    """USD of one die of a kind that has passed its test on the wafer."""
+    costs = die_costs(die, packaging)
+    return costs.raw + costs.test + costs.defective
