@@ -1,35 +1,26 @@
-"""What a known-good die costs: wafers, defective dies, the test on the wafer, and what the test lets through."""
-
-from collections.abc import Sequence
+"""What a known-good die costs: wafers, defective dies, the test on the wafer, and what that test misses."""
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from diffperf.cost.harvesting import shipping_shares
 from diffperf.cost.wafers import raw_die_price
 from diffperf.cost.yields import at_least
 from diffperf.hardware.package import Die
 from diffperf.hardware.packaging import Packaging
-from diffperf.quantity import Scalar
+from diffperf.quantity import AnyArray, Scalar
 
 
 class DieCosts(eqx.Module):
     """Prices and shares of the kinds of dies of a package, each per die that goes into the package."""
 
-    count: Float[Array, " kinds"]  # dies of the kind per package
-    area: Float[Array, " kinds"]  # mm² of a die with its die-to-die interfaces
-    stacked: Float[Array, " kinds"]  # share of the dies of the kind that other dies carry
-    raw: Float[Array, " kinds"]  # USD of a die, working or not
-    test: Float[Array, " kinds"]  # USD of the test of a die on the wafer
-    defective: Float[Array, " kinds"]  # USD of the dies, and of their tests, that are lost per die
-    working: Float[Array, " kinds"]  # share of the dies that pass the test on the wafer and do work
-
-
-def stacked_dies(dies: Sequence[Die]) -> Die:
-    """The kinds of dies as one, whose numbers have a leading axis of kinds, so that formulas are traced once."""
-    return jax.tree.map(lambda *numbers: jnp.stack(numbers), *dies)
+    count: Float[AnyArray, " kinds"]  # dies of the kind per package
+    area: Float[AnyArray, " kinds"]  # mm² of a die with its die-to-die interfaces
+    stacked: Float[AnyArray, " kinds"]  # share of the dies of the kind that other dies carry
+    raw: Float[AnyArray, " kinds"]  # USD of a die, working or not
+    test: Float[AnyArray, " kinds"]  # USD of the test of a die on the wafer
+    defective: Float[AnyArray, " kinds"]  # USD of the dies, and of their tests, that are lost per die
+    working: Float[AnyArray, " kinds"]  # share of the dies that pass the test on the wafer and do work
 
 
 def die_costs(die: Die, packaging: Packaging) -> DieCosts:

@@ -1,25 +1,23 @@
-"""Cost of a package: several kinds of dies and memory stacks on an organic substrate, a redistribution layer, a
-silicon interposer or bridges, with dies stacked on others.
+"""Cost of a package: several kinds of dies, some stacked on others, and memory stacks on a carrier.
+
+The carrier is an organic substrate, a redistribution layer, a silicon interposer, or bridges.
 
 Formulas: Chiplet Actuary (Feng and Ma, DAC 2022, §3) for carriers and for what a failed assembly wastes.
 Memory stacks are pieces like dies that come tested: they add to the area, to the bonding steps, and to what a
 failed assembly wastes. Stacked dies, bridges, tests and the work of assembly follow the same scheme.
 """
 
-from collections.abc import Callable
-
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
-from diffperf.cost.die_cost import DieCosts, die_costs, stacked_dies
+from diffperf.cost.die_cost import DieCosts, die_costs
 from diffperf.cost.wafers import raw_die_price
 from diffperf.cost.yields import at_least, die_yield
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.package import Die, Package
 from diffperf.hardware.packaging import Layer, Packaging
-from diffperf.quantity import Declared, Scalar, output
-from diffperf.relax import Relaxation, choose, larger, positive
+from diffperf.quantity import Declared, Scalar, output, stack
+from diffperf.relax import Relaxation, choose, larger
 
 # Substrate layers for the links between several pieces, after Chiplet Actuary (class OS in package.py of
 # github.com/Yinxiao-Feng/chiplet-actuary): the price per area is 1.5 times that under a single piece, 1.75
@@ -79,22 +77,21 @@ def package_cost(accelerator: Accelerator, relax: Relaxation) -> PackageCost:
 
 def assembled_cost(package: Package, memory: Scalar, relax: Relaxation) -> PackageCost:
     """Manufacturing cost of a package whose memory stacks cost `memory` USD, by parts."""
-    packaging, die = package.packaging, stacked_dies(package.dies)
+    packaging, die = package.packaging, stack(package.dies)
     dies = die_costs(die, packaging)
-    raw, tests, defective = (
-        jnp.sum(dies.count * usd) for usd in (dies.raw, dies.test, dies.defective)
-    )
+    raw, tests, defective = (jnp.sum(dies.count * usd) for usd in (dies.raw, dies.test, dies.defective))
     stacking = _stacking(die, dies, packaging)
     assembly = _assembly(dies, package)
     price = raw + tests + defective + stacking + memory + assembly
     pieces = carried_pieces(dies, package, price)
+    layers = _made_layers(package, pieces)
     carrier = choose(
         package.carrier,
         {
             "organic": lambda: _organic_substrate(pieces, packaging, relax),
-            "fan_out": lambda: _on_layer(pieces, packaging.fan_out, package),
-            "interposer": lambda: _on_layer(pieces, packaging.interposer, package),
-            "bridge": lambda: _on_bridges(pieces, packaging, relax),
+            "fan_out": lambda: _on_layer(pieces, layers["fan_out"], package),
+            "interposer": lambda: _on_layer(pieces, layers["interposer"], package),
+            "bridge": lambda: _on_bridges(pieces, layers["bridge"], packaging, relax),
         },
     )
     return PackageCost(
@@ -119,14 +116,12 @@ def carried_pieces(dies: DieCosts, package: Package, price: Scalar) -> Pieces:
 
     The dies of a package all work with the product of their shares; the test of the package finds the others.
     """
-    held = dies.count * (1 - dies.stacked)
-    stacks_area = package.memory_stacks * package.stack_area
-    per_design = package.packaging.bumps_per_design.on
-    bumped = (held + per_design * (1 - dies.stacked - held)) * dies.area
+    area, per_design = carried_area(package), package.packaging.bumps_per_design.on
+    repeated = jnp.sum((1 - dies.stacked) * (dies.count - 1) * dies.area)  # mm² beyond one die of each kind
     return Pieces(
-        count=jnp.sum(held) + package.memory_stacks,
-        area=jnp.sum(held * dies.area) + stacks_area,
-        bumped=jnp.sum(bumped) + stacks_area,
+        count=pieces_on_carrier(package),
+        area=area,
+        bumped=area - per_design * repeated,
         price=price,
         working=at_least(jnp.exp(jnp.sum(dies.count * jnp.log(dies.working)))),
     )
@@ -138,16 +133,14 @@ def carried_area(package: Package) -> Scalar:
     return dies + package.memory_stacks * package.stack_area
 
 
-def substrate_area(package: Package) -> Scalar:
-    """mm² of the organic substrate under the dies, the bridges, or the layer of a package."""
-    packaging, weights = package.packaging, package.carrier
-    over_carried = (
-        weights.organic
-        + weights.bridge
-        + weights.fan_out * packaging.fan_out.area_factor
-        + weights.interposer * packaging.interposer.area_factor
-    )
-    return packaging.package_area_factor * over_carried * carried_area(package)
+def pieces_on_carrier(package: Package) -> Scalar:
+    """Number of dies and memory stacks that the carrier of a package holds."""
+    return sum(die.count * die.bond.none for die in package.dies) + package.memory_stacks
+
+
+def layer_area(package: Package, carrier: str) -> Scalar:
+    """mm² of the layer of a package with that carrier: "fan_out", "interposer", or all bridges together."""
+    return getattr(package.packaging, carrier).area_factor * carried_area(package)
 
 
 def _stacking(die: Die, dies: DieCosts, packaging: Packaging) -> Scalar:
@@ -157,10 +150,10 @@ def _stacking(die: Die, dies: DieCosts, packaging: Packaging) -> Scalar:
     failed bond loses the whole stack.
     """
     micro, hybrid = packaging.micro_bumps, packaging.hybrid_bonds
-    bonds = dies.count * dies.area * (die.bond.micro_bumps * micro.price + die.bond.hybrid_bonds * hybrid.price)
-    log_yield = die.bond.micro_bumps * jnp.log(micro.bonding_yield) + die.bond.hybrid_bonds * jnp.log(
-        hybrid.bonding_yield
-    )
+    per_area = die.bond.micro_bumps * micro.price + die.bond.hybrid_bonds * hybrid.price
+    bonds = dies.count * dies.area * per_area
+    log_yields = jnp.log(micro.bonding_yield), jnp.log(hybrid.bonding_yield)
+    log_yield = die.bond.micro_bumps * log_yields[0] + die.bond.hybrid_bonds * log_yields[1]
     stacks = larger(jnp.sum(dies.count * (1 - dies.stacked)), 1.0)
     stack_yield = at_least(jnp.exp(jnp.sum(dies.count * log_yield) / stacks))
     price = jnp.sum(dies.count * (dies.raw + dies.test + dies.defective) + bonds)
@@ -181,60 +174,95 @@ def _assembly(dies: DieCosts, package: Package) -> Scalar:
 def _organic_substrate(pieces: Pieces, packaging: Packaging, relax: Relaxation) -> _Carrier:
     """Pieces bonded directly onto an organic substrate; a bond that fails loses the substrate and all
     pieces."""
-    bonds = packaging.organic_bonding_yield**pieces.count
+    bonds = _all_bonds(packaging.organic_bonding_yield, pieces.count)
     loss = 1 / at_least(bonds * pieces.working) - 1
     bumps, substrate = pieces.area * packaging.c4_bump_price, _substrate_price(pieces, packaging, relax)
     return _Carrier(bumps, substrate, substrate * loss, (pieces.price + bumps) * loss)
 
 
+def _all_bonds(bonding_yield: Scalar, count: Scalar) -> Scalar:
+    """Share of packages in which `count` bonds all hold: y^n, as an exponential, faster than a power."""
+    return at_least(jnp.exp(count * jnp.log(bonding_yield)))
+
+
 def _substrate_price(pieces: Pieces, packaging: Packaging, relax: Relaxation) -> Scalar:
     """USD of an organic substrate, with more layers for the links between several pieces."""
     area = packaging.package_area_factor * pieces.area
+    return area * packaging.substrate_price * substrate_layers(area, pieces.count, relax)
+
+
+def substrate_layers(area: Scalar, pieces: Scalar, relax: Relaxation) -> Scalar:
+    """Layers of an organic substrate of `area` mm² that links `pieces`, over those under a single piece."""
     sizes = (_MEDIUM_SUBSTRATE, _LARGE_SUBSTRATE)
     layers_for_size = [_LAYERS_FOR_SIZE * relax.step(area / size - 1) for size in sizes]
-    several = relax.step(pieces.count - 1.5)  # halfway between one piece and two
-    layers = 1 + several * (_LAYERS_FOR_LINKS + layers_for_size[0] + layers_for_size[1])
-    return area * packaging.substrate_price * layers
+    several = relax.step(pieces - 1.5)  # halfway between one piece and two
+    return 1 + several * (_LAYERS_FOR_LINKS + layers_for_size[0] + layers_for_size[1])
 
 
-def _on_layer(pieces: Pieces, layer: Layer, package: Package) -> _Carrier:
+class _MadeLayer(eqx.Module):
+    """An interposer, a redistribution layer or a bridge as it comes from its wafer."""
+
+    layer: Layer
+    area: Scalar  # mm²
+    price: Scalar  # USD, working or not
+    works: Scalar  # share that works
+
+
+def _made_layers(package: Package, pieces: Pieces) -> dict[str, _MadeLayer]:
+    """The layers of the carriers that a package may have, by carrier.
+
+    All are computed together on one axis, so that the formulas of a wafer are traced once. There is one
+    bridge for every piece but the first.
+    """
+    possible = package.carrier.possible
+    names = [name for name in ("fan_out", "interposer", "bridge") if possible[name]]
+    if not names:
+        return {}
+    layers = [getattr(package.packaging, name) for name in names]
+    stacked = stack(layers)
+    shared = [larger(pieces.count - 1, 1.0) if name == "bridge" else 1.0 for name in names]
+    area = stacked.area_factor * pieces.area / jnp.stack([jnp.asarray(share) for share in shared])
+    prices, shares = raw_die_price(area, stacked.process), die_yield(area, stacked.process)
+    return {
+        name: _MadeLayer(layer, area[index], prices[index], shares[index])
+        for index, (name, layer) in enumerate(zip(names, layers, strict=True))
+    }
+
+
+def _on_layer(pieces: Pieces, made: _MadeLayer, package: Package) -> _Carrier:
     """Pieces on a silicon interposer or a redistribution layer, which is bonded onto an organic substrate.
 
     The layer is lost with its own defects, with a failed bond of a piece, and with a failed bond onto the
     substrate; the pieces with either bond, the substrate with the last. Where the layer is made over the
     pieces (chip-first), nothing is bonded onto it, and its own defects lose the pieces.
     """
-    packaging, area = package.packaging, layer.area_factor * pieces.area
-    price = raw_die_price(area, layer.process) + area * packaging.c4_bump_price
-    substrate = packaging.package_area_factor * area * packaging.substrate_price
+    packaging = package.packaging
+    price = made.price + made.area * packaging.c4_bump_price
+    substrate = packaging.package_area_factor * made.area * packaging.substrate_price
     bumps = pieces.bumped * packaging.micro_bump_price
-    works = die_yield(area, layer.process)
-    bonds = at_least(layer.bonding_yield**pieces.count)
-    last = packaging.organic_bonding_yield * pieces.working
-    layer_loss, pieces_loss = choose(
+    bonds = _all_bonds(made.layer.bonding_yield, pieces.count)
+    last = at_least(packaging.organic_bonding_yield * pieces.working)
+    layer_held, pieces_held = choose(
         package.order,
         {
-            "chip_last": lambda: (1 / at_least(works * bonds * last), 1 / at_least(bonds * last)),
-            "chip_first": lambda: (1 / at_least(works * last), 1 / at_least(works * last)),
+            "chip_last": lambda: (1 / at_least(made.works * bonds), 1 / bonds),
+            "chip_first": lambda: (1 / made.works, 1 / made.works),
         },
     )
-    lost = price * (layer_loss - 1) + substrate * (1 / at_least(last) - 1)
-    return _Carrier(bumps, price + substrate, lost, (pieces.price + bumps) * (pieces_loss - 1))
+    lost = price * (layer_held / last - 1) + substrate * (1 / last - 1)
+    return _Carrier(bumps, price + substrate, lost, (pieces.price + bumps) * (pieces_held / last - 1))
 
 
-def _on_bridges(pieces: Pieces, packaging: Packaging, relax: Relaxation) -> _Carrier:
-    """Pieces on an organic substrate in which silicon bridges are embedded, one for every piece but the first.
+def _on_bridges(pieces: Pieces, made: _MadeLayer, packaging: Packaging, relax: Relaxation) -> _Carrier:
+    """Pieces on an organic substrate with embedded silicon bridges, one for every piece but the first.
 
     An estimate of assembly (after Intel's EMIB): a substrate is tested with its bridges before pieces are
     bonded, and a failed bond loses all of it. The bridges are made of tested dies of a layer's process.
     """
-    layer = packaging.bridge
     bridges = larger(pieces.count - 1, 0.0)
-    area = positive(layer.area_factor * pieces.area / larger(bridges, 1.0))  # mm² of one bridge
-    bridge = raw_die_price(area, layer.process) / die_yield(area, layer.process)
-    embedded = at_least(layer.embedding_yield**bridges)
-    carrier = bridges * bridge + _substrate_price(pieces, packaging, relax)
-    bumped = pieces.area * packaging.c4_bump_price + bridges * area * packaging.micro_bump_price
-    bonds = layer.bonding_yield**pieces.count * pieces.working
+    embedded = _all_bonds(made.layer.embedding_yield, bridges)
+    carrier = bridges * made.price / made.works + _substrate_price(pieces, packaging, relax)
+    bumped = pieces.area * packaging.c4_bump_price + bridges * made.area * packaging.micro_bump_price
+    bonds = at_least(_all_bonds(made.layer.bonding_yield, pieces.count) * pieces.working)
     lost = carrier * (1 / at_least(embedded * bonds) - 1)
-    return _Carrier(bumped, carrier, lost, (pieces.price + bumped) * (1 / at_least(bonds) - 1))
+    return _Carrier(bumped, carrier, lost, (pieces.price + bumped) * (1 / bonds - 1))

@@ -3,9 +3,10 @@
 import math
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from diffperf.hardware.process import Process
+from diffperf.quantity import AnyArray
 from diffperf.relax import larger
 
 # A die that does not fit on a wafer costs a finite fortune, so that a search can leave it (an estimate).
@@ -13,8 +14,8 @@ _FEWEST_DIES = 1e-2  # on a wafer
 
 
 def dies_per_wafer(
-    area: Float[Array, "*dies"], process: Process, aspect: Float[Array, "*dies"] | float = 1.0
-) -> Float[Array, "*dies"]:
+    area: Float[AnyArray, "*dies"], process: Process, aspect: Float[AnyArray, "*dies"] | float = 1.0
+) -> Float[AnyArray, "*dies"]:
     """Dies of `area` mm² and `aspect` = width/height that fit on a wafer of a process.
 
     N = π·(d/2 − e)²/A' − π·(d − 2e)·(w' + h')/(2·√2·A') with A' = w'·h' = (w + s)·(h + s). d is the diameter
@@ -33,12 +34,12 @@ def dies_per_wafer(
 
 
 def raw_die_price(
-    area: Float[Array, "*dies"],
+    area: Float[AnyArray, "*dies"],
     process: Process,
-    aspect: Float[Array, "*dies"] | float = 1.0,
-    whole_wafer: Float[Array, "*dies"] | float = 0.0,
-) -> Float[Array, "*dies"]:
-    """USD per die of `area` mm², working or not; `whole_wafer` is the weight of dies that are a wafer each."""
+    aspect: Float[AnyArray, "*dies"] | float = 1.0,
+    whole_wafer: Float[AnyArray, "*dies"] | float = 0.0,
+) -> Float[AnyArray, "*dies"]:
+    """USD per die of `area` mm², working or not; `whole_wafer` is the weight of a die that is a wafer."""
     count = dies_per_wafer(area, process, aspect)
     count = count + whole_wafer * (1 - count)
     return process.wafer_price / (process.line_yield * count)

@@ -13,9 +13,10 @@ place to place (Stapper, IBM J. Research and Development 27, 1983). For λ defec
 from collections.abc import Callable
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from diffperf.hardware.process import Process
+from diffperf.quantity import AnyArray
 from diffperf.relax import larger, positive
 
 # A die that never works costs a finite fortune, so that a search can leave it (an estimate).
@@ -26,34 +27,34 @@ _LEAST_YIELD = 1e-6
 # the counts of defects then differ from Poisson's by 1 % of their variance at three defects per die.
 _CLUSTERING = {"poisson": 300.0, "murphy": 6.0, "seeds": 1.0}
 
-Defects = Float[Array, "*dies"]
+Defects = Float[AnyArray, "*dies"]
 
 
-def at_least(yield_: Float[Array, "*dies"]) -> Float[Array, "*dies"]:
+def at_least(yield_: Float[AnyArray, "*dies"]) -> Float[AnyArray, "*dies"]:
     """`yield_`, not less than a floor that is safe to divide by."""
     return larger(yield_, _LEAST_YIELD)
 
 
-def fatal_defects(area: Float[Array, "*dies"], process: Process) -> Defects:
+def fatal_defects(area: Float[AnyArray, "*dies"], process: Process) -> Defects:
     """Mean number of fatal defects on `area` mm² of a process."""
     return process.defect_density * process.critical_share * area
 
 
-def defect_free(defects: Defects, process: Process) -> Float[Array, "*dies"]:
+def defect_free(defects: Defects, process: Process) -> Float[AnyArray, "*dies"]:
     """Share of dies without a fatal defect where there are `defects` on average, by the process's model."""
     weights, possible = process.yield_model.by_name(), process.yield_model.possible
     shares = [weights[name] * _MODELS[name](defects, process) for name in weights if possible[name]]
     return at_least(sum(shares, start=jnp.zeros_like(defects)))
 
 
-def effective_clustering(process: Process) -> Float[Array, "*dies"]:
+def effective_clustering(process: Process) -> Float[AnyArray, "*dies"]:
     """The clustering c of a negative binomial count of defects with the variance of the process's model."""
     weights = process.yield_model
     unclustered = sum(weights[name] / clustering for name, clustering in _CLUSTERING.items())
     return 1 / (unclustered + weights.negative_binomial / process.clustering)
 
 
-def stitched_share(area: Float[Array, "*dies"], process: Process) -> Float[Array, "*dies"]:
+def stitched_share(area: Float[AnyArray, "*dies"], process: Process) -> Float[AnyArray, "*dies"]:
     """Share of dies of `area` mm² whose exposure fields are joined without a fault: 1 within one reticle.
 
     Every field beyond the first has to be joined; a part of a field counts as a part of a joint (an estimate
@@ -63,23 +64,23 @@ def stitched_share(area: Float[Array, "*dies"], process: Process) -> Float[Array
     return jnp.exp(joints * jnp.log(process.stitching_yield))
 
 
-def die_yield(area: Float[Array, "*dies"], process: Process) -> Float[Array, "*dies"]:
+def die_yield(area: Float[AnyArray, "*dies"], process: Process) -> Float[AnyArray, "*dies"]:
     """Share of dies of `area` mm² without a fatal defect and with all exposure fields joined."""
     return at_least(defect_free(fatal_defects(area, process), process) * stitched_share(area, process))
 
 
-def _negative_binomial(defects: Defects, process: Process) -> Float[Array, "*dies"]:
+def _negative_binomial(defects: Defects, process: Process) -> Float[AnyArray, "*dies"]:
     """(1 + λ/c)^(−c), as an exponential of a logarithm that is exact for few defects."""
     return jnp.exp(-process.clustering * jnp.log1p(defects / process.clustering))
 
 
-def _murphy(defects: Defects, process: Process) -> Float[Array, "*dies"]:
+def _murphy(defects: Defects, process: Process) -> Float[AnyArray, "*dies"]:
     """((1 − exp(−λ))/λ)², with the difference computed exactly for few defects."""
     share = -jnp.expm1(-defects) / positive(defects)
     return share * share
 
 
-_MODELS: dict[str, Callable[[Defects, Process], Float[Array, "*dies"]]] = {
+_MODELS: dict[str, Callable[[Defects, Process], Float[AnyArray, "*dies"]]] = {
     "negative_binomial": _negative_binomial,
     "poisson": lambda defects, process: jnp.exp(-defects),
     "murphy": _murphy,

@@ -193,9 +193,7 @@ def _memory_of(
     return tuple(levels)
 
 
-def _package_of(
-    design: ChipDesign, made: Chip, technology: Technology, template: Accelerator
-) -> Package:
+def _package_of(design: ChipDesign, made: Chip, technology: Technology, template: Accelerator) -> Package:
     """The package of a design: dies of the technology and its memory stacks in the template's packaging.
 
     A design has one kind of die, the template's first. Units and channels keep their spare ones in proportion

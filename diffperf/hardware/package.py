@@ -44,7 +44,11 @@ class Die(Declared):
         default="none",
     )
     units: Scalar = quantity(
-        "", "identical compute units on one die, spare ones included", bounds=(1, 1e6), default=1.0, integer=True
+        "",
+        "identical compute units on one die, spare ones included",
+        bounds=(1, 1e6),
+        default=1.0,
+        integer=True,
     )
     spare_units: Scalar = quantity(
         "", "compute units of one die that may be defective", bounds=(0, 1e6), default=0.0, integer=True
@@ -53,7 +57,11 @@ class Die(Declared):
         "", "share of the die area that the compute units take", bounds=(0, 0.8), default=0.0
     )
     channels: Scalar = quantity(
-        "", "identical memory channels on one die, spare ones included", bounds=(1, 1e4), default=1.0, integer=True
+        "",
+        "identical memory channels on one die, spare ones included",
+        bounds=(1, 1e4),
+        default=1.0,
+        integer=True,
     )
     spare_channels: Scalar = quantity(
         "", "memory channels of one die that may be defective", bounds=(0, 1e4), default=0.0, integer=True
@@ -82,7 +90,7 @@ class Die(Declared):
 
     @classmethod
     def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
-        """What is wrong with the numbers of a die together: (key, found, expected, remedy), None for nothing."""
+        """What is wrong with the numbers together: (key, found, expected, remedy), None for nothing."""
         area = float(values["area"]) * (1 + float(values.get("d2d_share", 0.0)))
         reticle = float(values["process"].reticle)
         if area > reticle and _within_reticle(values.get("exposure")):
