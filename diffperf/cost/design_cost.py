@@ -5,15 +5,23 @@ part (masks, licensed blocks), a package costs by area and a fixed part. The des
 package is paid for once and divided over every use in every product.
 """
 
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from diffperf.cost.package_cost import carried_area, layer_area, pieces_on_carrier, substrate_layers
-from diffperf.hardware.package import Die, Package
+from diffperf.hardware.package import Die, Package, total_area
 from diffperf.hardware.process import Process
-from diffperf.quantity import AnyArray, Declared, Scalar, output
+from diffperf.quantity import AnyArray, Declared, Scalar, output, quantity
 from diffperf.relax import Relaxation, choose, positive
 
 _INTERFACE_MODULE = 20.0  # mm² that a die-to-die interface counts as in design: Chiplet Actuary, module.py
+
+
+class Production(Declared):
+    """How much is made of a design."""
+
+    volume: Scalar = quantity(
+        "", "packages of a design that are made and sold", bounds=(1, 1e12), kind="price", integer=True
+    )
 
 
 class DesignCost(Declared):
@@ -90,7 +98,7 @@ def design_cost(package: Package, relax: Relaxation) -> DesignCost:
     return DesignCost(
         modules=sum(module_design(die.area, die.process) for die in dies),
         interfaces=sum(interface_design(die) for die in dies),
-        chips=sum(die.total_area * die.process.chip_design for die in dies),
+        chips=sum(total_area(die) * die.process.chip_design for die in dies),
         masks=sum(die.process.masks for die in dies),
         ip=sum(die.process.ip for die in dies),
         package=package_design(package, relax),
@@ -98,10 +106,10 @@ def design_cost(package: Package, relax: Relaxation) -> DesignCost:
 
 
 def amortized(
-    price: Float[Array, " designs"],
-    uses: Float[Array, "designs products"],
-    volume: Float[Array, " products"],
-) -> Float[Array, " products"]:
+    price: Float[AnyArray, " designs"],
+    uses: Float[AnyArray, "designs products"],
+    volume: Float[AnyArray, " products"],
+) -> Float[AnyArray, " products"]:
     """USD of design per unit of each product, where products share designs.
 
     - price: USD of each design (module, die or package).

@@ -17,7 +17,7 @@ from diffperf.cost.yields import (
     fatal_defects,
     stitched_share,
 )
-from diffperf.hardware.package import Die
+from diffperf.hardware.package import Die, total_area
 from diffperf.quantity import AnyArray
 from diffperf.relax import absent, larger, positive, smaller
 
@@ -45,10 +45,10 @@ def shipping_shares(die: Die) -> ShippingShares:
     other, each with the density of defects that is left to expect; for the negative binomial model this is
     exact for units, and an approximation for channels that follow spared units.
     """
-    area, process = die.total_area, die.process
+    area, process = total_area(die), die.process
     defects, stitched = fatal_defects(area, process), stitched_share(area, process)
-    spared = absent(die.spare_units) and absent(die.spare_channels) and absent(die.lower_spares)
-    if spared:
+    harvests_nothing = absent(die.spare_units) and absent(die.spare_channels) and absent(die.lower_spares)
+    if harvests_nothing:
         working = at_least(defect_free(defects, process) * stitched)
         return ShippingShares(working, working)
     without_channels = defects * (1 - die.channels_share)

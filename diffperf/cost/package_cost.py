@@ -14,7 +14,7 @@ from diffperf.cost.die_cost import DieCosts, die_costs
 from diffperf.cost.wafers import raw_die_price
 from diffperf.cost.yields import at_least, die_yield
 from diffperf.hardware.accelerator import Accelerator
-from diffperf.hardware.package import Die, Package
+from diffperf.hardware.package import Die, Package, total_area
 from diffperf.hardware.packaging import Layer, Packaging
 from diffperf.quantity import Declared, Scalar, output, stack
 from diffperf.relax import Relaxation, choose, larger
@@ -129,7 +129,7 @@ def carried_pieces(dies: DieCosts, package: Package, price: Scalar) -> Pieces:
 
 def carried_area(package: Package) -> Scalar:
     """mm² of the dies and memory stacks that the carrier of a package holds."""
-    dies = sum(die.count * die.bond.none * die.total_area for die in package.dies)
+    dies = sum(die.count * die.bond.none * total_area(die) for die in package.dies)
     return dies + package.memory_stacks * package.stack_area
 
 

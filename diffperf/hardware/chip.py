@@ -51,6 +51,7 @@ class Chip(Declared):
     network_area: Scalar = output("mm^2", "area of the network PHY of one die")
     uncore_area: Scalar = output("mm^2", "area of everything else on one die")
     die_area: Scalar = output("mm^2", "area of one die")
+    reticle: Scalar = output("", "area of one die over the area that one exposure of a scanner covers")
     carried_area: Scalar = output("mm^2", "area of all dies and memory stacks of the package")
     shoreline: Scalar = output("", "die edge that PHYs need over the die edge that PHYs may take")
     clock: Scalar = output("", "clock over the clock of the template accelerator")
@@ -92,6 +93,7 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
         network_area=network,
         uncore_area=die - used,
         die_area=die,
+        reticle=die / technology.process.reticle,
         carried_area=design.dies * die + design.memory_stacks * technology.memory.stack_area,
         shoreline=edge / (4 * jnp.sqrt(die) * USABLE_EDGE),  # of a square die
         clock=_clock_over_template(design, technology),

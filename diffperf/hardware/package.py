@@ -3,14 +3,17 @@
 The formulas that turn prices and yields into costs are in `diffperf.cost`.
 """
 
+import functools
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from diffperf import units
 from diffperf.hardware.packaging import Packaging
 from diffperf.hardware.process import Process
-from diffperf.quantity import Declared, Label, Scalar, Weights, choice, label, quantity
+from diffperf.quantity import AnyArray, Declared, Label, Scalar, Weights, choice, label, quantity
 
 
 class Die(Declared):
@@ -83,11 +86,6 @@ class Die(Declared):
         kind="price",
     )
 
-    @property
-    def total_area(self) -> Scalar:
-        """mm² of one die with its die-to-die interfaces."""
-        return self.area * (1 + self.d2d_share)
-
     @classmethod
     def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
         """What is wrong with the numbers together: (key, found, expected, remedy), None for nothing."""
@@ -110,6 +108,20 @@ def _within_reticle(exposure: Any) -> bool:
     if exposure is None:
         return True
     return float(np.asarray(getattr(exposure, "array", exposure))[..., 0]) == 1.0
+
+
+def total_area(die: Die) -> Float[AnyArray, "*kinds"]:
+    """mm² of one die with its die-to-die interfaces; the numbers of the die may have an axis of kinds."""
+    return die.area * (1 + die.d2d_share)
+
+
+def reticle_use(package: "Package") -> Scalar:
+    """The largest die of a package over the area that one exposure covers: more than 1 cannot be made.
+
+    Dies that are stitched, or exposed as a whole wafer, have no such limit and count as 0.
+    """
+    uses = [total_area(die) / die.process.reticle * die.exposure.reticle for die in package.dies]
+    return functools.reduce(jnp.maximum, uses)
 
 
 class Package(Declared):

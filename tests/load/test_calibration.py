@@ -199,7 +199,10 @@ def test_parts_of_a_system():
     assert known["accelerator.package.dies.compute.process"] == "tsmc-n7"
     assert known["stack"] == "megatron-lm"
     assert part_of("stack.kernel_overhead", known) == "stack"
-    assert part_of("accelerator.package.dies.compute.process.wafer_price", known) == "accelerator.package.dies.compute.process"
+    assert (
+        part_of("accelerator.package.dies.compute.process.wafer_price", known)
+        == "accelerator.package.dies.compute.process"
+    )
     assert part_of("network.nvlink.efficiency", known) is None
 
 
