@@ -28,6 +28,7 @@ from diffperf.relax import Exact
 sys.path.append(str(Path(__file__).parents[1]))
 from reporting import evaluate_cases, stack_cases
 
+KINDS = ("die", "system")  # of cases
 CARRIERS = {"OS": "organic", "FO": "fan_out", "SI": "interposer"}  # by the original's names
 _SQUARE_CENTIMETRE = 100.0  # mm²
 _DESIGN_AREA = 300.0  # mm² that the original's design costs are for: its parameter.ini
@@ -77,8 +78,8 @@ class CaseFile:
             masks=(1 - modules - chips) * node["NRE"],
         )
 
-    def packaging(self, per_design: bool) -> Packaging:
-        """The packaging of the file; `per_design` pays micro-bumps once per kind of chip, as the original."""
+    def packaging(self, per_design: str) -> Packaging:
+        """The packaging of the file; `per_design` "on" pays micro-bumps once a kind, as the original."""
         base = self.node(_INTERPOSER_NODE)
         layer_design = _LAYER_DESIGN * self.number("FO", "NRE") / _DESIGN_AREA
         interposer = self.process(
@@ -174,7 +175,7 @@ def system_results(package: Package) -> dict[str, Array]:
     }
 
 
-def differences(file: CaseFile, per_design: bool = True) -> dict[str, dict[str, float]]:
+def differences(file: CaseFile, per_design: str = "on") -> dict[str, dict[str, float]]:
     """Largest relative difference from the original, by kind of case and packaging, and by result."""
     packaging = file.packaging(per_design)
     dies = [case for case in file.cases if case["kind"] == "die"]

@@ -48,9 +48,7 @@ def test_every_kind_of_case_is_there(published):
 
 def test_physical_micro_bumps_are_paid_for_every_chip(published):
     """The published tool pays them once per kind of chip: 0.01 USD/mm² of each further chip is missing."""
-    case = next(
-        case for case in published.cases if case.get("packaging") == "SI" and case["n_chips"] == 4
-    )
+    case = next(case for case in published.cases if case.get("packaging") == "SI" and case["n_chips"] == 4)
     packages = [published.package(case, published.packaging(switch)) for switch in ("on", "off")]
     theirs, ours = (actuary.system_results(package)["cost_RE"] for package in packages)
     chip = float(packages[0].dies[0].area) * (1 + case["d2d_area_fraction"])

@@ -169,7 +169,9 @@ def test_harvested_dies_against_drawn_ones(units, spares, share, defects, cluste
     )
     drawn = simulated_share(spares, units, share, defects, clustering)
     # Three standard deviations of the drawing, units hit twice, and what the counts of units leave out.
-    assert float(shipping_shares(made).full) == pytest.approx(drawn, abs=0.0035 + 0.1 * defects * share / units + 0.005 * defects * share)
+    assert float(shipping_shares(made).full) == pytest.approx(
+        drawn, abs=0.0035 + 0.1 * defects * share / units + 0.005 * defects * share
+    )
 
 
 @pytest.mark.parametrize("model", ["negative_binomial", "poisson", "murphy", "seeds"])
@@ -235,14 +237,22 @@ def test_tests_cost_time_and_let_defects_through(system):
 
 
 HARVESTED = {"units": 132.5, "spare_units": 7.3, "units_share": 0.55, "channels": 12.0, "spare_channels": 1.4}
-HARVESTED |= {"channels_share": 0.1, "lower_spares": 30.5, "lower_value": 0.4, "d2d_share": 0.07, "aspect": 1.3}
+HARVESTED |= {
+    "channels_share": 0.1,
+    "lower_spares": 30.5,
+    "lower_value": 0.4,
+    "d2d_share": 0.07,
+    "aspect": 1.3,
+}
 
 
 def test_every_number_of_a_die_has_a_gradient_that_matches_finite_differences(system):
     """In float64, choices included: weights over the models of a yield and over exposures."""
     packaging = replace(system.accelerator.package.packaging, {"coverage": 0.95, "die_test": 0.3})
     mixed = {"yield_model": {"negative_binomial": 0.4, "poisson": 0.3, "murphy": 0.2, "seeds": 0.1}}
-    start = die(**HARVESTED, process=process(**mixed, wafer_price=9000.0), exposure={"reticle": 0.9, "wafer": 0.1})
+    start = die(
+        **HARVESTED, process=process(**mixed, wafer_price=9000.0), exposure={"reticle": 0.9, "wafer": 0.1}
+    )
 
     def price(made):
         return known_good_price(made, packaging)
