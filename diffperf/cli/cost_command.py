@@ -97,7 +97,7 @@ def design_per_accelerator(system: System, volume: str) -> DesignCost:
 
     **Raises:** `ConfigError` where that is not a number of at least 1.
     """
-    production = override(Production(volume=1.0), {"volume": volume}, COMMAND_LINE)
+    production = override(Production(volume=real(1.0)), {"volume": volume}, COMMAND_LINE)
     design = design_cost(system.accelerator.package, Exact())
     return jax.tree.map(lambda price: price / production.volume, design)
 

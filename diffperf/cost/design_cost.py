@@ -5,12 +5,13 @@ part (masks, licensed blocks), a package costs by area and a fixed part. The des
 package is paid for once and divided over every use in every product.
 """
 
-from jaxtyping import Float
+import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from diffperf.cost.package_cost import carried_area, layer_area, pieces_on_carrier, substrate_layers
 from diffperf.hardware.package import Die, Package, total_area
 from diffperf.hardware.process import Process
-from diffperf.quantity import AnyArray, Declared, Scalar, output, quantity
+from diffperf.quantity import AnyArray, Declared, Scalar, output, quantity, stack
 from diffperf.relax import Relaxation, choose, positive
 
 _INTERFACE_MODULE = 20.0  # mm² that a die-to-die interface counts as in design: Chiplet Actuary, module.py
@@ -40,23 +41,23 @@ class DesignCost(Declared):
         return self.modules + self.interfaces + self.chips + self.masks + self.ip + self.package
 
 
-def module_design(area: Float[AnyArray, "*modules"], process: Process) -> Float[AnyArray, "*modules"]:
+def module_design(area: Float[AnyArray, "*modules"], process: Process) -> Float[Array, "*modules"]:
     """USD of designing and verifying a module of `area` mm²."""
-    return area * process.module_design
+    return jnp.asarray(area * process.module_design)
 
 
-def chip_design(area: Float[AnyArray, "*dies"], process: Process) -> Float[AnyArray, "*dies"]:
+def chip_design(area: Float[AnyArray, "*dies"], process: Process) -> Float[Array, "*dies"]:
     """USD of a die of `area` mm² beyond its modules: putting them together, masks and licensed blocks."""
-    return area * process.chip_design + process.masks + process.ip
+    return jnp.asarray(area * process.chip_design + process.masks + process.ip)
 
 
-def interface_design(die: Die) -> Scalar:
+def interface_design(die: Die) -> Float[Array, "*dies"]:
     """USD of designing the die-to-die interface of a die, which is a module of 20 mm² whatever its area.
 
     A die without an area for such an interface has none.
     """
     area = die.area * die.d2d_share
-    return module_design(_INTERFACE_MODULE * (area > 0), die.process)
+    return module_design(jnp.where(area > 0, _INTERFACE_MODULE, 0.0), die.process)
 
 
 def package_design(package: Package, relax: Relaxation) -> Scalar:
@@ -94,13 +95,13 @@ def package_design(package: Package, relax: Relaxation) -> Scalar:
 
 def design_cost(package: Package, relax: Relaxation) -> DesignCost:
     """USD of designing a package and all its kinds of dies once, by parts."""
-    dies = package.dies
+    die = stack(package.dies)
     return DesignCost(
-        modules=sum(module_design(die.area, die.process) for die in dies),
-        interfaces=sum(interface_design(die) for die in dies),
-        chips=sum(total_area(die) * die.process.chip_design for die in dies),
-        masks=sum(die.process.masks for die in dies),
-        ip=sum(die.process.ip for die in dies),
+        modules=jnp.sum(module_design(die.area, die.process)),
+        interfaces=jnp.sum(interface_design(die)),
+        chips=jnp.sum(total_area(die) * die.process.chip_design),
+        masks=jnp.sum(die.process.masks),
+        ip=jnp.sum(die.process.ip),
         package=package_design(package, relax),
     )
 
@@ -109,7 +110,7 @@ def amortized(
     price: Float[AnyArray, " designs"],
     uses: Float[AnyArray, "designs products"],
     volume: Float[AnyArray, " products"],
-) -> Float[AnyArray, " products"]:
+) -> Float[Array, " products"]:
     """USD of design per unit of each product, where products share designs.
 
     - price: USD of each design (module, die or package).
@@ -118,4 +119,4 @@ def amortized(
 
     Every use of a design, in whatever product, bears the same share of its price.
     """
-    return (price / positive(uses @ volume)) @ uses
+    return jnp.asarray(price / positive(uses @ volume)) @ uses

@@ -13,7 +13,7 @@ place to place (Stapper, IBM J. Research and Development 27, 1983). For λ defec
 from collections.abc import Callable
 
 import jax.numpy as jnp
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from diffperf.hardware.process import Process
 from diffperf.quantity import AnyArray
@@ -30,7 +30,7 @@ _CLUSTERING = {"poisson": 300.0, "murphy": 6.0, "seeds": 1.0}
 Defects = Float[AnyArray, "*dies"]
 
 
-def at_least(yield_: Float[AnyArray, "*dies"]) -> Float[AnyArray, "*dies"]:
+def at_least(yield_: Float[AnyArray, "*dies"]) -> Float[Array, "*dies"]:
     """`yield_`, not less than a floor that is safe to divide by."""
     return larger(yield_, _LEAST_YIELD)
 

@@ -18,7 +18,7 @@ from diffperf.hardware.memory_level import MemoryLevel
 from diffperf.hardware.package import Package
 from diffperf.hardware.system import System
 from diffperf.hardware.technology import Technology
-from diffperf.quantity import Declared, Label, Scalar, output, quantity
+from diffperf.quantity import Declared, Label, Scalar, output, quantity, stack
 
 # Share of a die's edge that memory and network PHYs may take; the rest feeds power, host and die-to-die links
 # (an estimate: GA100 spends two of its four sides on HBM and one on NVLink).
@@ -243,12 +243,13 @@ def system_of(design: ChipDesign, technology: Technology, template: System) -> S
 def design_of(system: System, technology: Technology) -> ChipDesign:
     """The design numbers of an existing system, at nominal voltage: the start of a search."""
     accelerator = system.accelerator
+    dies = stack(accelerator.package.dies)
     return ChipDesign(
         compute_units=accelerator.compute_units,
         cache=accelerator.memory[accelerator.last_cache].capacity,
         memory_stacks=jnp.maximum(accelerator.package.memory_stacks, 1.0),
         network_bandwidth=system.network[0].bandwidth,
-        dies=sum(die.count * die.bond.none for die in accelerator.package.dies),
+        dies=jnp.sum(dies.count * dies.bond.none),
         voltage=technology.nominal_voltage,
     )
 

@@ -1,9 +1,10 @@
 """CATCH's cost of dies (Graening et al., arXiv 2503.15753), computed with diffperf's yields.
 
-CATCH (github.com/nanocad-lab/CATCH) prices a die layer by layer: cost per area of a layer, scaled by the part of
-the wafer that whole dies cover, its lithography also by the part of the exposure field that they fill; yields
-are negative binomial with the critical share of the area. diffperf's formulas give the yield and the price of a
-wafer; CATCH counts whole dies row by row instead of by a smooth formula, and that count is made here.
+CATCH (github.com/nanocad-lab/CATCH) prices a die layer by layer: cost per area of a layer, scaled by the part
+of the wafer that whole dies cover, its lithography also by the part of the exposure field that they fill;
+yields are negative binomial with the critical share of the area. diffperf's formulas give the yield and the
+price of a wafer; CATCH counts whole dies row by row instead of by a smooth formula, and that count is made
+here.
 
 A file of layers (in the form of CATCH's layer_definitions.xml) holds parameters alone. With the columns
 `area_mm2` and any of `layer_yield`, `dies_per_wafer`, `layer_cost`, its rows are compared as well.
@@ -33,7 +34,7 @@ RESULTS = ("layer_yield", "dies_per_wafer", "layer_cost")
 
 @dataclasses.dataclass(frozen=True)
 class Wafer:
-    """A wafer process of CATCH, by default `process_1` of its wafer_process_definitions.xml; lengths in mm."""
+    """A wafer of CATCH, by default `process_1` of its wafer_process_definitions.xml; lengths in mm."""
 
     diameter: float = 300.0
     edge_exclusion: float = 0.1

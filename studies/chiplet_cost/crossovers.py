@@ -29,14 +29,12 @@ class Split:
     """Systems of chiplets against one die, at every area.
 
     - relative: USD of a system of chiplets over that of one die on an organic substrate, (areas,).
-    - good_silicon: USD of working and defective dies over the same, (areas,).
     """
 
     node: str
     packaging: str
     chips: int
     relative: Float[np.ndarray, " areas"]
-    good_silicon: Float[np.ndarray, " areas"]
 
     @property
     def crossover(self) -> float | None:
@@ -64,9 +62,9 @@ def system(file: CaseFile, node: str, packaging: str, chips: int, area: float) -
     return file.package(case, file.packaging("off"))
 
 
-def _costs(package: Package) -> dict[str, Scalar]:
-    cost = assembled_cost(package, jnp.zeros(()), Exact())
-    return {"total": cost.total, "dies": cost.dies + cost.defective_dies}
+def manufacturing(package: Package) -> Scalar:
+    """USD of making a system, which has no memory."""
+    return assembled_cost(package, jnp.zeros(()), Exact()).total
 
 
 def splits(file: CaseFile) -> list[Split]:
@@ -74,12 +72,11 @@ def splits(file: CaseFile) -> list[Split]:
     kinds = [(node, "OS", 1) for node in NODES]
     kinds += [(node, packaging, chips) for node in NODES for packaging in CARRIERS for chips in CHIPS]
     cases = [system(file, *kind, area) for kind in kinds for area in AREAS]
-    results = evaluate_cases(_costs, stack_cases(cases))
-    shape = (len(kinds), len(AREAS))
-    totals, dies = (np.reshape([result[key] for result in results], shape) for key in ("total", "dies"))
+    results = evaluate_cases(manufacturing, stack_cases(cases))
+    totals = np.reshape(results, (len(kinds), len(AREAS)))
     whole = {kind[0]: totals[index] for index, kind in enumerate(kinds[: len(NODES)])}
     return [
-        Split(*kind, relative=totals[index] / whole[kind[0]], good_silicon=dies[index] / whole[kind[0]])
+        Split(*kind, relative=totals[index] / whole[kind[0]])
         for index, kind in enumerate(kinds)
         if index >= len(NODES)
     ]
@@ -100,7 +97,7 @@ def unit_cost(package: Package, volume: Float[Array, ""], alike: bool) -> dict[s
     per_unit = {
         name: amortized(price[None], jnp.ones((1, 1)), volume[None])[0] for name, price in prices.items()
     }
-    return {"manufacturing": _costs(package)["total"]} | per_unit
+    return {"manufacturing": manufacturing(package)} | per_unit
 
 
 def volume_rows(file: CaseFile, node: str = "5", chips: int = 2) -> list[dict[str, float | str]]:
@@ -116,7 +113,9 @@ def volume_rows(file: CaseFile, node: str = "5", chips: int = 2) -> list[dict[st
     results = evaluate_cases(both, packages, volumes)
     return [
         {
-            "system": "one die" if kind[1] == 1 else f"{kind[1]} chiplets, {CARRIERS[kind[0]]}",
+            "system": "one die"
+            if kind[1] == 1
+            else f"{kind[1]} chiplets, {CARRIERS[kind[0]].replace('_', '-')}",
             "volume": volume,
             **{name: float(usd) for name, usd in result["own"].items()},
             "total": float(sum(result["own"].values())),
@@ -134,6 +133,6 @@ def crossover_rows(all_splits: Sequence[Split]) -> list[dict[str, float | str | 
             group = [split for split in all_splits if (split.node, split.packaging) == (node, packaging)]
             crossings = {f"chips_{split.chips}": split.crossover for split in group}
             best = min(group, key=lambda split: split.relative[-1])
-            row = {"node": f"{node} nm", "package": CARRIERS[packaging]} | crossings
+            row = {"node": f"{node} nm", "package": CARRIERS[packaging].replace("_", "-")} | crossings
             rows.append(row | {"best": float(best.relative[-1]), "best_chips": float(best.chips)})
     return rows

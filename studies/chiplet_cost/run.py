@@ -1,17 +1,17 @@
-"""One die or several chiplets: where splitting a die pays, and diffperf's costs beside those of published tools.
+"""One die or several chiplets: where splitting a die pays, and diffperf's costs beside published tools'.
 
 Without arguments: systems of Chiplet Actuary (Feng and Ma, DAC 2022) with its parameters, on one die and on
-chiplets, over area, node and package; design divided over volumes; harvested dies of shipped accelerators; and
-how many systems a second a core prices.
+chiplets, over area, node and package; design divided over volumes; harvested dies of shipped accelerators;
+and how many systems a second a core prices.
 
 `--cases FILE` computes the cases of a file in the schema of `published_cases.json` (Chiplet Actuary's inputs
-and results) and prints the largest relative difference. Micro-bumps are paid once for each kind of chip there,
-as in the original; `--physical` pays them for each chip.
+and results) and prints the largest relative difference. Micro-bumps are paid once for each kind of chip
+there, as in the original; `--physical` pays them for each chip.
 
-`--catch FILE` prices dies of the layers of CATCH (Graening et al., arXiv 2503.15753) in a file with the columns
-of its layer_definitions.xml. Such a file has parameters without results: it can show that the layers are read
-and priced, not that the prices are CATCH's. Parity is checked against the values that CATCH's own tests assert
-(`published_catch.csv`), and against results in the file where it has any.
+`--catch FILE` prices dies of the layers of CATCH (Graening et al., arXiv 2503.15753) in a file with the
+columns of its layer_definitions.xml. Such a file has parameters without results: it can show that the layers
+are read and priced, not that the prices are CATCH's. Parity is checked against the values that CATCH's own
+tests assert (`published_catch.csv`), and against results in the file where it has any.
 
     python studies/chiplet_cost/run.py [--quick] [--out DIR] [--cases FILE [--physical]] [--catch FILE]
 """
@@ -44,7 +44,7 @@ TOLERANCE = 1e-6
 COLOURS = {"OS": BLUE, "FO": ORANGE, "SI": RED}
 DRAWN_CHIPS = 3
 HARVESTED = ("v100-sxm2-32gb", "a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb", "mi300x")
-SYSTEMS, QUICK_SYSTEMS = 2**20, 2**16  # priced to measure the speed
+SYSTEMS, QUICK_SYSTEMS = 2**21, 2**18  # priced to measure the speed
 
 
 # --- parity
@@ -193,9 +193,9 @@ def finding(splits: list[crossovers.Split], speeds: Table) -> str:
     young = next(s for s in splits if (s.node, s.packaging, s.chips) == ("5", "OS", DRAWN_CHIPS))
     cost, gradient = (float(row["rate"]) for row in speeds.rows)
     return (
-        f"On organic substrates {DRAWN_CHIPS} chiplets are cheaper than one die from {areas} on; at 900 mm² of "
-        f"5 nm they cost {young.relative[-1]:.0%} of it. A core prices {cost:.1f} million systems a second, "
-        f"{gradient:.1f} million with the gradient."
+        f"On organic substrates {DRAWN_CHIPS} chiplets are cheaper than one die from {areas} on; at 900 mm² "
+        f"of 5 nm they cost {young.relative[-1]:.0%} of it. A core prices {cost:.1f} million systems a "
+        f"second, {gradient:.1f} million with the gradient."
     )
 
 

@@ -16,7 +16,7 @@ from diffperf.quantity import Scalar
 from diffperf.relax import Exact
 
 BLOCK = 256  # systems whose intermediate results stay in the cache of a core
-REPEATS = 3
+REPEATS = 10
 
 
 def price_of(package: Package) -> Callable[..., Scalar]:
@@ -62,13 +62,16 @@ def systems_per_second(package: Package, systems: int) -> dict[str, float]:
 
 
 def _core_seconds(function: Callable, inputs: Sequence[Array]) -> float:
-    """CPU seconds of all threads for all systems, the least of some repetitions."""
+    """CPU seconds of all threads for all systems, the mean of some repetitions.
+
+    Clocks of processes may tick in hundredths of a second, which one repetition would not last.
+    """
     blocks = jax.jit(lambda *inputs: jax.lax.map(lambda block: jax.vmap(function)(*block), inputs))
     jax.block_until_ready(blocks(*inputs))
-    times = []
+    results: Any = None
+    start = time.process_time()
     for _ in range(REPEATS):
-        start = time.process_time()
         results = jax.block_until_ready(blocks(*inputs))
-        times.append(time.process_time() - start)
+    seconds = (time.process_time() - start) / REPEATS
     assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(results))
-    return min(times)
+    return seconds
