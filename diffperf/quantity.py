@@ -10,7 +10,7 @@ the bijections of a co-design and the random designs of the tests all read that 
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, dataclass_transform
 
 import equinox as eqx
@@ -21,6 +21,8 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 Scalar = Float[Array, ""]
+# Numbers of a traced program, or concrete ones that NumPy holds.
+AnyArray = Array | np.ndarray
 AnyModule = TypeVar("AnyModule", bound=eqx.Module)
 
 PRIOR_SPREAD = float(np.log(2)) / 2  # two standard deviations are a factor of two
@@ -351,6 +353,18 @@ def split(tree: Any, sizes: Iterable[int], axis: int = 0) -> list[Any]:
         structure.unflatten(parts)
         for parts in zip(*(jnp.split(leaf, ends, axis) for leaf in leaves), strict=True)
     ]
+
+
+def stack(trees: Sequence[AnyModule]) -> AnyModule:
+    """Trees of equal structure as one tree whose leaves have a new leading axis.
+
+    Leaves that are concrete in all trees stay so, as arrays of NumPy, even while JAX traces a program.
+    """
+
+    def stacked(*leaves: Any) -> Any:
+        return jnp.stack(leaves) if any(map(is_traced, leaves)) else np.stack(leaves)
+
+    return jax.tree.map(stacked, *trees)
 
 
 def unstack(tree: Any) -> list[Any]:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from diffperf.quantity import Weights, is_traced, real
+from diffperf.quantity import AnyArray, Weights, is_traced, real
 
 # Below every time, byte count and price of the documented ranges, above the smallest normal number of float32
 # (1.2e-38).
@@ -27,7 +27,7 @@ TINY = 1e-30
 _LEAST_RATIO = 1e-12
 
 
-def positive(x: Array | float) -> Array:
+def positive(x: AnyArray | float) -> Array:
     """`x`, at least `TINY`: safe to divide by and to take the logarithm of; the slope is 0 at that floor.
 
     The other half of a double-where: `where(x > 0, log(x), 0)` has the gradient 0 · ∞ = NaN at 0, because the
@@ -36,7 +36,7 @@ def positive(x: Array | float) -> Array:
     return jnp.where(x > TINY, x, TINY)
 
 
-def larger(x: Array | float, y: Array | float) -> Array:
+def larger(x: AnyArray | float, y: AnyArray | float) -> Array:
     """The exact maximum of two; at a tie it has the slope of `x`.
 
     `jnp.maximum` halves the slope between the two at a tie, by divisions that every program pays for.
@@ -44,7 +44,7 @@ def larger(x: Array | float, y: Array | float) -> Array:
     return jnp.where(x >= y, x, y)
 
 
-def smaller(x: Array | float, y: Array | float) -> Array:
+def smaller(x: AnyArray | float, y: AnyArray | float) -> Array:
     """The exact minimum of two; at a tie it has the slope of `x`."""
     return jnp.where(x <= y, x, y)
 
@@ -189,7 +189,7 @@ def _norm(ratios: Float[Array, "n ..."], p: Float[Array, ""]) -> Float[Array, ".
     return jnp.exp(jnp.log(jnp.maximum(jnp.sum(powers, axis=0), 0.5)) / p)
 
 
-def absent(count: Array | float) -> bool:
+def absent(count: AnyArray | float) -> bool:
     """Whether a count is concrete and 0, so that a traced program needs no operations for what it counts."""
     return not is_traced(count) and not np.any(np.asarray(count))
 

@@ -19,8 +19,8 @@ from diffperf.cli.options import (
     system_options,
 )
 from diffperf.cli.terminal import console, write_json
+from diffperf.cost.design_cost import DesignCost, Production, design_cost
 from diffperf.cost.ownership import Cost, run_cost
-from diffperf.cost.silicon import RETICLE
 from diffperf.explore.inputs import full_path
 from diffperf.hardware.system import System
 from diffperf.load import override
@@ -40,6 +40,9 @@ class Inputs(eqx.Module):
 
 @click.command()
 @click.argument("system")
+@click.option(
+    "--volume", metavar="N", help="divide the design of the package and its dies over so many accelerators"
+)
 @options(system_options, json_option, plot_option)
 def cost(
     system: str,
@@ -49,6 +52,7 @@ def cost(
     settings: dict[str, str],
     json_file: str | None,
     plot: Path | None,
+    volume: str | None,
 ) -> None:
     """Price SYSTEM: an accelerator package piece by piece, the purchase, and an hour at full power."""
     inputs = Inputs(read_system(system, devices, stack, calibration)[0])
@@ -56,11 +60,14 @@ def cost(
     priced = override(inputs, values, COMMAND_LINE).system
     hour = hourly_cost(priced)
     per_hour = {name: float(getattr(hour, name)) * _HOUR for name in ("depreciation", "electricity")}
+    design = None if volume is None else design_per_accelerator(priced, volume)
+    parts = [table(hour.accelerator, "One accelerator"), ""]
+    if design is not None:
+        parts += [table(design, f"Its design, divided over {volume} accelerators"), ""]
     console(json_file).print(
         f"[bold]{describe_system(priced)}[/bold]",
         "",
-        table(hour.accelerator, "One accelerator"),
-        "",
+        *parts,
         table(hour.purchase, "The system: purchase price"),
         "",
         hour_table(per_hour),
@@ -71,6 +78,8 @@ def cost(
         "per_hour": per_hour | {"total": sum(per_hour.values())},
         "system": as_dict(priced),
     }
+    if design is not None:
+        answer["design"] = as_dict(design)
     write_json(answer, json_file)
     if plot:
         plot_cost(priced, hour, plot)
@@ -81,6 +90,16 @@ def hourly_cost(system: System) -> Cost:
     """The cost of an hour in which every accelerator draws its power limit."""
     energy = system.n_devices * system.accelerator.power_limit * _HOUR
     return run_cost(system, real(_HOUR), energy, Exact())
+
+
+def design_per_accelerator(system: System, volume: str) -> DesignCost:
+    """USD of designing the package and its dies per accelerator, of as many as the command line says.
+
+    **Raises:** `ConfigError` where that is not a number of at least 1.
+    """
+    production = override(Production(volume=real(1.0)), {"volume": volume}, COMMAND_LINE)
+    design = design_cost(system.accelerator.package, Exact())
+    return jax.tree.map(lambda price: price / production.volume, design)
 
 
 def hour_table(per_hour: dict[str, float]) -> Table:
@@ -104,11 +123,12 @@ def plot_cost(system: System, hour: Cost, file: Path) -> None:
     """Draws what a package costs, and how that grows with the area of a die."""
     from diffperf.report import plots
 
-    area = float(system.accelerator.package.die_area)
-    areas = np.linspace(min(_SMALLEST_DIE, area), max(RETICLE, area), 100)
+    die = system.accelerator.package.dies[0]  # the die that computes, where there are several kinds
+    area = float(die.area)
+    areas = np.linspace(min(_SMALLEST_DIE, area), max(float(die.process.reticle), area), 100)
 
     def package_cost(area: jax.Array) -> jax.Array:
-        return hourly_cost(replace(system, {"accelerator.package.die_area": area})).manufacturing
+        return hourly_cost(replace(system, {f"accelerator.package.dies.{die.name}.area": area})).manufacturing
 
     totals = np.asarray(jax.vmap(package_cost)(real(areas)))
     title = str(system.accelerator.name)

@@ -18,7 +18,7 @@ from diffperf.hardware.memory_level import MemoryLevel
 from diffperf.hardware.package import Package
 from diffperf.hardware.system import System
 from diffperf.hardware.technology import Technology
-from diffperf.quantity import Declared, Label, Scalar, output, quantity
+from diffperf.quantity import Declared, Label, Scalar, output, quantity, stack
 
 # Share of a die's edge that memory and network PHYs may take; the rest feeds power, host and die-to-die links
 # (an estimate: GA100 spends two of its four sides on HBM and one on NVLink).
@@ -51,6 +51,7 @@ class Chip(Declared):
     network_area: Scalar = output("mm^2", "area of the network PHY of one die")
     uncore_area: Scalar = output("mm^2", "area of everything else on one die")
     die_area: Scalar = output("mm^2", "area of one die")
+    reticle: Scalar = output("", "area of one die over the area that one exposure of a scanner covers")
     carried_area: Scalar = output("mm^2", "area of all dies and memory stacks of the package")
     shoreline: Scalar = output("", "die edge that PHYs need over the die edge that PHYs may take")
     clock: Scalar = output("", "clock over the clock of the template accelerator")
@@ -92,6 +93,7 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
         network_area=network,
         uncore_area=die - used,
         die_area=die,
+        reticle=die / technology.process.reticle,
         carried_area=design.dies * die + design.memory_stacks * technology.memory.stack_area,
         shoreline=edge / (4 * jnp.sqrt(die) * USABLE_EDGE),  # of a square die
         clock=_clock_over_template(design, technology),
@@ -166,7 +168,7 @@ def accelerator_of(design: ChipDesign, technology: Technology, template: Acceler
         kernel_latency=template.kernel_latency,
         attention=template.attention,
         cluster=template.cluster,
-        package=_package_of(design, made, technology, template.package),
+        package=_package_of(design, made, technology, template),
     )
 
 
@@ -208,18 +210,33 @@ def _memory_of(
     return tuple(levels)
 
 
-def _package_of(design: ChipDesign, made: Chip, technology: Technology, package: Package) -> Package:
-    """The package of a design: dies of the technology and its memory stacks in the template's packaging."""
-    return Package(
+def _package_of(design: ChipDesign, made: Chip, technology: Technology, template: Accelerator) -> Package:
+    """The package of a design: dies of the technology and its memory stacks in the template's packaging.
+
+    A design has one kind of die, the template's first. Units and channels keep their spare ones in proportion
+    to those at work.
+    """
+    package = template.package
+    compute = package.dies[0]
+    units = design.compute_units / design.dies * compute.units / (compute.units - compute.spare_units)
+    die = dataclasses.replace(
+        compute,
         process=technology.process,
-        packaging=package.packaging,
-        technology=package.technology,
-        dies=design.dies,
-        die_area=made.die_area,
+        count=design.dies,
+        area=made.die_area,
+        d2d_share=jnp.zeros_like(made.die_area),  # counted in the area of the die
+        bond="none",
+        units=units,
+        spare_units=units * compute.spare_units / compute.units,
+        units_share=made.compute_area / made.die_area,
+        channels_share=made.memory_area / made.die_area,
+    )
+    return dataclasses.replace(
+        package,
+        dies=(die,),
         memory_stacks=design.memory_stacks,
         stack_area=technology.memory.stack_area,
         memory_price=technology.memory.price,
-        assembly_price=package.assembly_price,
     )
 
 
@@ -241,12 +258,13 @@ def system_of(design: ChipDesign, technology: Technology, template: System) -> S
 def design_of(system: System, technology: Technology) -> ChipDesign:
     """The design numbers of an existing system, at nominal voltage: the start of a search."""
     accelerator = system.accelerator
+    dies = stack(accelerator.package.dies)
     return ChipDesign(
         compute_units=accelerator.compute_units,
         cache=accelerator.memory[accelerator.last_cache].capacity,
         memory_stacks=jnp.maximum(accelerator.package.memory_stacks, 1.0),
         network_bandwidth=system.network[0].bandwidth,
-        dies=accelerator.package.dies,
+        dies=jnp.sum(dies.count * dies.bond.none),
         voltage=technology.nominal_voltage,
     )
 

@@ -1,78 +1,156 @@
-"""The package of an accelerator and the prices of its pieces: process, dies, memory stacks, substrate.
+"""The package of an accelerator: its kinds of dies, its memory stacks, and the carrier that holds them.
 
 The formulas that turn prices and yields into costs are in `diffperf.cost`.
 """
 
-from diffperf.quantity import Declared, Label, Scalar, Weights, choice, label, quantity
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from diffperf import units
+from diffperf.hardware.packaging import Packaging
+from diffperf.hardware.process import Process
+from diffperf.quantity import AnyArray, Declared, Label, Scalar, Weights, choice, label, quantity
 
 
-class Process(Declared):
-    """A silicon process as a foundry sells it."""
+class Die(Declared):
+    """A kind of die of a package: compute, input and output, SRAM, or all in one."""
 
-    name: Label = label("identifier of the silicon process, such as tsmc-n7")
-    wafer_price: Scalar = quantity(
-        "USD", "price of one processed 300 mm wafer", bounds=(100, 1e6), kind="price"
+    name: Label = label("identifier of the kind of die within its package, such as compute")
+    process: Process
+    count: Scalar = quantity("", "dies of this kind per package", bounds=(1, 128), integer=True)
+    area: Scalar = quantity(
+        "mm^2", "area of one die, without die-to-die interfaces that are counted apart", bounds=(1, 7e4)
     )
-    defect_density: Scalar = quantity(
-        "1/mm^2", "killer defects per area of a die", bounds=(1e-5, 1e-1), kind="price"
-    )
-    clustering: Scalar = quantity(
-        "", "clustering parameter of the negative binomial yield of dies", bounds=(0.5, 100), kind="price"
-    )
-
-
-class Packaging(Declared):
-    """Prices and yields of assembling dies and memory stacks into a package."""
-
-    name: Label = label("identifier of the packaging, such as cowos-s")
-    substrate_price: Scalar = quantity(
-        "USD/mm^2", "price of organic substrate per area", bounds=(1e-5, 1), kind="price"
-    )
-    c4_bump_price: Scalar = quantity(
-        "USD/mm^2", "price of C4 bumps per bumped area", bounds=(1e-5, 1), kind="price"
-    )
-    micro_bump_price: Scalar = quantity(
-        "USD/mm^2", "price of micro-bumps onto an interposer per bumped area", bounds=(1e-5, 1), kind="price"
-    )
-    organic_bonding_yield: Scalar = quantity(
+    d2d_share: Scalar = quantity(
         "",
-        "yield of bonding one piece (die, memory stack, interposer) onto a substrate",
-        bounds=(0.5, 1),
+        "area that die-to-die interfaces add to a die, over the area of the rest",
+        bounds=(0, 1),
+        default=0.0,
+    )
+    aspect: Scalar = quantity("", "width of the die over its height", bounds=(0.1, 10), default=1.0)
+    exposure: Weights = choice(
+        "reticle",
+        "stitched",
+        "wafer",
+        doc="how a die is exposed: within one reticle, in several stitched fields, or as a whole wafer",
+        default="reticle",
+    )
+    bond: Weights = choice(
+        "none",
+        "micro_bumps",
+        "hybrid_bonds",
+        doc="how a die is stacked onto the dies below; without a bond the carrier holds the die itself",
+        default="none",
+    )
+    units: Scalar = quantity(
+        "",
+        "identical compute units on one die, spare ones included",
+        bounds=(1, 1e6),
+        default=1.0,
+        integer=True,
+    )
+    spare_units: Scalar = quantity(
+        "", "compute units of one die that may be defective", bounds=(0, 1e6), default=0.0, integer=True
+    )
+    units_share: Scalar = quantity(
+        "", "share of the die area that the compute units take", bounds=(0, 0.8), default=0.0
+    )
+    channels: Scalar = quantity(
+        "",
+        "identical memory channels on one die, spare ones included",
+        bounds=(1, 1e4),
+        default=1.0,
+        integer=True,
+    )
+    spare_channels: Scalar = quantity(
+        "", "memory channels of one die that may be defective", bounds=(0, 1e4), default=0.0, integer=True
+    )
+    channels_share: Scalar = quantity(
+        "", "share of the die area that the memory channels take", bounds=(0, 0.19), default=0.0
+    )
+    lower_spares: Scalar = quantity(
+        "",
+        "compute units of one die that may be defective in the lower grade that such dies are sold as",
+        bounds=(0, 1e6),
+        default=0.0,
+    )
+    lower_value: Scalar = quantity(
+        "",
+        "value of a die of the lower grade over that of a die of the full grade",
+        bounds=(0, 1),
+        default=0.0,
         kind="price",
     )
-    interposer_bonding_yield: Scalar = quantity(
-        "", "yield of bonding one piece (die, memory stack) onto an interposer", bounds=(0.5, 1), kind="price"
-    )
-    package_area_factor: Scalar = quantity(
-        "",
-        "substrate area over the area of the dies and stacks, or of the interposer, on the substrate",
-        bounds=(1, 20),
-        kind="price",
-    )
-    interposer_area_factor: Scalar = quantity(
-        "",
-        "interposer area over the area of the dies and stacks on the interposer",
-        bounds=(1, 5),
-        kind="price",
-    )
-    interposer: Process
+
+    @classmethod
+    def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
+        """What is wrong with the numbers together: (key, found, expected, remedy), None for nothing."""
+        area = float(values["area"]) * (1 + float(values.get("d2d_share", 0.0)))
+        reticle = float(values["process"].reticle)
+        if area > reticle and _within_reticle(values.get("exposure")):
+            limit = f"at most {reticle:g} mm^2, the reticle of {values['process'].name}"
+            remedy = 'split the die, or say exposure = "stitched" or "wafer"'
+            return "area", f"a die of {units.show(area, 'mm^2')}", limit, remedy
+        for part in ("units", "channels"):
+            spare, count = (float(values.get(key, 0.0)) for key in (f"spare_{part}", part))
+            if spare > 0 and spare >= count:
+                key = f"spare_{part}"
+                return key, f"{spare:g} spare of {count:g}", "fewer than there are", f"give {part} in all"
+        return None
+
+
+def _within_reticle(exposure: Any) -> bool:
+    """Whether the weights of an exposure, concrete ones or none given, leave the die within one reticle."""
+    if exposure is None:
+        return True
+    return float(np.asarray(getattr(exposure, "array", exposure))[..., 0]) == 1.0
+
+
+def total_area(die: Die) -> Float[AnyArray, "*kinds"]:
+    """mm² of one die with its die-to-die interfaces; the numbers of the die may have an axis of kinds."""
+    return die.area * (1 + die.d2d_share)
+
+
+def reticle_use(package: "Package") -> Scalar:
+    """The largest die of a package over the area that one exposure covers: more than 1 cannot be made.
+
+    Dies that are stitched, or exposed as a whole wafer, have no such limit and count as 0.
+    """
+    uses = [total_area(die) / die.process.reticle * die.exposure.reticle for die in package.dies]
+    return functools.reduce(jnp.maximum, uses)
 
 
 class Package(Declared):
-    """Dies and memory stacks on an organic substrate or a silicon interposer."""
+    """Dies and memory stacks on a carrier."""
 
-    process: Process
+    dies: tuple[Die, ...]
     packaging: Packaging
-    technology: Weights = choice(
-        "organic", "interposer", doc="carrier that dies and memory stacks are bonded onto"
+    carrier: Weights = choice(
+        "organic",
+        "fan_out",
+        "interposer",
+        "bridge",
+        doc="carrier that dies and memory stacks are bonded onto",
     )
-    dies: Scalar = quantity("", "compute dies per package", bounds=(1, 64), integer=True)
-    die_area: Scalar = quantity("mm^2", "area of one compute die", bounds=(10, 1500))
     memory_stacks: Scalar = quantity("", "memory stacks on the package", bounds=(0, 64), integer=True)
     stack_area: Scalar = quantity("mm^2", "footprint of one memory stack", bounds=(1, 400))
     memory_price: Scalar = quantity(
         "USD/byte", "price of device memory per byte", bounds=(1e-11, 1e-6), kind="price"
     )
-    assembly_price: Scalar = quantity(
-        "USD", "price of test, assembly and everything else in the package", bounds=(1, 1e5), kind="price"
+    order: Weights = choice(
+        "chip_last",
+        "chip_first",
+        doc="whether pieces are bonded onto a finished layer, or the layer is made over them",
+        default="chip_last",
+    )
+    board_price: Scalar = quantity(
+        "USD",
+        "price of what an accelerator is sold with beyond the package: board, regulators, cooler",
+        bounds=(0, 1e5),
+        default=0.0,
+        kind="price",
     )

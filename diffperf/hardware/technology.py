@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from diffperf.hardware.package import Process
+from diffperf.hardware.process import Process
 from diffperf.quantity import Declared, Label, Scalar, label, quantity
+from diffperf.relax import positive
 
 
 class MemoryTechnology(Declared):
@@ -94,9 +95,12 @@ class Technology(Declared):
 
 def interpolate(technologies: Sequence[Technology], weights: Float[Array, " nodes"]) -> Technology:
     """The technology between nodes: the weighted geometric mean of every number; one-hot weights give a
-    node itself."""
+    node itself.
+
+    A number that is 0 in all nodes, such as a price that is not counted, stays as good as 0.
+    """
 
     def geometric_mean(*values: Array) -> Array:
-        return jnp.exp(sum(weights[node] * jnp.log(value) for node, value in enumerate(values)))
+        return jnp.exp(sum(weights[node] * jnp.log(positive(value)) for node, value in enumerate(values)))
 
     return jax.tree.map(geometric_mean, *technologies)

@@ -14,7 +14,8 @@ import equinox as eqx
 from diffperf import units
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.hardware.accelerator import Accelerator
-from diffperf.hardware.package import Packaging, Process
+from diffperf.hardware.packaging import Bond, Layer, Packaging
+from diffperf.hardware.process import Process
 from diffperf.hardware.system import Prices, System
 from diffperf.hardware.technology import Technology
 from diffperf.load.calibration import Calibration
@@ -34,6 +35,8 @@ FOLDERS: dict[type, str] = {
     Technology: "technology",
     Process: "processes",
     Packaging: "packages",
+    Layer: "layers",
+    Bond: "bonds",
     Stack: "stacks",
     CollectiveLibrary: "collectives",
     Prices: "prices",

@@ -16,6 +16,7 @@ import numpy as np
 
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.hardware.system import System
+from diffperf.quantity import segment
 
 # Number formats that the same kernels serve: a value fitted for one holds for those that were not measured.
 _SAME_KERNELS = (("bf16", "fp16"), ("fp8", "mxfp8", "int8"), ("nvfp4", "fp4", "int4"))
@@ -136,6 +137,11 @@ def parts(module: eqx.Module, prefix: str = "") -> dict[str, str]:
         if isinstance(child, eqx.Module):
             name = getattr(child, "name", None)
             names |= ({} if name is None else {path: str(name)}) | parts(child, path + ".")
+        elif isinstance(child, tuple):
+            # Members of an array of tables are no configs, but may name some.
+            for index, member in enumerate(child):
+                if isinstance(member, eqx.Module):
+                    names |= parts(member, f"{path}.{segment(member, index)}.")
     return names
 
 

@@ -5,10 +5,11 @@ import re
 from typing import Any
 
 import equinox as eqx
+import jax
 
 from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
 from diffperf.load.checks import checked
-from diffperf.quantity import AnyModule, Choice, Label, Quantity, locate, replace, segment
+from diffperf.quantity import AnyModule, Choice, Label, Quantity, is_traced, locate, replace, segment
 
 
 def override(module: AnyModule, assignments: dict[str, Any], file: str = ARGUMENTS) -> AnyModule:
@@ -20,7 +21,26 @@ def override(module: AnyModule, assignments: dict[str, Any], file: str = ARGUMEN
         path: checked(declared_at(module, path, file), literal(value), file, path)
         for path, value in assignments.items()
     }
-    return replace(module, values) if values else module
+    if not values:
+        return module
+    changed = replace(module, values)
+    for path in values:
+        _refuse_inconsistent(changed, path, file)
+    return changed
+
+
+def _refuse_inconsistent(module: eqx.Module, path: str, file: str) -> None:
+    """Raises `ConfigError` where a changed value does not fit the others of the modules on its path."""
+    names = path.split(".")[:-1]
+    for depth in range(len(names) + 1):
+        prefix = ".".join(names[:depth])
+        node = locate(module, prefix)[0] if prefix else module
+        inconsistency = getattr(type(node), "inconsistency", None)
+        if inconsistency is None or any(map(is_traced, jax.tree.leaves(node))):
+            continue
+        problem = inconsistency({field.name: getattr(node, field.name) for field in dataclasses.fields(node)})
+        if problem is not None:
+            raise ConfigError(file, f"{prefix}.{problem[0]}" if prefix else problem[0], *problem[1:])
 
 
 def literal(text: Any) -> Any:

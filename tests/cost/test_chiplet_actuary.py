@@ -1,94 +1,93 @@
-"""Parity with Chiplet Actuary (Feng and Ma, DAC 2022): with its parameters as input, its recurring costs
-to 1e-6."""
+"""Parity with Chiplet Actuary (Feng and Ma, DAC 2022): with its parameters as input, its costs to 1e-6."""
 
+import importlib.util
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from diffperf.cost.package_cost import interposer_area, package_cost
-from diffperf.cost.silicon import die_yield, dies_per_wafer, raw_die_price
-from diffperf.hardware.package import Package, Packaging, Process
-from diffperf.quantity import real
-from diffperf.relax import Exact
+from diffperf.cost.design_cost import amortized
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "chiplet_actuary.json").read_text(encoding="utf-8"))
-DIES = [case for case in GOLDEN["cases"] if case["kind"] == "die"]
-SYSTEMS = [case for case in GOLDEN["cases"] if case["kind"] == "system"]
+STUDY = Path(__file__).parents[2] / "studies" / "chiplet_cost"
+CASES = STUDY / "published_cases.json"
 TOLERANCE = 1e-6
-FREE = 1e-30
 
 
-def _process(table):
-    return Process("", table["wafer_cost"], table["defect_density_per_cm2"] / 100, table["clustering"])
+def _module(name):
+    spec = importlib.util.spec_from_file_location(name, STUDY / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def _package(case) -> Package:
-    """The case without memory, test and assembly, which the original does not count."""
-    packaging = Packaging("", **GOLDEN["packaging"], interposer=_process(GOLDEN["interposer"]))
-    chip_area = case["total_module_area_mm2"] / case["n_chips"] * (1 + case["d2d_area_fraction"])
-    return Package(
-        process=_process(GOLDEN["processes"][case["node"]]),
-        packaging=packaging,
-        technology={"OS": "organic", "SI": "interposer"}[case["packaging"]],
-        dies=case["n_chips"],
-        die_area=chip_area,
-        memory_stacks=0,
-        stack_area=1,
-        memory_price=FREE,
-        assembly_price=FREE,
-    )
+actuary = _module("actuary")
 
 
-def _name(case):
-    return "-".join(
-        str(case[key]) for key in ("node", "packaging", "n_chips", "total_module_area_mm2") if key in case
-    )
+@pytest.fixture(scope="module")
+def published():
+    return actuary.CaseFile(CASES)
 
 
-@pytest.mark.parametrize("case", DIES, ids=lambda case: f"{case['node']}-{case['area_mm2']}")
-def test_dies(case):
-    area, process = real(case["area_mm2"]), _process(GOLDEN["processes"][case["node"]])
-    count, works, price = dies_per_wafer(area), die_yield(area, process), raw_die_price(area, process)
-    assert float(count) == pytest.approx(case["N_total"], rel=TOLERANCE)
-    assert float(works) == pytest.approx(case["die_yield"], rel=TOLERANCE)
-    assert float(count * works) == pytest.approx(case["N_KGD"], rel=TOLERANCE)
-    assert float(price) == pytest.approx(case["cost_raw_die"], rel=TOLERANCE)
-    assert float(price / works) == pytest.approx(case["cost_KGD"], rel=TOLERANCE)
-    assert float(price / works - price) == pytest.approx(case["cost_defect"], rel=TOLERANCE)
+def test_every_result_of_every_case(published):
+    found = actuary.differences(published)
+    assert set(found) == {"die", "OS", "FO", "SI"}
+    results = {"die_yield", "N_total", "N_KGD", "cost_raw_die", "cost_KGD", "cost_defect", "NRE"}
+    assert set(found["die"]) == results
+    for packaging in ("OS", "FO", "SI"):
+        assert set(found[packaging]) == {"cost_RE", "cost_RE_total", "package_area", "NRE_package"}
+    assert max(worst for group in found.values() for worst in group.values()) < TOLERANCE
 
 
-def _published(case, package):
-    """The original's breakdown, with micro-bumps paid for every chip on an interposer: it pays them once
-    per design."""
-    raw_chips, defective, carrier, lost_carriers, wasted = case["cost_RE"]
-    if case["packaging"] == "SI":
-        unpaid = (case["n_chips"] - 1) * float(package.die_area) * GOLDEN["packaging"]["micro_bump_price"]
-        wasted += unpaid * wasted / (raw_chips + defective)  # a fixed share of what is assembled
-        raw_chips += unpaid
-    return raw_chips, defective, carrier, lost_carriers, wasted
+def test_every_kind_of_case_is_there(published):
+    systems = [case for case in published.cases if case["kind"] == "system"]
+    assert {case["packaging"] for case in systems} == {"OS", "FO", "SI"}
+    assert {case["n_chips"] for case in systems} == {1, 2, 4, 8}
+    assert {case["node"] for case in published.cases} == {"5", "7", "14"}
 
 
-@pytest.mark.parametrize("case", SYSTEMS, ids=_name)
-def test_packages(case, system):
-    package = _package(case)
-    accelerator = type(system.accelerator)(**{**vars(system.accelerator), "package": package})
-    cost = package_cost(accelerator, Exact())
-    found = [cost.dies, cost.defective_dies, cost.package, cost.defective_packages, cost.wasted_pieces]
-    np.testing.assert_allclose(np.array(found), _published(case, package), rtol=TOLERANCE)
-    assert float(cost.total) == pytest.approx(sum(_published(case, package)), rel=TOLERANCE)
-    carried = (
-        float(interposer_area(package))
-        if case["packaging"] == "SI"
-        else case["n_chips"] * float(package.die_area)
-    )
-    assert GOLDEN["packaging"]["package_area_factor"] * carried == pytest.approx(
-        case["package_area"], rel=TOLERANCE
-    )
+def test_physical_micro_bumps_are_paid_for_every_chip(published):
+    """The published tool pays them once per kind of chip: 0.01 USD/mm² of each further chip is missing."""
+    case = next(case for case in published.cases if case.get("packaging") == "SI" and case["n_chips"] == 4)
+    packages = [published.package(case, published.packaging(switch)) for switch in ("on", "off")]
+    theirs, ours = (actuary.system_results(package)["cost_RE"] for package in packages)
+    chip = float(packages[0].dies[0].area) * (1 + case["d2d_area_fraction"])
+    assert float(ours[0] - theirs[0]) == pytest.approx(3 * chip * 0.01, rel=1e-9)
+    np.testing.assert_allclose(ours[1:4], theirs[1:4], rtol=1e-12)
 
 
-def test_every_kind_of_case_is_there():
-    assert {case["packaging"] for case in SYSTEMS} == {"OS", "SI"}
-    assert {case["n_chips"] for case in SYSTEMS} == {1, 2, 4, 8}
-    assert {case["node"] for case in DIES} == {"5", "7", "14"}
+def test_chip_first_loses_chips_with_the_layer(published):
+    """y1 in place of y2 (class Advanced of the original's package.py)."""
+    case = next(case for case in published.cases if case.get("packaging") == "FO" and case["n_chips"] == 2)
+    packaging = published.packaging("on")
+    first = actuary.system_results(published.package(case | {"chip_last": 0}, packaging))["cost_RE"]
+    area = case["total_module_area_mm2"] * (1 + case["d2d_area_fraction"]) * 1.2
+    works = (1 + 0.05 / 100 * area / 3) ** -3
+    chips = case["cost_RE"][0] + case["cost_RE"][1]
+    assert float(first[4]) == pytest.approx(chips * (1 / (works * 0.99) - 1), rel=1e-9)
+    assert float(first[0]) == pytest.approx(case["cost_RE"][0], rel=1e-9)
+
+
+def test_a_wrong_reference_fails(published, tmp_path):
+    content = json.loads(CASES.read_text(encoding="utf-8"))
+    content["cases"][0]["die_yield"] *= 1 + 1e-5
+    wrong = tmp_path / "cases.json"
+    wrong.write_text(json.dumps(content), encoding="utf-8")
+    assert actuary.differences(actuary.CaseFile(wrong))["die"]["die_yield"] > 5 * TOLERANCE
+
+
+def test_reuse_divides_designs_over_all_uses():
+    """The original's amortization, use by use: `single_chiplet_multiple_systems` of its exploration.py.
+
+    One chiplet of 220 mm² on N7 (module 200 mm²) serves systems of 1, 2 and 4; the systems sell equally.
+    """
+    nre, volume, counts = 298e6, 500_000.0, np.array([1.0, 2.0, 4.0])
+    module, chip = 0.5 * nre / 300 * 200, 0.3 * nre / 300 * 220 + 0.2 * nre
+    packages = 4 * 220 * counts * 3e3 * np.array([1, 2, 2]) + 3e5
+    prices = np.array([module, chip, *packages])
+    uses = np.vstack([counts, counts, np.eye(3)])
+    per_unit = np.asarray(amortized(prices, uses, np.full(3, volume)))
+    shared = (module + chip) / (counts.sum() * volume)
+    np.testing.assert_allclose(per_unit, counts * shared + packages / volume, rtol=1e-12)
+    # All of the money is recovered.
+    assert float(per_unit.sum() * volume) == pytest.approx(prices.sum(), rel=1e-12)

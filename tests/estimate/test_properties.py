@@ -37,13 +37,13 @@ BETTER = {  # what the estimate may only profit from, and in which direction
     "inference_stack.collective_overhead": -1,
 }
 DEARER = (
-    "accelerator.package.die_area",
+    "accelerator.package.dies.compute.area",
     "accelerator.package.stack_area",
-    "accelerator.package.dies",
+    "accelerator.package.dies.compute.count",
     "accelerator.package.memory_stacks",
     "accelerator.package.memory_price",
-    "accelerator.package.process.wafer_price",
-    "accelerator.package.process.defect_density",
+    "accelerator.package.dies.compute.process.wafer_price",
+    "accelerator.package.dies.compute.process.defect_density",
     "accelerator.memory.hbm.capacity",
     "network.nvlink.price",
     "prices.host",
@@ -77,7 +77,7 @@ def test_better_hardware_is_never_slower(gpt, anywhere, strategy, seed, path, fa
     st.sampled_from(["organic", "interposer"]),
 )
 def test_more_is_never_cheaper(gpt, anywhere, strategy, seed, path, factor, technology):
-    before = dp.override(anywhere(seed), {"accelerator.package.technology": technology})
+    before = dp.override(anywhere(seed), {"accelerator.package.carrier": technology})
     after = replace(before, {path: locate(before, path)[0] * factor})
     costs = [training(gpt, system, strategy, Exact()).cost for system in (before, after)]
     assert float(costs[1].capital) >= float(costs[0].capital) * (1 - 1e-12)

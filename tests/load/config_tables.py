@@ -35,6 +35,8 @@ TIER = {
     "price": "$1,000",
 }
 PROCESS = {"name": "n7", "wafer_price": "$9,346", "defect_density": "0.09 1/cm^2", "clustering": 10}
+LAYER = {"name": "interposer", "process": PROCESS, "area_factor": 1.1, "bonding_yield": 0.98}
+BOND = {"name": "hybrid", "price": "0.2 USD/mm^2", "bonding_yield": 0.99}
 LEVEL = {"capacity": "20 MB", "bandwidth": "19 TB/s", "latency": "30 ns", "energy": "1 pJ/byte"}
 ACCELERATOR = {
     "compute_units": 108,
@@ -51,25 +53,25 @@ ACCELERATOR = {
         LEVEL | {"name": "hbm", "capacity": "80 GiB", "bandwidth": "2 TB/s"},
     ],
     "package": {
-        "process": PROCESS,
         "packaging": {
             "name": "organic",
             "substrate_price": "0.005 USD/mm^2",
             "c4_bump_price": "0.005 USD/mm^2",
             "micro_bump_price": "0.01 USD/mm^2",
             "organic_bonding_yield": 0.99,
-            "interposer_bonding_yield": "95 %",
             "package_area_factor": 4,
-            "interposer_area_factor": 1.1,
-            "interposer": PROCESS,
+            "interposer": LAYER | {"bonding_yield": "95 %"},
+            "fan_out": LAYER,
+            "bridge": LAYER,
+            "micro_bumps": BOND,
+            "hybrid_bonds": BOND,
         },
-        "technology": "interposer",
-        "dies": 1,
-        "die_area": "826 mm^2",
+        "carrier": "interposer",
+        "dies": [{"name": "compute", "process": PROCESS, "count": 1, "area": "826 mm^2"}],
         "memory_stacks": 5,
         "stack_area": "110 mm^2",
         "memory_price": "15 USD/GB",
-        "assembly_price": "$300",
+        "board_price": "$300",
     },
 }
 SYSTEM = {

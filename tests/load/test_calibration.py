@@ -196,10 +196,13 @@ def test_what_is_wrong_is_one_line(file, old, new, words):
 def test_parts_of_a_system():
     known = parts(load_system("dgx-a100"))
     assert known["accelerator"] == "a100-sxm4-80gb"
-    assert known["accelerator.package.process"] == "tsmc-n7"
+    assert known["accelerator.package.dies.compute.process"] == "tsmc-n7"
     assert known["stack"] == "megatron-lm"
     assert part_of("stack.kernel_overhead", known) == "stack"
-    assert part_of("accelerator.package.process.wafer_price", known) == "accelerator.package.process"
+    assert (
+        part_of("accelerator.package.dies.compute.process.wafer_price", known)
+        == "accelerator.package.dies.compute.process"
+    )
     assert part_of("network.nvlink.efficiency", known) is None
 
 

@@ -44,7 +44,7 @@ def test_units_and_defaults_are_applied(tmp_path):
     system = load(System, write(tmp_path, SYSTEM))
     assert float(system.network[1].bandwidth) == 25e9
     assert float(system.accelerator.device_memory.capacity) == 80 * 2**30
-    assert float(system.accelerator.package.packaging.interposer_bonding_yield) == pytest.approx(0.95)
+    assert float(system.accelerator.package.packaging.interposer.bonding_yield) == pytest.approx(0.95)
     assert float(system.prices.lifetime) == 4 * 365.25 * 86400
     assert float(system.accelerator.memory[0].efficiency) == 0.85
     assert [str(level.name) for level in system.accelerator.memory] == ["smem", "hbm"]

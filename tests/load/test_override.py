@@ -61,7 +61,7 @@ def test_override_changes_inputs(system):
         ("accelerator.memory.hbm.bandwidth", "4 TB", ["wrong dimension"]),
         ("accelerator.memory.hbm.bandwidth", "fast", ["fast"]),
         ("accelerator.memory.hbm.bandwidth", "", ["TB/s"]),
-        ("accelerator.package.technology", "organc", ['did you mean "organic"?']),
+        ("accelerator.package.carrier", "organc", ['did you mean "organic"?']),
         ("n_devices", "-8", ["-8"]),
         ("n_devices", "9" * 5000, ["Infinity"]),
         ("n_devices", "eight", ["eight"]),
