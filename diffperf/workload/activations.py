@@ -6,16 +6,13 @@ MLP of width 4h and as many KV heads as heads, one layer is s·b·h·(10 + 24/t 
 it divided by t under sequence parallelism.
 """
 
-import functools
-import operator
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.quantity import Scalar
-from diffperf.relax import choose, larger, largest
+from diffperf.relax import choose, larger
 from diffperf.software.stack import Stack
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import expert_load, inner_elements, routed_tokens, sequence_shards
@@ -42,24 +39,10 @@ class LayerActivations(eqx.Module):
 
 
 class ModelActivations(eqx.Module):
-    """Bytes of activations of one micro-batch, over all layers of a model.
+    """Bytes of activations of one micro-batch in one layer of every kind, in the order of `Model.grouped`."""
 
-    Both lists have an entry for each group of alike kinds of layers, with a leading axis of the kinds.
-    """
-
-    layers: list[LayerActivations]
-    shares: list[Float[Array, " _kinds"]]  # of the model's layers that are of each kind
-
-    @property
-    def kept(self) -> Scalar:
-        """Bytes that an average layer keeps from its forward pass to its backward pass."""
-        groups = zip(self.shares, self.layers, strict=True)
-        return functools.reduce(operator.add, (jnp.sum(share * layers.kept) for share, layers in groups))
-
-    @property
-    def working(self) -> Scalar:
-        """Bytes that the fullest layer takes while it runs backward, beyond what it kept."""
-        return largest(jnp.stack([largest(layers.working) for layers in self.layers]))
+    kept: Float[Array, " kinds"]  # from a layer's forward pass to its backward pass
+    working: Float[Array, " kinds"]  # while a layer runs backward, beyond what it kept
 
 
 def attention_score_bytes(layers: Layers, strategy: Strategy) -> Scalar:
@@ -141,10 +124,10 @@ def layer_activations(
 
 
 def model_activations(c: Configuration) -> ModelActivations:
-    """Activations of one micro-batch over all layers of a model."""
+    """Activations of one micro-batch in one layer of every kind of a model."""
     of_each = jax.vmap(layer_activations, in_axes=(0, None, None, None))
-    kinds = c.model.kinds
+    layers = [of_each(kinds, c.model, c.strategy, c.system.stack) for kinds in c.model.kinds]
     return ModelActivations(
-        layers=[of_each(layers, c.model, c.strategy, c.system.stack) for layers in kinds],
-        shares=[layers.count / c.model.depth for layers in kinds],
+        kept=jnp.concatenate([kinds.kept for kinds in layers]),
+        working=jnp.concatenate([kinds.working for kinds in layers]),
     )

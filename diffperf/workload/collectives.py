@@ -4,17 +4,19 @@ group of devices.
 How long a collective takes is `diffperf.estimate.network`'s business.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from diffperf.quantity import Scalar
+from diffperf.relax import positive
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import TokenPass, expert_load, routed_tokens
 from diffperf.workload.model import Layers, Model
-from diffperf.workload.schedule import device_stages
 from diffperf.workload.stage_parameters import StageParameters, ZeroGroups
 from diffperf.workload.strategy import Strategy
 
@@ -38,6 +40,9 @@ class Collective(eqx.Module):
       transfer between two ranks.
     - `forward`, `backward`: how often it runs in either pass of an average layer where `per` is "layer";
       where `per` is "step", it runs `forward` times in a training step or an inference pass.
+    - `by_kind`: how often it runs in a layer of each kind, over an average layer; kinds are ordered as
+      `Model.grouped`.
+    - `recomputed`: share of its forward runs that the backward pass of training repeats.
     - `copies`: members to which a piece of an all-to-all's buffer goes.
     - `once`: share of those pieces that a network domain gets once, however many of its members they go
       to.
@@ -50,12 +55,19 @@ class Collective(eqx.Module):
     volume: Scalar
     forward: Scalar | float = 1.0
     backward: Scalar | float = 0.0
+    by_kind: Float[Array, " kinds"] | float = 1.0
+    recomputed: Scalar | float = 0.0
     copies: Scalar | float = 1.0
     once: Scalar | float = 0.0
     name: str = eqx.field(static=True, kw_only=True)
     kind: str = eqx.field(static=True, kw_only=True)
     purpose: str = eqx.field(static=True, kw_only=True)
     per: str = eqx.field(static=True, kw_only=True, default="layer")
+
+    @property
+    def in_layer(self) -> Scalar | float:
+        """How often it runs in both passes of an average layer, with what the backward pass repeats."""
+        return self.forward * (1 + self.recomputed) + self.backward
 
     @property
     def part(self) -> str:
@@ -72,8 +84,12 @@ def training_collectives(
     Every chunk boundary of the pipeline is crossed once forward and once backward.
     """
     crossings = 2 * c.strategy.virtual_stages * c.strategy.micro_batches
+    recomputed = c.strategy.recompute.full * c.strategy.recompute_share
+    in_layers = [
+        dataclasses.replace(collective, recomputed=recomputed) for collective in layer_collectives(c, tokens)
+    ]
     return [
-        *layer_collectives(c, tokens),
+        *in_layers,
         boundary_transfer(c, tokens, crossings),
         *gradient_collectives(c, parameters),
         *weight_collectives(c, parameters),
@@ -101,7 +117,8 @@ def tensor_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
 
     With sequence parallelism reduce-scatters and all-gathers move as many bytes (arXiv 2205.05198 §4.2.2).
     """
-    reductions = _average(c.model, functools.partial(_reductions, serving=tokens.serving))
+    reductions_of = functools.partial(_reductions, serving=tokens.serving)
+    reductions = _average(c.model, reductions_of)
     return [
         Collective(
             name="all-reduce of the residual stream",
@@ -112,6 +129,7 @@ def tensor_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
             volume=_residual_bytes(c, tokens),
             forward=reductions,
             backward=reductions,
+            by_kind=_by_kind(c.model, reductions_of),
         )
     ]
 
@@ -129,7 +147,13 @@ def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Co
     keys_and_values = _average(c.model, functools.partial(_kv_elements, strategy=strategy))
     queries_and_outputs = _average(c.model, functools.partial(_query_elements, strategy=strategy))
     element = strategy.activation_width * tokens.tokens_on_rank(strategy)
-    around = functools.partial(Collective, purpose="context parallelism", degree=strategy.cp, stride=stride)
+    around = functools.partial(
+        Collective,
+        purpose="context parallelism",
+        degree=strategy.cp,
+        stride=stride,
+        by_kind=_by_kind(c.model, lambda kind: jnp.asarray(float(kind.attends), kind.heads.dtype)),
+    )
     if tokens.generating:
         outputs = _average(c.model, functools.partial(_generated_outputs, strategy=strategy))
         return [around(name="all-reduce of attention outputs", kind="all_reduce", volume=element * outputs)]
@@ -170,16 +194,15 @@ def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
         return []
     rank_tokens = tokens.tokens_on_rank(strategy)
     layers = sum(kind.count for kind, _ in mixtures)
-    routed = (
-        sum(kind.count * routed_tokens(kind, strategy, rank_tokens) for kind, _ in mixtures) / model.depth
-    )
+    routed = sum(kind.count * routed_tokens(kind, strategy, rank_tokens) for kind, _ in mixtures) / layers
     visited = sum(kind.count * mixture.experts_per_token for kind, mixture in mixtures) / layers
     volume = routed * expert_load(strategy) * model.hidden * strategy.activation_width
     stride = strategy.stride_of("tp")
-    both_ways = jnp.asarray(2.0, volume.dtype)
+    both_ways = 2.0 * model.routed_share
     if tokens.serving:
         beyond_group = c.relax.excess(strategy.experts_tp * strategy.ep / strategy.tp, 1.0)
         both_ways = both_ways * c.relax.minimum(beyond_group, 1.0)
+    among_kinds = _by_kind(model, lambda kind: jnp.asarray(float(kind.mixture is not None), volume.dtype))
     return [
         Collective(
             name="dispatch to experts and back",
@@ -190,6 +213,7 @@ def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
             volume=volume,
             forward=both_ways,
             backward=both_ways,
+            by_kind=among_kinds,
             copies=visited,
             once=c.system.stack.routed_once_per_domain,
         ),
@@ -202,6 +226,7 @@ def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
             volume=volume * strategy.experts_tp,
             forward=both_ways,
             backward=both_ways,
+            by_kind=among_kinds,
         ),
     ]
 
@@ -209,6 +234,15 @@ def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
 def _average(model: Model, number_of: Callable[[Layers], Scalar]) -> Scalar:
     """The mean of a number over the layers of a model."""
     return sum(kind.count * number_of(kind) for kind in model.layers) / model.depth
+
+
+def _by_kind(model: Model, number_of: Callable[[Layers], Scalar]) -> Float[Array, " kinds"] | float:
+    """A number of each kind of layers over its mean over the layers of a model, 1 for layers all of one
+    kind.
+    """
+    if len(model.layers) == 1:
+        return 1.0
+    return jnp.stack([number_of(kind) for kind in model.grouped]) / positive(_average(model, number_of))
 
 
 def _residual_bytes(c: Configuration, tokens: TokenPass) -> Scalar:
@@ -378,7 +412,7 @@ def _sharded_pieces(c: Configuration) -> Scalar:
 class _Replicated(eqx.Module):
     """The part of a stage's parameters that the same ranks hold, or share by ZeRO."""
 
-    size: Scalar  # parameters, of both its stages on a device of DualPipe
+    size: Scalar  # parameters
     ranks: Scalar  # that hold the same
     owners: Scalar  # ranks that ZeRO shards them over
     stride: Scalar  # devices between neighbours of the ranks
@@ -387,10 +421,10 @@ class _Replicated(eqx.Module):
 
 def _replicated(c: Configuration, parameters: StageParameters) -> list[_Replicated]:
     """The parts of a stage that different numbers of ranks hold: experts, and all else."""
-    strategy, stages, groups = c.strategy, device_stages(c.strategy), ZeroGroups(c.strategy, c.relax)
+    strategy, groups = c.strategy, ZeroGroups(c.strategy, c.relax)
     dense = _Replicated(
         suffix="",
-        size=stages * parameters.dense,
+        size=parameters.dense,
         ranks=strategy.replicas,
         owners=groups.dense,
         stride=strategy.replica_stride,
@@ -399,7 +433,7 @@ def _replicated(c: Configuration, parameters: StageParameters) -> list[_Replicat
         return [dense]
     experts = _Replicated(
         suffix=" of experts",
-        size=stages * parameters.experts,
+        size=parameters.experts,
         ranks=strategy.expert_replicas,
         owners=groups.experts,
         stride=strategy.expert_replica_stride,

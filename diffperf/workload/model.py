@@ -155,6 +155,10 @@ class Layers(eqx.Module):
         default=NO_WINDOW,
         integer=True,
     )
+    leading: Weights = switch(
+        "layers of this kind before those of all other kinds, rather than spread evenly among them",
+        default=False,
+    )
     mixture: Mixture | None = None
     latent: Latent | None = None
     recurrence: Recurrence | None = None
@@ -296,6 +300,16 @@ class Model(Declared):
     def kinds(self) -> list[Layers]:
         """The kinds of layers, those of one structure stacked on a leading axis, to map over."""
         return [jax.tree.map(lambda *leaves: jnp.stack(leaves), *group) for group in self._alike]
+
+    @property
+    def grouped(self) -> list[Layers]:
+        """The kinds of layers in the order of `kinds`: those of one structure next to each other."""
+        return [layers for group in self._alike for layers in group]
+
+    @property
+    def last_kind(self) -> int:
+        """Where the kind of the model's last layers stands in `grouped`."""
+        return next(index for index, layers in enumerate(self.grouped) if layers is self.layers[-1])
 
     @property
     def kind_names(self) -> list[tuple[str, ...]]:

@@ -92,6 +92,30 @@ class Strategy(Declared):
     balanced_head: Weights = switch(
         "last pipeline stage with fewer layers, to make up for the vocabulary projection", default=False
     )
+    first_stage_layers: Scalar = quantity(
+        "",
+        "layers of the first pipeline stage, 0 for as many as the others",
+        bounds=(0, 2000),
+        default=0,
+        integer=True,
+        training_only=True,
+    )
+    last_stage_layers: Scalar = quantity(
+        "",
+        "layers of the last pipeline stage, 0 for as many as the others",
+        bounds=(0, 2000),
+        default=0,
+        integer=True,
+        training_only=True,
+    )
+    embedding_in_split: Weights = switch(
+        "token embedding in place of a layer of the first pipeline stage", default=False, training_only=True
+    )
+    loss_in_split: Weights = switch(
+        "vocabulary projection and loss in place of a layer of the last pipeline stage",
+        default=False,
+        training_only=True,
+    )
     recompute: Weights = choice(
         "none",
         "selective",

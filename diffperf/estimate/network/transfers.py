@@ -46,12 +46,6 @@ class TimedCollective(eqx.Module):
     collective: Collective
     transfer: Transfer
 
-    def in_layer(self, recomputed: Scalar | float = 0.0) -> Scalar | float:
-        """How often it runs in both passes of an average layer that recomputes a share of its forward
-        pass.
-        """
-        return self.collective.forward * (1 + recomputed) + self.collective.backward
-
 
 def transfers(
     collectives: Sequence[Collective],
