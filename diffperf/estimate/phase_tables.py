@@ -57,7 +57,8 @@ def operator_table(
     In training, what the backward pass recomputes has rows of its own.
     """
     operators = list(operators)
-    sizes = {timed.operators.structure: timed.operators.runs.shape[0] for timed in operators if _layered(timed)}
+    layered = [timed.operators for timed in operators if timed.operators.per == "layer"]
+    sizes = {group.structure: group.runs.shape[0] for group in layered}
     names: list[str] = []
     parts: list[str] = []
     kernels: list[str] = []
@@ -73,6 +74,7 @@ def operator_table(
             weighted = jnp.sum(time * runs, axis=-1, keepdims=True)
             runs = jnp.sum(runs, axis=-1, keepdims=True)
             time, rows = weighted / positive(runs), rows[:: len(group.names)]
+        repeated = jnp.ravel(runs * group.recomputed)
         time, runs = jnp.ravel(time), jnp.ravel(runs)
         names += rows
         parts += [group.part] * len(rows)
@@ -82,16 +84,11 @@ def operator_table(
             names += [f"{name}, recomputed" for name in rows]
             parts += ["recompute"] * len(rows)
             kernels += [group.kernel] * len(rows)
-            columns.append((time, runs * group.recomputed))
+            columns.append((time, repeated))
     run_time, runs = (jnp.concatenate(column) for column in zip(*columns, strict=True))
     return OperatorTable(
         names=tuple(names), parts=tuple(parts), kernels=tuple(kernels), run_time=run_time, runs=runs
     )
-
-
-def _layered(timed: TimedOperators) -> bool:
-    """Whether operators belong to layers, and have an axis of kinds of layers."""
-    return timed.operators.per == "layer"
 
 
 def _count(count: Array | float, group: Operators, sizes: dict[int, int]) -> Array | float:

@@ -12,12 +12,12 @@ from jaxtyping import Array, Float
 
 from diffperf.estimate.exposure import LayerCompute, exposed_of_layer
 from diffperf.estimate.kernels.evaluation import TimedOperators
-from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work, waiting
 from diffperf.estimate.network.transfers import TimedCollective, Transfer
 from diffperf.quantity import Scalar
 from diffperf.relax import larger, positive
 from diffperf.workload.configuration import Configuration
+from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.schedule import StagePass
 from diffperf.workload.stages import device_stages, over_kinds
 
@@ -53,8 +53,11 @@ class LayerStep(eqx.Module):
             return _of_kinds(chosen, nothing)
 
         nothing = [jnp.zeros_like(time) for time in _first_of_structures(works)]
-        forward = [(group, work) for group, work in works if group.direction == "forward"]
-        repeated = [(group.structure, work * group.recomputed) for group, work in forward]
+        repeated = [
+            (timed.operators.structure, timed.recomputed_by_kind())
+            for timed in layer
+            if timed.operators.direction == "forward"
+        ]
         every = [*((group.structure, work) for group, work in works), *repeated]
         whole = jax.tree.map(lambda *leaves: leaves, *(work for _, work in every))
         structures = [structure for structure, _ in every]
@@ -177,7 +180,7 @@ class SlowestStage(eqx.Module):
         half = sum(exposed.values()) / 2
         forward, backward = layer.forward + half, layer.backward + layer.recomputed + half
         launch, routing = _host_waits(c, network)
-        recomputed = c.strategy.recompute.full * c.strategy.recompute_share
+        recomputed = Recomputation.of(c.strategy).layer
         forward_wait = waiting(forward, launch) + routing
         backward_wait = waiting(backward, (1 + recomputed) * launch)
         waits = forward_wait + backward_wait

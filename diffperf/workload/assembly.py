@@ -27,6 +27,7 @@ from diffperf.workload.layer_operators import (
 )
 from diffperf.workload.model import Layers
 from diffperf.workload.operators import AttentionCore, Gemms, Operators, Streams, operators_of
+from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.state_space_operators import state_space_operators
 from diffperf.workload.strategy import Strategy
 
@@ -71,28 +72,18 @@ def layer_operators(c: Configuration, tokens: TokenPass, *, trained: bool) -> li
     them those of one layer of each kind, and adds the backward pass, and what it recomputes of the forward
     pass.
     """
-    recomputed = recomputed_shares(c.strategy) if trained else {}
     operators: list[Operators] = []
     for structure, (layers, names) in enumerate(zip(c.model.kinds, c.model.kind_names, strict=True)):
         of_each_kind = jax.vmap(lambda kind: _operators_of_layer(kind, c, tokens, trained))(layers)
+        repeated = Recomputation.of(c.strategy).of_layers(layers) if trained else None
         for group in of_each_kind:
-            share = recomputed.get(group.part, 0.0) if group.direction == "forward" else 0.0
+            share = 0.0
+            if repeated is not None and group.direction == "forward":
+                share = repeated.of_operators(group.names, group.part, c.strategy.attention.standard)
             operators.append(
                 dataclasses.replace(group, layers=names, recomputed=share, structure=structure)
             )
     return operators
-
-
-def recomputed_shares(strategy: Strategy) -> dict[str, Scalar]:
-    """How often the backward pass repeats a forward pass's operators, by the part of the time that they are.
-
-    Full recomputation repeats all of them. Selective recomputation repeats the attention core where scores
-    are stored; FlashAttention's backward kernel recomputes them by itself. A recurrence counts as the core
-    of its layers, and keeps what it wrote under FlashAttention.
-    """
-    full = strategy.recompute_share * strategy.recompute.full
-    core = strategy.recompute_share * strategy.recompute.selective * strategy.attention.standard
-    return {"matmul": full, "attention": full + core, "elementwise": full}
 
 
 def _operators_of_layer(

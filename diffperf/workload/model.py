@@ -26,6 +26,16 @@ class Mixture(eqx.Module):
         default=0,
         integer=True,
     )
+    groups: Scalar = quantity(
+        "", "groups of experts to which routing is limited", bounds=(1, 4096), default=1, integer=True
+    )
+    groups_visited: Scalar = quantity(
+        "",
+        "groups whose experts a token may visit (node-limited routing where nodes hold a group each)",
+        bounds=(1, 4096),
+        default=1,
+        integer=True,
+    )
 
 
 class Latent(eqx.Module):

@@ -233,7 +233,7 @@ class Operators(eqx.Module):
 
     table: Gemms | Streams | AttentionCore
     runs: Float[Array, "*kinds operators"]
-    recomputed: Scalar | float
+    recomputed: Float[Array, " operators"] | float
     names: tuple[str, ...] = eqx.field(static=True)
     kernel: str = eqx.field(static=True)
     part: str = eqx.field(static=True)
