@@ -18,7 +18,7 @@ from diffperf.quantity import Scalar
 from diffperf.relax import larger, positive
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.recomputation import Recomputation
-from diffperf.workload.schedule import StagePass
+from diffperf.workload.schedule import StagePass, unpaired_micro_batches
 from diffperf.workload.stages import device_stages, over_kinds
 
 PerKind = Float[Array, "*kinds"]
@@ -158,6 +158,8 @@ class SlowestStage(eqx.Module):
       communication and what is recomputed.
     - `waits`: seconds that a layer of each kind waits for the host in both passes.
     - `exposed`: exposed seconds of a layer of each kind by the purpose of collectives.
+    - `uncovered`: seconds of a step in which the dispatch to experts, hidden at other times, has no other
+      micro-batch to hide under.
     - `micro_batch`: the mean pass of the stages before the last, with waits.
     """
 
@@ -167,6 +169,7 @@ class SlowestStage(eqx.Module):
     backward: Scalar
     waits: PerKind
     exposed: dict[str, PerKind]
+    uncovered: Scalar
     micro_batch: StagePass
 
     @classmethod
@@ -189,16 +192,24 @@ class SlowestStage(eqx.Module):
         # The stages before the last: the first, and as many middle ones as there are others.
         share = 1 / larger(c.strategy.pp - 1, 1.0)
         before = share * rows[0] + (1 - share) * rows[1]
+        time = layer.work.time + 2 * half + waits
+        layers = _layers_waited_for(c, rows, held.heads * head.time, time)
+        # Half of what hides under another micro-batch is in either pass, and shows while the pipeline fills
+        # and drains.
+        purpose = "expert parallelism"
+        hidden = (network.layer_times[purpose] - exposed[purpose]) * c.strategy.schedule.dualpipe
+        filling = over_kinds(before, hidden / 2)
         return cls(
-            layers=_layers_waited_for(c, rows, held.heads * head.time, layer.work.time + 2 * half + waits),
+            layers=layers,
             head=held.heads[-1],
             forward=over_kinds(before, forward),
             backward=over_kinds(before, backward),
             waits=waits,
             exposed=exposed,
+            uncovered=unpaired_micro_batches(c.strategy) * over_kinds(layers, hidden),
             micro_batch=StagePass(
-                forward=over_kinds(before, forward + forward_wait),
-                backward=over_kinds(before, backward + backward_wait),
+                forward=over_kinds(before, forward + forward_wait) + filling,
+                backward=over_kinds(before, backward + backward_wait) + filling,
                 weight_gradients=over_kinds(before, layer.weight_gradients),
             ),
         )

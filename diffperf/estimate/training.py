@@ -16,9 +16,10 @@ from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import TimedCollective, Transfer, transfers
 from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
 from diffperf.estimate.stage_time import LayerStep, NetworkStep, SlowestStage
+from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
-from diffperf.relax import Exact, Relaxation
+from diffperf.relax import Exact, Relaxation, absent
 from diffperf.report.tables import Readable
 from diffperf.workload.assembly import training_operators, training_pass
 from diffperf.workload.collectives import training_collectives
@@ -122,7 +123,8 @@ def training_step(
 
 def timed_step(c: Configuration) -> TimedStep:
     """The step of a configuration, with all that it is made of."""
-    strategy, relax, machine = c.strategy, c.relax, Machine.of(c.system, c.strategy, c.relax)
+    strategy, relax = c.strategy, c.relax
+    machine = Machine.of(_computing_system(c), strategy, relax)
     parameters = stage_parameters(c.model, strategy, relax)
     owned = owned_parameters(strategy, parameters, relax)
     operators = training_operators(c, owned)
@@ -139,6 +141,7 @@ def timed_step(c: Configuration) -> TimedStep:
     compute = over_kinds(passes, layer.work.time)
     pipeline = exposed(network.totals["pipeline"].time, compute, strategy.overlap_transfers, relax)
     exposed_times = {purpose: over_kinds(passes, time) for purpose, time in stage.exposed.items()}
+    exposed_times["expert parallelism"] = exposed_times["expert parallelism"] + stage.uncovered
     exposed_times |= {"pipeline": pipeline} | _data_parallel(c, network, stage)
     breakdown = StepTime(
         matmul=over_kinds(passes, layer.compute.matmul),
@@ -163,13 +166,35 @@ def timed_step(c: Configuration) -> TimedStep:
     done = of_layers + head * (strategy.micro_batches / strategy.pp) + optimizer
     sent = network.sent(layers, strategy.pp)
     return TimedStep(
-        report=_report(c, machine, breakdown, done, sent),
+        report=_report(c, breakdown, done, sent),
         operators=timed_operators,
         collectives=timed_collectives,
         layer_passes=passes,
         heads=heads,
         exposed=exposed_times,
     )
+
+
+def _computing_system(c: Configuration) -> System:
+    """The system with the compute units that are left for computation.
+
+    Where the dispatch to experts hides under other work, it keeps compute units of its own, and kernels
+    are launched for the rest (DeepSeek-V3: 20 of 132, arXiv 2412.19437 §3.2.2 and §3.5.1).
+    """
+    system, strategy = c.system, c.strategy
+    routes = any(kind.mixture is not None for kind in c.model.layers)
+    if absent(system.stack.exchange_units) or not routes or not strategy.overlap_experts.possible["on"]:
+        return system
+    exchanges = strategy.overlap_experts.on * c.relax.minimum(strategy.ep - 1, 1.0)
+    left = 1 - exchanges * system.stack.exchange_units / system.accelerator.compute_units
+
+    def rates(system: System) -> list[Scalar]:
+        """What is in proportion to the compute units."""
+        accelerator = system.accelerator
+        formats = [getattr(accelerator.matrix, name).rate for name in PRECISIONS]
+        return [accelerator.compute_units, accelerator.vector, *formats]
+
+    return eqx.tree_at(rates, system, [left * rate for rate in rates(system)])
 
 
 def _sum_per(per: str, operators: list[TimedOperators], machine: Machine) -> Work:
@@ -214,14 +239,12 @@ def _host_transfers(c: Configuration, owned: Scalar) -> tuple[Scalar, Scalar]:
     return activations * byte_time, states * byte_time
 
 
-def _report(
-    c: Configuration, machine: Machine, breakdown: StepTime, work: Work, sent: Transfer
-) -> TrainingReport:
+def _report(c: Configuration, breakdown: StepTime, work: Work, sent: Transfer) -> TrainingReport:
     """The report of a step, in which an average device does `work` and sends `sent`."""
     strategy, time = c.strategy, breakdown.total
     tokens = strategy.global_batch * strategy.sequence_length
     spent = energy(c, work, sent, time)
-    available = time * strategy.devices * machine.matrix.format.rate
+    available = time * strategy.devices * c.system.accelerator.matrix_rate(strategy.precision)
     return TrainingReport(
         time=time,
         tokens_per_second=tokens / time,

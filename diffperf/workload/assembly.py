@@ -80,9 +80,7 @@ def layer_operators(c: Configuration, tokens: TokenPass, *, trained: bool) -> li
             share = 0.0
             if repeated is not None and group.direction == "forward":
                 share = repeated.of_operators(group.names, group.part, c.strategy.attention.standard)
-            operators.append(
-                dataclasses.replace(group, layers=names, recomputed=share, structure=structure)
-            )
+            operators.append(dataclasses.replace(group, layers=names, recomputed=share, structure=structure))
     return operators
 
 

@@ -145,13 +145,15 @@ def training_memory(c: Configuration) -> Memory:
 
 
 class _StageRow(eqx.Module):
-    """What a device holds of the first, a middle or the last stage, for each stage that it holds."""
+    """What a device holds of the first, a middle or the last stage, for each stage that it holds; with a
+    leading axis of stages, of all three.
+    """
 
-    position: Scalar  # from 0 for the first stage to 1 for the last
-    layers: Float[Array, " kinds"]
-    embeddings: Scalar
-    heads: Scalar
-    modules: Scalar  # of multi-token prediction
+    position: Float[Array, "*stages"]  # from 0 for the first stage to 1 for the last
+    layers: Float[Array, "*stages kinds"]
+    embeddings: Float[Array, "*stages"]
+    heads: Float[Array, "*stages"]
+    modules: Float[Array, "*stages"]  # of multi-token prediction
 
 
 def _at_both_ends(rows: Float[Array, " stages"], alone: Scalar) -> Float[Array, " stages"]:

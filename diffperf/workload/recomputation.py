@@ -62,9 +62,7 @@ class Recomputation(eqx.Module):
             for name in ("layer", *names)
         }
         rest = {name: 1 - named[name] - named["layer"] for name in names}
-        shares = {
-            name: named[name] + getattr(strategy, f"recompute_{name}") * rest[name] for name in names
-        }
+        shares = {name: named[name] + getattr(strategy, f"recompute_{name}") * rest[name] for name in names}
         return cls(layer=named["layer"], **shares)
 
     def of_layers(self, layers: Layers) -> "Recomputation":

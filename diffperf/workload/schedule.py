@@ -63,6 +63,17 @@ def bubble(stage: StagePass, strategy: Strategy, relax: Relaxation) -> Scalar:
     )
 
 
+def unpaired_micro_batches(strategy: Strategy) -> Scalar:
+    """Micro-batches whose passes DualPipe runs alone on the last stage, so that no other pass hides their
+    communication: p/2 + 2 of them.
+
+    The number is that of an event-by-event run in which passes that run alone take longer by c in either
+    direction, and pairs do not: the step is longer by (p/2 + 2)·2c beside the bubble of passes that are
+    longer by c. Other schedules run every pass alone, and count none here.
+    """
+    return strategy.schedule.dualpipe * (strategy.pp / 2 + 2)
+
+
 def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 0.0) -> Scalar:
     """Micro-batches whose activations a stage holds, in units of all its layers; `position` is 0 for the
     first stage, 1 for the last. Never more than there are.

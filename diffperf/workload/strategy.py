@@ -243,6 +243,11 @@ class Strategy(Declared):
         doc="number format of activations between products: the operands' own (at least 16 bits), or another",
         default="operands",
     )  # fmt: skip
+    unquantized_head: Weights = switch(
+        "vocabulary projection with operands of at least 16 bits in training",
+        default=False,
+        training_only=True,
+    )
     dispatch_precision: Weights = choice(
         "activations", *PRECISIONS,
         doc="number format of tokens on their way to experts: that of activations, or another",

@@ -106,6 +106,21 @@ def matrix_units_by_role(system: System, strategy: Strategy, joule_time: Scalar)
     }
 
 
+def trained_units_by_role(
+    system: System, strategy: Strategy, joule_time: Scalar
+) -> dict[str, MatrixUnits] | None:
+    """The matrix units of training by the roles of weights; None where all products have operands of one
+    format, as no vocabulary projection is left in 16 bits.
+    """
+    if not strategy.unquantized_head.possible["on"]:
+        return None
+    linear = strategy.precision
+    kept = strategy.unquantized_head.on * (sixteen_bits(linear).array - linear.array)
+    head = MatrixUnits.of(system, Weights(linear.array + kept, PRECISIONS), joule_time)
+    roles = dict.fromkeys(_FORMATS_OF.values(), MatrixUnits.of(system, linear, joule_time))
+    return roles | {"head": head}
+
+
 # The role of `matrix_units_by_role` whose number formats the weights of a role have.
 _FORMATS_OF = {role: "linear" if role == "attention" else role for role in ROLES}
 
@@ -198,6 +213,7 @@ class Machine(eqx.Module):
         )
         dynamic = relax.excess(limit, accelerator.static_power) + _LEAST_POWER * limit  # W
         joule_time = inverse(dynamic)
+        units_by_role = matrix_units_by_role if serving else trained_units_by_role
         overhead = system.stack.exposed_start * accelerator.kernel_latency + system.stack.kernel_overhead
         return cls(
             accelerator=accelerator,
@@ -207,7 +223,7 @@ class Machine(eqx.Module):
             matrix=MatrixUnits.of(system, strategy.precision, joule_time),
             attention=AttentionUnits.of(system, strategy, overhead),
             relax=relax,
-            matrix_by_role=matrix_units_by_role(system, strategy, joule_time) if serving else None,
+            matrix_by_role=units_by_role(system, strategy, joule_time),
             shares=None if residency is None else ServedShares.of(accelerator, residency),
             serving=serving,
         )

@@ -16,7 +16,7 @@ from diffperf.estimate.network.placement import Group, place
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, split, unstack
 from diffperf.relax import Relaxation, inverse, larger, smaller
-from diffperf.workload.collectives import Collective
+from diffperf.workload.collective import Collective
 
 # Fields of a collective that only an all-to-all asks for.
 _OF_COPIES = ("copies", "once", "groups", "groups_visited")
