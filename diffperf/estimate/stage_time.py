@@ -21,7 +21,7 @@ from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.schedule import StagePass, unpaired_micro_batches
 from diffperf.workload.stages import device_stages, over_kinds
 
-PerKind = Float[Array, "*kinds"]
+PerKind = Float[Array, "..."]  # of a layer of each kind, or of all kinds alike
 
 _LAYER_PURPOSES = ("tensor parallelism", "context parallelism", "expert parallelism")
 _STEP_PURPOSES = ("pipeline", "gradients", "weights", "tied embedding")

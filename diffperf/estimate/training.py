@@ -188,7 +188,7 @@ def _computing_system(c: Configuration) -> System:
     exchanges = strategy.overlap_experts.on * c.relax.minimum(strategy.ep - 1, 1.0)
     left = 1 - exchanges * system.stack.exchange_units / system.accelerator.compute_units
 
-    def rates(system: System) -> list[Scalar]:
+    def rates(system: System) -> list:
         """What is in proportion to the compute units."""
         accelerator = system.accelerator
         formats = [getattr(accelerator.matrix, name).rate for name in PRECISIONS]

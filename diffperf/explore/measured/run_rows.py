@@ -77,6 +77,9 @@ def _training_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, 
     """
     systems = systems_of(rows, platforms)
     gradients = ["fp32" if row["grad_dtype_bytes"] == _FP32_BYTES else row["precision"] for row in rows]
+    chunks = numbers(rows, "pp") * np.array([row["virtual_stages"] or 1.0 for row in rows])
+    # More chunks than layers are only possible where embeddings take the place of layers.
+    embeddings = switch((chunks > numbers(rows, "layers")).astype(float)).array
     same_names = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "global_batch")
     strategy = stacked_strategy(
         rows,
@@ -93,6 +96,8 @@ def _training_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, 
         overlap_tensor=systems.stack.tensor_overlap,
         overlap_experts=systems.stack.expert_overlap,
         balanced_head=systems.stack.balanced_head,
+        embedding_in_split=embeddings,
+        loss_in_split=embeddings,
         precision=precision(rows, "precision"),
         gradient_precision=weights(gradients, PRECISIONS),
     )
