@@ -129,6 +129,11 @@ class Stack(Declared):
         "fewer layers in the last pipeline stage, for the vocabulary projection, in measured runs",
         default=False,
     )
+    uneven_stages: Weights = switch(
+        "embeddings in place of layers, or fewer layers in the last pipeline stage, where layers do not "
+        "divide in measured runs",
+        default=False,
+    )
     tensor_overlap: Weights = switch(
         "tensor-parallel communication under matrix products in measured runs", default=False
     )

@@ -96,8 +96,11 @@ def _stages(model: Model, strategy: Strategy) -> Iterator[str]:
     """How layers are split into pipeline stages: evenly, or by a layout that lists the layers of each."""
     layers, chunks = _whole(model.depth), _whole(strategy.pp) * _whole(strategy.virtual_stages)
     given = _given_stages(strategy) if strategy.pp > 1 else []
+    ends = _whole(strategy.first_stage_layers), _whole(strategy.last_stage_layers)
     if given:
         yield from given
+        if any(layers % _whole(strategy.virtual_stages) for layers in ends):
+            yield "# Megatron-LM needs layers of the first and the last stage that its chunks share evenly"
         if strategy.virtual_stages > 1:
             yield f"--num-virtual-stages-per-pipeline-rank {_whole(strategy.virtual_stages)}"
         return

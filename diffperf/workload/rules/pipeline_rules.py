@@ -37,9 +37,9 @@ def every_chunk_has_a_layer(configuration: Configuration) -> Verdict:
     return Verdict((chunks <= 0) | reaches(shared, chunks), explain)
 
 
-def given_stages_are_whole_parts(configuration: Configuration) -> Verdict:
-    """Layers that the strategy gives the first and the last stage leave as many as the other stages need, and
-    are a multiple of the chunks (Megatron-LM's `get_num_layers_to_build`).
+def given_stages_leave_layers(configuration: Configuration) -> Verdict:
+    """Layers that the strategy gives the first and the last stage leave some for the other stages, and none
+    where there are no other stages.
     """
     model, strategy = configuration.model, configuration.strategy
     first, last = strategy.first_stage_layers, strategy.last_stage_layers
@@ -51,14 +51,13 @@ def given_stages_are_whole_parts(configuration: Configuration) -> Verdict:
             key="strategy.first_stage_layers" if float(first) > 0 else "strategy.last_stage_layers",
             found=f"{show(first)} and {show(last)} layers of the first and the last of {show(strategy.pp)} "
             f"stages, of {show(model.depth)} in all",
-            expected="multiples of virtual_stages that leave layers for all other stages, and none over",
+            expected="numbers that leave layers for all other stages, and none over",
             remedy="change first_stage_layers or last_stage_layers, or use 0 for as many as the others",
         )
 
-    whole = divides(strategy.virtual_stages, first) & divides(strategy.virtual_stages, last)
     fills = jnp.where(others > 0, left > 0, jnp.abs(left) < _HALF_A_LAYER)
     none = (first <= 0) & (last <= 0)
-    return Verdict(none | ((strategy.pp > 1) & whole & fills), explain)
+    return Verdict(none | ((strategy.pp > 1) & fills), explain)
 
 
 def _shared_layers(model: Model, strategy: Strategy) -> tuple[Scalar, Scalar]:
