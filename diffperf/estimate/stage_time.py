@@ -160,7 +160,7 @@ class SlowestStage(eqx.Module):
     - `exposed`: exposed seconds of a layer of each kind by the purpose of collectives.
     - `uncovered`: seconds of a step in which the dispatch to experts, hidden at other times, has no other
       micro-batch to hide under.
-    - `micro_batch`: the mean pass of the stages before the last, with waits.
+    - `micro_batch`: the mean pass of all stages but the slowest, with waits.
     """
 
     layers: Float[Array, " kinds"]
@@ -193,12 +193,15 @@ class SlowestStage(eqx.Module):
         share = 1 / larger(c.strategy.pp - 1, 1.0)
         before = share * rows[0] + (1 - share) * rows[1]
         time = layer.work.time + 2 * half + waits
-        layers = _layers_waited_for(c, rows, held.heads * head.time, time)
+        heads = held.heads * head.time
+        layers = _layers_waited_for(c, rows, heads, time)
+        passes = over_kinds(rows, forward + forward_wait), over_kinds(rows, backward + backward_wait)
+        filling = _idle_share(c, *passes, heads)
         # Half of what hides under another micro-batch is in either pass, and shows while the pipeline fills
         # and drains.
         purpose = "expert parallelism"
         hidden = (network.layer_times[purpose] - exposed[purpose]) * c.strategy.schedule.dualpipe
-        filling = over_kinds(before, hidden / 2)
+        alone = over_kinds(before, hidden / 2)
         return cls(
             layers=layers,
             head=held.heads[-1],
@@ -208,9 +211,9 @@ class SlowestStage(eqx.Module):
             exposed=exposed,
             uncovered=unpaired_micro_batches(c.strategy) * over_kinds(layers, hidden),
             micro_batch=StagePass(
-                forward=over_kinds(before, forward + forward_wait) + filling,
-                backward=over_kinds(before, backward + backward_wait) + filling,
-                weight_gradients=over_kinds(before, layer.weight_gradients),
+                forward=filling * (over_kinds(before, forward + forward_wait) + alone),
+                backward=filling * (over_kinds(before, backward + backward_wait) + alone),
+                weight_gradients=filling * over_kinds(before, layer.weight_gradients),
             ),
         )
 
@@ -231,6 +234,37 @@ def _layers_waited_for(
     others = jnp.where(first + heads[0] >= middle, rows[0], rows[1])
     like_others = others * (waited / positive(over_kinds(others, time)))
     return jnp.where(last >= waited, rows[-1], like_others)
+
+
+def _idle_share(
+    c: Configuration,
+    forward: Float[Array, " stages"],
+    backward: Float[Array, " stages"],
+    heads: Float[Array, " stages"],
+) -> Scalar:
+    """How long 1F1B leaves the slowest stage idle, over the passes of all stages before the last; 1 where the
+    last is the slowest.
+
+    While a micro-batch is on its way through the n stages after a stage, which takes D, that stage works on
+    n others: it waits for max(D − n·F, 0) as the pipeline fills and for max(D − n·B, 0) as it drains,
+    beside the passes of the stages before it. An event-by-event run finds the same. `forward` and
+    `backward` are seconds of the first, a middle and the last stage, `heads` those of projections to the
+    vocabulary.
+    """
+    relax, between = c.relax, larger(c.strategy.pp - 2, 0.0)
+    first, middle, last = forward + backward
+    after = last + heads[-1]
+
+    def waits(stage: int, way: Scalar, number: Scalar | float) -> Scalar:
+        """Seconds that a stage waits for micro-batches on their way through a number of stages after it."""
+        return relax.excess(way, number * forward[stage]) + relax.excess(way, number * backward[stage])
+
+    of_middle = first + larger(between - 1, 0.0) * middle + waits(1, after, 1.0)
+    of_first = waits(0, between * middle + after, 1 + between)
+    before = first + between * middle
+    is_first = first + heads[0] >= middle
+    idle = jnp.where(is_first, of_first, of_middle)
+    return jnp.where(after >= larger(first + heads[0], middle), 1.0, idle / positive(before))
 
 
 def _host_waits(c: Configuration, network: NetworkStep) -> tuple[Scalar, PerKind]:

@@ -25,8 +25,8 @@ class StagePass(eqx.Module):
 
 
 def bubble(stage: StagePass, strategy: Strategy, relax: Relaxation) -> Scalar:
-    """Seconds of a step in which the last stage, which works on all micro-batches, has nothing to do; `stage`
-    is the mean of the stages before it.
+    """Seconds of a step in which the slowest stage, which works on all micro-batches, has nothing to do;
+    `stage` is the mean of the others.
 
     With p stages, m micro-batches, forward time F, time B of the whole backward pass, time W of its weight
     gradients, and H = p/2 − 1:
