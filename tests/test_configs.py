@@ -186,8 +186,10 @@ def test_weight_files_with_a_prediction_module(name):
     """
     files, elsewhere = WITH_PREDICTION_MODULE[name]
     model = dp.load_model(name)
-    no_layers = {"layers": real(0.0), "embeddings": real(0.0)}
-    head = parameters_of_layers(model, dp.load_strategy({}), heads=real(1.0), **no_layers)
+    no_layers = {"layers": real([0.0] * len(model.layers)), "embeddings": real(0.0)}
+    head = parameters_of_layers(
+        model, dp.load_strategy({}), heads=real(1.0), modules=model.mtp_layers, **no_layers
+    )
     module = head.total - model.embedding_parameters + 3 * model.hidden  # three norms are left out of `head`
     assert float(model.parameters + module + 2 * model.embedding_parameters) + elsewhere == files
 

@@ -29,6 +29,7 @@ LAYERS = (
 ESTIMATE_LAYERS = (
     ("kernels", "network"),
     ("energy", "exposure", "phase_tables"),
+    ("stage_time",),
     ("training", "inference"),
     ("serving",),
     ("phases",),

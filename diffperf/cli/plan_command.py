@@ -34,6 +34,8 @@ _COLUMNS = {
     "ep": "ep",
     "expert tp": "expert_tp",
     "virtual": "virtual_stages",
+    "embedding in split": "embedding_in_split",
+    "loss in split": "loss_in_split",
     "batch": "micro_batch",
     "schedule": "schedule",
     "recompute": "recompute",

@@ -4,21 +4,26 @@ from collections.abc import Mapping
 
 import equinox as eqx
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from diffperf.quantity import Scalar, Weights
+from diffperf.quantity import Weights
 from diffperf.relax import Relaxation, choose
 from diffperf.workload.strategy import Strategy
 
+Seconds = Float[Array, "*kinds"]  # of an average layer, or of a layer of each kind
+
 
 class LayerCompute(eqx.Module):
-    """Seconds of computation in an average layer, under which its communication may run."""
+    """Seconds of computation in an average layer, or in a layer of each kind, under which its communication
+    may run.
+    """
 
-    matmul: Scalar
-    attention: Scalar
-    whole: Scalar  # all operators of the layer, recomputed ones included
+    matmul: Seconds
+    attention: Seconds
+    whole: Seconds  # all operators of the layer, recomputed ones included
 
 
-def exposed(time: Scalar, hidden_under: Scalar, overlap: Weights, relax: Relaxation) -> Scalar:
+def exposed(time: Array, hidden_under: Array, overlap: Weights, relax: Relaxation) -> Array:
     """Seconds left of communication that runs under `hidden_under` seconds of computation, where it
     overlaps.
     """
@@ -26,13 +31,13 @@ def exposed(time: Scalar, hidden_under: Scalar, overlap: Weights, relax: Relaxat
 
 
 def exposed_of_layer(
-    times: Mapping[str, Scalar],
+    times: Mapping[str, Array],
     compute: LayerCompute,
     strategy: Strategy,
     relax: Relaxation,
     *,
     generating: bool = False,
-) -> dict[str, Scalar]:
+) -> dict[str, Array]:
     """Exposed seconds of an average layer's collectives by purpose, from the seconds that they take.
 
     Where the strategy overlaps them, tensor-parallel communication hides under matrix products, the ring

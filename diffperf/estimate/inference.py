@@ -27,8 +27,7 @@ from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import TokenPass
 from diffperf.workload.memory import Memory, inference_memory, inference_residency
 from diffperf.workload.model import Model
-from diffperf.workload.schedule import stage_layers
-from diffperf.workload.stage_parameters import one_stage
+from diffperf.workload.stages import one_stage, stage_layers
 from diffperf.workload.strategy import Strategy
 
 
@@ -356,9 +355,9 @@ def _longest_stage(c: Configuration, one: PassTime) -> Scalar:
     """Seconds that a micro-batch keeps the busiest stage of the pipeline: the fullest, or the last, which has
     the vocabulary projection.
     """
-    fullest, last = stage_layers(c.model, c.strategy, c.relax)
+    stages = stage_layers(c.model, c.strategy, c.relax)
     per_layer = (one.total - one.head - one.pipeline_transfers - one.host) / c.model.depth
-    longest = c.relax.maximum(fullest * per_layer, last * per_layer + one.head) + one.host
+    longest = c.relax.maximum(stages.middle * per_layer, stages.last * per_layer + one.head) + one.host
     alone = one_stage(c.strategy, c.relax)
     return alone * one.total + (1 - alone) * longest
 

@@ -11,6 +11,7 @@ from diffperf.estimate.kernels.evaluation import TimedOperators
 from diffperf.estimate.network.transfers import TimedCollective
 from diffperf.quantity import Scalar
 from diffperf.relax import positive
+from diffperf.workload.operators import Operators
 
 
 class OperatorTable(eqx.Module):
@@ -48,41 +49,57 @@ class PhaseTables(eqx.Module):
 
 
 def operator_table(
-    operators: Iterable[TimedOperators], counts: dict[str, Scalar | float], *, trained: bool
+    operators: Iterable[TimedOperators], counts: dict[str, Array | float], *, trained: bool
 ) -> OperatorTable:
     """The table of timed operators; `counts` says how many of each `per` the phase has: layers,
-    micro-batches, steps.
+    micro-batches, steps. Layers may be counted by kind, in the order of the operators' structures.
 
     In training, what the backward pass recomputes has rows of its own.
     """
+    operators = list(operators)
+    layered = [timed.operators for timed in operators if timed.operators.per == "layer"]
+    sizes = {group.structure: group.runs.shape[0] for group in layered}
     names: list[str] = []
     parts: list[str] = []
     kernels: list[str] = []
     columns: list[tuple[Array, Array]] = []
     for timed in operators:
-        group, count = timed.operators, counts[timed.operators.per]
+        group = timed.operators
+        count = _count(counts[group.per], group, sizes)
         rows = [
             f"{name} ({kind})" if kind else name for kind in group.layers or ("",) for name in group.names
         ]
-        time, runs = timed.work.time, timed.operators.runs
+        time, runs = timed.work.time, count * group.runs
         if len(set(group.names)) < len(group.names):  # one kernel at several contexts of a generation
             weighted = jnp.sum(time * runs, axis=-1, keepdims=True)
             runs = jnp.sum(runs, axis=-1, keepdims=True)
             time, rows = weighted / positive(runs), rows[:: len(group.names)]
+        repeated = jnp.ravel(runs * group.recomputed)
         time, runs = jnp.ravel(time), jnp.ravel(runs)
         names += rows
         parts += [group.part] * len(rows)
         kernels += [group.kernel] * len(rows)
-        columns.append((time, count * runs))
+        columns.append((time, runs))
         if trained and group.per == "layer" and group.direction == "forward":
             names += [f"{name}, recomputed" for name in rows]
             parts += ["recompute"] * len(rows)
             kernels += [group.kernel] * len(rows)
-            columns.append((time, count * runs * group.recomputed))
+            columns.append((time, repeated))
     run_time, runs = (jnp.concatenate(column) for column in zip(*columns, strict=True))
     return OperatorTable(
         names=tuple(names), parts=tuple(parts), kernels=tuple(kernels), run_time=run_time, runs=runs
     )
+
+
+def _count(count: Array | float, group: Operators, sizes: dict[int, int]) -> Array | float:
+    """How many of what some operators run for the phase has, to multiply their runs with.
+
+    `sizes` are the numbers of kinds of layers of each structure.
+    """
+    if group.per != "layer" or jnp.ndim(count) == 0:
+        return count
+    before = sum(sizes[structure] for structure in range(group.structure))
+    return jnp.asarray(count)[before : before + sizes[group.structure], None]
 
 
 def collective_table(

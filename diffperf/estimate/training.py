@@ -3,20 +3,24 @@ optimizer.
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy
-from diffperf.estimate.exposure import LayerCompute, exposed, exposed_of_layer
+from diffperf.estimate.exposure import exposed
 from diffperf.estimate.kernels.clock import Clock, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate, total
 from diffperf.estimate.kernels.machine import Machine
-from diffperf.estimate.kernels.roofline import Work, waiting
+from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import TimedCollective, Transfer, transfers
 from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
+from diffperf.estimate.stage_time import LayerStep, NetworkStep, SlowestStage
+from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
-from diffperf.relax import Exact, Relaxation, inverse, larger
+from diffperf.relax import Exact, Relaxation, absent, inverse, larger
 from diffperf.report.tables import Readable
 from diffperf.workload.assembly import training_operators, training_pass
 from diffperf.workload.collectives import training_collectives
@@ -24,8 +28,9 @@ from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory, stage_activation_bytes, training_memory
 from diffperf.workload.model import Model
 from diffperf.workload.model_flops import model_flops
-from diffperf.workload.schedule import StagePass, bubble, stage_layers
+from diffperf.workload.schedule import bubble
 from diffperf.workload.stage_parameters import owned_parameters, stage_parameters
+from diffperf.workload.stages import layers_of_model, over_kinds
 from diffperf.workload.strategy import Strategy
 
 
@@ -76,28 +81,30 @@ class TimedStep(eqx.Module):
     """A training step with all that it is made of: its operators and collectives, and the report that sums
     them.
 
-    - `layer_passes`: passes, forward and backward together, of a micro-batch through a layer on the
-      slowest stage.
+    - `layer_passes`: passes, forward and backward together, of a micro-batch through a layer of each kind
+      on the slowest stage.
+    - `heads`: micro-batches whose vocabulary projection the last stage computes.
     - `exposed`: seconds of the step by the purpose of collectives.
     """
 
     report: TrainingReport
     operators: list[TimedOperators]
     collectives: list[TimedCollective]
-    layer_passes: Scalar
-    micro_batches: Scalar
-    recomputed: Scalar
+    layer_passes: Float[Array, " kinds"]
+    heads: Scalar
     exposed: dict[str, Scalar]
 
     @property
     def tables(self) -> PhaseTables:
         """The operators and collectives as tables, whose times add up to the report's breakdown."""
-        counts = {"layer": self.layer_passes, "micro-batch": self.micro_batches, "step": 1.0}
+        counts = {"layer": self.layer_passes, "micro-batch": self.heads, "step": 1.0}
 
         def runs(timed: TimedCollective) -> Scalar:
-            if timed.collective.per == "step":
-                return jnp.asarray(timed.collective.forward, self.layer_passes.dtype)
-            return self.layer_passes * timed.in_layer(self.recomputed)
+            collective = timed.collective
+            if collective.per == "step":
+                return jnp.asarray(collective.forward, self.heads.dtype)
+            of_kinds = jnp.asarray(collective.by_kind, self.heads.dtype)
+            return over_kinds(self.layer_passes, of_kinds) * collective.in_layer
 
         return PhaseTables(
             operators=operator_table(self.operators, counts, trained=True),
@@ -120,7 +127,8 @@ def training_step(
 
 def timed_step(c: Configuration) -> TimedStep:
     """The step of a configuration, with all that it is made of."""
-    strategy, relax, machine = c.strategy, c.relax, Machine.of(c.system, c.strategy, c.relax)
+    strategy, relax = c.strategy, c.relax
+    machine = Machine.of(_computing_system(c), strategy, relax)
     parameters = stage_parameters(c.model, strategy, relax)
     owned = owned_parameters(strategy, parameters, relax)
     operators = training_operators(c, owned)
@@ -128,26 +136,27 @@ def timed_step(c: Configuration) -> TimedStep:
     offloaded_activations, offloaded_states = _host_transfers(c, owned)  # s
 
     timed_operators = evaluate(operators, machine)
-    clock = clock_under_limit(_LayerStep.of(timed_operators, machine).work, machine)
+    all_layers = layers_of_model(c.model)
+    clock = clock_under_limit(_of_kinds(all_layers, LayerStep.of(timed_operators).work), machine)
     timed_operators = clock.slow_all(timed_operators)
     timed_collectives = transfers(collectives, c.system, relax, c.system.stack.network_efficiency)
-    network = _Network.of(timed_collectives, c)
-    layer, head = _LayerStep.of(timed_operators, machine), _sum_per("micro-batch", timed_operators, machine)
+    network = NetworkStep.of(timed_collectives, c)
+    layer, head = LayerStep.of(timed_operators), _sum_per("micro-batch", timed_operators, machine)
     optimizer = _sum_per("step", timed_operators, machine)
-    layer_exposed = exposed_of_layer(network.layer_times, layer.compute, strategy, relax)
-    stage = _Stage.of(c, layer, layer_exposed, network, head)
-    passes = strategy.micro_batches * (stage.last_layers + c.model.mtp_layers)
-    compute = passes * layer.work.time
+    stage = SlowestStage.of(c, layer, network, head)
+    passes, heads = strategy.micro_batches * stage.layers, strategy.micro_batches * stage.head
+    compute = over_kinds(passes, layer.work.time)
     pipeline = exposed(network.totals["pipeline"].time, compute, strategy.overlap_transfers, relax)
-    exposed_times = {purpose: passes * time for purpose, time in layer_exposed.items()}
-    exposed_times |= {"pipeline": pipeline} | _data_parallel(c, network, layer, stage)
+    exposed_times = {purpose: over_kinds(passes, time) for purpose, time in stage.exposed.items()}
+    exposed_times["expert parallelism"] = exposed_times["expert parallelism"] + stage.uncovered
+    exposed_times |= {"pipeline": pipeline} | _data_parallel(c, network, stage)
     breakdown = StepTime(
-        matmul=passes * layer.compute.matmul,
-        attention=passes * layer.compute.attention,
-        elementwise=passes * layer.elementwise,
-        recompute=passes * layer.recomputed,
-        host=passes * stage.waits + c.system.stack.step_overhead,
-        head=strategy.micro_batches * head.time,
+        matmul=over_kinds(passes, layer.compute.matmul),
+        attention=over_kinds(passes, layer.compute.attention),
+        elementwise=over_kinds(passes, layer.elementwise),
+        recompute=over_kinds(passes, layer.recomputed),
+        host=over_kinds(passes, stage.waits) + c.system.stack.step_overhead,
+        head=heads * head.time,
         tensor_parallel=exposed_times["tensor parallelism"],
         context_parallel=exposed_times["context parallelism"],
         expert_parallel=exposed_times["expert parallelism"],
@@ -159,18 +168,39 @@ def timed_step(c: Configuration) -> TimedStep:
     )
     # An average device runs its share of the model's layers, and of the head and the multi-token prediction
     # on the last stage.
-    layers = strategy.micro_batches * (c.model.depth + c.model.mtp_layers) / strategy.pp
-    done = layer.work * layers + head * (strategy.micro_batches / strategy.pp) + optimizer
+    layers = all_layers * (strategy.micro_batches / strategy.pp)
+    done = _of_kinds(layers, layer.work) + head * (strategy.micro_batches / strategy.pp) + optimizer
     sent = network.sent(layers, strategy.pp)
     return TimedStep(
-        report=_report(c, machine, breakdown, done, sent, clock),
+        report=_report(c, breakdown, done, sent, clock),
         operators=timed_operators,
         collectives=timed_collectives,
         layer_passes=passes,
-        micro_batches=strategy.micro_batches,
-        recomputed=network.recomputed,
+        heads=heads,
         exposed=exposed_times,
     )
+
+
+def _computing_system(c: Configuration) -> System:
+    """The system with the compute units that are left for computation.
+
+    Where the dispatch to experts hides under other work, it keeps compute units of its own, and kernels
+    are launched for the rest (DeepSeek-V3: 20 of 132, arXiv 2412.19437 §3.2.2 and §3.5.1).
+    """
+    system, strategy = c.system, c.strategy
+    routes = any(kind.mixture is not None for kind in c.model.layers)
+    if absent(system.stack.exchange_units) or not routes or not strategy.overlap_experts.possible["on"]:
+        return system
+    exchanges = strategy.overlap_experts.on * c.relax.minimum(strategy.ep - 1, 1.0)
+    left = 1 - exchanges * system.stack.exchange_units / system.accelerator.compute_units
+
+    def rates(system: System) -> list:
+        """What is in proportion to the compute units."""
+        accelerator = system.accelerator
+        formats = [getattr(accelerator.matrix, name).rate for name in PRECISIONS]
+        return [accelerator.compute_units, accelerator.vector, *formats]
+
+    return eqx.tree_at(rates, system, [left * rate for rate in rates(system)])
 
 
 def _sum_per(per: str, operators: list[TimedOperators], machine: Machine) -> Work:
@@ -178,162 +208,7 @@ def _sum_per(per: str, operators: list[TimedOperators], machine: Machine) -> Wor
     return total((timed.once() for timed in operators if timed.operators.per == per), machine)
 
 
-class _LayerStep(eqx.Module):
-    """What an average layer takes of a device for one micro-batch."""
-
-    forward: Scalar  # s of the forward pass
-    backward: Scalar  # s of the backward pass, without what it recomputes
-    weight_gradients: Scalar  # s of the part of the backward pass that no other stage waits for
-    recomputed: Scalar  # s
-    elementwise: Scalar  # s in both passes
-    compute: LayerCompute  # in both passes
-    work: Work  # of both passes, with what is recomputed
-
-    @classmethod
-    def of(cls, operators: list[TimedOperators], machine: Machine) -> "_LayerStep":
-        layer = [timed for timed in operators if timed.operators.per == "layer"]
-        works = [(timed.operators, timed.once()) for timed in layer]
-
-        def time(part: str = "", directions: tuple[str, ...] = ("forward", "backward", "weights")) -> Scalar:
-            """Seconds of the operators of a part of the time (of all parts by default) in some directions."""
-            chosen = (
-                work.time
-                for group, work in works
-                if part in ("", group.part) and group.direction in directions
-            )
-            return sum(chosen, start=jnp.zeros_like(machine.kernel_overhead))
-
-        recomputed = total(
-            (work * group.recomputed for group, work in works if group.direction == "forward"), machine
-        )
-        whole = total((work for _, work in works), machine) + recomputed
-        return cls(
-            forward=time(directions=("forward",)),
-            backward=time(directions=("backward", "weights")),
-            weight_gradients=time(directions=("weights",)),
-            recomputed=recomputed.time,
-            elementwise=time(part="elementwise"),
-            compute=LayerCompute(
-                matmul=time(part="matmul"), attention=time(part="attention"), whole=whole.time
-            ),
-            work=whole,
-        )
-
-
-class _Network(eqx.Module):
-    """What collectives take: totals by purpose, of an average layer and micro-batch, and of the step."""
-
-    layer: dict[str, Transfer]
-    totals: dict[str, Transfer]
-    recomputed: Scalar  # share of forward passes that the backward pass repeats with their communication
-    crosses_tiers: (
-        Scalar  # 1 where a boundary between pipeline stages leaves the innermost network tier, else 0
-    )
-
-    @classmethod
-    def of(cls, collectives: list[TimedCollective], c: Configuration) -> "_Network":
-        strategy = c.strategy
-        recomputed = strategy.recompute.full * strategy.recompute_share
-        nothing = Transfer.nothing(c.system)
-        layer: dict[str, Transfer] = dict.fromkeys(
-            ("tensor parallelism", "context parallelism", "expert parallelism"), nothing
-        )
-        totals: dict[str, Transfer] = dict.fromkeys(
-            ("pipeline", "gradients", "weights", "tied embedding"), nothing
-        )
-        outside = jnp.zeros_like(strategy.pp)
-        for timed in collectives:
-            purpose = timed.collective.purpose
-            if timed.collective.per == "layer":
-                layer[purpose] = layer[purpose] + timed.transfer * timed.in_layer(recomputed)
-            else:
-                totals[purpose] = totals[purpose] + timed.transfer * timed.collective.forward
-            if purpose == "pipeline":  # share of a message that leaves the innermost tier
-                outside = jnp.sum(timed.transfer.sent[1:]) / timed.collective.volume
-        crosses = c.relax.minimum((strategy.pp - 1) * outside, 1.0)
-        return cls(layer=layer, totals=totals, recomputed=recomputed, crosses_tiers=crosses)
-
-    @property
-    def layer_times(self) -> dict[str, Scalar]:
-        """Seconds of an average layer's collectives by purpose, were they not hidden."""
-        return {purpose: transfer.time for purpose, transfer in self.layer.items()}
-
-    def sent(self, layers: Scalar, stages: Scalar) -> Transfer:
-        """What an average device sends in a step in which it runs `layers` layers; two of the pipeline's
-        `stages` share a tied embedding.
-        """
-        in_layers = [transfer * layers for transfer in self.layer.values()]
-        embedding = self.totals["tied embedding"] * (2 / stages)
-        result = embedding + self.totals["pipeline"] + self.totals["gradients"] + self.totals["weights"]
-        for transfer in in_layers:
-            result = result + transfer
-        return result
-
-
-class _Stage(eqx.Module):
-    """The slowest pipeline stage."""
-
-    layers: Scalar  # layers of the fullest stage
-    last_layers: Scalar  # layers after whose time the last stage ends: its own, or those that it waits for
-    forward: Scalar  # s of one layer and micro-batch, with exposed communication
-    backward: Scalar  # s, likewise, with what is recomputed
-    waits: Scalar  # s that a layer waits for the host in both passes
-    micro_batch: StagePass
-
-    @classmethod
-    def of(
-        cls,
-        c: Configuration,
-        layer: _LayerStep,
-        exposed_times: dict[str, Scalar],
-        network: _Network,
-        head: Work,
-    ) -> "_Stage":
-        """Half of the exposed communication is in either pass.
-
-        The host launches kernels before the device needs them, and the device waits where its queue runs
-        empty: a pass takes the longer of both, nearly.
-        """
-        half = sum(exposed_times.values()) / 2
-        forward, backward = layer.forward + half, layer.backward + layer.recomputed + half
-        launch, routing = _host_waits(c, network)
-        forward_wait = waiting(forward, launch) + routing
-        backward_wait = waiting(backward, (1 + network.recomputed) * launch)
-        fullest, last = stage_layers(c.model, c.strategy, c.relax)
-        # Where other stages take longer than the last, it waits for them as if it had more layers.
-        layer_time = layer.work.time + 2 * half + forward_wait + backward_wait
-        head_layers = head.time * c.strategy.balanced_head.on * inverse(layer_time)
-        return cls(
-            layers=fullest,
-            last_layers=larger(last, c.relax.excess(fullest, head_layers)),
-            forward=forward,
-            backward=backward,
-            waits=forward_wait + backward_wait,
-            micro_batch=StagePass(
-                forward=fullest * (forward + forward_wait),
-                backward=fullest * (backward + backward_wait),
-                weight_gradients=fullest * layer.weight_gradients,
-            ),
-        )
-
-
-def _host_waits(c: Configuration, network: _Network) -> tuple[Scalar, Scalar]:
-    """Seconds that the host takes to launch one pass of a layer, and that a forward pass waits for the host's
-    routing.
-
-    The host reads how many tokens go to each expert before it sizes the experts' kernels; experts of a set
-    capacity do not need that.
-    """
-    stack, strategy = c.system.stack, c.strategy
-    tensor_parallel = c.relax.minimum(strategy.tp - 1, 1.0)
-    stalls = network.crosses_tiers * tensor_parallel * strategy.tp * stack.rank_stall
-    routing = c.model.routed_share * stack.routing_wait
-    return stack.host_launch + stalls, jnp.where(strategy.capacity_factor > 0, 0.0, routing)
-
-
-def _data_parallel(
-    c: Configuration, network: _Network, layer: _LayerStep, stage: _Stage
-) -> dict[str, Scalar]:
+def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) -> dict[str, Scalar]:
     """Seconds of a step that the exchange of gradients and weights adds, by purpose: exposed, or slowing what
     hides it.
 
@@ -342,7 +217,7 @@ def _data_parallel(
     passes of every one where ZeRO shards them too.
     """
     strategy, further = c.strategy, c.strategy.micro_batches - 1
-    forward, backward = stage.layers * stage.forward, stage.layers * stage.backward
+    forward, backward = stage.forward, stage.backward
     under_backward = (1 + strategy.shards_gradients * further) * backward
     under_both = forward + strategy.shards_weights * backward
     hiding = {
@@ -358,6 +233,11 @@ def _data_parallel(
     return result
 
 
+def _of_kinds(layers: Float[Array, " kinds"], work: Work) -> Work:
+    """The work of so many layers of each kind."""
+    return jax.tree.map(lambda number: over_kinds(layers, number), work)
+
+
 def _host_transfers(c: Configuration, owned: Scalar) -> tuple[Scalar, Scalar]:
     """Seconds of a step to carry activations to host memory and back; and for the optimizer in host memory
     gradients and weights.
@@ -371,13 +251,13 @@ def _host_transfers(c: Configuration, owned: Scalar) -> tuple[Scalar, Scalar]:
 
 
 def _report(
-    c: Configuration, machine: Machine, breakdown: StepTime, work: Work, sent: Transfer, clock: Clock
+    c: Configuration, breakdown: StepTime, work: Work, sent: Transfer, clock: Clock
 ) -> TrainingReport:
     """The report of a step, in which an average device does `work` at a clock, and sends `sent`."""
     strategy, time = c.strategy, breakdown.total
     tokens = strategy.global_batch * strategy.sequence_length
     spent = energy(c, work, sent, time, clock, waiting=larger(time - work.time, 0.0))
-    available = time * strategy.devices * machine.matrix.format.rate
+    available = time * strategy.devices * c.system.accelerator.matrix_rate(strategy.precision)
     return TrainingReport(
         time=time,
         tokens_per_second=tokens / time,

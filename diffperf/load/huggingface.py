@@ -139,7 +139,12 @@ def _layers(config: dict[str, Any], family: str) -> list[dict[str, Any]]:
     experts = _first(config, _EXPERTS) not in (None, 1)
     sparse = [experts and _is_sparse(config, index) for index in range(count)]
     kinds = list(zip(sparse, _windows(config, family, count), strict=True))
-    return [_layer(config, family, *kind) | {"count": kinds.count(kind)} for kind in dict.fromkeys(kinds)]
+    dense = sparse.count(False)
+    leads = {"leading": True} if 0 < dense < count and not any(sparse[:dense]) else {}
+    return [
+        _layer(config, family, *kind) | {"count": kinds.count(kind)} | ({} if kind[0] else leads)
+        for kind in dict.fromkeys(kinds)
+    ]
 
 
 def _layer(config: dict[str, Any], family: str, sparse: bool, window: Any) -> dict[str, Any]:
@@ -205,6 +210,8 @@ def _mlp(config: dict[str, Any], family: str, sparse: bool) -> dict[str, Any]:
         "experts_per_token": _get(config, "experts per token"),
         "shared_ffn": _first(config, _SHARED_FFN) or shared * _number(expert),
     }
+    if _whole(config, "n_group", 1) > 1:
+        mixture |= {"groups": _whole(config, "n_group"), "groups_visited": _whole(config, "topk_group", 1)}
     return {"ffn": expert, "mixture": mixture}
 
 

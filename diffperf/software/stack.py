@@ -117,10 +117,21 @@ class Stack(Declared):
         bounds=(0, 1),
         default=0.0,
     )
+    exchange_units: Scalar = quantity(
+        "",
+        "compute units that the dispatch to experts and its way back take from what hides them",
+        bounds=(0, 1e3),
+        default=0.0,
+    )
 
     # Measured runs rarely say which of these options they used: tables of measurements ask the stack.
     balanced_head: Weights = switch(
         "fewer layers in the last pipeline stage, for the vocabulary projection, in measured runs",
+        default=False,
+    )
+    uneven_stages: Weights = switch(
+        "embeddings in place of layers, or fewer layers in the last pipeline stage, where layers do not "
+        "divide in measured runs",
         default=False,
     )
     tensor_overlap: Weights = switch(

@@ -6,20 +6,18 @@ MLP of width 4h and as many KV heads as heads, one layer is s·b·h·(10 + 24/t 
 it divided by t under sequence parallelism.
 """
 
-import functools
-import operator
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.quantity import Scalar
-from diffperf.relax import choose, larger, largest
+from diffperf.relax import larger
 from diffperf.software.stack import Stack
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import expert_load, inner_elements, routed_tokens, sequence_shards
 from diffperf.workload.model import Layers, Model
+from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.strategy import Strategy
 
 # Tensors per token of the residual's width that a layer stores: the inputs of two norms, of QKV and of the
@@ -42,24 +40,10 @@ class LayerActivations(eqx.Module):
 
 
 class ModelActivations(eqx.Module):
-    """Bytes of activations of one micro-batch, over all layers of a model.
+    """Bytes of activations of one micro-batch in one layer of every kind, in the order of `Model.grouped`."""
 
-    Both lists have an entry for each group of alike kinds of layers, with a leading axis of the kinds.
-    """
-
-    layers: list[LayerActivations]
-    shares: list[Float[Array, " _kinds"]]  # of the model's layers that are of each kind
-
-    @property
-    def kept(self) -> Scalar:
-        """Bytes that an average layer keeps from its forward pass to its backward pass."""
-        groups = zip(self.shares, self.layers, strict=True)
-        return functools.reduce(operator.add, (jnp.sum(share * layers.kept) for share, layers in groups))
-
-    @property
-    def working(self) -> Scalar:
-        """Bytes that the fullest layer takes while it runs backward, beyond what it kept."""
-        return largest(jnp.stack([largest(layers.working) for layers in self.layers]))
+    kept: Float[Array, " kinds"]  # from a layer's forward pass to its backward pass
+    working: Float[Array, " kinds"]  # while a layer runs backward, beyond what it kept
 
 
 def attention_score_bytes(layers: Layers, strategy: Strategy) -> Scalar:
@@ -75,22 +59,93 @@ def attention_score_bytes(layers: Layers, strategy: Strategy) -> Scalar:
     return scores * (element + layers.dropout.on * (1 + element))
 
 
-def _attention_elements(layers: Layers, strategy: Strategy) -> Scalar:
-    """Elements per token of queries, keys, values and outputs, and of the latents that they come from.
+class _LayerTensors(eqx.Module):
+    """Bytes that one layer would keep of one micro-batch without recomputation, by what could recompute them.
+
+    - `inner`: inputs and output of the MLP's activation function, of all experts that tokens visit, with
+      tokens as experts get them and as they give them back.
+    - `norm_outputs`, `function_outputs`, `projected`, `scores`: outputs of norms, of the activation
+      function, of latent attention's up-projections, and stored attention scores; `function_outputs` are
+      part of `inner`.
+    - `others`: all else.
+    """
+
+    inner: Scalar
+    norm_outputs: Scalar
+    function_outputs: Scalar
+    projected: Scalar
+    scores: Scalar
+    others: Scalar
+
+    @property
+    def without_scores(self) -> Scalar:
+        return self.others + self.norm_outputs + self.projected + self.inner
+
+    def recomputed_without_scores(self, shares: Recomputation) -> Scalar:
+        """Bytes beside scores that the backward pass computes again in layers that it does not recompute
+        whole.
+        """
+        block = shares.mlp + shares.experts  # layers have one of both
+        return (
+            shares.norms * self.norm_outputs
+            + shares.up_projections * self.projected
+            + block * self.inner
+            + (1 - block) * shares.activation_functions * self.function_outputs
+        )
+
+
+def _attention_tensors(layers: Layers, strategy: Strategy) -> tuple[Scalar, Scalar, Scalar]:
+    """Bytes per token of queries, keys, values and outputs and of the latents that they come from: outputs of
+    latents' norms, outputs of up-projections, and all else.
 
     A recurrence has its gates f and g, candidates, states and outputs in their place; a state space its
-    projections and its outputs, and computes the states of chunks again.
+    projections and its outputs, and computes the states of chunks again. Outputs are kept as inputs of a
+    linear layer, the core's own inputs in the format of activations.
     """
-    heads = layers.heads / strategy.tp
+    heads, element = layers.heads / strategy.tp, strategy.activation_width
+    narrower = element - strategy.kept_activation_width
+    none = jnp.zeros_like(heads)
+    outputs = heads * layers.value_dim
     if layers.state_space is not None:
         projected = layers.state_space.projected(layers.channels, layers.heads)
-        return (projected + layers.channels) / strategy.tp
+        return none, none, element * (projected + layers.channels) / strategy.tp - narrower * outputs
     if layers.recurrence is not None:
-        return 5 * heads * layers.head_dim
+        return none, none, element * 5 * heads * layers.head_dim - narrower * outputs
     if layers.latent is None:
-        return 2 * (heads + layers.kv_heads_on_rank(strategy.tp)) * layers.head_dim
-    latents = 2 * (layers.latent.query_rank + layers.latent.kv_rank) / sequence_shards(strategy)
-    return 2 * heads * (layers.head_dim + layers.value_dim) + latents + layers.latent.rotary_dim
+        kept = 2 * (heads + layers.kv_heads_on_rank(strategy.tp)) * layers.head_dim
+        return none, none, element * kept - narrower * outputs
+    latents = (layers.latent.query_rank + layers.latent.kv_rank) / sequence_shards(strategy)
+    projected = heads * (2 * layers.head_dim + layers.value_dim)
+    others = element * (outputs + latents + layers.latent.rotary_dim) - narrower * outputs
+    return strategy.kept_activation_width * latents, element * projected, others
+
+
+def _layer_tensors(layers: Layers, model: Model, strategy: Strategy) -> _LayerTensors:
+    """What Megatron-LM's fusions keep of one layer and one micro-batch."""
+    element, kept = strategy.activation_width, strategy.kept_activation_width
+    tokens, residual = strategy.tokens, strategy.tokens * model.hidden
+    # Only sequence parallelism splits inputs of norms, QKV and MLP, and two dropout masks of one byte.
+    shards = sequence_shards(strategy)
+    without_mlp = 2 * (1 - layers.has_mlp)  # neither its input nor that of the norm before it
+    norm_inputs = 1 + layers.second_block
+    norm_outputs = _RESIDUAL_INPUTS - layers.parallel.on - without_mlp - norm_inputs
+    # Input(s) and output of the MLP's activation; tokens as experts get them and as they give them back.
+    functions = kept * inner_elements(layers, strategy, tokens)
+    inner = functions * (2 + layers.gated.on)
+    if layers.mixture is not None:
+        visiting = routed_tokens(layers, strategy, tokens) * expert_load(strategy) * model.hidden
+        inner = inner + visiting * (kept + element * strategy.early_routing_weights.off)
+    latent_norms, projected, attention = _attention_tensors(layers, strategy)
+    return _LayerTensors(
+        inner=inner,
+        norm_outputs=residual * kept * norm_outputs / shards + tokens * latent_norms,
+        function_outputs=functions,
+        projected=tokens * projected,
+        scores=attention_score_bytes(layers, strategy) * strategy.attention.standard
+        if strategy.attention.possible["standard"]
+        else jnp.zeros_like(inner),
+        others=residual * (norm_inputs * element + 2 * layers.dropout.on) / shards + tokens * attention,
+    )
 
 
 def layer_activations(
@@ -101,50 +156,30 @@ def layer_activations(
     Without a stack, the layer keeps what Megatron-LM's fusions do; a stack may keep more, and the inputs
     of its column-parallel layers whole.
     """
-    element, tokens, shards = strategy.activation_width, strategy.tokens, sequence_shards(strategy)
-    residual = tokens * model.hidden
-    # Inputs of norms, QKV and MLP, and two dropout masks of one byte: only sequence parallelism splits them.
-    without_mlp = 2 * (1 - layers.has_mlp)  # neither its input nor that of the norm before it
-    inputs = (_RESIDUAL_INPUTS - layers.parallel.on - without_mlp) * element
-    outside = residual * (inputs + 2 * layers.dropout.on)
-    # Input(s) and output of the MLP's activation; tokens as experts get them and as they give them back.
-    inner = inner_elements(layers, strategy, tokens) * (2 + layers.gated.on)
-    if layers.mixture is not None:
-        visiting = routed_tokens(layers, strategy, tokens) * expert_load(strategy)
-        inner = inner + 2 * visiting * model.hidden
-    others = outside / shards + element * (tokens * _attention_elements(layers, strategy) + inner)
-    own_input = residual * element / shards
+    tensors = _layer_tensors(layers, model, strategy)
+    residual = strategy.tokens * model.hidden * strategy.activation_width
+    shards = sequence_shards(strategy)
+    shares = Recomputation.of(strategy).of_layers(layers)
+    factor, gathered = 1.0, 0.0
     if stack is not None:
-        gathered = 2 * element * residual * (1 - 1 / shards)  # inputs of QKV and of the MLP
-        others = stack.kept_activations * others + stack.gathered_inputs * gathered
-        own_input = stack.kept_activations * own_input
-    nothing = jnp.zeros_like(others)
-    scores = choose(
-        strategy.attention,
-        {"standard": lambda: attention_score_bytes(layers, strategy), "flash": lambda: nothing},
-    )
-    whole, share = others + scores, strategy.recompute_share
-    kept = choose(
-        strategy.recompute,
-        {"none": lambda: whole, "selective": lambda: others, "full": lambda: own_input},
-    )
-    recomputed = choose(
-        strategy.recompute,
-        {"none": lambda: nothing, "selective": lambda: scores, "full": lambda: whole},
-    )
+        factor = stack.kept_activations
+        gathered = stack.gathered_inputs * 2 * residual * (1 - 1 / shards)  # inputs of QKV and of the MLP
+    whole = factor * tensors.without_scores + gathered + tensors.scores
+    by_class = factor * tensors.recomputed_without_scores(shares) + shares.attention * tensors.scores
+    own_input = factor * residual / shards
     return LayerActivations(
         whole=whole,
-        kept=share * kept + (1 - share) * whole,
-        recomputed=share * recomputed,
+        kept=whole - shares.layer * (whole - own_input) - by_class,
+        recomputed=shares.layer * whole + by_class,
         fetched=strategy.offload_activations * whole,
     )
 
 
 def model_activations(c: Configuration) -> ModelActivations:
-    """Activations of one micro-batch over all layers of a model."""
+    """Activations of one micro-batch in one layer of every kind of a model."""
     of_each = jax.vmap(layer_activations, in_axes=(0, None, None, None))
-    kinds = c.model.kinds
+    layers = [of_each(kinds, c.model, c.strategy, c.system.stack) for kinds in c.model.kinds]
     return ModelActivations(
-        layers=[of_each(layers, c.model, c.strategy, c.system.stack) for layers in kinds],
-        shares=[layers.count / c.model.depth for layers in kinds],
+        kept=jnp.concatenate([kinds.kept for kinds in layers]),
+        working=jnp.concatenate([kinds.working for kinds in layers]),
     )

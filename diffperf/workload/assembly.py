@@ -27,6 +27,7 @@ from diffperf.workload.layer_operators import (
 )
 from diffperf.workload.model import Layers
 from diffperf.workload.operators import AttentionCore, Gemms, Operators, Streams, operators_of
+from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.state_space_operators import state_space_operators
 from diffperf.workload.strategy import Strategy
 
@@ -44,7 +45,11 @@ def training_pass(strategy: Strategy) -> TokenPass:
 
 
 def training_operators(c: Configuration, owned_parameters: Scalar) -> list[Operators]:
-    """All operators of a training step on one device, which updates `owned_parameters` parameters."""
+    """All operators of a training step on one device, which updates `owned_parameters` parameters.
+
+    Operators of layers run once for each layer of their kind, as pipeline stages hold different numbers of
+    each kind.
+    """
     layers = layer_operators(c, training_pass(c.strategy), trained=True)
     return [*layers, *_training_head(c), _optimizer(c, owned_parameters)]
 
@@ -61,38 +66,29 @@ def inference_operators(c: Configuration, tokens: TokenPass) -> list[Operators]:
 
 
 def layer_operators(c: Configuration, tokens: TokenPass, *, trained: bool) -> list[Operators]:
-    """The operators of a pass through an average layer: those of every kind of layer, by its share of the
-    layers.
+    """The operators of a pass through the layers of every kind.
 
-    `trained` adds the backward pass, and what it recomputes of the forward pass.
+    In inference they stand for an average layer: each kind runs by its share of the layers. `trained` makes
+    them those of one layer of each kind, and adds the backward pass, and what it recomputes of the forward
+    pass.
     """
-    recomputed = recomputed_shares(c.strategy) if trained else {}
     operators: list[Operators] = []
-    for layers, names in zip(c.model.kinds, c.model.kind_names, strict=True):
+    for structure, (layers, names) in enumerate(zip(c.model.kinds, c.model.kind_names, strict=True)):
         of_each_kind = jax.vmap(lambda kind: _operators_of_layer(kind, c, tokens, trained))(layers)
+        repeated = Recomputation.of(c.strategy).of_layers(layers) if trained else None
         for group in of_each_kind:
-            share = recomputed.get(group.part, 0.0) if group.direction == "forward" else 0.0
-            operators.append(dataclasses.replace(group, layers=names, recomputed=share))
+            share = 0.0
+            if repeated is not None and group.direction == "forward":
+                share = repeated.of_operators(group.names, group.part, c.strategy.attention.standard)
+            operators.append(dataclasses.replace(group, layers=names, recomputed=share, structure=structure))
     return operators
-
-
-def recomputed_shares(strategy: Strategy) -> dict[str, Scalar]:
-    """How often the backward pass repeats a forward pass's operators, by the part of the time that they are.
-
-    Full recomputation repeats all of them. Selective recomputation repeats the attention core where scores
-    are stored; FlashAttention's backward kernel recomputes them by itself. A recurrence counts as the core
-    of its layers, and keeps what it wrote under FlashAttention.
-    """
-    full = strategy.recompute_share * strategy.recompute.full
-    core = strategy.recompute_share * strategy.recompute.selective * strategy.attention.standard
-    return {"matmul": full, "attention": full + core, "elementwise": full}
 
 
 def _operators_of_layer(
     layers: Layers, c: Configuration, tokens: TokenPass, trained: bool
 ) -> list[Operators]:
     """The operators of layers of one kind."""
-    strategy, share = c.strategy, layers.count / c.model.depth
+    strategy, share = c.strategy, 1.0 if trained else layers.count / c.model.depth
     rank_tokens = tokens.tokens_on_rank(strategy)
     linear = linear_layers(layers, c.model.hidden, strategy, rank_tokens)
     operators = [operators_of(linear, part="matmul", runs=share)]
@@ -126,7 +122,7 @@ def _operators_of_layer(
 
 
 def _attention_of_layer(
-    layers: Layers, c: Configuration, tokens: TokenPass, share: Scalar, directions: Iterable[str]
+    layers: Layers, c: Configuration, tokens: TokenPass, share: Scalar | float, directions: Iterable[str]
 ) -> list[Operators]:
     """The operators of a layer's attention core, or of the recurrence in its place."""
     strategy = c.strategy

@@ -4,63 +4,21 @@ group of devices.
 How long a collective takes is `diffperf.estimate.network`'s business.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.quantity import Scalar
+from diffperf.workload.collective import Collective, average_of_layers, relative_by_kind
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import TokenPass, expert_load, routed_tokens
-from diffperf.workload.model import Layers, Model
-from diffperf.workload.schedule import device_stages
+from diffperf.workload.expert_collectives import expert_parallel_collectives
+from diffperf.workload.layer_operators import TokenPass
+from diffperf.workload.model import Layers
+from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.stage_parameters import StageParameters, ZeroGroups
 from diffperf.workload.strategy import Strategy
-
-# The part of the time that collectives count as, by their purpose.
-PARTS = {
-    "tensor parallelism": "tensor_parallel",
-    "context parallelism": "context_parallel",
-    "expert parallelism": "expert_parallel",
-    "pipeline": "pipeline_transfers",
-    "gradients": "data_parallel",
-    "weights": "data_parallel",
-    "tied embedding": "data_parallel",
-}
-
-
-class Collective(eqx.Module):
-    """A collective that a group of `degree` ranks, `stride` devices apart, runs on `volume` bytes.
-
-    - `volume`: the larger buffer of a rank: the buffer of an all-reduce, the gathered output of an
-      all-gather, the input of a reduce-scatter, the send buffer of an all-to-all, the message of a
-      transfer between two ranks.
-    - `forward`, `backward`: how often it runs in either pass of an average layer where `per` is "layer";
-      where `per` is "step", it runs `forward` times in a training step or an inference pass.
-    - `copies`: members to which a piece of an all-to-all's buffer goes.
-    - `once`: share of those pieces that a network domain gets once, however many of its members they go
-      to.
-    - `kind`: a name from `diffperf.estimate.network.transfers.COLLECTIVES`.
-    - `purpose`: what it is for, a key of `PARTS`, which says which part of the time it counts as.
-    """
-
-    degree: Scalar
-    stride: Scalar
-    volume: Scalar
-    forward: Scalar | float = 1.0
-    backward: Scalar | float = 0.0
-    copies: Scalar | float = 1.0
-    once: Scalar | float = 0.0
-    name: str = eqx.field(static=True, kw_only=True)
-    kind: str = eqx.field(static=True, kw_only=True)
-    purpose: str = eqx.field(static=True, kw_only=True)
-    per: str = eqx.field(static=True, kw_only=True, default="layer")
-
-    @property
-    def part(self) -> str:
-        """The field of a phase's breakdown that the collective counts as."""
-        return PARTS[self.purpose]
 
 
 def training_collectives(
@@ -72,8 +30,20 @@ def training_collectives(
     Every chunk boundary of the pipeline is crossed once forward and once backward.
     """
     crossings = 2 * c.strategy.virtual_stages * c.strategy.micro_batches
+    repeated = Recomputation.of(c.strategy)
+    reductions = functools.partial(_reductions, serving=False)
+    second = average_of_layers(c.model, lambda kind: _second_reductions(kind, repeated))
+    of_purpose = {
+        "tensor parallelism": second / average_of_layers(c.model, reductions),
+        "context parallelism": 0.0,
+        "expert parallelism": repeated.experts,
+    }
+    in_layers = [
+        dataclasses.replace(collective, recomputed=repeated.layer + of_purpose[collective.purpose])
+        for collective in layer_collectives(c, tokens)
+    ]
     return [
-        *layer_collectives(c, tokens),
+        *in_layers,
         boundary_transfer(c, tokens, crossings),
         *gradient_collectives(c, parameters),
         *weight_collectives(c, parameters),
@@ -101,7 +71,8 @@ def tensor_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
 
     With sequence parallelism reduce-scatters and all-gathers move as many bytes (arXiv 2205.05198 §4.2.2).
     """
-    reductions = _average(c.model, functools.partial(_reductions, serving=tokens.serving))
+    reductions_of = functools.partial(_reductions, serving=tokens.serving)
+    reductions = average_of_layers(c.model, reductions_of)
     return [
         Collective(
             name="all-reduce of the residual stream",
@@ -112,6 +83,7 @@ def tensor_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
             volume=_residual_bytes(c, tokens),
             forward=reductions,
             backward=reductions,
+            by_kind=relative_by_kind(c.model, reductions_of),
         )
     ]
 
@@ -126,12 +98,18 @@ def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Co
       the sums of their softmax (Tree Attention, arXiv 2408.04093 §5).
     """
     strategy, stride = c.strategy, c.strategy.stride_of("cp")
-    keys_and_values = _average(c.model, functools.partial(_kv_elements, strategy=strategy))
-    queries_and_outputs = _average(c.model, functools.partial(_query_elements, strategy=strategy))
+    keys_and_values = average_of_layers(c.model, functools.partial(_kv_elements, strategy=strategy))
+    queries_and_outputs = average_of_layers(c.model, functools.partial(_query_elements, strategy=strategy))
     element = strategy.activation_width * tokens.tokens_on_rank(strategy)
-    around = functools.partial(Collective, purpose="context parallelism", degree=strategy.cp, stride=stride)
+    around = functools.partial(
+        Collective,
+        purpose="context parallelism",
+        degree=strategy.cp,
+        stride=stride,
+        by_kind=relative_by_kind(c.model, lambda kind: jnp.asarray(float(kind.attends), kind.heads.dtype)),
+    )
     if tokens.generating:
-        outputs = _average(c.model, functools.partial(_generated_outputs, strategy=strategy))
+        outputs = average_of_layers(c.model, functools.partial(_generated_outputs, strategy=strategy))
         return [around(name="all-reduce of attention outputs", kind="all_reduce", volume=element * outputs)]
     collectives = []
     if strategy.context_parallel.possible["ring"]:
@@ -157,60 +135,6 @@ def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Co
     return collectives
 
 
-def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Collective]:
-    """Tokens go to experts by one all-to-all and come back by another (GShard, arXiv 2006.16668).
-
-    They are padded to the experts' capacity, or as many as the busiest device gets. The tensor-parallel
-    ranks of an expert gather them. Serving, the ranks of a tensor-parallel group all have their group's
-    tokens: nothing is dispatched where the experts' ranks are among them.
-    """
-    strategy, model = c.strategy, c.model
-    mixtures = [(kind, kind.mixture) for kind in model.layers if kind.mixture is not None]
-    if not mixtures:
-        return []
-    rank_tokens = tokens.tokens_on_rank(strategy)
-    layers = sum(kind.count for kind, _ in mixtures)
-    routed = (
-        sum(kind.count * routed_tokens(kind, strategy, rank_tokens) for kind, _ in mixtures) / model.depth
-    )
-    visited = sum(kind.count * mixture.experts_per_token for kind, mixture in mixtures) / layers
-    volume = routed * expert_load(strategy) * model.hidden * strategy.activation_width
-    stride = strategy.stride_of("tp")
-    both_ways = jnp.asarray(2.0, volume.dtype)
-    if tokens.serving:
-        beyond_group = c.relax.excess(strategy.experts_tp * strategy.ep / strategy.tp, 1.0)
-        both_ways = both_ways * c.relax.minimum(beyond_group, 1.0)
-    return [
-        Collective(
-            name="dispatch to experts and back",
-            kind="all_to_all",
-            purpose="expert parallelism",
-            degree=strategy.ep,
-            stride=stride * strategy.experts_tp,
-            volume=volume,
-            forward=both_ways,
-            backward=both_ways,
-            copies=visited,
-            once=c.system.stack.routed_once_per_domain,
-        ),
-        Collective(
-            name="gathering of experts' tokens",
-            kind="all_gather",
-            purpose="expert parallelism",
-            degree=strategy.experts_tp,
-            stride=stride,
-            volume=volume * strategy.experts_tp,
-            forward=both_ways,
-            backward=both_ways,
-        ),
-    ]
-
-
-def _average(model: Model, number_of: Callable[[Layers], Scalar]) -> Scalar:
-    """The mean of a number over the layers of a model."""
-    return sum(kind.count * number_of(kind) for kind in model.layers) / model.depth
-
-
 def _residual_bytes(c: Configuration, tokens: TokenPass) -> Scalar:
     """Bytes of the residual stream of a tensor-parallel group's tokens."""
     return tokens.tokens_on_rank(c.strategy) * c.model.hidden * c.strategy.activation_width
@@ -227,6 +151,12 @@ def _reductions(layers: Layers, serving: bool) -> Scalar:
     if layers.mixture is None or serving:
         return 1 + layers.second_block
     return 1 + jnp.where(layers.mixture.shared_ffn > 0, 1 - layers.parallel.on, 0.0)
+
+
+def _second_reductions(layers: Layers, repeated: Recomputation) -> Scalar:
+    """All-reduces after the MLP or the experts that the backward pass repeats, where it recomputes these."""
+    shares = repeated.of_layers(layers)
+    return (_reductions(layers, serving=False) - 1) * (shares.mlp + shares.experts)
 
 
 def _kv_elements(layers: Layers, strategy: Strategy) -> Scalar:
@@ -292,7 +222,7 @@ def tied_embedding_reduction(c: Configuration) -> Collective:
         per="step",
         degree=ends,
         stride=strategy.stride_of("pp") * strategy.pp / ends,
-        volume=c.model.embedding_parameters / strategy.tp * strategy.gradient_width,
+        volume=c.model.embedding_parameters / strategy.tp * strategy.reduced_gradient_width,
         forward=c.model.tied_embeddings.on,
     )
 
@@ -308,7 +238,7 @@ def gradient_collectives(c: Configuration, parameters: StageParameters) -> list[
     on for every micro-batch; at stage 3 layer by layer. Ranks that share in groups (hybrid: arXiv
     2304.11277 §3.2.2) all-reduce their parts between the groups.
     """
-    strategy, element = c.strategy, c.strategy.gradient_width
+    strategy, element = c.strategy, c.strategy.reduced_gradient_width
     times = 1 + strategy.shards_gradients * (strategy.micro_batches - 1)
     pieces = _sharded_pieces(c)
     collectives = []
@@ -363,7 +293,7 @@ def weight_collectives(c: Configuration, parameters: StageParameters) -> list[Co
             per="step",
             degree=part.owners,
             stride=part.stride,
-            volume=part.size * strategy.kept_weight_width / pieces,
+            volume=part.size * strategy.gathered_weight_width / pieces,
             forward=strategy.shards_optimizer * pieces * times,
         )
         for part in _replicated(c, parameters)
@@ -378,7 +308,7 @@ def _sharded_pieces(c: Configuration) -> Scalar:
 class _Replicated(eqx.Module):
     """The part of a stage's parameters that the same ranks hold, or share by ZeRO."""
 
-    size: Scalar  # parameters, of both its stages on a device of DualPipe
+    size: Scalar  # parameters
     ranks: Scalar  # that hold the same
     owners: Scalar  # ranks that ZeRO shards them over
     stride: Scalar  # devices between neighbours of the ranks
@@ -387,10 +317,10 @@ class _Replicated(eqx.Module):
 
 def _replicated(c: Configuration, parameters: StageParameters) -> list[_Replicated]:
     """The parts of a stage that different numbers of ranks hold: experts, and all else."""
-    strategy, stages, groups = c.strategy, device_stages(c.strategy), ZeroGroups(c.strategy, c.relax)
+    strategy, groups = c.strategy, ZeroGroups(c.strategy, c.relax)
     dense = _Replicated(
         suffix="",
-        size=stages * parameters.dense,
+        size=parameters.dense,
         ranks=strategy.replicas,
         owners=groups.dense,
         stride=strategy.replica_stride,
@@ -399,7 +329,7 @@ def _replicated(c: Configuration, parameters: StageParameters) -> list[_Replicat
         return [dense]
     experts = _Replicated(
         suffix=" of experts",
-        size=stages * parameters.experts,
+        size=parameters.experts,
         ranks=strategy.expert_replicas,
         owners=groups.experts,
         stride=strategy.expert_replica_stride,

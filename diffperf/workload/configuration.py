@@ -4,6 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.hardware.system import System
+from diffperf.quantity import real
 from diffperf.relax import Exact, Relaxation
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
@@ -24,14 +25,23 @@ class Configuration(eqx.Module):
 
     def for_inference(self) -> "Configuration":
         """The same configuration with the system's inference stack as the stack that drives it, and without
-        sequence parallelism.
+        what serving software does not have: sequence parallelism, a schedule of training, and first or last
+        stages of their own size.
 
         Serving software computes norms and residuals on every rank of a tensor-parallel group.
         """
-        split = self.strategy.sequence_parallel.array
-        whole = jnp.zeros_like(split).at[..., 0].set(1.0)  # all weight on "off"
+        default = Strategy()
+        names = ("schedule", "embedding_in_split", "loss_in_split", "sequence_parallel")
+        choices = {name: getattr(default, name).array for name in names}
+        choices["sequence_parallel"] = choices["sequence_parallel"][::-1]  # all weight on "off"
+
+        def training_only(c: Configuration) -> list:
+            """What inference does not depend on."""
+            stages = [c.strategy.first_stage_layers, c.strategy.last_stage_layers]
+            return [*stages, *(getattr(c.strategy, name).array for name in names)]
+
+        given, values = training_only(self), [real(0.0), real(0.0), *choices.values()]
+        own = [jnp.broadcast_to(value, old.shape) for value, old in zip(values, given, strict=True)]
         return eqx.tree_at(
-            lambda c: (c.system.stack, c.strategy.sequence_parallel.array),
-            self,
-            (self.system.inference_stack, whole),
+            lambda c: [c.system.stack, *training_only(c)], self, [self.system.inference_stack, *own]
         )

@@ -12,21 +12,21 @@ from diffperf.hardware.formats import PRECISION_BYTES, width
 from diffperf.hardware.memory_level import TENSOR_CLASSES, MemoryLevel
 from diffperf.quantity import Declared, Label, Scalar, label, output
 from diffperf.relax import Relaxation, larger, largest
-from diffperf.workload.activations import model_activations
+from diffperf.workload.activations import ModelActivations, model_activations
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import inner_elements, sequence_shards
 from diffperf.workload.model import Layers, Model
 from diffperf.workload.residency import Residency, holds_tensors, residency
-from diffperf.workload.schedule import device_stages, in_flight, stage_layers
+from diffperf.workload.schedule import in_flight
 from diffperf.workload.stage_parameters import (
     ZeroGroups,
     attention_parameters_on_device,
     embedding_parameters_on_device,
     kept_share,
-    one_stage,
     parameters_of_layers,
     stage_parameters,
 )
+from diffperf.workload.stages import device_stages, held_stages, one_stage, over_kinds
 from diffperf.workload.strategy import Strategy
 
 # Classes of tensors that are weights.
@@ -131,25 +131,51 @@ def training_memory(c: Configuration) -> Memory:
     The first stage has the input embedding and the most micro-batches in flight, the last the logits in fp32.
     """
     positions = jnp.asarray([0.0, 0.5, 1.0], c.strategy.tp.dtype)
-    first, last = (positions == 0.0).astype(positions.dtype), (positions == 1.0).astype(positions.dtype)
-    return Memory.of(c, jax.vmap(lambda *stage: _training_stage(c, *stage))(positions, first, last))
+    held, alone = device_stages(c), one_stage(c.strategy, c.relax)
+    # With one stage, that stage has the embeddings at both ends of the pipeline.
+    rows = _StageRow(
+        position=positions,
+        layers=held.layers,
+        embeddings=_at_both_ends(held.embeddings, alone),
+        heads=_at_both_ends(held.heads, alone),
+        modules=_at_both_ends(held.modules, alone),
+    )
+    activations = model_activations(c)
+    return Memory.of(c, jax.vmap(lambda row: _training_stage(c, row, activations, held.last_kind))(rows))
 
 
-def _training_stage(c: Configuration, position: Scalar, first: Scalar, last: Scalar) -> dict[str, Scalar]:
-    """Bytes on a device of one stage, by part.
+class _StageRow(eqx.Module):
+    """What a device holds of the first, a middle or the last stage, for each stage that it holds; with a
+    leading axis of stages, of all three.
+    """
 
-    `position` runs from 0 for the first stage to 1 for the last; `first` and `last` are 1 for these
-    stages, else 0.
+    position: Float[Array, "*stages"]  # from 0 for the first stage to 1 for the last
+    layers: Float[Array, "*stages kinds"]
+    embeddings: Float[Array, "*stages"]
+    heads: Float[Array, "*stages"]
+    modules: Float[Array, "*stages"]  # of multi-token prediction
+
+
+def _at_both_ends(rows: Float[Array, " stages"], alone: Scalar) -> Float[Array, " stages"]:
+    """What one end of the pipeline has, also at the other end where a stage is `alone`."""
+    return rows + alone * larger(rows[::-1] - rows, 0.0)
+
+
+def _training_stage(
+    c: Configuration, row: _StageRow, activations: ModelActivations, last_kind: int
+) -> dict[str, Scalar]:
+    """Bytes on a device of one stage, by part; modules of multi-token prediction have a layer of the last
+    kind.
     """
     model, strategy, stack = c.model, c.strategy, c.system.stack
-    activations = model_activations(c)
-    fullest, last_layers = stage_layers(model, strategy, c.relax)
-    alone, tied = one_stage(strategy, c.relax), model.tied_embeddings
-    layers = fullest + last * (last_layers - fullest)
-    # With one stage, that stage has the embeddings at both ends of the pipeline.
-    embeddings, heads = first + last * alone * (1 - first), last + first * alone * (1 - last)
+    alone, tied, stages = one_stage(strategy, c.relax), model.tied_embeddings, held_stages(strategy)
     parameters = parameters_of_layers(
-        model, strategy, layers=layers, embeddings=embeddings, heads=heads * (1 - alone * tied.on)
+        model,
+        strategy,
+        row.layers,
+        embeddings=row.embeddings,
+        heads=row.heads * (1 - alone * tied.on),
+        modules=row.modules,
     )
     groups = ZeroGroups(strategy, c.relax)
     dense_ranks, expert_ranks = groups.dense, groups.experts
@@ -157,16 +183,17 @@ def _training_stage(c: Configuration, position: Scalar, first: Scalar, last: Sca
         parameters.weighted(kept_share(sharded, dense_ranks), kept_share(sharded, expert_ranks))
         for sharded in (strategy.shards_optimizer, strategy.shards_gradients, strategy.shards_weights)
     )
-    stages = device_stages(strategy)
-    flying = activations.kept * layers * in_flight(strategy, c.relax, position)
+    kept = over_kinds(row.layers, activations.kept) + row.modules * activations.kept[last_kind]
+    flying = kept * in_flight(strategy, c.relax, row.position)
     gradient_bytes = strategy.gradient_width + stack.gradient_buffers
     optimizer_bytes = strategy.optimizer_bytes + stack.optimizer_buffers
+    # Two devices of DualPipe hold the same two stages, and share their optimizer states.
     return {
         "weights": stages * weights * strategy.kept_weight_width,
         "gradients": stages * gradients * gradient_bytes,
         "optimizer": optimizer * optimizer_bytes * (1 - strategy.offload_optimizer),
-        "activations": flying * (1 - strategy.offload_activations) + activations.working,
-        "logits": heads * _logits_bytes(model, strategy),
+        "activations": flying * (1 - strategy.offload_activations) + largest(activations.working),
+        "logits": stages * row.heads * _logits_bytes(model, strategy),
         "gathered": _gathered_bytes(model, strategy),
         "buffers": _buffer_bytes(c) + stack.training_buffers,
         "kv_cache": jnp.zeros_like(weights),
@@ -175,7 +202,7 @@ def _training_stage(c: Configuration, position: Scalar, first: Scalar, last: Sca
 
 def stage_activation_bytes(c: Configuration) -> Scalar:
     """Bytes that the fullest stage keeps of one micro-batch for its backward pass, wherever it keeps them."""
-    return model_activations(c).kept * stage_layers(c.model, c.strategy, c.relax)[0]
+    return largest(over_kinds(device_stages(c).all_layers, model_activations(c).kept))
 
 
 def _logits_bytes(model: Model, strategy: Strategy) -> Scalar:

@@ -26,6 +26,16 @@ class Mixture(eqx.Module):
         default=0,
         integer=True,
     )
+    groups: Scalar = quantity(
+        "", "groups of experts to which routing is limited", bounds=(1, 4096), default=1, integer=True
+    )
+    groups_visited: Scalar = quantity(
+        "",
+        "groups whose experts a token may visit (node-limited routing where nodes hold a group each)",
+        bounds=(1, 4096),
+        default=1,
+        integer=True,
+    )
 
 
 class Latent(eqx.Module):
@@ -154,6 +164,10 @@ class Layers(eqx.Module):
         bounds=(1, NO_WINDOW),
         default=NO_WINDOW,
         integer=True,
+    )
+    leading: Weights = switch(
+        "layers of this kind before those of all other kinds, rather than spread evenly among them",
+        default=False,
     )
     mixture: Mixture | None = None
     latent: Latent | None = None
@@ -296,6 +310,16 @@ class Model(Declared):
     def kinds(self) -> list[Layers]:
         """The kinds of layers, those of one structure stacked on a leading axis, to map over."""
         return [jax.tree.map(lambda *leaves: jnp.stack(leaves), *group) for group in self._alike]
+
+    @property
+    def grouped(self) -> list[Layers]:
+        """The kinds of layers in the order of `kinds`: those of one structure next to each other."""
+        return [layers for group in self._alike for layers in group]
+
+    @property
+    def last_kind(self) -> int:
+        """Where the kind of the model's last layers stands in `grouped`."""
+        return next(index for index, layers in enumerate(self.grouped) if layers is self.layers[-1])
 
     @property
     def kind_names(self) -> list[tuple[str, ...]]:

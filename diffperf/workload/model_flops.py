@@ -3,8 +3,9 @@
 import jax.numpy as jnp
 
 from diffperf.quantity import Scalar
-from diffperf.relax import choose, smaller
+from diffperf.relax import smaller
 from diffperf.workload.model import Layers, Model
+from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.strategy import Strategy
 
 
@@ -36,17 +37,25 @@ def hardware_flops(model: Model, strategy: Strategy) -> Scalar:
     Megatron-LM's hardware FLOP/s.
 
     Selective recomputation repeats the two products of the attention core, full recomputation the forward
-    pass of all layers.
+    pass of all layers, recomputation by class the products of that class.
     """
     tokens, length = strategy.global_batch * strategy.sequence_length, strategy.sequence_length
-    step = model_flops(model, tokens, length)
-    scores = sum(
-        2 * length * kind.count * kind.heads * (kind.head_dim + kind.value_dim) for kind in model.layers
-    )
-    core = tokens * scores
+    step, shares = model_flops(model, tokens, length), Recomputation.of(strategy)
+    by_class = tokens * sum(kind.count * _repeated(kind, model, length, shares) for kind in model.layers)
     layers = step / 3 - 2 * tokens * model.embedding_parameters
-    repeated = choose(
-        strategy.recompute,
-        {"none": lambda: jnp.zeros_like(step), "selective": lambda: core, "full": lambda: layers},
-    )
-    return step + strategy.recompute_share * repeated
+    return step + shares.layer * layers + by_class
+
+
+def _repeated(layers: Layers, model: Model, length: Scalar, shares: Recomputation) -> Scalar:
+    """FLOPs of one token's forward pass through the classes of operators of a layer that recomputes them."""
+    own = shares.of_layers(layers)
+    visited = layers.experts_per_token * layers.ffn + layers.shared_ffn
+    mlp = layers.mlp_matrices(model.hidden, visited)
+    products = own.mlp * mlp + own.experts * (mlp + layers.router_matrix(model.hidden))
+    if (latent := layers.latent) is not None:
+        # Without a query latent, queries are projected from the residual stream.
+        inputs = jnp.where(latent.query_rank > 0, latent.query_rank, model.hidden)
+        projected = inputs * layers.head_dim + latent.kv_rank * latent.projected_dim(layers.head_dim)
+        products = products + own.up_projections * layers.heads * projected
+    core = 2 * length * layers.heads * (layers.head_dim + layers.value_dim)
+    return 2 * products + own.attention * core

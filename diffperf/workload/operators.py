@@ -217,10 +217,10 @@ class Operators(eqx.Module):
     """Operators of one table that belong to the same part of the time: what they do, how often, for whom.
 
     - `table`: what they have to do.
-    - `runs`: how often each runs for one of what `per` says: "layer" for one pass through an average layer
-      of the model, "micro-batch" for one micro-batch (in inference one pass), "step" for one training
-      step. Less than one for a kind of layer that is a share of all layers, or for a choice that has a
-      weight.
+    - `runs`: how often each runs for one of what `per` says: "layer" for one pass through a layer of its
+      kind (in inference through an average layer of the model), "micro-batch" for one micro-batch (in
+      inference one pass), "step" for one training step. Less than one for a kind of layer that is a share
+      of all layers, or for a choice that has a weight.
     - `recomputed`: how often the backward pass repeats each, for each run.
     - `kernel`: the kind of kernel that does the work, a name from
       `diffperf.estimate.kernels.evaluation.KERNELS`.
@@ -228,17 +228,19 @@ class Operators(eqx.Module):
     - `direction`: "forward", "backward", or "weights" for gradients of weights, which no other pipeline
       stage waits for.
     - `layers`: the kinds of layers that the leading axis runs over; empty outside layers.
+    - `structure`: which member of `Model.kinds` the layers are.
     """
 
     table: Gemms | Streams | AttentionCore
     runs: Float[Array, "*kinds operators"]
-    recomputed: Scalar | float
+    recomputed: Float[Array, " operators"] | float
     names: tuple[str, ...] = eqx.field(static=True)
     kernel: str = eqx.field(static=True)
     part: str = eqx.field(static=True)
     direction: str = eqx.field(static=True, default="forward")
     per: str = eqx.field(static=True, default="layer")
     layers: tuple[str, ...] = eqx.field(static=True, default=())
+    structure: int = eqx.field(static=True, default=0)
 
 
 def operators_of(

@@ -1,4 +1,4 @@
-"""Pipeline schedules: how long stages stand idle, how many micro-batches they hold, and how many layers.
+"""Pipeline schedules: how long stages stand idle, and how many micro-batches they hold.
 
 Every formula of idle time and micro-batches is that of an event-by-event run of the schedule in which
 stages are alike and transfers take no time of their own.
@@ -8,8 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.quantity import Scalar
-from diffperf.relax import Relaxation, choose, larger
-from diffperf.workload.model import Model
+from diffperf.relax import Relaxation, choose
 from diffperf.workload.strategy import Strategy
 
 
@@ -26,7 +25,8 @@ class StagePass(eqx.Module):
 
 
 def bubble(stage: StagePass, strategy: Strategy, relax: Relaxation) -> Scalar:
-    """Seconds of a step in which the last stage, which works on all micro-batches, has nothing to do.
+    """Seconds of a step in which the slowest stage, which works on all micro-batches, has nothing to do;
+    `stage` is the mean of the others.
 
     With p stages, m micro-batches, forward time F, time B of the whole backward pass, time W of its weight
     gradients, and H = p/2 − 1:
@@ -63,6 +63,17 @@ def bubble(stage: StagePass, strategy: Strategy, relax: Relaxation) -> Scalar:
     )
 
 
+def unpaired_micro_batches(strategy: Strategy) -> Scalar:
+    """Micro-batches whose passes DualPipe runs alone on the last stage, so that no other pass hides their
+    communication: p/2 + 2 of them.
+
+    The number is that of an event-by-event run in which passes that run alone take longer by c in either
+    direction, and pairs do not: the step is longer by (p/2 + 2)·2c beside the bubble of passes that are
+    longer by c. Other schedules run every pass alone, and count none here.
+    """
+    return strategy.schedule.dualpipe * (strategy.pp / 2 + 2)
+
+
 def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 0.0) -> Scalar:
     """Micro-batches whose activations a stage holds, in units of all its layers; `position` is 0 for the
     first stage, 1 for the last. Never more than there are.
@@ -88,35 +99,3 @@ def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 
             "dualpipe": lambda: relax.minimum((strategy.pp + 1) * whole, strategy.micro_batches),
         },
     )
-
-
-def stage_layers(model: Model, strategy: Strategy, relax: Relaxation) -> tuple[Scalar, Scalar]:
-    """Layers of the fullest pipeline stage and of the last stage, which has the vocabulary projection to
-    compute as well.
-
-    All stages hold the same whole number of layers in each chunk, at least the fullest one does. With a
-    balanced head the last stage holds fewer layers, so that all stages compute as much, or no layer where
-    the projection alone is more: layers and projection count by the size of their matrices (the partition
-    of github.com/huggingface/nanotron).
-    """
-    depth, chunks = model.depth, strategy.virtual_stages
-
-    def even() -> tuple[Scalar, Scalar]:
-        layers = relax.ceil(depth / (strategy.pp * chunks)) * chunks
-        return layers, layers
-
-    def balanced() -> tuple[Scalar, Scalar]:
-        matrices = sum(kind.count * kind.active_matrices(model.hidden) for kind in model.layers)
-        projection = model.embedding_parameters * depth / matrices  # in layers
-        last = relax.excess((depth + projection) / strategy.pp, projection)
-        alone = 1 - relax.minimum(strategy.pp - 1, 1.0)
-        return (1 - alone) * relax.ceil((depth - last) / larger(strategy.pp - 1, 1.0)) + alone * depth, last
-
-    return choose(strategy.balanced_head, {"off": even, "on": balanced})
-
-
-def device_stages(strategy: Strategy) -> Scalar:
-    """Stages whose layers a device holds: two with DualPipe, one from either end of the pipeline, else
-    one.
-    """
-    return 1 + strategy.schedule.dualpipe

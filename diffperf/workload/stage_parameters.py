@@ -7,10 +7,12 @@ import operator
 
 import equinox as eqx
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from diffperf.quantity import Scalar
 from diffperf.relax import Relaxation, larger
 from diffperf.workload.model import Model
+from diffperf.workload.stages import held_stages, one_stage, over_kinds
 from diffperf.workload.strategy import Strategy
 
 
@@ -29,23 +31,25 @@ class StageParameters(eqx.Module):
         return self.dense * dense + self.experts * experts
 
 
-def one_stage(strategy: Strategy, relax: Relaxation) -> Scalar:
-    """1 where there is no pipeline, 0 from two stages on."""
-    return 1 - relax.minimum(strategy.pp - 1, 1.0)
-
-
 def parameters_of_layers(
-    model: Model, strategy: Strategy, layers: Scalar, embeddings: Scalar, heads: Scalar
+    model: Model,
+    strategy: Strategy,
+    layers: Float[Array, " kinds"],
+    *,
+    embeddings: Scalar,
+    heads: Scalar,
+    modules: Scalar,
 ) -> StageParameters:
-    """Parameters of some average layers, input embeddings and vocabulary projections on one device.
+    """Parameters of some layers of every kind (ordered as `Model.grouped`), input embeddings, vocabulary
+    projections and modules of multi-token prediction on one device.
 
-    Modules of multi-token prediction lie beside the vocabulary projection: each is a projection and a
-    layer of the last kind (DeepSeek-V3, arXiv 2412.19437 §2.2), and shares the embeddings.
+    A module is a projection and a layer of the last kind (DeepSeek-V3, arXiv 2412.19437 §2.2), and shares
+    the embeddings.
     """
-    share = layers / model.depth
-    dense = share * sum(kind.count * kind.dense_parameters(model.hidden) for kind in model.layers)
-    routed = share * sum(kind.count * kind.routed_parameters(model.hidden) for kind in model.layers)
-    last, modules = model.layers[-1], heads * model.mtp_layers
+    kinds = model.grouped
+    dense = over_kinds(layers, jnp.stack([kind.dense_parameters(model.hidden) for kind in kinds]))
+    routed = over_kinds(layers, jnp.stack([kind.routed_parameters(model.hidden) for kind in kinds]))
+    last = model.layers[-1]
     prediction = 2 * model.hidden**2 + last.dense_parameters(model.hidden)
     tables = (embeddings + heads) * model.embedding_parameters
     positions = embeddings * model.learned_positions * model.hidden
@@ -69,19 +73,23 @@ def attention_parameters_on_device(model: Model, strategy: Strategy) -> Scalar:
 
 
 def stage_parameters(model: Model, strategy: Strategy, relax: Relaxation) -> StageParameters:
-    """Parameters on one device of the fullest stage: its layers, and the embeddings where the pipeline begins
-    or ends.
+    """Parameters on one device of the fullest stage: its share of the model's layers, and the embeddings
+    where the pipeline begins or ends.
 
     With one stage a tied embedding is stored once; with more, the first and the last stage hold a copy
-    each.
+    each. A device of DualPipe holds both ends of the pipeline: twice the layers, both embeddings, and the
+    modules of multi-token prediction.
     """
-    alone = one_stage(strategy, relax)
+    alone, both_ends = one_stage(strategy, relax), strategy.schedule.dualpipe
+    layers = jnp.stack([kind.count for kind in model.grouped])
+    last_stage = alone + (1 - alone) * both_ends
     return parameters_of_layers(
         model,
         strategy,
-        layers=model.depth / strategy.pp,
+        layers * (held_stages(strategy) / strategy.pp),
         embeddings=jnp.ones_like(alone),
-        heads=alone * model.tied_embeddings.off,
+        heads=alone * model.tied_embeddings.off + (1 - alone) * both_ends,
+        modules=last_stage * model.mtp_layers,
     )
 
 
@@ -117,6 +125,10 @@ def kept_share(sharded: Scalar, ranks: Scalar) -> Scalar:
 
 
 def owned_parameters(strategy: Strategy, parameters: StageParameters, relax: Relaxation) -> Scalar:
-    """Parameters that a device updates: those whose optimizer state it keeps."""
+    """Parameters that a device updates: those whose optimizer state it keeps.
+
+    Two devices of DualPipe hold the same two stages, and update half of them each.
+    """
     groups, sharded = ZeroGroups(strategy, relax), strategy.shards_optimizer
-    return parameters.weighted(kept_share(sharded, groups.dense), kept_share(sharded, groups.experts))
+    held = parameters.weighted(kept_share(sharded, groups.dense), kept_share(sharded, groups.experts))
+    return held / held_stages(strategy)

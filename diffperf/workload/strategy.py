@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import operator
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -18,6 +19,17 @@ _DEGREE = (1, 1e5)
 ORDERS = ("tp-cp-dp-pp", "tp-cp-pp-dp", "tp-dp-cp-pp", "tp-pp-cp-dp", "dp-tp-cp-pp", "cp-tp-dp-pp")
 
 SCHEDULES = ("gpipe", "1f1b", "zero_bubble", "dualpipe")
+
+
+def _recomputed(operators: str) -> Any:
+    """Declares the share of a stage's layers whose backward pass recomputes a class of operators."""
+    return quantity(
+        "",
+        f"share of a stage's layers that recompute {operators}, beside what `recompute` says",
+        bounds=(0, 1),
+        default=0,
+        training_only=True,
+    )
 
 
 class Strategy(Declared):
@@ -92,6 +104,30 @@ class Strategy(Declared):
     balanced_head: Weights = switch(
         "last pipeline stage with fewer layers, to make up for the vocabulary projection", default=False
     )
+    first_stage_layers: Scalar = quantity(
+        "",
+        "layers of the first pipeline stage, 0 for as many as the others",
+        bounds=(0, 2000),
+        default=0,
+        integer=True,
+        training_only=True,
+    )
+    last_stage_layers: Scalar = quantity(
+        "",
+        "layers of the last pipeline stage, 0 for as many as the others",
+        bounds=(0, 2000),
+        default=0,
+        integer=True,
+        training_only=True,
+    )
+    embedding_in_split: Weights = switch(
+        "token embedding in place of a layer of the first pipeline stage", default=False, training_only=True
+    )
+    loss_in_split: Weights = switch(
+        "vocabulary projection and loss in place of a layer of the last pipeline stage",
+        default=False,
+        training_only=True,
+    )
     recompute: Weights = choice(
         "none",
         "selective",
@@ -105,6 +141,17 @@ class Strategy(Declared):
         "share of a stage's layers that recompute their activations",
         bounds=(0, 1),
         default=1,
+        training_only=True,
+    )
+    recompute_norms: Scalar = _recomputed("norms")
+    recompute_activation_functions: Scalar = _recomputed("the MLP's activation function (SwiGLU)")
+    recompute_up_projections: Scalar = _recomputed("up-projections of latent attention, with rotations")
+    recompute_attention: Scalar = _recomputed("attention cores that store their scores")
+    recompute_mlp: Scalar = _recomputed("MLPs without experts")
+    recompute_experts: Scalar = _recomputed("mixtures of experts, with dispatch and combination")
+    early_routing_weights: Weights = switch(
+        "router's weights applied before the experts' down projection, whose results need not be kept then",
+        default=False,
         training_only=True,
     )
     attention: Weights = choice(
@@ -196,13 +243,49 @@ class Strategy(Declared):
         doc="number format of activations between products: the operands' own (at least 16 bits), or another",
         default="operands",
     )  # fmt: skip
+    unquantized_head: Weights = switch(
+        "vocabulary projection with operands of at least 16 bits in training",
+        default=False,
+        training_only=True,
+    )
+    dispatch_precision: Weights = choice(
+        "activations", *PRECISIONS,
+        doc="number format of tokens on their way to experts: that of activations, or another",
+        default="activations",
+    )  # fmt: skip
+    combine_precision: Weights = choice(
+        "activations", *PRECISIONS,
+        doc="number format of the results of experts on their way back: that of activations, or another",
+        default="activations",
+    )  # fmt: skip
+    kept_activation_precision: Weights = choice(
+        "activations", *PRECISIONS,
+        doc="number format in which inputs of linear layers and of activation functions are kept for the "
+        "backward pass: that of activations, or another",
+        default="activations",
+        training_only=True,
+    )  # fmt: skip
     kv_precision: Weights = choice(*PRECISIONS, doc="number format of the KV cache", default="bf16")
     gradient_precision: Weights = choice(
         *PRECISIONS,
-        doc="number format in which gradients are accumulated and reduced",
+        doc="number format in which gradients are accumulated, and reduced unless another is given for that",
         default="fp32",
         training_only=True,
     )
+    reduced_gradient_precision: Weights = choice(
+        "accumulated", *PRECISIONS,
+        doc="number format in which gradients are reduced between ranks: that in which they are "
+        "accumulated, or another",
+        default="accumulated",
+        training_only=True,
+    )  # fmt: skip
+    gathered_weight_precision: Weights = choice(
+        "stored", *PRECISIONS,
+        doc="number format in which ranks that shard weights gather them: that in which they are stored in "
+        "training, or another",
+        default="stored",
+        training_only=True,
+    )  # fmt: skip
     optimizer_bytes: Scalar = quantity(
         "byte",
         "optimizer state of a parameter: Adam with fp32 master weights keeps 12 bytes",
@@ -312,13 +395,38 @@ class Strategy(Declared):
 
     @property
     def gradient_width(self) -> Scalar:
-        """Bytes of a gradient as it is accumulated and reduced."""
+        """Bytes of a gradient as it is accumulated."""
         return width(self.gradient_precision)
+
+    @property
+    def reduced_gradient_width(self) -> Scalar:
+        """Bytes of a gradient as ranks reduce it."""
+        return _either(self.reduced_gradient_precision, self.gradient_width, "accumulated")
+
+    @property
+    def gathered_weight_width(self) -> Scalar:
+        """Bytes of a weight as ranks that shard weights gather it."""
+        return _either(self.gathered_weight_precision, self.kept_weight_width, "stored")
+
+    @property
+    def dispatch_width(self) -> Scalar:
+        """Bytes of an element of a token on its way to experts."""
+        return _either(self.dispatch_precision, self.activation_width, "activations")
+
+    @property
+    def combine_width(self) -> Scalar:
+        """Bytes of an element of an expert's result on its way back."""
+        return _either(self.combine_precision, self.activation_width, "activations")
 
     @property
     def activation_width(self) -> Scalar:
         """Bytes of an element of an activation."""
         return _either(self.activation_precision, output_width(self.precision))
+
+    @property
+    def kept_activation_width(self) -> Scalar:
+        """Bytes of an element of an input of a linear layer as it is kept for the backward pass."""
+        return _either(self.kept_activation_precision, self.activation_width, "activations")
 
 
 # The fields that say how a model is trained: no phase of inference may be given one of them.

@@ -11,12 +11,13 @@ from diffperf.estimate.network.transfers import Transfer, transfers
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact
 from diffperf.workload.assembly import training_pass
+from diffperf.workload.collective import PARTS
 from diffperf.workload.collectives import (
-    PARTS,
     boundary_transfer,
     gradient_collectives,
     layer_collectives,
     tied_embedding_reduction,
+    training_collectives,
     weight_collectives,
 )
 from diffperf.workload.configuration import Configuration
@@ -32,7 +33,7 @@ def _timed_step(c):
     """The collectives of a training step, with one transfer across a boundary between pipeline stages."""
     parameters, tokens = stage_parameters(c.model, c.strategy, c.relax), training_pass(c.strategy)
     collectives = [
-        *layer_collectives(c, tokens),
+        *(group for group in training_collectives(c, tokens, parameters) if group.per == "layer"),
         boundary_transfer(c, tokens, real(1)),
         *gradient_collectives(c, parameters),
         *weight_collectives(c, parameters),
@@ -50,11 +51,10 @@ def _timed_pass(c, tokens):
 def step_transfers(model, system, **table) -> dict[str, Transfer]:
     """What a device sends in a training step by purpose: for an average layer and micro-batch, or in all."""
     c = Configuration(model, system, dp.load_strategy(table))
-    recomputed = c.strategy.recompute.full * c.strategy.recompute_share
     totals = dict.fromkeys(PARTS, Transfer.nothing(system))
     for timed in _timed_step(c):
         per_layer = timed.collective.per == "layer"
-        runs = timed.in_layer(recomputed) if per_layer else timed.collective.forward
+        runs = timed.collective.in_layer if per_layer else timed.collective.forward
         totals[timed.collective.purpose] += timed.transfer * runs
     return totals
 

@@ -279,14 +279,25 @@ def test_stages_by_hand(gpt, system):
 
 
 def test_dualpipe_holds_two_stages(gpt, system):
-    """Twice the weights and gradients, p + 1 micro-batches on every stage (arXiv 2412.19437, Table 2)."""
-    plain, twice = _memory(gpt, system), _memory(gpt, system, schedule="dualpipe")
-    for name, times in (("weights", 2), ("gradients", 2), ("optimizer", 1), ("activations", (P + 1) / P)):
-        assert float(getattr(twice, name)) == pytest.approx(times * float(getattr(plain, name)), rel=1e-12)
-    activations = FLASH * LAYERS / P
-    states = 24 * (LAYERS / P * (12 * H**2 + 13 * H) / T)  # 2·(2 + 4) and 12 bytes
+    """Twice the weights and gradients, p + 1 micro-batches on every stage (arXiv 2412.19437, Table 2).
+
+    The two devices at the ends hold the first and the last stage, and share the optimizer states.
+    """
+    memory = _memory(gpt, system, schedule="dualpipe")
+    layers, activations = LAYERS / P * (12 * H**2 + 13 * H) / T, (P + 1) * FLASH * LAYERS / P
+    ends = 2 * layers + 2 * 51200 * H / T + 2048 * H  # with the embedding, its tied copy, and positions
+    for name, expected in (
+        ("weights", 2 * ends),
+        ("gradients", 4 * ends),
+        ("optimizer", 6 * ends),
+        ("activations", activations),
+        ("logits", S * 51200 / T * 6),
+    ):
+        assert float(getattr(memory, name)) == pytest.approx(expected, rel=1e-12), name
     buffers = RESIDUAL + 2 * RESIDUAL / T
-    assert float(twice.stages.middle) == pytest.approx(states + (P + 1) * activations + buffers, rel=1e-12)
+    middle = 24 * layers + activations + buffers  # 2·(2 + 4) and 12 bytes
+    assert float(memory.stages.middle) == pytest.approx(middle, rel=1e-12)
+    assert float(memory.stages.first) == pytest.approx(float(memory.stages.last), rel=1e-12)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])

@@ -163,7 +163,7 @@ def test_predicting_further_tokens_by_hand():
     )
     model = Model(name="", hidden=512, vocabulary=1000, tied_embeddings=False, layers=kinds, mtp_layers=2)
     head = parameters_of_layers(
-        model, dp.load_strategy({}), layers=real(0), embeddings=real(0), heads=real(1)
+        model, dp.load_strategy({}), real([0.0, 0.0]), embeddings=real(0), heads=real(1), modules=real(2)
     )
     norms, vocabulary = 3 * 512, 1000 * 512  # norms are left out of what a device holds of the modules
     modules = float(head.total) - vocabulary + 2 * norms

@@ -109,6 +109,11 @@ def test_positions_of_more_dimensions_than_a_head_has_are_refused():
 # and the phase.
 BROKEN: dict[str, tuple[str, dict[str, Any], str]] = {
     "tensor_ranks_divide_heads": ("gpt3-175b", {"tp": 7.0}, "training"),
+    "given_stages_leave_layers": (
+        "gpt3-175b",
+        {"pp": 2.0, "first_stage_layers": 9.0, "last_stage_layers": 9.0},
+        "training",
+    ),
     "degrees_are_whole": ("gpt3-175b", {"micro_batch": 1.5, "global_batch": 3.0}, "training"),
     "degrees_multiply_to_devices": ("gpt3-175b", {"n_devices": 3.0}, "decode"),
     "all_to_all_ranks_divide_heads": ("gpt3-175b", {"cp": 64.0, "context_parallel": "all_to_all"}, "prefill"),

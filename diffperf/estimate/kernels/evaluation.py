@@ -42,6 +42,15 @@ class TimedOperators(eqx.Module):
         axes = tuple(range(-counts.ndim, 0))
         return jax.tree.map(lambda leaf: jnp.sum(leaf * counts, axis=axes), self.work)
 
+    def by_kind(self) -> Work:
+        """The total work of the operators for each kind of layers: the leading axis of `runs`."""
+        return jax.tree.map(lambda leaf: jnp.sum(leaf * self.operators.runs, axis=-1), self.work)
+
+    def recomputed_by_kind(self) -> Work:
+        """The work that the backward pass repeats, for each kind of layers."""
+        runs = self.operators.runs * self.operators.recomputed
+        return jax.tree.map(lambda leaf: jnp.sum(leaf * runs, axis=-1), self.work)
+
 
 def evaluate(operators: Sequence[Operators], machine: Machine) -> list[TimedOperators]:
     """The work of each operator, in the order given; each kind of kernel is traced, compiled and

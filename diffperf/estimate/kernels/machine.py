@@ -105,6 +105,19 @@ def matrix_units_by_role(system: System, strategy: Strategy) -> dict[str, Matrix
     }
 
 
+def trained_units_by_role(system: System, strategy: Strategy) -> dict[str, MatrixUnits] | None:
+    """The matrix units of training by the roles of weights; None where all products have operands of one
+    format, as no vocabulary projection is left in 16 bits.
+    """
+    if not strategy.unquantized_head.possible["on"]:
+        return None
+    linear = strategy.precision
+    kept = strategy.unquantized_head.on * (sixteen_bits(linear).array - linear.array)
+    head = MatrixUnits.of(system, Weights(linear.array + kept, PRECISIONS))
+    roles = dict.fromkeys(_FORMATS_OF.values(), MatrixUnits.of(system, linear))
+    return roles | {"head": head}
+
+
 # The role of `matrix_units_by_role` whose number formats the weights of a role have.
 _FORMATS_OF = {role: "linear" if role == "attention" else role for role in ROLES}
 
@@ -198,6 +211,7 @@ class Machine(eqx.Module):
             if residency is None
             else residency.free_capacities(accelerator, relax)
         )
+        units_by_role = matrix_units_by_role if serving else trained_units_by_role
         overhead = system.stack.exposed_start * accelerator.kernel_latency + system.stack.kernel_overhead
         return cls(
             accelerator=accelerator,
@@ -207,7 +221,7 @@ class Machine(eqx.Module):
             matrix=MatrixUnits.of(system, strategy.precision),
             attention=AttentionUnits.of(system, strategy, overhead),
             relax=relax,
-            matrix_by_role=matrix_units_by_role(system, strategy) if serving else None,
+            matrix_by_role=units_by_role(system, strategy),
             shares=None if residency is None else ServedShares.of(accelerator, residency),
             serving=serving,
         )

@@ -16,7 +16,10 @@ from diffperf.estimate.network.placement import Group, place
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, split, unstack
 from diffperf.relax import Relaxation, inverse, larger, smaller
-from diffperf.workload.collectives import Collective
+from diffperf.workload.collective import Collective
+
+# Fields of a collective that only an all-to-all asks for.
+_OF_COPIES = ("copies", "once", "groups", "groups_visited")
 
 
 class Transfer(eqx.Module):
@@ -46,12 +49,6 @@ class TimedCollective(eqx.Module):
     collective: Collective
     transfer: Transfer
 
-    def in_layer(self, recomputed: Scalar | float = 0.0) -> Scalar | float:
-        """How often it runs in both passes of an average layer that recomputes a share of its forward
-        pass.
-        """
-        return self.collective.forward * (1 + recomputed) + self.collective.backward
-
 
 def transfers(
     collectives: Sequence[Collective],
@@ -68,7 +65,7 @@ def transfers(
     ordered = [collectives[index] for index in order]
     columns = [
         jnp.stack(jnp.broadcast_arrays(*(jnp.asarray(getattr(one, name)) for one in ordered)))
-        for name in ("degree", "stride", "volume", "copies", "once")
+        for name in ("degree", "stride", "volume", *_OF_COPIES)
     ]
     degree, stride, *messages = columns
     groups = jax.vmap(lambda degree, stride: place(system, degree, stride, relax, network_efficiency))(
@@ -77,8 +74,8 @@ def transfers(
     kinds = sorted({collective.kind for collective in ordered})
     sizes = [sum(collective.kind == kind for collective in ordered) for kind in kinds]
     timed: list[Transfer] = []
-    for kind, (group, (volume, copies, once)) in zip(kinds, split((groups, messages), sizes), strict=True):
-        arguments = (volume, copies, once) if kind == "all_to_all" else (volume,)
+    for kind, (group, (volume, *copies)) in zip(kinds, split((groups, messages), sizes), strict=True):
+        arguments = (volume, *copies) if kind == "all_to_all" else (volume,)
         timed += unstack(jax.vmap(COLLECTIVES[kind])(group, *arguments))
     by_index = dict(zip(order, timed, strict=True))
     return [
@@ -129,7 +126,12 @@ def broadcast(group: Group, volume: Scalar) -> Transfer:
 
 
 def all_to_all(
-    group: Group, volume: Scalar, copies: Scalar | float = 1.0, once: Scalar | float = 0.0
+    group: Group,
+    volume: Scalar,
+    copies: Scalar | float = 1.0,
+    once: Scalar | float = 0.0,
+    groups: Scalar | float = 1.0,
+    groups_visited: Scalar | float = 1.0,
 ) -> Transfer:
     """All-to-all of a `volume`-byte send buffer: to the members that a tier connects, over that tier; all
     tiers at once.
@@ -137,13 +139,16 @@ def all_to_all(
     Where pieces of the buffer are copies that go to several members at random, `copies` of each, the share
     `once` of them goes to a domain once, to the member that stands there where the sender stands in its
     own, which hands it on inside: of D domains, D·(1 − (1 − 1/D)^copies) get a piece (DeepSeek-V3, arXiv
-    2412.19437 §3.2.2).
+    2412.19437 §3.2.2). Copies that only go to some of `groups` equal groups of members reach no more domains
+    than those groups lie in.
     """
     degree = group.across[-1]
     direct = group.across * inverse(degree)
     domains = degree * inverse(group.within)  # of the next tier inside, that the group lies in
     miss = jnp.log1p(-inverse(larger(domains, 1.0 + 1e-3)))  # log of the chance that a copy misses a domain
-    reached = domains * -jnp.expm1(copies * miss) * inverse(jnp.asarray(copies, domains.dtype))
+    most = groups_visited * larger(domains * inverse(jnp.asarray(groups, domains.dtype)), 1.0)
+    distinct = smaller(domains * -jnp.expm1(copies * miss), most)
+    reached = distinct * inverse(jnp.asarray(copies, domains.dtype))
     shares = volume * (direct + once * (smaller(reached, 1.0) - direct))
     wire = group.wire(shares)
     times = group.relax.minimum(*wire.between_pairs(algorithms.exchange(wire)))

@@ -158,7 +158,9 @@ def _model_of_columns(row: Cells) -> Model:
         mixture = Mixture(row["experts"], row["experts_per_token"], real(_shared_ffn(row)))
         count = row["layers"] - row["dense_layers"]
         sparse = dataclasses.replace(dense, count=count, ffn=row["expert_ffn"], mixture=mixture)
-        first = dataclasses.replace(dense, count=row["dense_layers"])
+        # Few dense layers lead (DeepSeek, Kimi, GLM); as many as those with experts alternate (Llama 4).
+        leading = dense.leading if row["dense_layers"] >= count else real([0.0, 1.0])
+        first = dataclasses.replace(dense, count=row["dense_layers"], leading=leading)
         layers = [first, sparse] if row["dense_layers"] > 0 else [sparse]
     shipped = _shipped_model(row["model"], double_precision())
     return Model(

@@ -1,6 +1,7 @@
 """Measured training steps, and the estimator's times, rates and memory of them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -93,11 +94,42 @@ def _training_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, 
         overlap_tensor=systems.stack.tensor_overlap,
         overlap_experts=systems.stack.expert_overlap,
         balanced_head=systems.stack.balanced_head,
+        **_uneven_stages(rows, systems),
+        recompute_up_projections=np.array([_recomputes_up_projections(row) for row in rows], dtype=float),
         precision=precision(rows, "precision"),
         gradient_precision=weights(gradients, PRECISIONS),
     )
     models = stacked_models(rows, positions=numbers(rows, "seq_len"), training=True, modules=1.0)
     return models, systems, strategy
+
+
+def _uneven_stages(rows: Sequence[Row], systems: System) -> dict[str, Any]:
+    """The first and the last stage of runs whose layers do not divide, which tables do not say.
+
+    Megatron-LM splits layers evenly, counting the embeddings as layers: Llama 3.1 405B (126 layers) and
+    Qwen3 235B (94) run so. Where that is not even either, stacks that balance stages so give the last stage
+    what the others leave (DeepSeek-V3 in Megatron-Bridge, whose last stage has the further tokens'
+    prediction as well).
+    """
+    layers, stages = numbers(rows, "layers"), numbers(rows, "pp")
+    virtual = np.array([row["virtual_stages"] or 1.0 for row in rows])
+    chunks = stages * virtual
+    balanced = np.asarray(systems.stack.uneven_stages.on) > 0.5
+    uneven = (layers % chunks != 0) & (balanced | (chunks > layers))
+    embeddings = uneven & ((layers + 2) % chunks == 0)
+    left = layers - np.ceil(layers / chunks) * virtual * (stages - 1)
+    return {
+        "embedding_in_split": switch(embeddings).array,
+        "loss_in_split": switch(embeddings).array,
+        "last_stage_layers": np.where(uneven & ~embeddings, np.maximum(left, 0.0), 0.0),
+    }
+
+
+def _recomputes_up_projections(row: Row) -> bool:
+    """Whether selective recomputation is that of latent attention's up-projections, as FlashAttention leaves
+    it nothing of the core (Megatron-Core's module mla_up_proj).
+    """
+    return row["attention"] == "mla" and row["recompute"] == "selective" and bool(row["flash_attention"])
 
 
 def _training_estimate(model: Model, system: System, strategy: Strategy) -> Outputs:

@@ -32,6 +32,8 @@ _MICRO_BATCHES = (1.0, 2.0, 4.0, 8.0)
 # What is searched of each field, as `diffperf plan` tells its user.
 SEARCHED = {
     "tp": "tensor-parallel degrees that divide the attention heads, within the innermost network tier",
+    "embedding_in_split": "token embedding beside the layers of the first stage, or in place of one of them",
+    "loss_in_split": "vocabulary projection beside the layers of the last stage, or in place of one of them",
     "pp": "numbers of pipeline stages of which the longest has at most "
     f"{100 * _LONGEST_STAGE - 100:.0f} % more layers than the mean",
     "cp": "context-parallel degrees of 1, and those that leave each rank at least "
@@ -48,6 +50,8 @@ SEARCHED = {
 # devices.
 FIELDS = (
     "tp",
+    "embedding_in_split",
+    "loss_in_split",
     "pp",
     "cp",
     "dp",
@@ -220,6 +224,8 @@ def _recomputations(inputs: Configuration, schedules: Iterable[str]) -> list[str
 
 _VALUES: dict[str, Callable[[Configuration, Iterable[str]], Sequence[float] | Sequence[str]]] = {
     "tp": _tensor_degrees,
+    "embedding_in_split": lambda inputs, schedules: ["off", "on"],
+    "loss_in_split": lambda inputs, schedules: ["off", "on"],
     "pp": lambda inputs, schedules: _ways(inputs),
     "cp": _context_degrees,
     "ep": _expert_degrees,
@@ -238,9 +244,24 @@ _VALUES: dict[str, Callable[[Configuration, Iterable[str]], Sequence[float] | Se
 
 
 def _even_stages(model: Model, columns: _Columns) -> Bool[np.ndarray, " candidates"]:
-    """Every chunk has a layer, and the longest chunk is not much longer than the mean."""
+    """Every chunk has a layer, and the longest chunk is not much longer than the mean.
+
+    Embeddings count as a layer only where that makes all chunks equal, which they are not without.
+    """
     depth, chunks = float(model.depth), columns["pp"] * columns["virtual_stages"]
-    return (chunks <= depth) & (np.ceil(depth / chunks) * chunks <= _LONGEST_STAGE * depth)
+    embeddings = (columns["embedding_in_split"] == "on") * 1.0 + (columns["loss_in_split"] == "on")
+    shared = depth + embeddings
+    even = (chunks <= shared) & (np.ceil(shared / chunks) * chunks <= _LONGEST_STAGE * shared)
+    # Two stages of which each has an embedding are as even without.
+    counts = (shared % chunks == 0) & (columns["pp"] > embeddings)
+    return even & ((embeddings == 0) | counts)
+
+
+def _split_with_loss(model: Model, columns: _Columns) -> Bool[np.ndarray, " candidates"]:
+    """The embedding takes the place of a layer only where the vocabulary projection does, which takes
+    longer.
+    """
+    return (columns["embedding_in_split"] == "off") | (columns["loss_in_split"] == "on")
 
 
 def _experts_within_tensor_ranks(model: Model, columns: _Columns) -> Bool[np.ndarray, " candidates"]:
@@ -267,6 +288,7 @@ def _shared_states(model: Model, columns: _Columns) -> Bool[np.ndarray, " candid
 
 
 _SENSIBLE: dict[str, Callable[[Model, _Columns], Bool[np.ndarray, " candidates"]]] = {
+    "loss_in_split": _split_with_loss,
     "pp": _even_stages,
     "expert_tp": _experts_within_tensor_ranks,
     "schedule": _schedules_of_pipelines,

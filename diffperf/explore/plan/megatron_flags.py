@@ -25,8 +25,26 @@ _PRECISION = {
 }
 # Values of --data-parallel-sharding-strategy, by ZeRO stage.
 _SHARDING = {"2": "optim_grads", "3": "optim_grads_params"}
+# Values of --recompute-modules, by the fields that recompute classes of operators.
+_MODULES = {
+    "recompute_attention": "core_attn",
+    "recompute_norms": "layernorm",
+    "recompute_activation_functions": "moe_act",
+    "recompute_up_projections": "mla_up_proj",
+    "recompute_mlp": "mlp",
+    "recompute_experts": "moe",
+}
 # Fields of a strategy without a flag: a comment names them where they do not have their default.
-_WITHOUT_FLAG = ("activation_precision", "optimizer_bytes", "balanced_head")
+_WITHOUT_FLAG = (
+    "activation_precision",
+    "kept_activation_precision",
+    "dispatch_precision",
+    "combine_precision",
+    "reduced_gradient_precision",
+    "gathered_weight_precision",
+    "optimizer_bytes",
+    "balanced_head",
+)
 
 
 def megatron_flags(model: Model, strategy: Strategy) -> list[str]:
@@ -77,6 +95,15 @@ def _parallelism(model: Model, strategy: Strategy, chosen: dict[str, str]) -> It
 def _stages(model: Model, strategy: Strategy) -> Iterator[str]:
     """How layers are split into pipeline stages: evenly, or by a layout that lists the layers of each."""
     layers, chunks = _whole(model.depth), _whole(strategy.pp) * _whole(strategy.virtual_stages)
+    given = _given_stages(strategy) if strategy.pp > 1 else []
+    ends = _whole(strategy.first_stage_layers), _whole(strategy.last_stage_layers)
+    if given:
+        yield from given
+        if any(layers % _whole(strategy.virtual_stages) for layers in ends):
+            yield "# Megatron-LM needs layers of the first and the last stage that its chunks share evenly"
+        if strategy.virtual_stages > 1:
+            yield f"--num-virtual-stages-per-pipeline-rank {_whole(strategy.virtual_stages)}"
+        return
     if layers % chunks == 0:
         if chunks > strategy.pp:
             yield f"--num-layers-per-virtual-pipeline-stage {layers // chunks}"
@@ -86,6 +113,21 @@ def _stages(model: Model, strategy: Strategy) -> Iterator[str]:
     parts = ["t" * (each + (index < longer)) for index in range(chunks)]
     multi_token = "m" * _whole(model.mtp_layers)
     yield f'--pipeline-model-parallel-layout "E{"|".join(parts)}{multi_token}L"'
+
+
+def _given_stages(strategy: Strategy) -> list[str]:
+    """What the strategy says of the layers of the first and the last stage."""
+    first, last = _whole(strategy.first_stage_layers), _whole(strategy.last_stage_layers)
+    flags = []
+    if first > 0:
+        flags.append(f"--decoder-first-pipeline-num-layers {first}")
+    elif not _off(strategy.embedding_in_split):
+        flags.append("--account-for-embedding-in-pipeline-split")
+    if last > 0:
+        flags.append(f"--decoder-last-pipeline-num-layers {last}")
+    elif not _off(strategy.loss_in_split):
+        flags.append("--account-for-loss-in-pipeline-split")
+    return flags
 
 
 def _sharding(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterator[str]:
@@ -147,6 +189,25 @@ def _recomputation(model: Model, strategy: Strategy, chosen: dict[str, str]) -> 
         yield "--recompute-granularity selective"
         if share < 1:
             yield "# Megatron-LM recomputes attention of all layers or none"
+    yield from _recomputed_modules(strategy, chosen)
+
+
+def _recomputed_modules(strategy: Strategy, chosen: dict[str, str]) -> Iterator[str]:
+    """The classes of operators that the backward pass recomputes beside whole layers."""
+    shares = {module: float(getattr(strategy, field)) for field, module in _MODULES.items()}
+    modules = [module for module, share in shares.items() if share > 0]
+    if not modules:
+        return
+    if chosen["recompute"] == "full":
+        yield f"# Megatron-LM recomputes whole layers or modules ({' '.join(modules)}), not both"
+        return
+    if chosen["recompute"] == "none":
+        yield "--recompute-granularity selective"
+    elif "core_attn" not in modules:
+        modules = ["core_attn", *modules]
+    yield f"--recompute-modules {' '.join(modules)}"
+    if any(0 < share < 1 for share in shares.values()):
+        yield "# Megatron-LM recomputes a module of all layers or none"
 
 
 def _numerics(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterator[str]:
@@ -231,6 +292,9 @@ def _experts(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterat
     yield f"--num-experts {_whole(mixture.experts)}"
     yield f"--moe-router-topk {_whole(mixture.experts_per_token)}"
     yield f"--moe-ffn-hidden-size {_whole(layers.ffn)}"
+    if mixture.groups > 1:
+        yield f"--moe-router-num-groups {_whole(mixture.groups)}"
+        yield f"--moe-router-group-topk {_whole(mixture.groups_visited)}"
     if mixture.shared_ffn > 0:
         yield f"--moe-shared-expert-intermediate-size {_whole(mixture.shared_ffn)}"
     if len(kinds) < len(model.layers):

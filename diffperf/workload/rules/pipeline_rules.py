@@ -5,6 +5,7 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
+from diffperf.quantity import Scalar
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.rules.verdict import Verdict, Violation
@@ -12,10 +13,16 @@ from diffperf.workload.rules.wording import nearest_multiples, show, use_nearest
 from diffperf.workload.strategy import Strategy
 from diffperf.workload.whole_numbers import divides, reaches
 
+_HALF_A_LAYER = 0.5  # what is less is rounding
+
 
 def every_chunk_has_a_layer(configuration: Configuration) -> Verdict:
-    """Every chunk of every pipeline stage has at least one layer; chunks need not be of one size."""
+    """Every chunk of every pipeline stage has at least one layer, or an embedding in place of one.
+
+    Chunks need not be of one size.
+    """
     model, strategy = configuration.model, configuration.strategy
+    shared, stages = _shared_layers(model, strategy)
 
     def explain() -> Violation:
         return Violation(
@@ -26,7 +33,43 @@ def every_chunk_has_a_layer(configuration: Configuration) -> Verdict:
             remedy=f"use at most {show(model.depth)} chunks in all: {_fewer_chunks(model, strategy)}",
         )
 
-    return Verdict(reaches(model.depth, strategy.pp * strategy.virtual_stages), explain)
+    chunks = stages * strategy.virtual_stages
+    return Verdict((chunks <= 0) | reaches(shared, chunks), explain)
+
+
+def given_stages_leave_layers(configuration: Configuration) -> Verdict:
+    """Layers that the strategy gives the first and the last stage leave some for the other stages, and none
+    where there are no other stages.
+    """
+    model, strategy = configuration.model, configuration.strategy
+    first, last = strategy.first_stage_layers, strategy.last_stage_layers
+    _, others = _shared_layers(model, strategy)
+    left = model.depth - first - last
+
+    def explain() -> Violation:
+        return Violation(
+            key="strategy.first_stage_layers" if float(first) > 0 else "strategy.last_stage_layers",
+            found=f"{show(first)} and {show(last)} layers of the first and the last of {show(strategy.pp)} "
+            f"stages, of {show(model.depth)} in all",
+            expected="numbers that leave layers for all other stages, and none over",
+            remedy="change first_stage_layers or last_stage_layers, or use 0 for as many as the others",
+        )
+
+    fills = jnp.where(others > 0, left > 0, jnp.abs(left) < _HALF_A_LAYER)
+    none = (first <= 0) & (last <= 0)
+    return Verdict(none | ((strategy.pp > 1) & fills), explain)
+
+
+def _shared_layers(model: Model, strategy: Strategy) -> tuple[Scalar, Scalar]:
+    """The layers that stages share evenly, with embeddings that take the place of one, and the number of
+    these stages: all but a first or last stage with a number of layers of its own.
+    """
+    first, last = strategy.first_stage_layers, strategy.last_stage_layers
+    no_first, no_last = jnp.where(first > 0, 0.0, 1.0), jnp.where(last > 0, 0.0, 1.0)
+    pipeline = jnp.where(strategy.pp > 1, 1.0, 0.0)
+    embeddings = no_first * strategy.embedding_in_split.on + no_last * strategy.loss_in_split.on
+    stages = strategy.pp - pipeline * (2 - no_first - no_last)
+    return model.depth - first - last + pipeline * embeddings, stages
 
 
 def _fewer_chunks(model: Model, strategy: Strategy) -> str:

@@ -35,6 +35,7 @@ RULES: tuple[tuple[Rule, tuple[str, ...]], ...] = (
     (pipeline.only_1f1b_interleaves, TRAINING),
     (pipeline.dualpipe_feeds_both_ends, TRAINING),
     (pipeline.every_chunk_has_a_layer, ALWAYS),
+    (pipeline.given_stages_leave_layers, TRAINING),
     (pipeline.interleaving_needs_a_pipeline, ALWAYS),
     (batch.replicas_divide_training_batch, TRAINING),
     (pipeline.stages_divide_interleaved_micro_batches, TRAINING),

@@ -284,6 +284,32 @@ def test_pieces_sent_once_to_a_domain_by_enumeration(copies):
     np.testing.assert_allclose(transfer.sent, volume / copies * moved, rtol=1e-9)
 
 
+@pytest.mark.parametrize(("copies", "visited"), [(2, 1), (4, 2), (8, 2), (8, 3)])
+def test_pieces_reach_no_more_domains_than_their_groups(copies, visited):
+    """Experts of four nodes in groups of a node each: a token whose experts lie in some groups at most."""
+    domains, members, volume = 4, 2, 960.0
+    node = real(domains)
+    limited = transfers.all_to_all(
+        _group(members, domains), real(volume), real(copies), real(1.0), node, real(visited)
+    )
+    free = transfers.all_to_all(_group(members, domains), real(volume), real(copies), real(1.0))
+    distinct = domains * (1 - (1 - 1 / domains) ** copies)  # that random experts reach
+    expected = volume / copies * min(distinct, visited) * (1 - 1 / domains)  # but the sender's own
+    assert float(limited.sent[1]) == pytest.approx(expected, rel=1e-9)
+    assert float(limited.sent[1]) <= float(free.sent[1])
+
+
+def test_groups_that_span_domains():
+    """Eight groups of experts on 16 nodes: four of them lie on eight nodes; on four nodes any token may reach
+    all.
+    """
+    for domains, most in ((16, 8), (8, 4), (4, 4)):
+        group = _group(2, domains)
+        arguments = real(960.0), real(64.0), real(1.0), real(8.0), real(4.0)
+        reached = float(transfers.all_to_all(group, *arguments).sent[1]) / (960.0 / 64) / (1 - 1 / domains)
+        assert reached == pytest.approx(min(most, domains * (1 - (1 - 1 / domains) ** 64)), rel=1e-9)
+
+
 @jax.jit
 def _times(system, degree, stride, volume, relax):
     """Seconds of every collective but all-gathers, which are reduce-scatters read backwards."""

@@ -27,7 +27,10 @@ EXISTING = {
     "--sequence-parallel", "--swiglu", "--tensor-model-parallel-size", "--tp-comm-overlap",
     "--untie-embeddings-and-output-weights", "--use-distributed-optimizer", "--use-megatron-fsdp",
     "--use-precision-aware-optimizer", "--use-tp-pp-dp-mapping", "--v-head-dim", "--vocab-size",
-    "--window-size",
+    "--window-size", "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers",
+    "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split",
+    "--num-virtual-stages-per-pipeline-rank", "--recompute-modules", "--moe-router-num-groups",
+    "--moe-router-group-topk",
 }  # fmt: skip
 
 

@@ -1,0 +1,282 @@
+"""What one micro-batch takes of a layer of every kind, and of the pipeline stage that sets the pace.
+
+Arrays with an axis of kinds are ordered as `Model.grouped`.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from diffperf.estimate.exposure import LayerCompute, exposed_of_layer
+from diffperf.estimate.kernels.evaluation import TimedOperators
+from diffperf.estimate.kernels.roofline import Work, waiting
+from diffperf.estimate.network.transfers import TimedCollective, Transfer
+from diffperf.quantity import Scalar
+from diffperf.relax import larger, positive
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.recomputation import Recomputation
+from diffperf.workload.schedule import StagePass, unpaired_micro_batches
+from diffperf.workload.stages import device_stages, over_kinds
+
+PerKind = Float[Array, "..."]  # of a layer of each kind, or of all kinds alike
+
+_LAYER_PURPOSES = ("tensor parallelism", "context parallelism", "expert parallelism")
+_STEP_PURPOSES = ("pipeline", "gradients", "weights", "tied embedding")
+
+
+class LayerStep(eqx.Module):
+    """What a layer of every kind takes of a device for one micro-batch."""
+
+    forward: PerKind  # s of the forward pass
+    backward: PerKind  # s of the backward pass, without what it recomputes
+    weight_gradients: PerKind  # s of the part of the backward pass that no other stage waits for
+    recomputed: PerKind  # s
+    elementwise: PerKind  # s in both passes
+    compute: LayerCompute  # in both passes
+    work: Work  # of both passes, with what is recomputed
+
+    @classmethod
+    def of(cls, operators: list[TimedOperators]) -> "LayerStep":
+        layer = [timed for timed in operators if timed.operators.per == "layer"]
+        works = [(timed.operators, timed.by_kind()) for timed in layer]
+
+        def time(part: str = "", directions: tuple[str, ...] = ("forward", "backward", "weights")) -> PerKind:
+            """Seconds of the operators of a part of the time (of all parts by default) in some directions."""
+            chosen = (
+                (group.structure, work.time)
+                for group, work in works
+                if part in ("", group.part) and group.direction in directions
+            )
+            return _of_kinds(chosen, nothing)
+
+        nothing = [jnp.zeros_like(time) for time in _first_of_structures(works)]
+        repeated = [
+            (timed.operators.structure, timed.recomputed_by_kind())
+            for timed in layer
+            if timed.operators.direction == "forward"
+        ]
+        every = [*((group.structure, work) for group, work in works), *repeated]
+        whole = jax.tree.map(lambda *leaves: leaves, *(work for _, work in every))
+        structures = [structure for structure, _ in every]
+
+        def summed(leaves: Sequence[Array]) -> PerKind:
+            return _of_kinds(zip(structures, leaves, strict=True), nothing)
+
+        work = Work(time=summed(whole.time), flops=summed(whole.flops), traffic=summed(whole.traffic))
+        return cls(
+            forward=time(directions=("forward",)),
+            backward=time(directions=("backward", "weights")),
+            weight_gradients=time(directions=("weights",)),
+            recomputed=_of_kinds(((structure, work.time) for structure, work in repeated), nothing),
+            elementwise=time(part="elementwise"),
+            compute=LayerCompute(
+                matmul=time(part="matmul"), attention=time(part="attention"), whole=work.time
+            ),
+            work=work,
+        )
+
+
+def _first_of_structures(works: list[tuple]) -> list[Array]:
+    """The time of the first operators of every structure of layers, whose shape is that of its kinds."""
+    count = 1 + max(group.structure for group, _ in works)
+    return [
+        next(work.time for group, work in works if group.structure == structure) for structure in range(count)
+    ]
+
+
+def _of_kinds(numbers: Iterable[tuple[int, Array]], nothing: list[Array]) -> PerKind:
+    """The sum of numbers of the kinds of one structure each, given with their structure, side by side."""
+    sums = list(nothing)
+    for structure, number in numbers:
+        sums[structure] = sums[structure] + number
+    if len(sums) == 1:
+        return sums[0]
+    rank = max(part.ndim for part in sums)
+    leading = next(part.shape[:-1] for part in sums if part.ndim == rank)
+    return jnp.concatenate([jnp.broadcast_to(part, (*leading, part.shape[-1])) for part in sums], axis=-1)
+
+
+class NetworkStep(eqx.Module):
+    """What collectives take: totals by purpose, of an average layer and micro-batch, and of the step."""
+
+    layer: dict[str, Transfer]
+    by_kind: dict[str, PerKind | float]  # of a layer of each kind over an average layer
+    totals: dict[str, Transfer]
+    crosses_tiers: (
+        Scalar  # 1 where a boundary between pipeline stages leaves the innermost network tier, else 0
+    )
+
+    @classmethod
+    def of(cls, collectives: list[TimedCollective], c: Configuration) -> "NetworkStep":
+        nothing = Transfer.nothing(c.system)
+        layer: dict[str, Transfer] = dict.fromkeys(_LAYER_PURPOSES, nothing)
+        totals: dict[str, Transfer] = dict.fromkeys(_STEP_PURPOSES, nothing)
+        by_kind: dict[str, PerKind | float] = dict.fromkeys(_LAYER_PURPOSES, 1.0)
+        outside = jnp.zeros_like(c.strategy.pp)
+        for timed in collectives:
+            purpose = timed.collective.purpose
+            if timed.collective.per == "layer":
+                layer[purpose] = layer[purpose] + timed.transfer * timed.collective.in_layer
+                by_kind[purpose] = timed.collective.by_kind
+            else:
+                totals[purpose] = totals[purpose] + timed.transfer * timed.collective.forward
+            if purpose == "pipeline":  # share of a message that leaves the innermost tier
+                outside = jnp.sum(timed.transfer.sent[1:]) / timed.collective.volume
+        crosses = c.relax.minimum((c.strategy.pp - 1) * outside, 1.0)
+        return cls(layer=layer, by_kind=by_kind, totals=totals, crosses_tiers=crosses)
+
+    @property
+    def layer_times(self) -> dict[str, PerKind]:
+        """Seconds of the collectives of a layer of each kind by purpose, were they not hidden."""
+        return {purpose: transfer.time * self.by_kind[purpose] for purpose, transfer in self.layer.items()}
+
+    def sent(self, layers: Float[Array, " kinds"], stages: Scalar) -> Transfer:
+        """What an average device sends in a step in which it runs so many layers of each kind; two of the
+        pipeline's `stages` share a tied embedding.
+        """
+        in_layers = [
+            transfer * over_kinds(layers, jnp.asarray(self.by_kind[purpose], layers.dtype))
+            for purpose, transfer in self.layer.items()
+        ]
+        embedding = self.totals["tied embedding"] * (2 / stages)
+        result = embedding + self.totals["pipeline"] + self.totals["gradients"] + self.totals["weights"]
+        for transfer in in_layers:
+            result = result + transfer
+        return result
+
+
+class SlowestStage(eqx.Module):
+    """The pipeline stage that sets the pace, and the stages before the last.
+
+    - `layers`: layers of each kind after whose time, and that of the head, the last stage ends: its own
+      layers, or those that it waits for.
+    - `head`: vocabulary projections for which every micro-batch keeps the last stage.
+    - `forward`, `backward`: seconds of a micro-batch on the mean stage before the last, with exposed
+      communication and what is recomputed.
+    - `waits`: seconds that a layer of each kind waits for the host in both passes.
+    - `exposed`: exposed seconds of a layer of each kind by the purpose of collectives.
+    - `uncovered`: seconds of a step in which the dispatch to experts, hidden at other times, has no other
+      micro-batch to hide under.
+    - `micro_batch`: the mean pass of all stages but the slowest, with waits.
+    """
+
+    layers: Float[Array, " kinds"]
+    head: Scalar
+    forward: Scalar
+    backward: Scalar
+    waits: PerKind
+    exposed: dict[str, PerKind]
+    uncovered: Scalar
+    micro_batch: StagePass
+
+    @classmethod
+    def of(cls, c: Configuration, layer: LayerStep, network: NetworkStep, head: Work) -> "SlowestStage":
+        """Half of the exposed communication is in either pass.
+
+        The host launches kernels before the device needs them, and the device waits where its queue runs
+        empty: a pass takes the longer of both, nearly.
+        """
+        exposed = exposed_of_layer(network.layer_times, layer.compute, c.strategy, c.relax)
+        half = sum(exposed.values()) / 2
+        forward, backward = layer.forward + half, layer.backward + layer.recomputed + half
+        launch, routing = _host_waits(c, network)
+        recomputed = Recomputation.of(c.strategy).layer
+        forward_wait = waiting(forward, launch) + routing
+        backward_wait = waiting(backward, (1 + recomputed) * launch)
+        waits = forward_wait + backward_wait
+        held = device_stages(c)
+        rows = held.all_layers
+        # The stages before the last: the first, and as many middle ones as there are others.
+        share = 1 / larger(c.strategy.pp - 1, 1.0)
+        before = share * rows[0] + (1 - share) * rows[1]
+        time = layer.work.time + 2 * half + waits
+        heads = held.heads * head.time
+        layers = _layers_waited_for(c, rows, heads, time)
+        passes = over_kinds(rows, forward + forward_wait), over_kinds(rows, backward + backward_wait)
+        filling = _idle_share(c, *passes, heads)
+        # Half of what hides under another micro-batch is in either pass, and shows while the pipeline fills
+        # and drains.
+        purpose = "expert parallelism"
+        hidden = (network.layer_times[purpose] - exposed[purpose]) * c.strategy.schedule.dualpipe
+        alone = over_kinds(before, hidden / 2)
+        return cls(
+            layers=layers,
+            head=held.heads[-1],
+            forward=over_kinds(before, forward),
+            backward=over_kinds(before, backward),
+            waits=waits,
+            exposed=exposed,
+            uncovered=unpaired_micro_batches(c.strategy) * over_kinds(layers, hidden),
+            micro_batch=StagePass(
+                forward=filling * (over_kinds(before, forward + forward_wait) + alone),
+                backward=filling * (over_kinds(before, backward + backward_wait) + alone),
+                weight_gradients=filling * over_kinds(before, layer.weight_gradients),
+            ),
+        )
+
+
+def _layers_waited_for(
+    c: Configuration, rows: Float[Array, "stages kinds"], heads: Float[Array, " stages"], time: PerKind
+) -> Float[Array, " kinds"]:
+    """Layers of each kind after whose time the last stage ends its part of a micro-batch, beside the head.
+
+    The slowest stage sets the pace. Where that is not the last, the last stage waits for it as if it had so
+    many more layers, as far as its own `heads` seconds of vocabulary projections do not cover the
+    difference. `rows` are the layers of the first, a middle and the last stage, `time` the seconds of a
+    layer of each kind.
+    """
+    first, middle, last = over_kinds(rows, time)
+    slowest = larger(first + heads[0], middle)
+    waited = c.relax.excess(slowest, heads[-1])
+    others = jnp.where(first + heads[0] >= middle, rows[0], rows[1])
+    like_others = others * (waited / positive(over_kinds(others, time)))
+    return jnp.where(last >= waited, rows[-1], like_others)
+
+
+def _idle_share(
+    c: Configuration,
+    forward: Float[Array, " stages"],
+    backward: Float[Array, " stages"],
+    heads: Float[Array, " stages"],
+) -> Scalar:
+    """How long 1F1B leaves the slowest stage idle, over the passes of all stages before the last; 1 where the
+    last is the slowest.
+
+    While a micro-batch is on its way through the n stages after a stage, which takes D, that stage works on
+    n others: it waits for max(D − n·F, 0) as the pipeline fills and for max(D − n·B, 0) as it drains,
+    beside the passes of the stages before it. An event-by-event run finds the same. `forward` and
+    `backward` are seconds of the first, a middle and the last stage, `heads` those of projections to the
+    vocabulary.
+    """
+    relax, between = c.relax, larger(c.strategy.pp - 2, 0.0)
+    first, middle, last = forward + backward
+    after = last + heads[-1]
+
+    def waits(stage: int, way: Scalar, number: Scalar | float) -> Scalar:
+        """Seconds that a stage waits for micro-batches on their way through a number of stages after it."""
+        return relax.excess(way, number * forward[stage]) + relax.excess(way, number * backward[stage])
+
+    of_middle = first + larger(between - 1, 0.0) * middle + waits(1, after, 1.0)
+    of_first = waits(0, between * middle + after, 1 + between)
+    before = first + between * middle
+    is_first = first + heads[0] >= middle
+    idle = jnp.where(is_first, of_first, of_middle)
+    return jnp.where(after >= larger(first + heads[0], middle), 1.0, idle / positive(before))
+
+
+def _host_waits(c: Configuration, network: NetworkStep) -> tuple[Scalar, PerKind]:
+    """Seconds that the host takes to launch one pass of a layer, and that a layer's forward pass waits for
+    the host's routing, by kind.
+
+    The host reads how many tokens go to each expert before it sizes the experts' kernels; experts of a set
+    capacity do not need that.
+    """
+    stack, strategy = c.system.stack, c.strategy
+    tensor_parallel = c.relax.minimum(strategy.tp - 1, 1.0)
+    stalls = network.crosses_tiers * tensor_parallel * strategy.tp * stack.rank_stall
+    routes = jnp.asarray([float(kind.mixture is not None) for kind in c.model.grouped], strategy.tp.dtype)
+    routing = jnp.where(strategy.capacity_factor > 0, 0.0, stack.routing_wait)
+    return stack.host_launch + stalls, routes * routing

@@ -1,0 +1,84 @@
+"""A collective: what it moves between the devices of a group, and how often it runs."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from diffperf.quantity import Scalar
+from diffperf.relax import positive
+from diffperf.workload.model import Layers, Model
+
+# The part of the time that collectives count as, by their purpose.
+PARTS = {
+    "tensor parallelism": "tensor_parallel",
+    "context parallelism": "context_parallel",
+    "expert parallelism": "expert_parallel",
+    "pipeline": "pipeline_transfers",
+    "gradients": "data_parallel",
+    "weights": "data_parallel",
+    "tied embedding": "data_parallel",
+}
+
+
+class Collective(eqx.Module):
+    """A collective that a group of `degree` ranks, `stride` devices apart, runs on `volume` bytes.
+
+    - `volume`: the larger buffer of a rank: the buffer of an all-reduce, the gathered output of an
+      all-gather, the input of a reduce-scatter, the send buffer of an all-to-all, the message of a
+      transfer between two ranks.
+    - `forward`, `backward`: how often it runs in either pass of an average layer where `per` is "layer";
+      where `per` is "step", it runs `forward` times in a training step or an inference pass.
+    - `by_kind`: how often it runs in a layer of each kind, over an average layer; kinds are ordered as
+      `Model.grouped`.
+    - `recomputed`: share of its forward runs that the backward pass of training repeats.
+    - `copies`: members to which a piece of an all-to-all's buffer goes.
+    - `once`: share of those pieces that a network domain gets once, however many of its members they go
+      to.
+    - `groups`, `groups_visited`: groups of equal size that the members form, and how many of them the copies
+      of a piece go to at most (node-limited routing: DeepSeek-V3, arXiv 2412.19437 §2.1.2).
+    - `kind`: a name from `diffperf.estimate.network.transfers.COLLECTIVES`.
+    - `purpose`: what it is for, a key of `PARTS`, which says which part of the time it counts as.
+    """
+
+    degree: Scalar
+    stride: Scalar
+    volume: Scalar
+    forward: Scalar | float = 1.0
+    backward: Scalar | float = 0.0
+    by_kind: Float[Array, " kinds"] | float = 1.0
+    recomputed: Scalar | float = 0.0
+    copies: Scalar | float = 1.0
+    once: Scalar | float = 0.0
+    groups: Scalar | float = 1.0
+    groups_visited: Scalar | float = 1.0
+    name: str = eqx.field(static=True, kw_only=True)
+    kind: str = eqx.field(static=True, kw_only=True)
+    purpose: str = eqx.field(static=True, kw_only=True)
+    per: str = eqx.field(static=True, kw_only=True, default="layer")
+
+    @property
+    def in_layer(self) -> Scalar | float:
+        """How often it runs in both passes of an average layer, with what the backward pass repeats."""
+        return self.forward * (1 + self.recomputed) + self.backward
+
+    @property
+    def part(self) -> str:
+        """The field of a phase's breakdown that the collective counts as."""
+        return PARTS[self.purpose]
+
+
+def average_of_layers(model: Model, number_of: Callable[[Layers], Scalar]) -> Scalar:
+    """The mean of a number over the layers of a model."""
+    return sum(kind.count * number_of(kind) for kind in model.layers) / model.depth
+
+
+def relative_by_kind(model: Model, number_of: Callable[[Layers], Scalar]) -> Float[Array, " kinds"] | float:
+    """A number of each kind of layers over its mean over the layers of a model, 1 for layers all of one
+    kind.
+    """
+    if len(model.layers) == 1:
+        return 1.0
+    mean = positive(average_of_layers(model, number_of))
+    return jnp.stack([number_of(kind) for kind in model.grouped]) / mean
