@@ -3,6 +3,7 @@
 Arrays with an axis of kinds are ordered as `Model.grouped`.
 """
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 import equinox as eqx
@@ -65,7 +66,7 @@ class LayerStep(eqx.Module):
         def summed(leaves: Sequence[Array]) -> PerKind:
             return _of_kinds(zip(structures, leaves, strict=True), nothing)
 
-        work = Work(time=summed(whole.time), flops=summed(whole.flops), traffic=summed(whole.traffic))
+        work = Work(**{field.name: summed(getattr(whole, field.name)) for field in dataclasses.fields(Work)})
         return cls(
             forward=time(directions=("forward",)),
             backward=time(directions=("backward", "weights")),
