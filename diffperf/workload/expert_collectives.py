@@ -39,7 +39,7 @@ def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
 
     def mean(number: str) -> Scalar:
         """The mean of a number of the mixtures over the layers that have one."""
-        return sum(kind.count * getattr(mixture, number) for kind, mixture in mixtures) / layers
+        return jnp.asarray(sum(kind.count * getattr(mixture, number) for kind, mixture in mixtures)) / layers
 
     collectives = []
     for exchange, gathering, width in ways:
