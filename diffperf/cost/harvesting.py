@@ -6,9 +6,9 @@ units and spares may be real, so that searches can relax them; the expectation i
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from diffperf.cost.yields import (
     at_least,
@@ -19,23 +19,17 @@ from diffperf.cost.yields import (
 )
 from diffperf.hardware.package import Die, total_area
 from diffperf.quantity import AnyArray
-from diffperf.relax import absent, larger, positive, smaller
+from diffperf.relax import absent, larger, positive
 
-# Gauss-Legendre nodes and weights on (−1, 1). Eight are exact to 2e-4 for one defect in units of a die, to
-# 4e-3 for three, and to 1e-2 for thirty.
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
-# Log of the largest term that a probability may have in float32, where rounding would exceed it.
-_LARGEST = 20.0
-# Stirling's series is applied this far above the argument, where three terms are exact to 1e-8.
-_SHIFT = 4
-_HALF_LOG_TWO_PI = 0.9189385332046727
+# Fewer defective units than this are none (an estimate): cube roots have no slope at zero.
+_FEWEST_DEFECTIVE = 1e-6
 
 
 class ShippingShares(eqx.Module):
     """Shares of the dies of a wafer that can be sold, by grade."""
 
     full: Float[AnyArray, "*dies"]  # with no more defective units and channels than are to spare
-    lower: Float[AnyArray, "*dies"]  # in the full or in the lower grade, whose dies may lack more units
+    lower: Float[AnyArray, "*dies"]  # in the full grade, or with any number of defective units
 
 
 def shipping_shares(die: Die) -> ShippingShares:
@@ -47,27 +41,23 @@ def shipping_shares(die: Die) -> ShippingShares:
     """
     area, process = total_area(die), die.process
     defects, stitched = fatal_defects(area, process), stitched_share(area, process)
-    harvests_nothing = absent(die.spare_units) and absent(die.spare_channels) and absent(die.lower_spares)
-    if harvests_nothing:
+    if absent(die.spare_units) and absent(die.spare_channels) and absent(die.lower_value):
         working = at_least(defect_free(defects, process) * stitched)
         return ShippingShares(working, working)
     without_channels = defects * (1 - die.channels_share)
     elsewhere = without_channels - defects * die.units_share
-    # Units with the spares of the full grade, channels, and units with the spares of the lower grade.
-    before = jnp.stack([elsewhere, without_channels, elsewhere])
-    after = jnp.stack([without_channels, defects, without_channels])
-    clustering = effective_clustering(process)
-    repaired = repaired_share(
-        (after - before) / (1 + before / clustering),
-        clustering,
-        jnp.stack([die.units, die.channels, die.units]),
-        jnp.stack([die.spare_units, die.spare_channels, larger(die.lower_spares, die.spare_units)]),
+    rest, units_intact, all_intact = (
+        defect_free(expected, process) for expected in (elsewhere, without_channels, defects)
     )
-    intact_before, intact = defect_free(jnp.stack([before, after]), process)
-    intact = intact / intact_before
-    units, channels, lower_units = intact + (1 - intact) * repaired
-    rest = intact_before[0] * channels * stitched
-    return ShippingShares(at_least(rest * units), at_least(rest * lower_units))
+    clustering = effective_clustering(process)
+    # Kinds of parts one after the other, not on an axis: a batch of designs then fills the inner loop.
+    in_units = (without_channels - elsewhere) / (1 + elsewhere / clustering)
+    in_channels = (defects - without_channels) / (1 + without_channels / clustering)
+    repaired_units = repaired_share(in_units, clustering, die.units, die.spare_units)
+    repaired_channels = repaired_share(in_channels, clustering, die.channels, die.spare_channels)
+    no_unit, no_channel = units_intact / rest, all_intact / units_intact
+    lower = rest * stitched * (no_channel + (1 - no_channel) * repaired_channels)
+    return ShippingShares(at_least(lower * (no_unit + (1 - no_unit) * repaired_units)), at_least(lower))
 
 
 def repaired_share(
@@ -79,52 +69,33 @@ def repaired_share(
     """Of the dies with a defective unit, the share with at most `spares` defective ones: 0 for no spares.
 
     The number of defective units K is negative binomial, with the mean μ that `defects` on average leave in
-    `units` where several may hit one unit, U·(1 − (1 + λ/(U·c))^(−c)). The result is 1 − P(K > S)/P(K > 0).
-    With q = μ/(c + μ), P(K > S) = I_q(S + 1, c) and P(K ≤ S) = I_(1−q)(c, S + 1) are regularised incomplete
-    beta functions, defined for real S; the one that is likely the smaller is computed.
+    `units` where several may hit one unit, U·(1 − (1 + λ/(U·c))^(−c)). The result is 1 − P(K > S)/P(K > 0),
+    where P(K > S) = I_q(S + 1, c) with q = μ/(c + μ) is a regularised incomplete beta function, defined for
+    real S.
 
     Sources: Stapper (IBM J. Research and Development 27, 1983) for the counts; Abramowitz and Stegun 26.5.24
-    for the sums.
+    for their sum.
     """
     per_unit = defects / (units * clustering)
-    mean = positive(-units * jnp.expm1(-clustering * jnp.log1p(per_unit)))
-    many = mean > spares + 1  # more defective units than spares are likely
-    allowed = spares + 1
-    summed = _incomplete_beta(
-        jnp.where(many, clustering, mean) / (clustering + mean),
-        jnp.where(many, clustering, allowed),
-        jnp.where(many, allowed, clustering),
+    mean = larger(-units * jnp.expm1(-clustering * jnp.log1p(per_unit)), _FEWEST_DEFECTIVE)
+    q = mean / (clustering + mean)
+    more_than_spares, any_defective = incomplete_beta(
+        q, jnp.stack([spares + 1, jnp.ones_like(q)]), clustering
     )
-    tail = jnp.where(many, 1 - summed, summed)
-    any_defective = -jnp.expm1(-clustering * jnp.log1p(mean / clustering))
-    # Rounding may leave the interval by a little.
-    return smaller(larger(1 - tail / positive(any_defective), 0.0), 1.0)
+    return larger(1 - more_than_spares / positive(any_defective), 0.0)
 
 
-def _incomplete_beta(
-    x: Float[AnyArray, "*dies"], a: Float[AnyArray, "*dies"], b: Float[AnyArray, "*dies"]
-) -> Float[AnyArray, "*dies"]:
-    """The regularised incomplete beta function I_x(a, b), for x below about a/(a + b).
+def incomplete_beta(
+    x: Float[AnyArray, "*#dies"], a: Float[AnyArray, "*dies"], b: Float[AnyArray, "*#dies"]
+) -> Float[Array, "*dies"]:
+    """The regularised incomplete beta function I_x(a, b), to about 5e-3.
 
-    I_x(a, b) = x^a·Γ(a + b)/(Γ(a + 1)·Γ(b)) · ∫ (1 − x·v^(1/a))^(b − 1) dv over (0, 1), by the
-    definition (Abramowitz and Stegun 26.5.1) with t = x·v^(1/a). The integrand hardly changes for such x, so
-    that a few Gauss-Legendre nodes sum it. The library's function has no derivative in a and b.
+    A normal distribution at y = 3·(w₁·(1 − 1/(9b)) − w₂·(1 − 1/(9a)))/√(w₁²/b + w₂²/a) with w₁ = (b·x)^⅓ and
+    w₂ = (a·(1 − x))^⅓: Abramowitz and Stegun 26.5.22. The exact function has no derivative in a and b in JAX,
+    and is summed in loops that a batch of designs pays for.
     """
-    log_gammas = _log_gamma(jnp.stack([a + b, a + 1, b]))
-    log_factor = a * jnp.log(x) + log_gammas[0] - log_gammas[1] - log_gammas[2]
-    nodes = np.log((1 + _NODES) / 2).reshape(-1, *[1] * x.ndim)
-    weights = (_WEIGHTS / 2).reshape(nodes.shape)
-    log_terms = log_factor + (b - 1) * jnp.log1p(-x * jnp.exp(jnp.asarray(nodes, x.dtype) / a))
-    return jnp.sum(jnp.asarray(weights, x.dtype) * jnp.exp(smaller(log_terms, _LARGEST)), axis=0)
-
-
-def _log_gamma(x: Float[AnyArray, "*dies"]) -> Float[AnyArray, "*dies"]:
-    """log Γ(x) for x > 0, by Stirling's series (Abramowitz and Stegun 6.1.41).
-
-    For positive arguments alone, a few products and two logarithms compile faster than the general function.
-    """
-    shifted = x + _SHIFT
-    product = x * (x + 1) * (x + 2) * (x + 3)
-    over = 1 / shifted
-    series = over * (1 / 12 - over * over * (1 / 360 - over * over / 1260))
-    return (shifted - 0.5) * jnp.log(shifted) - shifted + _HALF_LOG_TWO_PI + series - jnp.log(product)
+    log_x, log_rest = jnp.log(x), jnp.log1p(-x)
+    w1 = jnp.exp((jnp.log(b) + log_x) / 3)
+    w2 = jnp.exp((jnp.log(a) + log_rest) / 3)
+    distance = 3 * (w1 * (1 - 1 / (9 * b)) - w2 * (1 - 1 / (9 * a)))
+    return jax.scipy.special.ndtr(distance * jax.lax.rsqrt(w1 * w1 / b + w2 * w2 / a))

@@ -72,15 +72,9 @@ class Die(Declared):
     channels_share: Scalar = quantity(
         "", "share of the die area that the memory channels take", bounds=(0, 0.19), default=0.0
     )
-    lower_spares: Scalar = quantity(
-        "",
-        "compute units of one die that may be defective in the lower grade that such dies are sold as",
-        bounds=(0, 1e6),
-        default=0.0,
-    )
     lower_value: Scalar = quantity(
         "",
-        "value of a die of the lower grade over that of a die of the full grade",
+        "value of a die with too many defective compute units, sold in a lower grade, over the full grade's",
         bounds=(0, 1),
         default=0.0,
         kind="price",

@@ -2,13 +2,14 @@
 FLOP."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.hardware.process import Process
-from diffperf.quantity import Declared, Label, Scalar, label, quantity
+from diffperf.quantity import Declared, Label, Scalar, Weights, label, quantity
 from diffperf.relax import positive
 
 
@@ -97,10 +98,16 @@ def interpolate(technologies: Sequence[Technology], weights: Float[Array, " node
     """The technology between nodes: the weighted geometric mean of every number; one-hot weights give a
     node itself.
 
-    A number that is 0 in all nodes, such as a price that is not counted, stays as good as 0.
+    A number that is 0 in all nodes, such as a price that is not counted, stays as good as 0. Weights of a
+    choice have their arithmetic mean.
     """
 
     def geometric_mean(*values: Array) -> Array:
         return jnp.exp(sum(weights[node] * jnp.log(positive(value)) for node, value in enumerate(values)))
 
-    return jax.tree.map(geometric_mean, *technologies)
+    def mean(*values: Any) -> Any:
+        if isinstance(values[0], Weights):
+            return jax.tree.map(lambda *arrays: jnp.tensordot(weights, jnp.stack(arrays), 1), *values)
+        return geometric_mean(*values)
+
+    return jax.tree.map(mean, *technologies, is_leaf=lambda node: isinstance(node, Weights))

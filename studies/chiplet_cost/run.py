@@ -17,6 +17,7 @@ tests assert (`published_catch.csv`), and against results in the file where it h
 """
 
 import argparse
+import configparser
 import sys
 from pathlib import Path
 
@@ -34,7 +35,6 @@ from diffperf.cost.die_cost import known_good_price
 from diffperf.cost.harvesting import shipping_shares
 from diffperf.cost.wafers import raw_die_price
 from diffperf.cost.yields import die_yield
-from diffperf.errors import ConfigError
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.load import load
 from diffperf.report.plots import BLUE, GREY, ORANGE, RED, bare
@@ -229,8 +229,13 @@ def main() -> None:
             check_cases(options.cases, options.physical)
         if options.catch is not None:
             check_catch(options.catch, options.out)
-    except (ConfigError, OSError, ValueError, KeyError) as problem:
-        sys.exit(f"Error: {type(problem).__name__}: {problem}")
+    except OSError as problem:
+        sys.exit(f"Error: {problem}")
+    except (ValueError, KeyError, TypeError, configparser.Error) as problem:
+        file = options.cases or options.catch
+        sys.exit(
+            f"Error: {file}: {type(problem).__name__}: {problem}; expected the schema of {PUBLISHED.name}"
+        )
 
 
 if __name__ == "__main__":

@@ -23,6 +23,34 @@ def test_cost(run, tmp_path):
     assert data["cost"]["capital"] == pytest.approx(16 * each)
 
 
+def test_cost_divides_the_design_over_a_volume(run, answer):
+    """An H100's die on N4: 80 % of $542 million for 300 mm² by area, 20 % fixed (Chiplet Actuary)."""
+    small, large = (answer(f"cost dgx-h100 --volume {n} --json -")["design"] for n in (10**5, 10**6))
+    assert small["total"] == pytest.approx(10 * large["total"], rel=1e-6)
+    die = 0.8 * 542e6 / 300 * 814 + 0.2 * 542e6
+    assert large["modules"] + large["chips"] + large["masks"] == pytest.approx(die / 1e6, rel=1e-4)
+    assert "Its design, divided over 1000 accelerators" in run("cost dgx-h100 --volume 1000").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--volume 0", ["volume", "found 0", "from 1 to"]),
+        ("--volume many", ["volume", "many"]),
+        ("--set package.dies.compute.area=900mm^2", ["a die of 900 mm^2", "at most 858 mm^2", "stitched"]),
+        ("--set package.dies.compute.spare_units=200", ["200 spare of 144"]),
+        ("--set package.packaging.interposer.bonding_yield=-1", ["found -1", "from 0.5 to 1"]),
+        ("--set package.dies.compute.process.wafer_price=9000", ["a bare number has no unit"]),
+    ],
+)
+def test_what_is_wrong_with_a_package_is_one_line(run, arguments, words):
+    result = run(f"cost dgx-h100 {arguments}")
+    assert result.exit_code != 0
+    assert len(result.stderr.strip().splitlines()) == 1
+    for word in words:
+        assert word in result.stderr
+
+
 def test_list_names_every_config(run, answer):
     everything = answer("list --json -")
     assert set(everything) == {*FOLDERS.values(), "problems", "spaces"}

@@ -178,7 +178,7 @@ def test_harvested_dies_against_drawn_ones(units, spares, share, defects, cluste
 def test_no_spares_are_the_plain_yield_and_all_spares_that_of_the_rest(model):
     varied = process(yield_model=model)
     plain = float(die_yield(real(800), varied))
-    none = die(units=100, spare_units=0, units_share=0.6, lower_spares=1, process=varied)
+    none = die(units=100, spare_units=0, units_share=0.6, lower_value=0.5, process=varied)
     assert float(shipping_shares(none).full) == pytest.approx(plain, rel=1e-6)
     every = die(units=100, spare_units=99, units_share=0.6, process=varied)
     assert float(shipping_shares(every).full) == pytest.approx(float(die_yield(real(320), varied)), rel=1e-6)
@@ -214,7 +214,7 @@ def test_published_accelerators_waste_less_than_their_plain_yield():
 
 def test_a_lower_grade_bears_its_share_of_the_wafer(system):
     packaging = replace(system.accelerator.package.packaging, {"die_test": 0.0, "coverage": 1.0})
-    graded = die(units=100, spare_units=2, units_share=0.6, lower_spares=30, lower_value=0.5)
+    graded = die(units=100, spare_units=2, units_share=0.6, lower_value=0.5)
     shares = shipping_shares(graded)
     assert float(shares.lower) > float(shares.full) + 0.001
     sold = float(shares.full + 0.5 * (shares.lower - shares.full))
@@ -239,7 +239,6 @@ def test_tests_cost_time_and_let_defects_through(system):
 HARVESTED = {"units": 132.5, "spare_units": 7.3, "units_share": 0.55, "channels": 12.0, "spare_channels": 1.4}
 HARVESTED |= {
     "channels_share": 0.1,
-    "lower_spares": 30.5,
     "lower_value": 0.4,
     "d2d_share": 0.07,
     "aspect": 1.3,

@@ -1,4 +1,4 @@
-"""Packages beyond the published tool: memory stacks, stacked dies, bridges, tests, derivatives."""
+"""Packages beyond the published tool: memory stacks, stacked dies, bridges, tests, units, derivatives."""
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +87,7 @@ def test_splitting_a_large_die_pays(system):
 
 
 def test_kinds_of_dies_have_processes_of_their_own(mi300x):
-    """Each kind of dies of an MI300X costs what its process says, and only I/O dies lie on the carrier."""
+    """Dies of an MI300X cost what each kind costs on its process; only I/O dies lie on the carrier."""
     package = mi300x.package
     compute, io = package.dies
     cost = package_cost(mi300x, Exact())
