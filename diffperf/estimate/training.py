@@ -26,7 +26,7 @@ from diffperf.workload.collectives import training_collectives
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory, stage_activation_bytes, training_memory
 from diffperf.workload.model import Model
-from diffperf.workload.model_flops import model_flops
+from diffperf.workload.model_flops import hardware_flops, model_flops
 from diffperf.workload.schedule import bubble
 from diffperf.workload.stage_parameters import owned_parameters, stage_parameters
 from diffperf.workload.stages import layers_of_model, over_kinds
@@ -65,7 +65,7 @@ class TrainingReport(Readable):
     time: Scalar = output("s", "step time")
     tokens_per_second: Scalar = output("token/s", "tokens per second")
     mfu: Scalar = output("", "model FLOPs utilization (attention not masked, recomputation not counted)")
-    hfu: Scalar = output("", "hardware FLOPs utilization (FLOPs executed)")
+    hfu: Scalar = output("", "hardware FLOPs utilization (attention not masked, recomputation counted)")
     power: Scalar = output("W", "average power per device")
     breakdown: StepTime
     memory: Memory
@@ -249,7 +249,7 @@ def _report(c: Configuration, breakdown: StepTime, work: Work, sent: Transfer) -
         time=time,
         tokens_per_second=tokens / time,
         mfu=model_flops(c.model, tokens, strategy.sequence_length) / available,
-        hfu=work.flops * strategy.devices / available,
+        hfu=hardware_flops(c.model, strategy) / available,
         power=spent.total / (time * c.system.n_devices),
         breakdown=breakdown,
         memory=training_memory(c),
