@@ -27,7 +27,7 @@ from diffperf.workload.collectives import training_collectives
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory, stage_activation_bytes, training_memory
 from diffperf.workload.model import Model
-from diffperf.workload.model_flops import model_flops
+from diffperf.workload.model_flops import hardware_flops, model_flops
 from diffperf.workload.schedule import bubble
 from diffperf.workload.stage_parameters import owned_parameters, stage_parameters
 from diffperf.workload.stages import layers_of_model, over_kinds
@@ -66,7 +66,7 @@ class TrainingReport(Readable):
     time: Scalar = output("s", "step time")
     tokens_per_second: Scalar = output("token/s", "tokens per second")
     mfu: Scalar = output("", "model FLOPs utilization (attention not masked, recomputation not counted)")
-    hfu: Scalar = output("", "hardware FLOPs utilization (FLOPs executed)")
+    hfu: Scalar = output("", "hardware FLOPs utilization (attention not masked, recomputation counted)")
     power: Scalar = output("W", "average power per device")
     clock: Scalar = output(
         "", "clock of the compute units that the power limit leaves, over the clock of the peak rates"
@@ -262,7 +262,7 @@ def _report(
         time=time,
         tokens_per_second=tokens / time,
         mfu=model_flops(c.model, tokens, strategy.sequence_length) / available,
-        hfu=work.flops * strategy.devices / available,
+        hfu=hardware_flops(c.model, strategy) / available,
         power=spent.total / (time * c.system.n_devices),
         clock=inverse(clock.slowdown),
         breakdown=breakdown,

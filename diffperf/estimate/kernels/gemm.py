@@ -120,7 +120,7 @@ def _exposed_latency(gemms: Gemms, waves: Array, machine: Machine) -> Array | fl
     The kernels that serve a mixture of experts run many small tiles, of which a compute unit holds several
     at a time, as far as it has that many to work on.
     """
-    if machine.matrix_by_role is None:
+    if not machine.serving:
         return 1.0
     relax, several = machine.relax, smaller(larger(gemms.batch - 1, 0.0), 1.0)
     fitting = jnp.asarray(_TILES_OF_UNIT[:, None], waves.dtype)

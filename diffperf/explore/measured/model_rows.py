@@ -90,6 +90,13 @@ def _shipped_latent(row: Row | Cells) -> Latent | None:
     return shipped.layers[-1].latent if row["attention"] == "mla" and shipped is not None else None
 
 
+def _shipped_groups(row: Row | Cells) -> tuple[Any, Any]:
+    """Groups of experts, and how many of them a token visits, of the shipped model that a row names."""
+    shipped = _shipped_model(row["model"], double_precision())
+    mixture = None if shipped is None else shipped.layers[-1].mixture
+    return (1.0, 1.0) if mixture is None else (mixture.groups, mixture.groups_visited)
+
+
 def model_structure(row: Row) -> Hashable:
     """The structure of a row's model: kinds of layers, their experts and their latent attention."""
     return jax.tree.structure(_model(_cells(row), _names_config(row), double_precision()))
@@ -155,7 +162,9 @@ def _model_of_columns(row: Cells) -> Model:
     dense = Layers(count=row["layers"], ffn=row["ffn"], **common)
     layers = [dense]
     if row["experts"] > 0:
-        mixture = Mixture(row["experts"], row["experts_per_token"], real(_shared_ffn(row)))
+        mixture = Mixture(
+            row["experts"], row["experts_per_token"], real(_shared_ffn(row)), *_shipped_groups(row)
+        )
         count = row["layers"] - row["dense_layers"]
         sparse = dataclasses.replace(dense, count=count, ffn=row["expert_ffn"], mixture=mixture)
         # Few dense layers lead (DeepSeek, Kimi, GLM); as many as those with experts alternate (Llama 4).

@@ -59,3 +59,34 @@ def test_sharded_states_are_searched_where_ranks_share_them(gpt, system):
 def test_a_description_stands_for_every_searched_field(gpt, system):
     searched = Search.of(gpt, system, {"global_batch": 64, "tp": 8}).searched
     assert set(searched) == {"pp", "cp", "virtual_stages", "micro_batch", "recompute", "zero"}
+
+
+def test_embeddings_in_place_of_layers_make_stages_even():
+    """Llama 3.1 405B: 126 layers and two embeddings in 128 chunks, at most; without, in 126 of them."""
+    model, system = dp.load_model("llama-3.1-405b"), dp.load_system("dgx-h100", 1024)
+    table = {
+        "tp": 8,
+        "pp": 16,
+        "cp": 1,
+        "micro_batch": 1,
+        "recompute": "none",
+        "zero": "1",
+        "global_batch": 2048,
+    }
+    candidates = Search.of(model, system, table).candidates
+    embedding, loss = names(candidates, "embedding_in_split"), names(candidates, "loss_in_split")
+    both = (embedding == "on") & (loss == "on")
+    assert set(candidates["virtual_stages"][both]) == {1, 2, 4, 8}
+    assert not ((embedding == "on") & (loss == "off")).any()
+    without = (embedding == "off") & (loss == "off")
+    assert max(candidates["virtual_stages"][without]) < 8
+
+
+def test_embeddings_stay_beside_layers_that_divide(gpt, system):
+    """GPT-3's 96 layers and one or two embeddings divide by no number of stages of 64 devices but three."""
+    candidates = Search.of(gpt, system, {"global_batch": 64}).candidates
+    split = names(candidates, "loss_in_split") == "on"
+    chunks = candidates["pp"] * candidates["virtual_stages"]
+    embeddings = 1 + (names(candidates, "embedding_in_split") == "on")
+    assert np.all((96 + embeddings[split]) % chunks[split] == 0)
+    assert np.all(candidates["pp"][split] > embeddings[split])

@@ -191,3 +191,45 @@ def test_part_of_the_layers_is_recomputed_by_block(gpt):
     lines = megatron_flags(gpt, dp.load_strategy({"pp": 8, "recompute": "full", "recompute_share": 0.5}))
     assert "--recompute-method block" in lines
     assert "--recompute-num-layers 6" in lines  # of 12 in a stage
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        (
+            {"pp": 16, "virtual_stages": 8, "embedding_in_split": True, "loss_in_split": True},
+            {
+                "--account-for-embedding-in-pipeline-split",
+                "--account-for-loss-in-pipeline-split",
+                "--num-virtual-stages-per-pipeline-rank 8",
+            },
+        ),
+        (
+            {"pp": 8, "first_stage_layers": 15, "last_stage_layers": 15},
+            {"--decoder-first-pipeline-num-layers 15", "--decoder-last-pipeline-num-layers 15"},
+        ),
+        (
+            {"pp": 8, "first_stage_layers": 14, "loss_in_split": True},
+            {"--decoder-first-pipeline-num-layers 14", "--account-for-loss-in-pipeline-split"},
+        ),
+    ],
+)
+def test_flags_of_uneven_stages(table, expected):
+    """And no layout besides, nor a number of layers of each chunk."""
+    lines = flags("llama-3.1-405b", table)
+    assert expected <= set(lines)
+    assert not any("layout" in line or "--num-layers-per-virtual" in line for line in lines)
+
+
+def test_flags_of_recomputed_modules():
+    """DeepSeek-V3 recomputes norms, SwiGLU and up-projections, and visits four of eight groups of experts."""
+    fields = ("recompute_norms", "recompute_activation_functions", "recompute_up_projections")
+    lines = flags("deepseek-v3", dict.fromkeys(fields, 1))
+    assert "--recompute-granularity selective" in lines
+    assert "--recompute-modules layernorm moe_act mla_up_proj" in lines
+    assert {"--moe-router-num-groups 8", "--moe-router-group-topk 4"} <= set(lines)
+    lines = flags("deepseek-v3", {"recompute": "selective", "recompute_experts": 0.5})
+    assert "--recompute-modules core_attn moe" in lines
+    assert "# Megatron-LM recomputes a module of all layers or none" in lines
+    lines = flags("deepseek-v3", {"recompute": "full", "recompute_mlp": 1})
+    assert "# Megatron-LM recomputes whole layers or modules (mlp), not both" in lines
