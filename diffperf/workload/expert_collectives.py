@@ -37,7 +37,7 @@ def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
     )
     layers = sum(kind.count for kind, _ in mixtures)
 
-    def mean(number: str) -> Scalar:
+    def mean(number: str) -> Scalar | float:
         """The mean of a number of the mixtures over the layers that have one."""
         return jnp.asarray(sum(kind.count * getattr(mixture, number) for kind, mixture in mixtures)) / layers
 

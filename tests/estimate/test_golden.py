@@ -4,8 +4,9 @@ The reference values of `tests/data/golden_reports.json` were written by the est
 and collectives came from one assembly (commit ec9da90), for strategies that use every choice, whole and
 mixed, on systems of every structure and with every stack. Those of generation were written again when
 inference got operands of their own widths, the experts that tokens visit, pipelines in steady state and
-calibrated serving stacks; so were the 16 training steps driven by those stacks. They notice what changes
-unawares.
+calibrated serving stacks; so were the 16 training steps driven by those stacks. Training steps under
+DualPipe and of models with several kinds of layers were written again when devices and stages came to count
+what they hold, and all HFU when it came to count attention as MFU does. They notice what changes unawares.
 """
 
 import dataclasses
