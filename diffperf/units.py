@@ -45,6 +45,7 @@ meter = [length] = m
 joule = [energy] = J
 watt = joule / second = W
 watt_hour = 3600 * joule = Wh
+gram = [mass] = g
 volt = [voltage] = V
 hertz = 1 / second = Hz
 USD = [currency] = dollar

@@ -1,7 +1,6 @@
 """diffperf estimate: the estimate of one configuration, and where its time and memory go."""
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import click
 from rich.table import Table
 
 from diffperf import units
+from diffperf.cli.long_training import describe_training, tokens_option, training_totals
 from diffperf.cli.options import (
     COMMAND_LINE,
     Question,
@@ -40,19 +40,6 @@ from diffperf.workload.configuration import Configuration
 _SHOWN_BOUND = 0.05  # share of an operator's time from which a resource is named as what bounds it
 
 
-def _tokens(ctx: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        tokens = float(text)
-    except ValueError:
-        tokens = math.nan
-    if not (1 <= tokens < math.inf):
-        expected, remedy = "a number of tokens, at least one", "write one such as 15e12"
-        raise ConfigError(COMMAND_LINE, "--tokens", f'"{text}"', expected, remedy)
-    return tokens
-
-
 @click.command()
 @click.option(
     "--operators",
@@ -60,13 +47,7 @@ def _tokens(ctx: click.Context, parameter: click.Parameter, text: str | None) ->
     is_flag=True,
     help="list every operator and collective of the phase, and which resource bounds each operator",
 )
-@click.option(
-    "--tokens",
-    metavar="N",
-    callback=_tokens,
-    help="add the time, energy and cost of training on so many tokens, such as 15e12",
-)
-@options(phase_option, question_options(), smooth_option, json_option, plot_option)
+@options(tokens_option, phase_option, question_options(), smooth_option, json_option, plot_option)
 def estimate(
     question: Question,
     phase: str,
@@ -91,7 +72,7 @@ def estimate(
         phase=phase,
         layout=layout,
         interval=time_interval(question, layout, phase, relax),
-        training=training_totals(inputs, layout, tokens) if tokens else None,
+        training=training_totals(inputs, layout.report, tokens) if tokens else None,
         operators=operators(inputs, phase) if list_operators else [],
         collectives=collectives(inputs, phase) if list_operators else [],
     )
@@ -108,7 +89,7 @@ class Answer:
     """The estimate of a question.
 
     - `interval`: how sure its time is, where the system is calibrated.
-    - `training`: time (s), energy (J) and cost (USD) of a whole training, where its tokens are given.
+    - `training`: what a whole training takes, where its tokens are given.
     - `operators`, `collectives`: those of the phase, where they are asked for.
     """
 
@@ -136,7 +117,7 @@ class Answer:
             *describe_choice(self.layout),
             describe_fit(self.layout),
             *([describe_interval(self.interval)] if self.interval else []),
-            *([describe_training(self.training)] if self.training else []),
+            *(describe_training(self.training) if self.training else []),
             "",
             table(self.layout.report),
             *([operator_table(self.operators, self.phase)] if self.operators else []),
@@ -158,25 +139,6 @@ class Answer:
             **({"operators": listed, "collectives": sent} if listed else {}),
             **({"training": self.training} if self.training else {}),
         }
-
-
-def training_totals(inputs: Configuration, layout: Layout, tokens: float) -> dict[str, float]:
-    """What training on so many tokens takes in all, without restarts and evaluations: s, J and USD."""
-    steps = tokens / float(inputs.strategy.global_batch * inputs.strategy.sequence_length)
-    paths = {"time": "time", "energy": "energy.total", "cost": "cost.run"}
-    return {
-        "tokens": tokens,
-        "steps": steps,
-        **{name: float(locate(layout.report, path)[0]) * steps for name, path in paths.items()},
-    }
-
-
-def describe_training(totals: dict[str, float]) -> str:
-    """A line about a whole training."""
-    amounts = [
-        units.show(totals[name], unit) for name, unit in (("time", "s"), ("energy", "J"), ("cost", "USD"))
-    ]
-    return f"Training on {totals['tokens']:.3g} tokens: {totals['steps']:,.0f} steps, {', '.join(amounts)}"
 
 
 def operator_table(listed: list[Operator], phase: str) -> Table:

@@ -1,5 +1,6 @@
 """diffperf plan: the best of all strategies, why the others lose, and the flags that train with it."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import click
 from rich.table import Table
 
 from diffperf import units
+from diffperf.cli.long_training import describe_training, tokens_option, training_totals
 from diffperf.cli.options import (
     COMMAND_LINE,
     Question,
@@ -85,9 +87,10 @@ def _names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[
 @click.option(
     "--flags", metavar="FILE", help="write the best strategy as flags of Megatron-LM (- for stdout)"
 )
-@options(question_options(FIELDS, "searched"), json_option, plot_option)
+@options(tokens_option, question_options(FIELDS, "searched"), json_option, plot_option)
 def plan(
     question: Question,
+    tokens: float | None,
     by: str,
     top: int,
     schedules: tuple[str, ...],
@@ -113,10 +116,15 @@ def plan(
     best = ranked.best[0]
     summary = describe_strategy(best.strategy, "training")
     terminal.print("", f"Best by {by}: {summary}", "", strategy_table(ranked), sep="\n")
+    training = None
+    if tokens is not None:
+        chosen = dataclasses.replace(search.inputs, strategy=best.strategy)
+        training = training_totals(chosen, best.report, tokens)
+        terminal.print("", *describe_training(training), sep="\n")
     if len(ranked.best) > 1:
         terminal.print("", "Why the others lose", reason_table(ranked), sep="\n")
     terminal.print(*describe_margin(search, best), sep="\n")
-    write_json(plan_json(search, ranked), json_file)
+    write_json(plan_json(search, ranked) | ({"training": training} if training else {}), json_file)
     if flags is not None:
         with click.open_file(flags, "w", encoding="utf-8") as stream:
             stream.write("\n".join(flag_lines(question, search, best)) + "\n")

@@ -4,6 +4,7 @@ from typing import Any
 
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.network import NetworkTier
+from diffperf.hardware.reliability import Reliability
 from diffperf.quantity import Declared, Label, Scalar, label, quantity
 from diffperf.relax import inverse
 from diffperf.software.stack import Stack
@@ -38,6 +39,22 @@ class Prices(Declared):
     utilization: Scalar = quantity(
         "", "fraction of the system's lifetime in which it does paid work", bounds=(0.05, 1), kind="price"
     )
+    carbon_intensity: Scalar = quantity(
+        "kg/J",
+        "CO2e of electricity",
+        bounds=(1e-12, 1e-6),
+        kind="price",
+        default=0.37 / 3.6e6,  # 0.37 kg/kWh: mean of the United States in 2022 (EPA, eGRID)
+    )
+    embodied_carbon: Scalar = quantity(
+        "kg",
+        "CO2e of the manufacture of a device with its share of the host",
+        bounds=(0.1, 1e6),
+        kind="price",
+        # An estimate: the board of eight H100 has 1,312 kg (NVIDIA, HGX H100 product carbon footprint), and
+        # the host about as much.
+        default=330.0,
+    )
 
 
 class System(Declared):
@@ -49,6 +66,7 @@ class System(Declared):
     stack: Stack  # the software of training runs
     inference_stack: Stack  # the software of prefill, decode and generation
     prices: Prices
+    reliability: Reliability
     n_devices: Scalar = quantity("", "number of devices in the system", bounds=(1, 1e7), integer=True)
     host_bandwidth: Scalar = quantity(
         "byte/s",
@@ -65,10 +83,11 @@ class System(Declared):
 
     @classmethod
     def complete(cls, table: dict[str, Any]) -> dict[str, Any]:
-        """The fields that a system's file gives: one stack alone serves both phases.
+        """The fields that a system's file gives: one stack alone serves both phases, and its reliability is
+        that of systems which were studied unless it says more.
 
         The key `measured` is no field: it says what tables of measurements call the system, for
         `diffperf.explore.measured.names`.
         """
-        fields = {key: value for key, value in table.items() if key != "measured"}
+        fields = {"reliability": {}} | {key: value for key, value in table.items() if key != "measured"}
         return {"inference_stack": fields["stack"], **fields} if "stack" in fields else fields
