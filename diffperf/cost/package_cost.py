@@ -28,6 +28,10 @@ _MEDIUM_SUBSTRATE = 17.0 * 17.0  # mm²
 _LARGE_SUBSTRATE = 30.0 * 30.0  # mm²
 
 
+# Stacks that hardly ever hold cost a finite fortune, which other losses multiply (an estimate).
+_LEAST_STACK_YIELD = 1e-3
+
+
 class PackageCost(Declared):
     """USD per good package, in parts that add up."""
 
@@ -155,7 +159,7 @@ def _stacking(die: Die, dies: DieCosts, packaging: Packaging) -> Scalar:
     log_yields = jnp.log(micro.bonding_yield), jnp.log(hybrid.bonding_yield)
     log_yield = die.bond.micro_bumps * log_yields[0] + die.bond.hybrid_bonds * log_yields[1]
     stacks = larger(jnp.sum(dies.count * (1 - dies.stacked)), 1.0)
-    stack_yield = at_least(jnp.exp(jnp.sum(dies.count * log_yield) / stacks))
+    stack_yield = larger(jnp.exp(jnp.sum(dies.count * log_yield) / stacks), _LEAST_STACK_YIELD)
     price = jnp.sum(dies.count * (dies.raw + dies.test + dies.defective) + bonds)
     return jnp.sum(bonds) + price * (1 / stack_yield - 1)
 
@@ -242,15 +246,15 @@ def _on_layer(pieces: Pieces, made: _MadeLayer, package: Package) -> _Carrier:
     bumps = pieces.bumped * packaging.micro_bump_price
     bonds = _all_bonds(made.layer.bonding_yield, pieces.count)
     last = at_least(packaging.organic_bonding_yield * pieces.working)
-    layer_held, pieces_held = choose(
+    layers_made, sets_of_pieces = choose(
         package.order,
         {
-            "chip_last": lambda: (1 / at_least(made.works * bonds), 1 / bonds),
-            "chip_first": lambda: (1 / made.works, 1 / made.works),
+            "chip_last": lambda: (1 / at_least(made.works * bonds * last), 1 / at_least(bonds * last)),
+            "chip_first": lambda: (1 / at_least(made.works * last), 1 / at_least(made.works * last)),
         },
     )
-    lost = price * (layer_held / last - 1) + substrate * (1 / last - 1)
-    return _Carrier(bumps, price + substrate, lost, (pieces.price + bumps) * (pieces_held / last - 1))
+    lost = price * (layers_made - 1) + substrate * (1 / last - 1)
+    return _Carrier(bumps, price + substrate, lost, (pieces.price + bumps) * (sets_of_pieces - 1))
 
 
 def _on_bridges(pieces: Pieces, made: _MadeLayer, packaging: Packaging, relax: Relaxation) -> _Carrier:
