@@ -28,7 +28,8 @@ def _activations(model: str, kind: int = 0, **table):
 def _spared(model: str, kind: int = 0, table: dict | None = None, **recomputed) -> float:
     """Bytes that a layer no longer keeps."""
     table = table or {}
-    return float(_activations(model, kind, **table).kept - _activations(model, kind, **table, **recomputed).kept)
+    kept = _activations(model, kind, **table).kept
+    return float(kept - _activations(model, kind, **table, **recomputed).kept)
 
 
 @pytest.mark.parametrize(
