@@ -31,7 +31,7 @@ ESTIMATE_LAYERS = (
     ("energy", "exposure", "phase_tables"),
     ("stage_time",),
     ("training", "inference"),
-    ("serving",),
+    ("serving", "long_run"),
     ("phases",),
 )
 MODULES = sorted(

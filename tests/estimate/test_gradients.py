@@ -123,7 +123,7 @@ def _disagreements(derivatives, differences, values, paths):
 @pytest.mark.slow
 def test_gradients_agree_with_differences(problem):
     inputs, paths, shipped, outputs = problem
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(0)
     chosen = [leaves(inputs)[0].index(path) for path in paths]
     if "strategy.tp" in paths:
         # Whole degrees lie on the bends of staircases, which have no second derivative; far from here, steps
