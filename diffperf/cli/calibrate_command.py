@@ -18,6 +18,7 @@ from diffperf.cli.options import (
 )
 from diffperf.cli.terminal import column_table, console, progress, write_json
 from diffperf.errors import ConfigError
+from diffperf.report.output_files import check_writable
 
 if TYPE_CHECKING:  # the estimator takes a second to import, which `diffperf --help` need not wait for
     from diffperf.explore.calibrate.calibrated import Calibrated
@@ -48,12 +49,7 @@ def _toml(ctx, parameter, value: str) -> Path:
     path = Path(value)
     if path.suffix != ".toml":
         raise ConfigError(COMMAND_LINE, "--out", f'"{value}"', "a file name ending in .toml", "rename it")
-    if not path.parent.is_dir():
-        expected = "a file in a folder that exists"
-        raise ConfigError(COMMAND_LINE, "--out", f'"{value}"', expected, "create the folder")
-    if path.is_dir():
-        raise ConfigError(COMMAND_LINE, "--out", f'"{value}", a folder', "a file", "name a file in it")
-    return path
+    return check_writable(path, "--out")
 
 
 def _once(ctx, parameter, values: tuple[str, ...]) -> tuple[str, ...]:

@@ -115,6 +115,7 @@ class Answer:
             f"[bold]{self.title}[/bold]",
             self.described_strategy,
             *describe_choice(self.layout),
+            *describe_conversion(self.question, self.layout),
             describe_fit(self.layout),
             *([describe_interval(self.interval)] if self.interval else []),
             *(describe_training(self.training) if self.training else []),
@@ -210,6 +211,15 @@ def describe_choice(layout: Layout) -> list[str]:
     if "global_batch" in layout.chosen:
         lines.append(f"Chosen: global batch {layout.chosen['global_batch']:g} (one micro-batch per device)")
     return lines
+
+
+def describe_conversion(question: Question, layout: Layout) -> list[str]:
+    """A line about operands that the accelerator has no matrix units for, where there are any."""
+    accelerator, name = question.system.accelerator, layout.strategy.precision.likeliest()
+    units_of = accelerator.multiplied_in(name)
+    if units_of == name:
+        return []
+    return [f"{accelerator.name} has no matrix units for {name}: products are computed in {units_of}"]
 
 
 def describe_fit(layout: Layout) -> str:

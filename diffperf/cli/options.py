@@ -20,6 +20,7 @@ from diffperf.load import literal, load_calibrated, load_model, override
 from diffperf.load.calibration import Calibration
 from diffperf.quantity import Choice, declaration, walk
 from diffperf.relax import Exact, Relaxation, Smooth
+from diffperf.report.output_files import STDOUT, check_writable
 from diffperf.report.tables import show
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
@@ -92,12 +93,20 @@ def _assignments(ctx: click.Context, parameter: click.Parameter, values: tuple[s
     return {path.strip(): text.strip() for path, text in (value.split("=", 1) for value in values)}
 
 
+def output_file(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The file of an option, checked before the computation takes its time; "-" stands for stdout."""
+    if value is not None and value != STDOUT:
+        check_writable(value, parameter.opts[0])
+    return value
+
+
 def _figure_file(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Path | None:
+    """The file of a figure, checked likewise."""
     if value is None:
         return None
     from diffperf.report.plots import check_format  # imports matplotlib
 
-    return check_format(value)
+    return check_writable(check_format(value), parameter.opts[0])
 
 
 calibration_option = click.option(
@@ -150,7 +159,11 @@ smooth_option = click.option(
     help="give the smooth estimate of this sharpness in place of the exact one",
 )
 json_option = click.option(
-    "--json", "json_file", metavar="FILE", help="write the answer as JSON in SI units (- for stdout)"
+    "--json",
+    "json_file",
+    metavar="FILE",
+    callback=output_file,
+    help="write the answer as JSON in SI units (- for stdout)",
 )
 plot_option = click.option(
     "--plot", metavar="FILE", callback=_figure_file, help="draw the answer as a figure (.png, .svg or .pdf)"

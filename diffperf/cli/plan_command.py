@@ -16,10 +16,11 @@ from diffperf.cli.options import (
     describe_system,
     json_option,
     options,
+    output_file,
     plot_option,
     question_options,
 )
-from diffperf.cli.terminal import console, progress, write_json
+from diffperf.cli.terminal import console, progress, write_json, write_output
 from diffperf.explore.plan.candidates import FIELDS
 from diffperf.explore.plan.megatron_flags import megatron_flags
 from diffperf.explore.plan.plan import Plan, RankedStrategy, Search, largest_part, smallest_system
@@ -85,7 +86,10 @@ def _names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[
     help="pipeline schedules to choose from",
 )
 @click.option(
-    "--flags", metavar="FILE", help="write the best strategy as flags of Megatron-LM (- for stdout)"
+    "--flags",
+    metavar="FILE",
+    callback=output_file,
+    help="write the best strategy as flags of Megatron-LM (- for stdout)",
 )
 @options(tokens_option, question_options(FIELDS, "searched"), json_option, plot_option)
 def plan(
@@ -126,8 +130,7 @@ def plan(
     terminal.print(*describe_margin(search, best), sep="\n")
     write_json(plan_json(search, ranked) | ({"training": training} if training else {}), json_file)
     if flags is not None:
-        with click.open_file(flags, "w", encoding="utf-8") as stream:
-            stream.write("\n".join(flag_lines(question, search, best)) + "\n")
+        write_output("\n".join(flag_lines(question, search, best)) + "\n", flags)
     if plot:
         from diffperf.report import plots
 

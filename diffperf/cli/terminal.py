@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from diffperf.report.output_files import STDOUT, write_text
+
 WIDTH = 120  # columns where the output is not a terminal
 
 
@@ -31,8 +33,16 @@ def column_table(*columns: str, left: int = 1, title: str = "") -> Table:
 def write_json(data: dict[str, Any], file: str | None) -> None:
     """Writes `data` to a file, or to stdout for "-"; does nothing without a file."""
     if file is not None:
+        write_output(json.dumps(data, indent=2, ensure_ascii=False) + "\n", file)
+
+
+def write_output(text: str, file: str) -> None:
+    """Writes a text to a file, whole or not at all, or to stdout for "-"."""
+    if file == STDOUT:
         with click.open_file(file, "w", encoding="utf-8") as stream:
-            stream.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+            stream.write(text)
+    else:
+        write_text(file, text)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """An accelerator, which a scheduler sees as one device: matrix units, memory levels, energy, package."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from diffperf.hardware.attention_kernels import AttentionKernels
-from diffperf.hardware.formats import PRECISIONS
+from diffperf.hardware.formats import PRECISION_BYTES, PRECISIONS
 from diffperf.hardware.memory_level import MemoryLevel, kinds_of
 from diffperf.hardware.package import Package
 from diffperf.quantity import Declared, Label, Scalar, Weights, label, quantity
@@ -203,6 +204,23 @@ class Accelerator(Declared):
             key = f"memory[{kinds.index('memory')}].holds"
             return key, "a table", "no such key", "give the shares of the other levels: it holds the rest"
         return None
+
+    def multiplied_in(self, name: str) -> str:
+        """The format that the matrix units multiply operands of a format in.
+
+        That is the format itself, or a wider one where the units are not faster for this one.
+        """
+
+        def size(other: str) -> int:  # the power of two of an element's bytes, without the scales of blocks
+            return round(math.log2(PRECISION_BYTES[other]))
+
+        wider = name
+        while size(wider) == size(name) and wider in _FALLBACKS:
+            wider = _FALLBACKS[wider]
+        own, of_wider = (float(getattr(self.matrix, other).rate) for other in (name, wider))
+        if size(name) >= size("bf16") or own != of_wider:
+            return name
+        return self.multiplied_in(wider)
 
     def matrix_rate(self, precision: Weights) -> Scalar:
         """Peak FLOP/s of the matrix units: the mean by weights over `PRECISIONS`."""

@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from diffperf import units
 from diffperf.errors import ConfigError, did_you_mean
+from diffperf.report.output_files import replacing
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -84,8 +85,8 @@ def check_format(path: str | Path) -> Path:
 def save(figure: Figure, path: str | Path) -> Path:
     """Writes a figure as PNG, SVG or PDF, by the ending of `path`."""
     path = check_format(path)
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(path, dpi=160, bbox_inches="tight", facecolor="white")
+    with matplotlib.rc_context(STYLE), replacing(path) as beside:
+        figure.savefig(beside, dpi=160, bbox_inches="tight", facecolor="white")
     return path
 
 
