@@ -32,6 +32,14 @@ _TIED = {
 _LEARNED_POSITIONS = {"gpt2": 0, "gpt_neo": 0, "gpt_bigcode": 0, "opt": 2}
 # Sliding windows: one in so many layers has none.
 _FULL_EVERY = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4, "llama4_text": 4}
+# Gated MLPs, norms before attention and MLP, rotary positions: families built like Llama, by how their names
+# begin (qwen3_moe, gemma3_text, …). A file without a `model_type` is read as one of them.
+_LIKE_LLAMA = (
+    "llama", "mistral", "mixtral", "ministral", "qwen2", "qwen3", "gemma", "phi3", "phi4", "phimoe",
+    "deepseek", "kimi", "gpt_oss", "cohere", "internlm", "baichuan", "yi", "olmo", "stablelm",
+    "granite", "glm", "chatglm", "exaone", "minimax", "ernie4_5", "hunyuan", "dots1", "smollm",
+    "aquila", "orion", "solar", "apertus", "seed_oss", "xverse", "decilm", "persimmon", "helium",
+)
 # Not decoder transformers.
 _OTHER_FAMILIES = {
     "bert", "t5", "mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "jamba", "zamba", "zamba2",
@@ -120,6 +128,9 @@ def _refuse(config: dict[str, Any], family: str) -> None:
     """Raises `_Unsupported` for architectures that a model config cannot describe."""
     if config.get("is_encoder_decoder") or family in _OTHER_FAMILIES:
         raise _Unsupported("model_type", f'"{family}"', "a decoder-only transformer", "use another model")
+    if family and family not in _PLAIN and not family.startswith(_LIKE_LLAMA) and family != "dbrx":
+        remedy = "write llama in its place if the model is built like Llama, or a model's TOML file"
+        raise _Unsupported("model_type", f'"{family}"', "a family that is known here", remedy)
     keys = config | _part(config, "ffn_config")
     for key, architecture in _UNREPRESENTED.items():
         if keys.get(key):
@@ -298,6 +309,8 @@ def _get(config: dict[str, Any], dimension: str) -> Any:
     names = _NAMES[dimension]
     for name in names:
         if name in config:
+            if isinstance(config[name], str):
+                raise _Unsupported(name, f'"{config[name]}"', "a number", "write it without quotes")
             return config[name]
     raise _Unsupported(names[0], "no such key", f"the number of {dimension}", f"add {' or '.join(names)}")
 

@@ -201,6 +201,8 @@ BAD_HUGGINGFACE = {
     "no layers": ({k: v for k, v in HUGGINGFACE.items() if k != "num_hidden_layers"}, "num_hidden_layers"),
     "no heads": ({k: v for k, v in HUGGINGFACE.items() if k != "num_attention_heads"}, "num_attention_heads"),
     "no vocabulary": ({k: v for k, v in HUGGINGFACE.items() if k != "vocab_size"}, "vocab_size"),
+    "unknown family": (HUGGINGFACE | {"model_type": "frobnicate"}, "a family that is known here"),
+    "quoted dimension": (HUGGINGFACE | {"hidden_size": "4096"}, "hidden_size"),
     "text dimension": (HUGGINGFACE | {"hidden_size": "4096 wide"}, "4096 wide"),
     "null dimension": (HUGGINGFACE | {"hidden_size": None}, "hidden"),
     "list dimension": (HUGGINGFACE | {"hidden_size": [4096]}, "[4096]"),
