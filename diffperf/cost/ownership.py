@@ -1,11 +1,14 @@
 """Owning and running a system: purchase price, depreciation, electricity."""
 
+import jax
 import jax.numpy as jnp
 
 from diffperf.cost.package_cost import PackageCost, package_cost
 from diffperf.hardware.system import System
 from diffperf.quantity import Declared, Scalar, output
 from diffperf.relax import Relaxation, inverse
+
+HOUR = 3600.0  # s
 
 
 class Purchase(Declared):
@@ -92,4 +95,30 @@ def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxa
         depreciation=depreciation,
         electricity=electricity,
         run=(depreciation + electricity) * time,
+    )
+
+
+class DeviceHour(Declared):
+    """What an hour of one device of a system costs its owner, in parts that add up."""
+
+    accelerator: Scalar = output("USD", "depreciation of the accelerator")
+    host: Scalar = output("USD", "depreciation of the host")
+    network: Scalar = output("USD", "depreciation of adapters, switches and cables")
+    electricity: Scalar = output("USD", "electricity of the facility")
+
+    @property
+    def total(self) -> Scalar:
+        """USD for an hour of one device."""
+        return self.accelerator + self.host + self.network + self.electricity
+
+
+def device_hour(system: System, cost: Cost) -> DeviceHour:
+    """The cost of an hour of one device, from the cost of owning and running its whole system."""
+    owned = system.prices.lifetime * system.prices.utilization * system.n_devices
+    bought = jax.tree.map(lambda price: price / owned * HOUR, cost.purchase)
+    return DeviceHour(
+        accelerator=bought.accelerators,
+        host=bought.hosts,
+        network=bought.network,
+        electricity=cost.electricity / system.n_devices * HOUR,
     )
