@@ -3,11 +3,25 @@
 import jax
 import pytest
 
-from diffperf.cost.ownership import network_price, purchase, run_cost
+from diffperf.cost.ownership import (
+    accelerator_price,
+    device_hour,
+    network_price,
+    purchase,
+    rental,
+    run_cost,
+)
+from diffperf.cost.package_cost import package_cost
+from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.network import TOPOLOGIES, NetworkTier
-from diffperf.load import load_system, override
+from diffperf.load import available, load, load_system, override
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact
+
+
+@jax.jit
+def manufacturing(accelerator: Accelerator):
+    return package_cost(accelerator, Exact()).total
 
 
 def test_owning_and_running_by_hand(system):
@@ -107,3 +121,42 @@ def test_a_price_is_quoted_at_the_bandwidth_of_the_file():
     assert float(network_price(wider)) == pytest.approx(network + 5600, rel=1e-9)
     requoted = override(wider, {"network.infiniband.rated_bandwidth": "100 GB/s"})
     assert float(network_price(requoted)) == pytest.approx(network, rel=1e-9)
+
+
+def test_a_published_price_follows_the_manufacturing_cost():
+    """The price of the package as shipped, in proportion for another; its slope is the vendor's markup."""
+    system = load_system("dgx-h100")
+    quoted = float(system.accelerator.priced_manufacturing)
+    assert float(accelerator_price(system, real(quoted))) == pytest.approx(28000, rel=1e-12)
+    assert float(accelerator_price(system, real(2 * quoted))) == pytest.approx(56000, rel=1e-12)
+    slope = jax.grad(lambda manufacturing: accelerator_price(system, manufacturing))(real(quoted))
+    assert float(slope) == pytest.approx(28000 / quoted, rel=1e-12)
+    fixed = replace(system, {"accelerator.priced_manufacturing": 0.0})
+    assert float(accelerator_price(fixed, real(2 * quoted))) == 28000
+    marked_up = replace(system, {"accelerator.purchase_price": 0.0})
+    assert float(accelerator_price(marked_up, real(1000.0))) == pytest.approx(5500, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", available("accelerators"))
+def test_published_prices_are_for_the_packages_that_ship(name):
+    """A change of a package or of its cost has to come with the cost that the price is quoted for."""
+    accelerator = load(Accelerator, name)
+    priced = float(accelerator.purchase_price) > 0
+    assert priced == (float(accelerator.priced_manufacturing) > 0)
+    if priced:
+        made = manufacturing(accelerator)
+        assert float(accelerator.priced_manufacturing) == pytest.approx(float(made), rel=1e-4)
+
+
+def test_an_hour_of_a_device_adds_up(system):
+    cost = run_cost(system, real(3600.0), real(64 * 300.0 * 3600), Exact())
+    hour = device_hour(system, cost)
+    assert float(hour.total) == pytest.approx(float(cost.run) / 64, rel=1e-12)
+    assert float(hour.host / hour.network) == pytest.approx(
+        float(cost.purchase.hosts / cost.purchase.network), rel=1e-12
+    )
+
+
+def test_rent_is_that_of_every_device():
+    system = load_system("dgx-h100", n_devices=64)
+    assert float(rental(system)) * 3600 == pytest.approx(64 * 1.78, rel=1e-12)
