@@ -165,7 +165,7 @@ _EXAMPLES = {
     "J/FLOP": '"0.6 pJ/FLOP"', "mm": '"12 mm"', "mm^2": '"814 mm^2"', "nm": '"7 nm"', "USD": '"$9,346"',
     "USD/byte": '"15 USD/GB"', "USD/J": '"0.10 USD/kWh"', "1/mm^2": '"0.0009 1/mm^2"',
     "s/mm^2": '"0.5 s/mm^2"', "USD/s": '"3 USD/hour"', "USD/mm^2": '"0.005 USD/mm^2"',
-    "byte/mm^2": '"2 MB/mm^2"',
+    "byte/mm^2": '"2 MB/mm^2"', "USD/mm": '"5 USD/m"',
 }  # fmt: skip
 
 

@@ -18,9 +18,11 @@ from diffperf.cli.options import (
     read_system,
     system_options,
 )
+from diffperf.cli.ownership_table import Ownership, ownership_table
+from diffperf.cli.rent_option import rent_option, rented
 from diffperf.cli.terminal import console, write_json
 from diffperf.cost.design_cost import DesignCost, Production, design_cost
-from diffperf.cost.ownership import Cost, run_cost
+from diffperf.cost.ownership import HOUR, Cost, run_cost
 from diffperf.explore.inputs import full_path
 from diffperf.hardware.system import System
 from diffperf.load import override
@@ -28,7 +30,6 @@ from diffperf.quantity import real, replace
 from diffperf.relax import Exact
 from diffperf.report.tables import as_dict, table
 
-_HOUR = 3600.0  # s
 _SMALLEST_DIE = 50.0  # mm², where the figure's curve of package costs starts
 
 
@@ -43,7 +44,10 @@ class Inputs(eqx.Module):
 @click.option(
     "--volume", metavar="N", help="divide the design of the package and its dies over so many accelerators"
 )
-@options(system_options, json_option, plot_option)
+@click.option(
+    "--against", metavar="SYSTEM", help="price another system as configured beside it, with the ratios"
+)
+@options(system_options, rent_option, json_option, plot_option)
 def cost(
     system: str,
     devices: str | None,
@@ -53,29 +57,46 @@ def cost(
     json_file: str | None,
     plot: Path | None,
     volume: str | None,
+    against: str | None,
+    rent: bool,
 ) -> None:
-    """Price SYSTEM: an accelerator package piece by piece, the purchase, and an hour at full power."""
+    """Price SYSTEM: an accelerator package piece by piece, the purchase, and an hour at full power.
+
+    An hour of a device is depreciation and electricity, per device, beside its published rent where there is
+    one. --rent fails where there is none.
+    """
     inputs = Inputs(read_system(system, devices, stack, calibration)[0])
     values = {full_path(inputs, path): text for path, text in settings.items()}
     priced = override(inputs, values, COMMAND_LINE).system
+    other = None if against is None else read_system(against)[0]
+    if rent:
+        for each in [priced] if other is None else [priced, other]:
+            rented(each)  # refuses a system without a rent
     hour = hourly_cost(priced)
-    per_hour = {name: float(getattr(hour, name)) * _HOUR for name in ("depreciation", "electricity")}
+    per_hour = {name: float(getattr(hour, name)) * HOUR for name in ("depreciation", "electricity")}
     design = None if volume is None else design_per_accelerator(priced, volume)
+    owners = [Ownership.of(priced, hour)]
+    owners += [] if other is None else [Ownership.of(other, hourly_cost(other))]
     parts = [table(hour.accelerator, "One accelerator"), ""]
     if design is not None:
         parts += [table(design, f"Its design, divided over {volume} accelerators"), ""]
     console(json_file).print(
         f"[bold]{describe_system(priced)}[/bold]",
+        *([] if other is None else [f"[bold]against {describe_system(other)}[/bold]"]),
         "",
         *parts,
         table(hour.purchase, "The system: purchase price"),
         "",
         hour_table(per_hour),
+        "",
+        ownership_table(owners),
         sep="\n",
     )
     answer = {
         "cost": as_dict(hour),
         "per_hour": per_hour | {"total": sum(per_hour.values())},
+        "ownership": owners[0].as_dict(),
+        **({} if other is None else {"against": owners[1].as_dict()}),
         "system": as_dict(priced),
     }
     if design is not None:
@@ -88,8 +109,8 @@ def cost(
 @jax.jit
 def hourly_cost(system: System) -> Cost:
     """The cost of an hour in which every accelerator draws its power limit."""
-    energy = system.n_devices * system.accelerator.power_limit * _HOUR
-    return run_cost(system, real(_HOUR), energy, Exact())
+    energy = system.n_devices * system.accelerator.power_limit * HOUR
+    return run_cost(system, real(HOUR), energy, Exact())
 
 
 def design_per_accelerator(system: System, volume: str) -> DesignCost:

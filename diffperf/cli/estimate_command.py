@@ -20,6 +20,7 @@ from diffperf.cli.options import (
     question_options,
     smooth_option,
 )
+from diffperf.cli.rent_option import describe_rent, rent_of_run, rent_option, rented
 from diffperf.cli.terminal import column_table, console, write_json
 from diffperf.errors import ConfigError
 from diffperf.explore.bottlenecks import (
@@ -47,12 +48,15 @@ _SHOWN_BOUND = 0.05  # share of an operator's time from which a resource is name
     is_flag=True,
     help="list every operator and collective of the phase, and which resource bounds each operator",
 )
-@options(tokens_option, phase_option, question_options(), smooth_option, json_option, plot_option)
+@options(
+    tokens_option, phase_option, question_options(), rent_option, smooth_option, json_option, plot_option
+)
 def estimate(
     question: Question,
     phase: str,
     list_operators: bool,
     tokens: float | None,
+    rent: bool,
     relax: Relaxation,
     json_file: str | None,
     plot: Path | None,
@@ -65,14 +69,18 @@ def estimate(
     if phase != "training" and tokens:
         remedy = "drop --tokens or --phase"
         raise ConfigError(COMMAND_LINE, "--tokens", f"phase {phase}", "the training phase", remedy)
+    if rent:
+        rented(question.system)  # refuses a system without a rent before the estimate takes its time
     layout = question.layout(phase, relax)
     inputs = Configuration(question.model, question.system, layout.strategy, relax)
+    training = training_totals(inputs, layout.report, tokens) if tokens else None
     answer = Answer(
         question=question,
         phase=phase,
         layout=layout,
         interval=time_interval(question, layout, phase, relax),
-        training=training_totals(inputs, layout.report, tokens) if tokens else None,
+        training=training,
+        rent=_rent(question, layout, training) if rent else None,
         operators=operators(inputs, phase) if list_operators else [],
         collectives=collectives(inputs, phase) if list_operators else [],
     )
@@ -90,6 +98,7 @@ class Answer:
 
     - `interval`: how sure its time is, where the system is calibrated.
     - `training`: what a whole training takes, where its tokens are given.
+    - `rent`: USD for the run or the whole training, on rented devices and on owned ones, where asked for.
     - `operators`, `collectives`: those of the phase, where they are asked for.
     """
 
@@ -98,6 +107,7 @@ class Answer:
     layout: Layout
     interval: Interval | None
     training: dict[str, float] | None
+    rent: dict[str, float] | None
     operators: list[Operator]
     collectives: list[CollectiveTime]
 
@@ -119,6 +129,7 @@ class Answer:
             describe_fit(self.layout),
             *([describe_interval(self.interval)] if self.interval else []),
             *(describe_training(self.training) if self.training else []),
+            *([self._described_rent()] if self.rent else []),
             "",
             table(self.layout.report),
             *([operator_table(self.operators, self.phase)] if self.operators else []),
@@ -139,7 +150,22 @@ class Answer:
             "inputs": as_dict(Configuration(question.model, question.system, layout.strategy)),
             **({"operators": listed, "collectives": sent} if listed else {}),
             **({"training": self.training} if self.training else {}),
+            **({"rent": self.rent} if self.rent else {}),
         }
+
+    def _described_rent(self) -> str:
+        """A line about the rent of what was estimated."""
+        assert self.rent is not None  # the caller asks only where a rent is wanted
+        run = {"training": "A step", "generate": "The batch"}.get(self.phase, "The pass")
+        return describe_rent(self.question.system, "The training" if self.training else run, self.rent)
+
+
+def _rent(question: Question, layout: Layout, training: dict[str, float] | None) -> dict[str, float]:
+    """USD for the run of a layout, or the whole training, on rented devices and on owned ones."""
+    if training is not None:
+        return rent_of_run(question.system, training["time"], training["cost"])
+    time, owned = (locate(layout.report, path)[0] for path in ("time", "cost.run"))
+    return rent_of_run(question.system, time, owned)
 
 
 def operator_table(listed: list[Operator], phase: str) -> Table:

@@ -20,6 +20,7 @@ from diffperf.cli.options import (
     plot_option,
     question_options,
 )
+from diffperf.cli.rent_option import describe_rent, rent_of_run, rent_option, rented
 from diffperf.cli.terminal import console, progress, write_json, write_output
 from diffperf.explore.plan.candidates import FIELDS
 from diffperf.explore.plan.megatron_flags import megatron_flags
@@ -91,10 +92,11 @@ def _names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[
     callback=output_file,
     help="write the best strategy as flags of Megatron-LM (- for stdout)",
 )
-@options(tokens_option, question_options(FIELDS, "searched"), json_option, plot_option)
+@options(tokens_option, rent_option, question_options(FIELDS, "searched"), json_option, plot_option)
 def plan(
     question: Question,
     tokens: float | None,
+    rent: bool,
     by: str,
     top: int,
     schedules: tuple[str, ...],
@@ -109,6 +111,8 @@ def plan(
     ZeRO stage, within limits that the output states. An option that is given is kept, and every other field
     has the default of its option. Where no strategy fits memory, the exit code is 3.
     """
+    if rent:
+        rented(question.system)  # refuses a system without a rent before the search takes its time
     search = Search.of(question.model, question.system, question.table, schedules, COMMAND_LINE)
     with progress(f"comparing {len(search):,} strategies", len(search)) as advance:
         ranked = rank_strategies(search, by, top, advance, COMMAND_LINE)
@@ -125,10 +129,23 @@ def plan(
         chosen = dataclasses.replace(search.inputs, strategy=best.strategy)
         training = training_totals(chosen, best.report, tokens)
         terminal.print("", *describe_training(training), sep="\n")
+    costs = None
+    if rent:
+        time, owned = best.report.time, best.report.cost.run
+        if training is not None:
+            time, owned = training["time"], training["cost"]
+        costs = rent_of_run(question.system, time, owned)
+        what = "The training" if training else "A step"
+        terminal.print("", describe_rent(question.system, what, costs), sep="\n")
     if len(ranked.best) > 1:
         terminal.print("", "Why the others lose", reason_table(ranked), sep="\n")
     terminal.print(*describe_margin(search, best), sep="\n")
-    write_json(plan_json(search, ranked) | ({"training": training} if training else {}), json_file)
+    write_json(
+        plan_json(search, ranked)
+        | ({"training": training} if training else {})
+        | ({"rent": costs} if costs else {}),
+        json_file,
+    )
     if flags is not None:
         write_output("\n".join(flag_lines(question, search, best)) + "\n", flags)
     if plot:

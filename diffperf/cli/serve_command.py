@@ -21,6 +21,7 @@ from diffperf.cli.options import (
     plot_option,
     question_options,
 )
+from diffperf.cli.rent_option import describe_rent, rent_of_tokens, rent_option, rented
 from diffperf.cli.serve_answer import (
     DoesNotServe,
     describe_best,
@@ -151,7 +152,13 @@ def _pools(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
     callback=_engine,
     help="print the launch flags of the best layout for this serving software",
 )
-@options(request_options, question_options(SERVING_FIELDS, "searched", _FIELDS), json_option, plot_option)
+@options(
+    request_options,
+    rent_option,
+    question_options(SERVING_FIELDS, "searched", _FIELDS),
+    json_option,
+    plot_option,
+)
 def serve(
     question: Question,
     ttft: float,
@@ -161,6 +168,7 @@ def serve(
     pools: str,
     top: int,
     engine: str | None,
+    rent: bool,
     json_file: str | None,
     plot: Path | None,
     **requests: Any,
@@ -174,6 +182,8 @@ def serve(
     and --devices is the most that they may take. Where nothing serves, the exit code is 3.
     """
     refuse_batches(question)
+    if rent:
+        rented(question.system)  # refuses a system without a rent before the search takes its time
     asked, given = read_requests(requests)
     check_context(question, asked)
     search = ServingSearch.of(
@@ -190,7 +200,9 @@ def serve(
         ranked = plan_with_pools(search, by, top, file=COMMAND_LINE, pools=pools)
     terminal = console(json_file)
     terminal.print(*describe_search(question, search, ranked), sep="\n")
-    write_json(serving_json(search, ranked, engine), json_file)
+    costs = rent_of_tokens(question.system, ranked.best[0].report) if rent and ranked.best else None
+    answer = serving_json(search, ranked, engine) | ({"rent": costs} if costs else {})
+    write_json(answer, json_file)
     if plot:
         draw(question, search, ranked, plot)
     if not ranked.best:
@@ -201,6 +213,8 @@ def serve(
     terminal.print("", *describe_losers(search, ranked), sep="\n", soft_wrap=True)
     whole = best.report if best.prefill is None else best.prefill.report
     terminal.print("", table(whole, "The best layout"), sep="\n")
+    if costs is not None:
+        terminal.print("", describe_rent(question.system, "A million output tokens", costs), sep="\n")
     if engine is not None:
         flags = launch_flags(question.model, best, engine)
         terminal.print("", f"[bold]Flags for {engine}[/bold]", *flags, sep="\n", soft_wrap=True)

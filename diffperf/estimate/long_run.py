@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from diffperf.cost.ownership import run_cost
+from diffperf.cost.ownership import host_and_network_power, run_cost
 from diffperf.estimate.training import TrainingReport
 from diffperf.quantity import Scalar, output
 from diffperf.relax import inverse, larger, smaller
@@ -57,7 +57,7 @@ def long_run(c: Configuration, report: TrainingReport, tokens: Scalar) -> LongRu
     devices_power = report.power * (1 - idle) + system.accelerator.static_power * idle
     spares = system.n_devices * reliability.repair_time / reliability.device_mtbf * system.network[0].size
     joules = devices_power * system.n_devices * time
-    facility = (joules + system.n_devices * system.prices.host_power * time) * system.prices.pue
+    facility = (joules + system.n_devices * host_and_network_power(system) * time) * system.prices.pue
     owned = 1 + spares / system.n_devices
     lifetime = system.prices.lifetime * system.prices.utilization
     embodied = system.n_devices * owned * system.prices.embodied_carbon * time / lifetime

@@ -154,6 +154,28 @@ class Accelerator(Declared):
         # An estimate: power sensors of data-centre GPUs average over 25 to 100 ms (Yang et al., SC'24).
         default=0.05,
     )
+    purchase_price: Scalar = quantity(
+        "USD",
+        "published purchase price of the accelerator; 0 for its manufacturing cost times the markup of the "
+        "price list",
+        bounds=(0, 1e6),
+        default=0.0,
+        kind="price",
+    )
+    priced_manufacturing: Scalar = quantity(
+        "USD",
+        "manufacturing cost of the package that the purchase price is for; 0 for a price at any such cost",
+        bounds=(0, 1e6),
+        default=0.0,
+        kind="price",
+    )
+    rent: Scalar = quantity(
+        "USD/s",
+        "rent of the accelerator in a cloud, with its host, network and power; 0 where none is published",
+        bounds=(0, 1),
+        default=0.0,
+        kind="price",
+    )
 
     @property
     def memory_kinds(self) -> tuple[str, ...]:

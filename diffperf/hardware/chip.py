@@ -169,6 +169,8 @@ def accelerator_of(design: ChipDesign, technology: Technology, template: Acceler
         attention=template.attention,
         cluster=template.cluster,
         package=_package_of(design, made, technology, template),
+        purchase_price=template.purchase_price,
+        priced_manufacturing=template.priced_manufacturing,
     )
 
 

@@ -1,6 +1,7 @@
 """The interconnect: network tiers and their topologies."""
 
 from diffperf.quantity import Declared, Label, Scalar, Weights, choice, label, quantity
+from diffperf.relax import inverse
 
 TOPOLOGIES = (
     "fully_connected",
@@ -15,11 +16,17 @@ TOPOLOGIES = (
     "dragonfly",
     "rail",
 )
+# Topologies whose devices are connected through switches; in the others links join devices directly.
+_SWITCHED = ("switch", "fat_tree", "dragonfly", "rail")
 
 
 class NetworkTier(Declared):
     """One level of the interconnect. A domain of a tier holds `size` devices, those of all inner tiers
-    included."""
+    included.
+
+    Prices and powers are quoted at `rated_bandwidth`, which is the bandwidth in the tier's file unless the
+    file says otherwise. At any other bandwidth they are in proportion to it.
+    """
 
     name: Label = label("name of the network tier, such as nvlink or infiniband")
     size: Scalar = quantity(
@@ -48,7 +55,7 @@ class NetworkTier(Declared):
     energy: Scalar = quantity("J/byte", "energy to move one byte over the network tier", bounds=(1e-13, 1e-8))
     price: Scalar = quantity(
         "USD",
-        "price of adapter, switch and cables of the network tier, per device",
+        "price per device, at the rated bandwidth, of what the network tier's other prices leave out",
         bounds=(0.1, 1e6),
         kind="price",
     )
@@ -91,3 +98,119 @@ class NetworkTier(Declared):
         bounds=(0, 1),
         default=0.0,
     )
+    rated_bandwidth: Scalar = quantity(
+        "byte/s",
+        "bandwidth of a device to the network tier at which the tier's prices and powers are quoted",
+        bounds=(3e8, 1e15),
+        default=None,  # the bandwidth that the tier is made with
+        kind="price",
+    )
+    adapter_price: Scalar = quantity(
+        "USD",
+        "price of the adapters of a device to the network tier, at the rated bandwidth",
+        bounds=(0, 2e4),
+        default=0.0,
+        kind="price",
+    )
+    port_price: Scalar = quantity(
+        "USD",
+        "price of a switch of the network tier per port, at the rated bandwidth",
+        bounds=(0, 2e4),
+        default=0.0,
+        kind="price",
+    )
+    link_price: Scalar = quantity(
+        "USD",
+        "price of the connectors or transceivers of a link of the network tier, at the rated bandwidth",
+        bounds=(0, 2e4),
+        default=0.0,
+        kind="price",
+    )
+    cable_price: Scalar = quantity(
+        "USD/mm",
+        "price of the cable of a link of the network tier per length, at the rated bandwidth",
+        bounds=(0, 0.05),
+        default=0.0,
+        kind="price",
+    )
+    reach: Scalar = quantity(
+        "mm", "mean length of a link of the network tier", bounds=(0, 1e5), default=0.0, kind="price"
+    )
+    levels: Scalar = quantity(
+        "",
+        "levels of switches of the network tier, as of a fat tree",
+        bounds=(1, 4),
+        default=1.0,
+        kind="price",
+    )
+    port_power: Scalar = quantity(
+        "W",
+        "power of a switch of the network tier per port, at the rated bandwidth, beside the energy of bytes",
+        bounds=(0, 1e3),
+        default=0.0,
+        kind="price",
+    )
+    link_power: Scalar = quantity(
+        "W",
+        "power of the transceivers of a link of the network tier, at the rated bandwidth, beside the energy "
+        "of bytes",
+        bounds=(0, 1e3),
+        default=0.0,
+        kind="price",
+    )
+
+    def __post_init__(self) -> None:
+        if self.rated_bandwidth is None:
+            self.rated_bandwidth = self.bandwidth
+
+    @property
+    def ports(self) -> Scalar:
+        """Ports of switches per device.
+
+        A device has one port in the first level of switches. Every further level adds both ends of a link,
+        thinned by the oversubscription: 2 L - 1 ports in a fat tree of L levels.
+        """
+        return self._switched * (1 + 2 * (self.levels - 1) / self.oversubscription)
+
+    @property
+    def links(self) -> Scalar:
+        """Links per device of the bandwidth of the device: L in a fat tree of L levels, and half a link
+        where devices are joined directly, because two of them share each."""
+        through_switches = 1 + (self.levels - 1) / self.oversubscription
+        return self._switched * through_switches + (1 - self._switched) / 2
+
+    @property
+    def adapters_cost(self) -> Scalar:
+        """USD per device for adapters, at the tier's bandwidth."""
+        return self._scale * self.adapter_price
+
+    @property
+    def switches_cost(self) -> Scalar:
+        """USD per device for switches, at the tier's bandwidth."""
+        return self._scale * self.ports * self.port_price
+
+    @property
+    def cables_cost(self) -> Scalar:
+        """USD per device for cables with their connectors or transceivers, at the tier's bandwidth."""
+        return self._scale * self.links * (self.link_price + self.reach * self.cable_price)
+
+    @property
+    def cost(self) -> Scalar:
+        """USD per device for the whole tier, at its bandwidth."""
+        parts = self.adapters_cost + self.switches_cost + self.cables_cost
+        return self._scale * self.price + parts
+
+    @property
+    def power(self) -> Scalar:
+        """Watts per device of switches and transceivers at any load, at the tier's bandwidth."""
+        return self._scale * (self.ports * self.port_power + self.links * self.link_power)
+
+    @property
+    def _scale(self) -> Scalar:
+        """The tier's bandwidth over the bandwidth that its prices are quoted at."""
+        return self.bandwidth * inverse(self.rated_bandwidth)
+
+    @property
+    def _switched(self) -> Scalar:
+        """Weight of the topologies with switches."""
+        return self.topology.mean({name: float(name in _SWITCHED) for name in TOPOLOGIES})

@@ -6,7 +6,8 @@ mixed, on systems of every structure and with every stack. Those of generation w
 inference got operands of their own widths, the experts that tokens visit, pipelines in steady state and
 calibrated serving stacks; so were the 16 training steps driven by those stacks. Training steps under
 DualPipe and of models with several kinds of layers were written again when devices and stages came to count
-what they hold, and all HFU when it came to count attention as MFU does. They notice what changes unawares.
+what they hold, and all HFU when it came to count attention as MFU does. Costs on accelerators with a
+published price have that price. They notice what changes unawares.
 """
 
 import dataclasses
