@@ -164,7 +164,7 @@ class Accelerator(Declared):
     )
     priced_manufacturing: Scalar = quantity(
         "USD",
-        "manufacturing cost of the package that the purchase price is for; 0 for a price at any such cost",
+        "manufacturing cost of the package that the purchase price is for; 0 for a price that stays as it is",
         bounds=(0, 1e6),
         default=0.0,
         kind="price",

@@ -55,7 +55,7 @@ class NetworkTier(Declared):
     energy: Scalar = quantity("J/byte", "energy to move one byte over the network tier", bounds=(1e-13, 1e-8))
     price: Scalar = quantity(
         "USD",
-        "price per device, at the rated bandwidth, of what the network tier's other prices leave out",
+        "price of what the network tier's other prices leave out, per device, at the rated bandwidth",
         bounds=(0.1, 1e6),
         kind="price",
     )
