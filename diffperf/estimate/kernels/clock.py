@@ -8,6 +8,7 @@ many kernels, so that all kernels of a pass run at one clock.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable
 
 import equinox as eqx
@@ -17,7 +18,7 @@ from diffperf.estimate.kernels.evaluation import TimedOperators
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
 from diffperf.quantity import Scalar
-from diffperf.relax import inverse, positive
+from diffperf.relax import inverse, larger, positive, smaller
 
 # The lowest clock to which the power limit may force a device, over the clock of its peak rates: 210 MHz of
 # 1,410 on A100 (nvidia-smi -q -d CLOCK), rounded down.
@@ -25,6 +26,10 @@ _SLOWEST_CLOCK = 0.1
 # A design that draws its power limit without any work is unbuildable; this share of the limit is left to it,
 # so that its estimate stays finite.
 _LEAST_POWER = 0.02
+# Where power hardly falls with the clock, and where the limit is far away, the steps to the clock are bounded
+# so that they and their derivatives stay finite in float32.
+_LEAST_SLOPE = 1e-2  # of log(power) by log(slowdown)
+_FASTEST = -3.0  # log(slowdown) at which the limit has no effect, smooth or not
 
 
 class Clock(eqx.Module):
@@ -86,7 +91,8 @@ def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = No
             for watts, exponent in zip((accelerator.active_power, operations), exponents, strict=True)
         ]
         slope = (exponents[0] * parts[0] + exponents[1] * parts[1]) * inverse(parts[0] + parts[1])
-        wanted = wanted + jnp.log((parts[0] + parts[1]) * inverse(budget)) * inverse(slope)
+        step = jnp.log((parts[0] + parts[1]) * inverse(budget)) * inverse(larger(slope, _LEAST_SLOPE))
+        wanted = larger(smaller(wanted + step, -math.log(_SLOWEST_CLOCK)), _FASTEST)
     slowdown = relax.minimum(relax.maximum(jnp.exp(wanted), 1.0), 1 / _SLOWEST_CLOCK)
     energy = jnp.exp((1 - accelerator.power_exponent) * jnp.log(slowdown))
     return Clock(slowdown=slowdown, energy=energy, power=energy * inverse(slowdown))
