@@ -36,14 +36,14 @@ class Die(Declared):
         "reticle",
         "stitched",
         "wafer",
-        doc="how a die is exposed: within one reticle, in several stitched fields, or as a whole wafer",
+        doc="exposure of a die: within one reticle, in several stitched fields, or as a whole wafer",
         default="reticle",
     )
     bond: Weights = choice(
         "none",
         "micro_bumps",
         "hybrid_bonds",
-        doc="how a die is stacked onto the dies below; without a bond the carrier holds the die itself",
+        doc="bond that stacks a die onto the dies below; without a bond the carrier holds the die itself",
         default="none",
     )
     units: Scalar = quantity(
@@ -138,7 +138,7 @@ class Package(Declared):
     order: Weights = choice(
         "chip_last",
         "chip_first",
-        doc="whether pieces are bonded onto a finished layer, or the layer is made over them",
+        doc="order of assembly: pieces onto a finished layer (last), or a layer over the pieces (first)",
         default="chip_last",
     )
     board_price: Scalar = quantity(
