@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from diffperf.estimate.kernels.clock import Clock
+from diffperf.estimate.kernels.clock import Clock, traffic_energy
 from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import Transfer
 from diffperf.quantity import Scalar, output
@@ -49,15 +49,12 @@ def energy(
     devices, at a share of their active power.
     """
     system, accelerator, devices = c.system, c.system.accelerator, c.system.n_devices
-    first = accelerator.device_level
-    scales = [clock.energy if level < first else 1.0 for level in range(1, len(accelerator.memory))]
-    levels = zip(accelerator.memory[1:], scales, work.traffic, strict=True)
-    moved = sum((level.energy * scale * served for level, scale, served in levels), start=0.0 * time)
+    caches, memory = traffic_energy(work, accelerator)
     waits = smaller(waiting, time)
     at_work = time - (1 - accelerator.waiting_share) * waits
     return Energy(
         compute=devices * work.arithmetic,
-        memory=devices * moved,
+        memory=devices * (caches * clock.energy + memory),
         network=devices * jnp.sum(transfer.sent * jnp.stack([tier.energy for tier in system.network])),
         active=devices * accelerator.active_power * clock.power * at_work,
         static=devices * accelerator.static_power * time,

@@ -188,13 +188,13 @@ class SlowestStage(eqx.Module):
         forward_wait = waiting(forward, launch) + routing
         backward_wait = waiting(backward, (1 + recomputed) * launch)
         waits = forward_wait + backward_wait
-        held = device_stages(c)
-        rows = held.all_layers
+        stages = device_stages(c)
+        rows = stages.all_layers
         # The stages before the last: the first, and as many middle ones as there are others.
         share = 1 / larger(c.strategy.pp - 1, 1.0)
         before = share * rows[0] + (1 - share) * rows[1]
         time = layer.work.time + 2 * half + waits
-        heads = held.heads * head.time
+        heads = stages.heads * head.time
         layers = _layers_waited_for(c, rows, heads, time)
         passes = over_kinds(rows, forward + forward_wait), over_kinds(rows, backward + backward_wait)
         filling = _idle_share(c, *passes, heads)
@@ -205,7 +205,7 @@ class SlowestStage(eqx.Module):
         alone = over_kinds(before, hidden / 2)
         return cls(
             layers=layers,
-            head=held.heads[-1],
+            head=stages.heads[-1],
             forward=over_kinds(before, forward),
             backward=over_kinds(before, backward),
             waits=waits,

@@ -137,7 +137,7 @@ def timed_step(c: Configuration) -> TimedStep:
 
     timed_operators = evaluate(operators, machine)
     all_layers = layers_of_model(c.model)
-    clock = clock_under_limit(_of_kinds(all_layers, LayerStep.of(timed_operators).work), machine)
+    clock = clock_under_limit(_of_all_kinds(all_layers, LayerStep.of(timed_operators).work), machine)
     timed_operators = clock.slow_all(timed_operators)
     timed_collectives = transfers(collectives, c.system, relax, c.system.stack.network_efficiency)
     network = NetworkStep.of(timed_collectives, c)
@@ -169,7 +169,7 @@ def timed_step(c: Configuration) -> TimedStep:
     # An average device runs its share of the model's layers, and of the head and the multi-token prediction
     # on the last stage.
     layers = all_layers * (strategy.micro_batches / strategy.pp)
-    done = _of_kinds(layers, layer.work) + head * (strategy.micro_batches / strategy.pp) + optimizer
+    done = _of_all_kinds(layers, layer.work) + head * (strategy.micro_batches / strategy.pp) + optimizer
     sent = network.sent(layers, strategy.pp)
     return TimedStep(
         report=_report(c, breakdown, done, sent, clock),
@@ -233,7 +233,7 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
     return result
 
 
-def _of_kinds(layers: Float[Array, " kinds"], work: Work) -> Work:
+def _of_all_kinds(layers: Float[Array, " kinds"], work: Work) -> Work:
     """The work of so many layers of each kind."""
     return jax.tree.map(lambda number: over_kinds(layers, number), work)
 

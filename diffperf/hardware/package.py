@@ -22,9 +22,7 @@ class Die(Declared):
     name: Label = label("identifier of the kind of die within its package, such as compute")
     process: Process
     count: Scalar = quantity("", "dies of this kind per package", bounds=(1, 128), integer=True)
-    area: Scalar = quantity(
-        "mm^2", "area of one die, without die-to-die interfaces that are counted apart", bounds=(1, 7e4)
-    )
+    area: Scalar = quantity("mm^2", "area of one die without its die-to-die interfaces", bounds=(1, 7e4))
     d2d_share: Scalar = quantity(
         "",
         "area that die-to-die interfaces add to a die, over the area of the rest",

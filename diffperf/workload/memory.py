@@ -131,17 +131,17 @@ def training_memory(c: Configuration) -> Memory:
     The first stage has the input embedding and the most micro-batches in flight, the last the logits in fp32.
     """
     positions = jnp.asarray([0.0, 0.5, 1.0], c.strategy.tp.dtype)
-    held, alone = device_stages(c), one_stage(c.strategy, c.relax)
+    stages, alone = device_stages(c), one_stage(c.strategy, c.relax)
     # With one stage, that stage has the embeddings at both ends of the pipeline.
     rows = _StageRow(
         position=positions,
-        layers=held.layers,
-        embeddings=_at_both_ends(held.embeddings, alone),
-        heads=_at_both_ends(held.heads, alone),
-        modules=_at_both_ends(held.modules, alone),
+        layers=stages.layers,
+        embeddings=_at_both_ends(stages.embeddings, alone),
+        heads=_at_both_ends(stages.heads, alone),
+        modules=_at_both_ends(stages.modules, alone),
     )
     activations = model_activations(c)
-    return Memory.of(c, jax.vmap(lambda row: _training_stage(c, row, activations, held.last_kind))(rows))
+    return Memory.of(c, jax.vmap(lambda row: _training_stage(c, row, activations, stages.last_kind))(rows))
 
 
 class _StageRow(eqx.Module):

@@ -130,5 +130,5 @@ def owned_parameters(strategy: Strategy, parameters: StageParameters, relax: Rel
     Two devices of DualPipe hold the same two stages, and update half of them each.
     """
     groups, sharded = ZeroGroups(strategy, relax), strategy.shards_optimizer
-    held = parameters.weighted(kept_share(sharded, groups.dense), kept_share(sharded, groups.experts))
-    return held / held_stages(strategy)
+    kept = parameters.weighted(kept_share(sharded, groups.dense), kept_share(sharded, groups.experts))
+    return kept / held_stages(strategy)

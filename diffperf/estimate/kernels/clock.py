@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from diffperf.estimate.kernels.evaluation import TimedOperators
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
+from diffperf.hardware.accelerator import Accelerator
 from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, positive, smaller
 
@@ -75,7 +76,7 @@ def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = No
     """
     accelerator, relax = machine.accelerator, machine.relax
     rate = inverse(positive(work.time))
-    caches, memory = _traffic_energy(work, machine)
+    caches, memory = traffic_energy(work, accelerator)
     operations = (work.arithmetic + caches) * rate  # W
     limit = accelerator.power_limit
     if duration is not None:
@@ -98,11 +99,11 @@ def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = No
     return Clock(slowdown=slowdown, energy=energy, power=energy * inverse(slowdown))
 
 
-def _traffic_energy(work: Work, machine: Machine) -> tuple[Scalar, Scalar]:
-    """Joules of data movement out of the caches, which share the supply of the compute units, and out of
-    device memory and storage.
+def traffic_energy(work: Work, accelerator: Accelerator) -> tuple[Scalar, Scalar]:
+    """Joules at the clock of the peak rates to move data out of the caches, which share the supply of the
+    compute units, and out of device memory and storage.
     """
-    energies = [level.energy for level in machine.accelerator.memory[1:]]
+    energies = [level.energy for level in accelerator.memory[1:]]
     joules = [energy * served for energy, served in zip(energies, work.traffic, strict=True)]
-    device, nothing = machine.accelerator.device_level - 1, jnp.zeros_like(work.time)
+    device, nothing = accelerator.device_level - 1, jnp.zeros_like(work.time)
     return sum(joules[:device], start=nothing), sum(joules[device:], start=nothing)
