@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from diffperf.cost.die_cost import DieCosts, die_costs
 from diffperf.cost.wafers import raw_die_price
-from diffperf.cost.yields import at_least, die_yield
+from diffperf.cost.yields import die_yield
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.package import Die, Package, total_area
 from diffperf.hardware.packaging import Layer, Packaging
@@ -28,8 +28,12 @@ _MEDIUM_SUBSTRATE = 17.0 * 17.0  # mm²
 _LARGE_SUBSTRATE = 30.0 * 30.0  # mm²
 
 
-# Stacks that hardly ever hold cost a finite fortune, which other losses multiply (an estimate).
-_LEAST_STACK_YIELD = 1e-3
+# mm² of the smallest die there may be: a search may move the weight of all dies of a package onto bonds to
+# other dies, of which then none is on the carrier.
+_LEAST_AREA = 1.0
+
+# Bonds that hardly ever hold cost a finite fortune, which the losses of dies multiply (an estimate).
+_LEAST_ASSEMBLED = 1e-3
 
 
 class PackageCost(Declared):
@@ -127,14 +131,14 @@ def carried_pieces(dies: DieCosts, package: Package, price: Scalar) -> Pieces:
         area=area,
         bumped=area - per_design * repeated,
         price=price,
-        working=at_least(jnp.exp(jnp.sum(dies.count * jnp.log(dies.working)))),
+        working=_assembled(jnp.exp(jnp.sum(dies.count * jnp.log(dies.working)))),
     )
 
 
 def carried_area(package: Package) -> Scalar:
-    """mm² of the dies and memory stacks that the carrier of a package holds."""
+    """mm² of the dies and memory stacks that the carrier of a package holds, at least the smallest die."""
     dies = sum(die.count * die.bond.none * total_area(die) for die in package.dies)
-    return dies + package.memory_stacks * package.stack_area
+    return larger(dies + package.memory_stacks * package.stack_area, _LEAST_AREA)
 
 
 def pieces_on_carrier(package: Package) -> Scalar:
@@ -159,7 +163,7 @@ def _stacking(die: Die, dies: DieCosts, packaging: Packaging) -> Scalar:
     log_yields = jnp.log(micro.bonding_yield), jnp.log(hybrid.bonding_yield)
     log_yield = die.bond.micro_bumps * log_yields[0] + die.bond.hybrid_bonds * log_yields[1]
     stacks = larger(jnp.sum(dies.count * (1 - dies.stacked)), 1.0)
-    stack_yield = larger(jnp.exp(jnp.sum(dies.count * log_yield) / stacks), _LEAST_STACK_YIELD)
+    stack_yield = larger(jnp.exp(jnp.sum(dies.count * log_yield) / stacks), _LEAST_ASSEMBLED)
     price = jnp.sum(dies.count * (dies.raw + dies.test + dies.defective) + bonds)
     return jnp.sum(bonds) + price * (1 / stack_yield - 1)
 
@@ -179,14 +183,19 @@ def _organic_substrate(pieces: Pieces, packaging: Packaging, relax: Relaxation) 
     """Pieces bonded directly onto an organic substrate; a bond that fails loses the substrate and all
     pieces."""
     bonds = _all_bonds(packaging.organic_bonding_yield, pieces.count)
-    loss = 1 / at_least(bonds * pieces.working) - 1
+    loss = 1 / _assembled(bonds * pieces.working) - 1
     bumps, substrate = pieces.area * packaging.c4_bump_price, _substrate_price(pieces, packaging, relax)
     return _Carrier(bumps, substrate, substrate * loss, (pieces.price + bumps) * loss)
 
 
+def _assembled(share: Scalar) -> Scalar:
+    """`share` of packages that assembly does not lose, not less than a floor that is safe to divide by."""
+    return larger(share, _LEAST_ASSEMBLED)
+
+
 def _all_bonds(bonding_yield: Scalar, count: Scalar) -> Scalar:
     """Share of packages in which `count` bonds all hold: y^n, as an exponential, faster than a power."""
-    return at_least(jnp.exp(count * jnp.log(bonding_yield)))
+    return _assembled(jnp.exp(count * jnp.log(bonding_yield)))
 
 
 def _substrate_price(pieces: Pieces, packaging: Packaging, relax: Relaxation) -> Scalar:
@@ -245,12 +254,12 @@ def _on_layer(pieces: Pieces, made: _MadeLayer, package: Package) -> _Carrier:
     substrate = packaging.package_area_factor * made.area * packaging.substrate_price
     bumps = pieces.bumped * packaging.micro_bump_price
     bonds = _all_bonds(made.layer.bonding_yield, pieces.count)
-    last = at_least(packaging.organic_bonding_yield * pieces.working)
+    last = _assembled(packaging.organic_bonding_yield * pieces.working)
     layers_made, sets_of_pieces = choose(
         package.order,
         {
-            "chip_last": lambda: (1 / at_least(made.works * bonds * last), 1 / at_least(bonds * last)),
-            "chip_first": lambda: (1 / at_least(made.works * last), 1 / at_least(made.works * last)),
+            "chip_last": lambda: (1 / _assembled(made.works * bonds * last), 1 / _assembled(bonds * last)),
+            "chip_first": lambda: (1 / _assembled(made.works * last), 1 / _assembled(made.works * last)),
         },
     )
     lost = price * (layers_made - 1) + substrate * (1 / last - 1)
@@ -267,6 +276,6 @@ def _on_bridges(pieces: Pieces, made: _MadeLayer, packaging: Packaging, relax: R
     embedded = _all_bonds(made.layer.embedding_yield, bridges)
     carrier = bridges * made.price / made.works + _substrate_price(pieces, packaging, relax)
     bumped = pieces.area * packaging.c4_bump_price + bridges * made.area * packaging.micro_bump_price
-    bonds = at_least(_all_bonds(made.layer.bonding_yield, pieces.count) * pieces.working)
-    lost = carrier * (1 / at_least(embedded * bonds) - 1)
+    bonds = _assembled(_all_bonds(made.layer.bonding_yield, pieces.count) * pieces.working)
+    lost = carrier * (1 / _assembled(embedded * bonds) - 1)
     return _Carrier(bumped, carrier, lost, (pieces.price + bumped) * (1 / bonds - 1))

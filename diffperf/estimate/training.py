@@ -181,6 +181,11 @@ def timed_step(c: Configuration) -> TimedStep:
     )
 
 
+# Share of the compute units that computation keeps where an accelerator has hardly more of them than the
+# dispatch to experts asks for (an estimate).
+_LEAST_LEFT = 0.1
+
+
 def _computing_system(c: Configuration) -> System:
     """The system with the compute units that are left for computation.
 
@@ -192,7 +197,8 @@ def _computing_system(c: Configuration) -> System:
     if absent(system.stack.exchange_units) or not routes or not strategy.overlap_experts.possible["on"]:
         return system
     exchanges = strategy.overlap_experts.on * c.relax.minimum(strategy.ep - 1, 1.0)
-    left = 1 - exchanges * system.stack.exchange_units / system.accelerator.compute_units
+    taken = exchanges * system.stack.exchange_units / system.accelerator.compute_units
+    left = larger(1 - taken, _LEAST_LEFT)
 
     def rates(system: System) -> list:
         """What is in proportion to the compute units."""

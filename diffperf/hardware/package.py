@@ -146,3 +146,12 @@ class Package(Declared):
         default=0.0,
         kind="price",
     )
+
+    @classmethod
+    def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
+        """What is wrong with the dies together: (key, found, expected, remedy), None for nothing."""
+        bonds = [np.asarray(die.bond.array) for die in values["dies"]]
+        if any(np.any(bond[..., 0] > 0) for bond in bonds):
+            return None
+        expected, remedy = "one or more on the carrier", 'say bond = "none" for the dies at the bottom'
+        return "dies", "only dies that are stacked on other dies", expected, remedy

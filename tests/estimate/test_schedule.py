@@ -10,8 +10,10 @@ from helpers import outputs, training
 from pipeline_simulator import ORDERS, Run, dualpipe, gpipe, one_forward_one_backward, zero_bubble
 
 import diffperf as dp
+from diffperf.explore.bottlenecks import operators
 from diffperf.quantity import real
 from diffperf.relax import Exact, Smooth
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.schedule import StagePass, bubble, in_flight
 
 FEW = [(2, 1), (4, 1), (4, 3), (8, 2), (8, 5)]  # stages, and fewer micro-batches
@@ -120,13 +122,17 @@ def test_bubble_of_a_step(gpt, schedule, stages, micro_batches, chunks):
 
 
 def test_split_backward_passes_of_a_step(gpt):
-    """Of GPT-3's layers weight gradients are a third of the matrix products: what the schedules leave of
-    1F1B's bubble.
-    """
+    """Zero-bubble H1 fills 1F1B's bubble with the weight gradients of the stages before the last, twice."""
     table = {"tp": 8, "pp": 8, "global_batch": 32}
     steps = {name: _step(gpt, table | {"schedule": name}) for name in ("1f1b", "zero_bubble", "dualpipe")}
-    weights = float(steps["1f1b"][2]["breakdown.matmul"]) / 32 / 3
-    assert steps["zero_bubble"][1] == pytest.approx(steps["1f1b"][1] - 7 * 2 * weights, rel=0.05)
+    system = dp.load_system("dgx-a100", n_devices=64)
+    configuration = Configuration(gpt, system, dp.load_strategy(table, n_devices=64), Exact())
+    listed = operators(configuration)
+    weights = (
+        sum(row.time for row in listed if row.part == "matmul" and "gradient of weights" in row.name) / 32
+    )
+    assert steps["zero_bubble"][1] == pytest.approx(steps["1f1b"][1] - 7 * 2 * weights, rel=1e-9)
+    assert weights == pytest.approx(float(steps["1f1b"][2]["breakdown.matmul"]) / 32 / 3, rel=0.1)
     assert steps["dualpipe"][1] < steps["zero_bubble"][1]
     assert steps["dualpipe"][0] == steps["1f1b"][0]
 
