@@ -110,7 +110,8 @@ def _or_matrix_vector(gemms: Gemms, tiles: Array, traffic: list[Array], machine:
     products = 2 * gemms.m * weights * inverse(machine.accelerator.vector)
     vector = products + passes * weights * matrix.unpacking_time
     few_rows = functools.reduce(larger, memory_times(machine, [passes * served for served in once]), vector)
-    return tiles + matrix.matrix_vector * (smaller(tiles, few_rows) - tiles)
+    # Not as a difference, which cancels in float32 where the kernel for few rows is far faster.
+    return (1 - matrix.matrix_vector) * tiles + matrix.matrix_vector * smaller(tiles, few_rows)
 
 
 def _exposed_latency(gemms: Gemms, waves: Array, machine: Machine) -> Array | float:
