@@ -16,7 +16,7 @@ from diffperf.estimate.kernels.evaluation import TimedOperators
 from diffperf.estimate.kernels.roofline import Work, waiting
 from diffperf.estimate.network.transfers import TimedCollective, Transfer
 from diffperf.quantity import Scalar
-from diffperf.relax import larger, positive
+from diffperf.relax import inverse, larger, positive
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.schedule import StagePass, unpaired_micro_batches
@@ -98,6 +98,11 @@ def _of_kinds(numbers: Iterable[tuple[int, Array]], nothing: list[Array]) -> Per
     rank = max(part.ndim for part in sums)
     leading = next(part.shape[:-1] for part in sums if part.ndim == rank)
     return jnp.concatenate([jnp.broadcast_to(part, (*leading, part.shape[-1])) for part in sums], axis=-1)
+
+
+# Least time that stages other than the last work, over that for which a stage waits: a stage of hardly any
+# layer is no measure of a wait.
+_LEAST_PASSES = 1e-4
 
 
 class NetworkStep(eqx.Module):
@@ -233,7 +238,8 @@ def _layers_waited_for(
     slowest = larger(first + heads[0], middle)
     waited = c.relax.excess(slowest, heads[-1])
     others = jnp.where(first + heads[0] >= middle, rows[0], rows[1])
-    like_others = others * (waited / positive(over_kinds(others, time)))
+    passes = larger(over_kinds(others, time), _LEAST_PASSES * waited)
+    like_others = others * (waited * inverse(positive(passes)))
     return jnp.where(last >= waited, rows[-1], like_others)
 
 
@@ -265,7 +271,8 @@ def _idle_share(
     before = first + between * middle
     is_first = first + heads[0] >= middle
     idle = jnp.where(is_first, of_first, of_middle)
-    return jnp.where(after >= larger(first + heads[0], middle), 1.0, idle / positive(before))
+    share = idle * inverse(positive(larger(before, _LEAST_PASSES * idle)))
+    return jnp.where(after >= larger(first + heads[0], middle), 1.0, share)
 
 
 def _host_waits(c: Configuration, network: NetworkStep) -> tuple[Scalar, PerKind]:
