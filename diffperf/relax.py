@@ -2,8 +2,7 @@
 
 The estimator is written once against `Relaxation`; passing `Exact()` gives the number to report,
 `Smooth(sharpness)` the differentiable surrogate whose sharpness is a traced number, so annealing never
-recompiles. Quantities to compare are nonnegative, which lets the smooth maximum be a p-norm: free of any
-scale, an upper bound, and within n^(1/p) of the exact one for n values.
+recompiles. Quantities to compare are nonnegative, which lets the smooth maximum be free of any scale.
 """
 
 import abc
@@ -23,8 +22,9 @@ from diffperf.quantity import AnyArray, Weights, is_traced, real
 # Below every time, byte count and price of the documented ranges, above the smallest normal number of float32
 # (1.2e-38).
 TINY = 1e-30
-# A term this far below the largest changes a p-norm by at most this share of it (at p = 1).
-_LEAST_RATIO = 1e-12
+_LOG_2 = 0.6931471805599453
+# The least rounding of a corner: of the least sharp edge whose derivatives float32 can tell from a kink's.
+_LEAST_CORNER = 1e-6
 
 
 def positive(x: AnyArray | float) -> Array:
@@ -111,8 +111,6 @@ class Relaxation(eqx.Module):
 
     def excess(self, demand: Array | float, supply: Array | float) -> Array:
         """max(demand − supply, 0), the part of `demand` that `supply` does not cover; both are ≥ 0."""
-        # As a maximum of two nonnegative numbers, because a p-norm is not defined for the difference, which
-        # may be negative.
         return self.maximum(demand, supply) - supply
 
 
@@ -140,30 +138,37 @@ class Exact(Relaxation):
 
 
 class Smooth(Relaxation):
-    """Differentiable everywhere, exact as `sharpness` grows.
+    """Differentiable everywhere, exact as `sharpness` p grows.
 
-    - maximum: p-norm with p = sharpness; exact ≤ smooth ≤ exact · n^(1/p).
-    - minimum: p-norm with p = −sharpness; exact · n^(−1/p) ≤ smooth ≤ exact.
+    - maximum of two: a hyperbola above both, (a + b + √((a − b)² + 4·ε²·a·b))/2 with ε = 2^(1/p) − 1. It has
+      no scale, it is exact where one number is 0, and it is 2^(1/p) times the exact one at a tie.
+    - minimum of two: a hyperbola below both, (a + b − √((a − b)² + 4·ε²·a·b))/2 with ε = 1 − 2^(−1/p). It is
+      exact where one number is 0, and 2^(−1/p) times the exact one at a tie.
+    - maximum and minimum of n: of pairs, of pairs of pairs, and so on; off by ⌈log₂ n⌉ ties at most.
     - ceil: a once-differentiable staircase through the integers whose slope is never below 1/(1 + sharpness).
     - step: a sigmoid in the relative slack, 1/2 at zero.
+
+    The hyperbolas cost a division and a square root, where a p-norm costs three logarithms and three
+    exponentials.
     """
 
     sharpness: Float[Array, ""] = eqx.field(converter=real)
 
     def reduce_maximum(self, stacked: Float[Array, "n ..."]) -> Float[Array, "..."]:
-        # A p-norm is homogeneous, so any scale gives the same value; dividing by the maximum keeps powers of
-        # p = 500 from overflowing. The gradient with respect to the scale is zero for the same reason, and
-        # stopping it saves its cost.
-        scale = positive(jax.lax.stop_gradient(jnp.max(stacked, axis=0)))
-        # The floor keeps the logarithm of a ratio of 0 finite.
-        return scale * _norm(jnp.maximum(stacked / scale, _LEAST_RATIO), self.sharpness)
+        return _of_pairs(functools.partial(_smooth_larger, self._above), stacked)
 
     def reduce_minimum(self, stacked: Float[Array, "n ..."]) -> Float[Array, "..."]:
-        scale = positive(jax.lax.stop_gradient(jnp.min(stacked, axis=0)))
-        # Ratios are at least 1, but for a minimum of 0, whose scale is `TINY` and whose ratios may be 0 or
-        # infinite: the bounds keep that case finite. The lower one is a little below 1, where a clip would
-        # halve the slope of the minimum itself.
-        return scale * _norm(jnp.clip(stacked / scale, 0.999, 1 / _LEAST_RATIO), -self.sharpness)
+        return _of_pairs(functools.partial(_smooth_smaller, self._below), stacked)
+
+    # Pairwise, without the stacking that a reduction over an axis needs.
+    def maximum(self, *values: Array | float) -> Array:
+        return _of_list(functools.partial(_smooth_larger, self._above), list(map(real, values)))
+
+    def minimum(self, *values: Array | float) -> Array:
+        return _of_list(functools.partial(_smooth_smaller, self._below), list(map(real, values)))
+
+    def excess(self, demand: Array | float, supply: Array | float) -> Array:
+        return _smooth_excess(self._above, real(demand), real(supply))
 
     def ceil(self, x: Array) -> Array:
         # A stair from n to n + 1 for x in (n, n + 1]: a smoothstep r²(3 − 2r) over the first 1/sharpness of
@@ -179,14 +184,129 @@ class Smooth(Relaxation):
     def step(self, slack: Array) -> Array:
         return jax.nn.sigmoid(self.sharpness * slack)
 
+    @property
+    def _above(self) -> Array:
+        """ε of a maximum: by how much a tie is above the exact one, relative to it."""
+        return larger(jnp.expm1(_LOG_2 / self.sharpness), _LEAST_CORNER)
 
-def _norm(ratios: Float[Array, "n ..."], p: Float[Array, ""]) -> Float[Array, "..."]:
-    """(Σ ratioᵢ^p)^(1/p) over the leading axis, for ratios > 0."""
-    # Powers as exponentials of logarithms, which are differentiable in p too. The largest term is 1, unless
-    # all values are 0: the floor of 0.5 is never reached otherwise, and keeps the logarithm of that case
-    # finite.
-    powers = jnp.exp(p * jnp.log(ratios))
-    return jnp.exp(jnp.log(jnp.maximum(jnp.sum(powers, axis=0), 0.5)) / p)
+    @property
+    def _below(self) -> Array:
+        """ε of a minimum: by how much a tie is below the exact one, relative to it."""
+        return larger(-jnp.expm1(-_LOG_2 / self.sharpness), _LEAST_CORNER)
+
+
+def _of_list(pair: Callable[[Array, Array], Array], values: list[Array]) -> Array:
+    """The reduction of values by pairs, of pairs by pairs, and so on."""
+    while len(values) > 1:
+        paired = [pair(*two) for two in zip(values[::2], values[1::2], strict=False)]
+        values = paired + values[2 * len(paired) :]
+    return values[0]
+
+
+def _of_pairs(pair: Callable[[Array, Array], Array], stacked: Float[Array, "n ..."]) -> Float[Array, "..."]:
+    """The same reduction over the leading axis, all pairs at once."""
+    while (count := stacked.shape[0]) > 1:
+        half = count // 2
+        paired = pair(stacked[:half], stacked[half : 2 * half])
+        stacked = jnp.concatenate([paired, stacked[2 * half :]]) if count % 2 else paired
+    return stacked[0]
+
+
+class _Hyperbola(eqx.Module):
+    """What a smooth maximum and minimum of two numbers ≥ 0 share, without their scale.
+
+    Numbers are relative to the larger one, so that no square overflows. The derivatives are written out:
+    those of the formulas would divide by the scale twice and lose, in float32, what little the smaller
+    number adds.
+    """
+
+    high: Array  # the larger number
+    ratio: Array  # r, the smaller number over the larger one
+    root: Array  # s = √((1 − r)² + 4·ε²·r)
+
+    @classmethod
+    def of(cls, corner: Array, x: Array, y: Array) -> "_Hyperbola":
+        high = larger(x, y)
+        ratio = jnp.clip(smaller(x, y) / positive(high), 0.0, 1.0)
+        root = jnp.sqrt(jnp.square(1 - ratio) + 4 * jnp.square(corner) * ratio)
+        return cls(high, ratio, root)
+
+    def growth(self, corner: Array) -> Array:
+        """1 + ds/dr, without the difference of two nearly equal numbers where r is little."""
+        square = jnp.square(corner)
+        return (4 * square * self.ratio / (self.root + 1 - self.ratio) + 2 * square) / self.root
+
+    def by_corner(self, corner: Array) -> Array:
+        """ds/dε."""
+        return 4 * corner * self.ratio / self.root
+
+
+@jax.custom_jvp
+def _smooth_larger(corner: Array, x: Array, y: Array) -> Array:
+    """The smooth maximum of two numbers ≥ 0: h·(1 + r + s)/2."""
+    shape = _Hyperbola.of(corner, x, y)
+    return shape.high * ((1 + shape.ratio + shape.root) / 2)
+
+
+@_smooth_larger.defjvp
+def _smooth_larger_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    (corner, x, y), (d_corner, dx, dy) = primals, tangents
+    shape = _Hyperbola.of(corner, x, y)
+    value = (1 + shape.ratio + shape.root) / 2
+    by_low = shape.growth(corner) / 2
+    by_high = value - shape.ratio * by_low
+    tangent = jnp.where(x >= y, by_high, by_low) * dx + jnp.where(x >= y, by_low, by_high) * dy
+    return shape.high * value, tangent + shape.high * shape.by_corner(corner) / 2 * d_corner
+
+
+@jax.custom_jvp
+def _smooth_smaller(corner: Array, x: Array, y: Array) -> Array:
+    """The smooth minimum of two numbers ≥ 0: h·r·q with q = 2·(1 − ε²)/(1 + r + s)."""
+    shape = _Hyperbola.of(corner, x, y)
+    return smaller(x, y) * (2 * (1 - jnp.square(corner)) / (1 + shape.ratio + shape.root))
+
+
+@_smooth_smaller.defjvp
+def _smooth_smaller_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    (corner, x, y), (d_corner, dx, dy) = primals, tangents
+    shape = _Hyperbola.of(corner, x, y)
+    inverse_sum = 1 / (1 + shape.ratio + shape.root)
+    share = 2 * (1 - jnp.square(corner)) * inverse_sum
+    falling = share * shape.growth(corner) * inverse_sum  # −dq/dr
+    by_low, by_high = share - shape.ratio * falling, jnp.square(shape.ratio) * falling
+    by_corner = -(4 * corner + share * shape.by_corner(corner)) * inverse_sum
+    tangent = jnp.where(x >= y, by_high, by_low) * dx + jnp.where(x >= y, by_low, by_high) * dy
+    low = smaller(x, y)
+    return low * share, tangent + low * by_corner * d_corner
+
+
+@jax.custom_jvp
+def _smooth_excess(corner: Array, demand: Array, supply: Array) -> Array:
+    """The smooth maximum of demand and supply minus the supply, with all digits where demand is little."""
+    shape = _Hyperbola.of(corner, demand, supply)
+    return shape.high * _excess_of(shape, corner, demand >= supply)
+
+
+def _excess_of(shape: _Hyperbola, corner: Array, short: Array) -> Array:
+    """The excess over the larger number, where the demand is the larger one (`short`) and where it is not."""
+    left = shape.root - (1 - shape.ratio)
+    covered = 2 * jnp.square(corner) * shape.ratio / (shape.root + 1 - shape.ratio)
+    return jnp.where(short, 1 - shape.ratio + left / 2, covered)
+
+
+@_smooth_excess.defjvp
+def _smooth_excess_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    (corner, demand, supply), (d_corner, d_demand, d_supply) = primals, tangents
+    shape = _Hyperbola.of(corner, demand, supply)
+    short = demand >= supply
+    value = _excess_of(shape, corner, short)
+    by_low = shape.growth(corner) / 2  # of the maximum
+    by_high = (1 + shape.ratio + shape.root) / 2 - shape.ratio * by_low
+    by_demand = jnp.where(short, by_high, by_low)
+    # Where supply is the larger one, by Euler's theorem for homogeneous functions.
+    by_supply = jnp.where(short, by_low - 1, value - shape.ratio * by_low)
+    tangent = by_demand * d_demand + by_supply * d_supply
+    return shape.high * value, tangent + shape.high * shape.by_corner(corner) / 2 * d_corner
 
 
 def absent(count: AnyArray | float) -> bool:

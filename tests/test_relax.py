@@ -25,6 +25,7 @@ from diffperf.relax import (
 SHARPNESS = st.floats(1.0, 500.0)
 # Times, bytes, FLOPs and prices: anything from 1 fs to a zettabyte.
 VALUES = st.lists(st.floats(1e-15, 1e21), min_size=1, max_size=6)
+NUMBERS = st.one_of(st.just(0.0), st.floats(1e-15, 1e21))
 ROUNDING = 1e-9
 
 
@@ -40,16 +41,21 @@ _jitted = {
 }
 
 
+def _ties(values):
+    """2 to the number of ties in a row that pairs of pairs of values may meet."""
+    return 2 ** np.ceil(np.log2(len(values)))
+
+
 @given(VALUES, SHARPNESS)
 def test_smooth_maximum_is_between_the_maximum_and_its_bound(values, p):
     exact, smooth = max(values), _smooth(p, "maximum", values)
-    assert exact * (1 - ROUNDING) <= smooth <= exact * len(values) ** (1 / p) * (1 + ROUNDING)
+    assert exact * (1 - ROUNDING) <= smooth <= exact * _ties(values) ** (1 / p) * (1 + ROUNDING)
 
 
 @given(VALUES, SHARPNESS)
 def test_smooth_minimum_is_between_its_bound_and_the_minimum(values, p):
     exact, smooth = min(values), _smooth(p, "minimum", values)
-    assert exact * len(values) ** (-1 / p) * (1 - ROUNDING) <= smooth <= exact * (1 + ROUNDING)
+    assert exact * _ties(values) ** (-1 / p) * (1 - ROUNDING) <= smooth <= exact * (1 + ROUNDING)
 
 
 @given(VALUES, SHARPNESS, st.floats(1.0, 4.0))
@@ -66,8 +72,63 @@ def test_maximum_and_minimum_have_no_scale(values, p, scale):
 
 
 def test_a_tie_reaches_the_bound():
-    assert float(Smooth(8.0).maximum(1.0, 1.0, 1.0)) == pytest.approx(3 ** (1 / 8))
-    assert float(Smooth(8.0).minimum(1.0, 1.0, 1.0)) == pytest.approx(3 ** (-1 / 8))
+    for count, ties in ((2, 2), (4, 4), (8, 8)):
+        assert float(Smooth(8.0).maximum(*[1.0] * count)) == pytest.approx(ties ** (1 / 8))
+        assert float(Smooth(8.0).minimum(*[1.0] * count)) == pytest.approx(ties ** (-1 / 8))
+
+
+@given(NUMBERS, NUMBERS, SHARPNESS)
+def test_two_numbers_lie_on_hyperbolas(a, b, p):
+    """As the formulas say in float64: of the maximum, of the minimum, and of what a supply leaves."""
+    above, below = 2 ** (1 / p) - 1, 1 - 2 ** (-1 / p)
+    larger_root, smaller_root = (np.sqrt((a - b) ** 2 + 4 * corner**2 * a * b) for corner in (above, below))
+    relax, scale = Smooth(p), 1e-12 * (a + b)
+    assert float(relax.maximum(a, b)) == pytest.approx((a + b + larger_root) / 2, rel=1e-12)
+    assert float(relax.minimum(a, b)) == pytest.approx((a + b - smaller_root) / 2, rel=1e-12, abs=scale)
+    assert float(relax.excess(a, b)) == pytest.approx((a - b + larger_root) / 2, rel=1e-12, abs=scale)
+
+
+@pytest.mark.parametrize("operation", ["maximum", "minimum", "excess"])
+@pytest.mark.parametrize("ratio", [0.0, 1e-12, 1e-6, 0.3, 1 - 1e-6, 1.0, 1 + 1e-6, 3.0, 1e6, 1e12])
+@pytest.mark.parametrize("p", [1.5, 30.0, 1000.0])
+def test_little_numbers_keep_their_elasticities_in_float32(p, ratio, operation):
+    """What a difference of nearly equal numbers would lose: a share of time of a resource that hardly
+    counts.
+    """
+
+    def elasticities(dtype):
+        numbers = [jnp.asarray(number, dtype) for number in (p, 7e9 * ratio, 7e9)]
+        value, slopes = jax.value_and_grad(
+            lambda p, a, b: getattr(Smooth(p), operation)(a, b), argnums=(0, 1, 2)
+        )(*numbers)
+        whole = float(value) or 1.0
+        return [float(n) * float(s) / whole for n, s in zip(numbers, slopes, strict=True)]
+
+    precise = elasticities(jnp.float64)
+    with jax.enable_x64(False):
+        np.testing.assert_allclose(elasticities(jnp.float32), precise, rtol=2e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("operation", ["maximum", "minimum", "excess"])
+@pytest.mark.parametrize("numbers", [(2.0, 5.0), (5.0, 2.0), (3.0, 3.0), (3.0, 3.01), (1e-3, 4.0)])
+def test_slopes_of_two_numbers_and_their_sharpness(operation, numbers):
+    def f(p, a, b):
+        return getattr(Smooth(p), operation)(a, b)
+
+    at = (12.0, *numbers)
+    for position, slope in enumerate(jax.grad(f, argnums=(0, 1, 2))(*at)):
+        step = 1e-4 * at[position]
+        up, down = (f(*(x + sign * step * (i == position) for i, x in enumerate(at))) for sign in (1, -1))
+        assert float(slope) == pytest.approx(float(up - down) / (2 * step), rel=1e-5)
+
+
+@pytest.mark.parametrize("operation", ["maximum", "minimum", "excess"])
+def test_second_derivatives_of_two_numbers(operation):
+    slope = jax.grad(lambda a, b: getattr(Smooth(12.0), operation)(a, b))
+    curvature = jax.grad(slope)(3.0, 3.1)
+    assert float(curvature) == pytest.approx(
+        float(slope(3.0 + 1e-5, 3.1) - slope(3.0 - 1e-5, 3.1)) / 2e-5, rel=1e-5
+    )
 
 
 def test_values_broadcast_together():
@@ -80,8 +141,9 @@ def test_values_broadcast_together():
 def test_excess_is_what_the_supply_leaves():
     assert float(Exact().excess(5.0, 3.0)) == 2.0
     assert float(Exact().excess(3.0, 5.0)) == 0.0
-    assert float(Smooth(200.0).excess(5.0, 3.0)) == pytest.approx(2.0, rel=1e-6)
-    assert 0 <= float(Smooth(200.0).excess(3.0, 5.0)) < 1e-6
+    assert float(Smooth(200.0).excess(5.0, 3.0)) == pytest.approx(2.0, rel=1e-4)
+    assert 0 < float(Smooth(200.0).excess(3.0, 5.0)) < 1e-4
+    assert float(Smooth(200.0).excess(0.0, 5.0)) == 0
 
 
 @given(st.integers(0, 10**6), SHARPNESS)
@@ -322,7 +384,7 @@ def test_a_count_is_absent_where_it_is_concrete_and_zero():
 
 def test_plain_numbers_take_part():
     for relax in (Exact(), Smooth(200.0)):
-        assert float(relax.maximum(jnp.asarray(0.5), 1.0)) == pytest.approx(1.0)
-        assert float(relax.maximum(1.0, jnp.asarray(0.5))) == pytest.approx(1.0)
-        assert float(relax.minimum(2.0, jnp.asarray(0.5), 1.0)) == pytest.approx(0.5)
-        assert float(relax.excess(jnp.asarray(3.0), 1.0)) == pytest.approx(2.0)
+        assert float(relax.maximum(jnp.asarray(0.5), 1.0)) == pytest.approx(1.0, rel=1e-4)
+        assert float(relax.maximum(1.0, jnp.asarray(0.5))) == pytest.approx(1.0, rel=1e-4)
+        assert float(relax.minimum(2.0, jnp.asarray(0.5), 1.0)) == pytest.approx(0.5, rel=1e-4)
+        assert float(relax.excess(jnp.asarray(3.0), 1.0)) == pytest.approx(2.0, rel=1e-4)

@@ -34,7 +34,7 @@ from diffperf.explore.codesign.rounding import (
 )
 from diffperf.explore.codesign.scoring import MARGIN, Ranking, Scorer
 
-# A p-norm maximum of ten terms is then within 0.23 % of exact.
+# A smooth maximum of ten terms is then within 0.28 % of exact.
 FINAL_SHARPNESS = 1000.0
 ANNEAL = Schedule(outer=25, inner=80, sharpness=(5.0, 300.0))
 # Rounded designs start far off their constraints' prices, which a stiff penalty finds quickly.
