@@ -127,7 +127,7 @@ class Answer:
             *describe_choice(self.layout),
             *describe_conversion(self.question, self.layout),
             describe_fit(self.layout),
-            *([describe_interval(self.interval)] if self.interval else []),
+            *([self._described_interval()] if self.interval else []),
             *(describe_training(self.training) if self.training else []),
             *([self._described_rent()] if self.rent else []),
             "",
@@ -152,6 +152,17 @@ class Answer:
             **({"training": self.training} if self.training else {}),
             **({"rent": self.rent} if self.rent else {}),
         }
+
+    def _described_interval(self) -> str:
+        """A line about how sure the time is."""
+        assert self.interval is not None  # the caller asks only for a calibrated system
+        time, (low, high) = self.interval, (units.show(end, "s") for end in self.interval.ends)
+        line = f"Time {units.show(time.time, 's')} ± {time.relative:.1%} (90 %: {low} to {high})"
+        if not time.stack:
+            return line
+        system = self.question.system
+        stack = system.stack if self.phase == "training" else system.inference_stack
+        return f"{line}; the numbers of {stack.name} are estimates"
 
     def _described_rent(self) -> str:
         """A line about the rent of what was estimated."""
@@ -217,12 +228,6 @@ def time_interval(question: Question, layout: Layout, phase: str, relax: Relaxat
         return None
     configuration = Configuration(question.model, question.system, layout.strategy, relax)
     return interval(question.calibration, configuration, phase)
-
-
-def describe_interval(time: Interval) -> str:
-    """A line about how sure the time is."""
-    low, high = (units.show(end, "s") for end in time.ends)
-    return f"Time {units.show(time.time, 's')} ± {time.relative:.1%} (90 %: {low} to {high})"
 
 
 def describe_choice(layout: Layout) -> list[str]:

@@ -5,6 +5,9 @@ from typing import Any
 from diffperf.quantity import Declared, Label, Scalar, Weights, label, quantity, switch
 from diffperf.software.collective_library import CollectiveLibrary
 
+# Where the numbers of a stack may come from.
+MEASURED, ESTIMATES = "measured runs", "estimates"
+
 
 class Stack(Declared):
     """The software that drives a system, compared with Megatron-LM where figures are ratios."""
@@ -280,6 +283,24 @@ class Stack(Declared):
         default=128,
         integer=True,
     )
+
+    basis: Label = label(
+        'origin of the numbers of the stack: "measured runs" that they were fitted to, or "estimates"',
+        default=ESTIMATES,
+    )
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the numbers of the stack were fitted to measured runs of the stack."""
+        return str(self.basis) == MEASURED
+
+    @classmethod
+    def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
+        """What is wrong with the stack: (key, found, expected, remedy), None for nothing."""
+        if (basis := str(values.get("basis", ESTIMATES))) in (MEASURED, ESTIMATES):
+            return None
+        expected = f'"{MEASURED}" or "{ESTIMATES}"'
+        return "basis", f'"{basis}"', expected, f'leave the key out, which means "{ESTIMATES}"'
 
     @classmethod
     def complete(cls, table: dict[str, Any]) -> dict[str, Any]:

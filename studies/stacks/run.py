@@ -2,7 +2,8 @@
 
 Fits the parameters of each stack to its own runs, on top of the shipped calibration of the accelerator's
 kernels and collectives, and reports the errors on families of configurations that were left out of the fit.
-Then compares the shipped stacks with every table: step times, memory, and which runs ran out of memory.
+Then compares the shipped stacks with every table: step times, memory, and which runs ran out of memory. Last,
+every framework is left out as a whole, as if nobody had measured it.
 
     python studies/stacks/run.py [--quick] [--out DIR]
 """
@@ -23,6 +24,7 @@ from diffperf.report import plots
 
 sys.path.append(str(Path(__file__).parents[1]))
 from fitted_stacks import errors_table, fit_rows, fits_table, median_and_tail
+from frameworks_left_out import errors_by_framework, table_of
 from reporting import Table, parse_options, publish
 
 DATA = Path(__file__).parent / "data"
@@ -193,7 +195,8 @@ def main() -> None:
     results = {fit: fit.run() for fit in (FITS[:1] if options.quick else FITS)}
     names = QUICK_TABLES if options.quick else TABLES
     validations = {name: validate(DATA / f"{name}.csv") for name in names}
-    tables = [fits(results), errors_table(groups_of(validations), COLUMNS)]
+    unmeasured = errors_by_framework([DATA / f"{name}.csv" for name in names], validations, STANDSTILL)
+    tables = [fits(results), errors_table(groups_of(validations), COLUMNS), table_of(unmeasured)]
     publish(options.out, tables, figures={"step_times": draw(validations)})
 
 

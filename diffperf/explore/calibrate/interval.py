@@ -1,6 +1,7 @@
 """The 90 % interval of an estimate's time, on a system that is calibrated."""
 
 import dataclasses
+import math
 from typing import Any
 
 import equinox as eqx
@@ -14,9 +15,13 @@ from diffperf.load import checked, declared_at
 from diffperf.load.calibration import Calibration, followers
 from diffperf.quantity import Quantity, declaration, locate
 from diffperf.report.tables import has_total
+from diffperf.software.stack import Stack
 from diffperf.workload.configuration import Configuration
 
 Z90 = 1.6448536  # standard deviations within which 90 % of a normal variable lie
+# Standard deviation of log(predicted / measured) of training steps whose framework was left out of all fits
+# (the table `frameworks_left_out` of studies/stacks).
+UNMEASURED_STACK = 0.27
 # The step of a central difference, of a value's logarithm: an error of its square in float64, below 1 % in
 # float32.
 _STEP = 1e-3
@@ -31,16 +36,19 @@ class Interval:
 
     - `parameters`: the standard deviation of log(time) that the uncertainty of the fitted values gives.
     - `model`: the standard deviation of log(time) that no fitted value explains.
+    - `stack`: the standard deviation of log(time) of a software stack whose numbers are estimates; 0 for one
+      whose numbers were fitted to measured runs.
     """
 
     time: float
     parameters: float
     model: float
+    stack: float = 0.0
 
     @property
     def relative(self) -> float:
         """Half the width of the interval on a logarithmic scale: 0.1 is ± 10 %."""
-        return Z90 * float(np.hypot(self.parameters, self.model))
+        return Z90 * math.hypot(self.parameters, self.model, self.stack)
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -57,6 +65,7 @@ class Interval:
             "relative": self.relative,
             "parameters": self.parameters,
             "model": self.model,
+            "stack": self.stack,
         }
 
 
@@ -68,7 +77,8 @@ def interval(calibration: Calibration, inputs: Configuration, phase: str) -> Int
     those of different kinds do not. The shares of the time are those of the breakdown's parts that the kind
     measures; parts that none measures, such as the pipeline bubble, divide as the others do. A kind that
     was not calibrated has the largest spread of those that were. Where whole runs of the phase were
-    calibrated on, their spread is the model's. A value that has been overridden since counts as known.
+    calibrated on, their spread is the model's. A value that has been overridden since counts as known. A
+    software stack whose numbers are estimates adds the error of training frameworks that nobody has measured.
     """
     places = _places(calibration, inputs)
     report: Any = report_of(inputs, phase)  # of any phase: all have a time
@@ -79,7 +89,13 @@ def interval(calibration: Calibration, inputs: Configuration, phase: str) -> Int
         time=float(time),
         parameters=float(np.sqrt(max(variance, 0.0))),
         model=_model_error(_spreads(calibration, inputs), parts, phase),
+        stack=0.0 if _stack(inputs.system, phase).is_measured else UNMEASURED_STACK,
     )
+
+
+def _stack(system: System, phase: str) -> Stack:
+    """The software that drives a phase."""
+    return system.stack if phase == "training" else system.inference_stack
 
 
 def _spreads(calibration: Calibration, inputs: Configuration) -> dict[str, float]:

@@ -11,7 +11,7 @@ from diffperf.explore.calibrate.calibration_file import quantity_text, write_who
 from diffperf.explore.calibrate.cross_validation import GroupErrors
 from diffperf.explore.calibrate.parameters import Parameter
 from diffperf.load import find, load
-from diffperf.software.stack import Stack
+from diffperf.software.stack import MEASURED, Stack
 
 _SAME_SOURCE = "likewise"  # a comment of shipped configs: the source is that of the line before
 
@@ -42,6 +42,7 @@ def stack_text(result: Calibrated, stack: str, date: datetime.date) -> str:
         before = sources.get(key, "the default")
         fitted = quantity_text(parameter.after, parameter.declared)
         config[key] = tomlkit.value(fitted).comment(_remark(parameter, before))
+    config["basis"] = MEASURED
     # What the file says of its names in tables is of the stack that it was made from.
     names = config.get("measured", {})
     for key in ("framework", "library", "kernel", "table", "replaces", "on"):

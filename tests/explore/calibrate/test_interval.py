@@ -1,15 +1,18 @@
 """The interval of an estimate against the formula worked out by hand from the report."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 import diffperf as dp
 from diffperf.estimate.phases import estimate
-from diffperf.explore.calibrate.interval import Z90, interval
-from diffperf.load import load_system
+from diffperf.explore.calibrate.interval import UNMEASURED_STACK, Z90, interval
+from diffperf.load import config_root, load, load_system
 from diffperf.load.calibration import Calibration
 from diffperf.quantity import locate, replace
+from diffperf.software.stack import Stack
 from diffperf.workload.configuration import Configuration
 
 PATHS = ("accelerator.memory.hbm.efficiency", "stack.kernel_overhead")
@@ -119,6 +122,26 @@ def test_a_value_that_was_overridden_is_known(inputs):
     other = load_system("dgx-a100", 2, stack="tensorrt-llm", calibration="none")
     found = interval(both, Configuration(inputs.model, other, inputs.strategy), "prefill")
     assert found.parameters == pytest.approx(0.02 * abs(gradient[0]), rel=0.2)
+
+
+@pytest.mark.parametrize(("phase", "driven_by_estimates"), [("training", True), ("prefill", False)])
+def test_a_stack_of_estimates_adds_the_error_of_frameworks_left_out(inputs, phase, driven_by_estimates):
+    """Training is driven by torchtitan, which nobody has measured, inference by Megatron-LM."""
+    estimates = dataclasses.replace(inputs.system, stack=load(Stack, "torchtitan"))
+    estimated = Configuration(inputs.model, estimates, inputs.strategy)
+    measured, found = (interval(calibration({"gemm": 0.1}), c, phase) for c in (inputs, estimated))
+    assert measured.stack == 0
+    added = found.relative**2 - Z90**2 * (found.parameters**2 + found.model**2)
+    assert added == pytest.approx((Z90 * UNMEASURED_STACK) ** 2 if driven_by_estimates else 0, abs=1e-12)
+
+
+def test_a_basis_of_a_stack_that_is_neither_is_refused(tmp_path):
+    text = (config_root() / "stacks" / "torchtitan.toml").read_text(encoding="utf-8")
+    (tmp_path / "mine.toml").write_text('basis = "hearsay"\n' + text, encoding="utf-8")
+    with pytest.raises(
+        dp.ConfigError, match='basis: found "hearsay"; expected "measured runs" or "estimates"'
+    ):
+        load(Stack, tmp_path / "mine.toml")
 
 
 def test_as_dict(inputs):

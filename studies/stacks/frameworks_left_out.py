@@ -1,0 +1,182 @@
+"""How far step times are off for a framework that nobody has measured.
+
+Each framework in turn is treated as unmeasured. The parameters of its stack that were fitted to measured runs
+take the middle values of the other frameworks; what its documentation tells (its overlaps, its fusions, its
+collectives) stays. An interval for such a stack comes from the errors of the other frameworks alone, every
+framework counting as much as any other.
+"""
+
+import csv
+import dataclasses
+import math
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import tomlkit
+from reporting import Table
+
+from diffperf.explore.measured.platforms import Platforms
+from diffperf.explore.measured.statistics import Evaluation
+from diffperf.explore.measured.validate import Validation, validate
+from diffperf.load import find, load
+from diffperf.software.stack import Stack
+
+# The frameworks and their shipped stacks.
+FRAMEWORKS = {
+    "Megatron-LM": ("megatron-lm",),
+    "Megatron-DeepSpeed": ("megatron-deepspeed",),
+    "LLM Foundry": ("llm-foundry-fsdp", "llm-foundry-fsdp-hopper"),
+    "nanotron": ("nanotron",),
+    "NeMo": ("nemo",),
+    "Megatron-Core": ("megatron-core",),
+    "Megatron-Bridge": ("megatron-bridge", "megatron-bridge-26.04"),
+    "MaxText": ("maxtext",),
+}
+# The parameters that are fitted to measured runs of one stack or another.
+FITTED = (
+    "matrix_efficiency",
+    "attention_efficiency",
+    "overlap_contention",
+    "host_launch",
+    "network_efficiency",
+    "step_overhead",
+    "rank_stall",
+    "routing_wait",
+    "elementwise_traffic",
+)
+# Measured columns, and whether they grow with the time of a step (1) or fall with it (-1).
+TIMES = {"step_time_s": 1, "tokens_per_second_per_device": -1, "model_tflops_per_device": -1, "mfu": -1}
+Z90 = 1.645  # standard deviations within which 90 % of a normal variable lie
+
+
+@dataclasses.dataclass
+class Errors:
+    """log(predicted ÷ measured) of the step times of a framework, as shipped and as if it were unmeasured."""
+
+    shipped: list[float] = dataclasses.field(default_factory=list)
+    unmeasured: list[float] = dataclasses.field(default_factory=list)
+
+
+def framework_of(row: dict[str, str]) -> tuple[str, str] | None:
+    """Returns the framework and the shipped stack that drove a row, None where it is none of these."""
+    platforms = Platforms()
+    accelerator = platforms[platforms.name_in("training", row["hardware"])].accelerator
+    software = platforms.software("framework", row["framework"], accelerator)
+    for framework, stacks in FRAMEWORKS.items():
+        if software is not None and str(software.stack.name) in stacks:
+            return framework, str(software.stack.name)
+    return None
+
+
+def write_unmeasured(framework: str, stack: str, folder: Path) -> Path:
+    """Writes a stack's file as if its framework were unmeasured, and returns the file's path."""
+    config = tomlkit.parse(find(stack, "stacks").read_text(encoding="utf-8"))
+    config.pop("measured", None)
+    shipped = {name: load(Stack, name) for names in FRAMEWORKS.values() for name in names}
+    for key in FITTED:
+        others = [
+            math.exp(statistics.mean(math.log(float(getattr(shipped[name], key))) for name in names))
+            for other, names in FRAMEWORKS.items()
+            if other != framework
+        ]
+        is_time = key in ("host_launch", "step_overhead", "rank_stall", "routing_wait")
+        middle = statistics.median(others)
+        config[key] = f"{middle!r} s" if is_time else middle
+    path = folder / f"{stack}.toml"
+    path.write_text(tomlkit.dumps(config), encoding="utf-8")
+    return path
+
+
+def validate_unmeasured(table: Path, folder: Path) -> Validation:
+    """Evaluates the rows of a table with the stacks of unmeasured frameworks."""
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        if driven := framework_of(row):
+            row["framework"] = str(write_unmeasured(*driven, folder))
+    copy = folder / table.name
+    with copy.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return validate(copy)
+
+
+def log_error(run: Evaluation) -> float | None:
+    """Returns log(predicted ÷ measured) of the step time of a row, None where no time was measured."""
+    for column, sign in TIMES.items():
+        if run.measured.get(column) and column in run.predicted:
+            return sign * math.log(run.predicted[column] / run.measured[column])
+    return None
+
+
+def errors_by_framework(
+    tables: Iterable[Path], validations: dict[str, Validation], standstill: float
+) -> dict[str, Errors]:
+    """Returns the errors of every framework on the rows of some tables.
+
+    `validations` has the rows of the tables with the shipped stacks, by the stem of the table's file. Runs at
+    an MFU up to `standstill` mostly wait, and are left out.
+    """
+    result: dict[str, Errors] = defaultdict(Errors)
+    with tempfile.TemporaryDirectory() as folder:
+        for table in tables:
+            unmeasured = validate_unmeasured(table, Path(folder))
+            pairs = zip(validations[table.stem].evaluations, unmeasured.evaluations, strict=True)
+            for shipped, left_out in pairs:
+                before, after = log_error(shipped), log_error(left_out)
+                driven = framework_of(shipped.cells)
+                if before is None or after is None or driven is None:
+                    continue
+                if shipped.measured.get("mfu", 1.0) > standstill:
+                    result[driven[0]].shipped.append(before)
+                    result[driven[0]].unmeasured.append(after)
+    return result
+
+
+def spread(errors: Iterable[list[float]]) -> float:
+    """Returns the standard deviation that 1.645 times reaches 90 % of the errors, all frameworks alike."""
+    sizes = [np.abs(np.asarray(of_framework)) for of_framework in errors]
+    values = np.concatenate(sizes)
+    weights = np.concatenate([np.full(len(size), 1 / len(size)) for size in sizes])
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) / len(sizes)
+    return float(values[order][np.searchsorted(reached, 0.9)]) / Z90
+
+
+def table_of(errors: dict[str, Errors]) -> Table:
+    """Tabulates errors with the shipped stack and with that of an unmeasured framework."""
+    rows = []
+    for framework, own in errors.items():
+        others = [other.unmeasured for name, other in errors.items() if name != framework]
+        width = spread(others) if others else math.nan
+        sizes = np.abs(np.asarray(own.unmeasured))
+        rows.append(
+            {
+                "framework": framework,
+                "count": len(sizes),
+                "shipped": float(np.median(np.abs(np.expm1(own.shipped)))),
+                "median": float(np.median(np.abs(np.expm1(own.unmeasured)))),
+                "bias": float(np.expm1(np.median(own.unmeasured))),
+                "p90": float(np.expm1(np.quantile(sizes, 0.9))),
+                "spread": width,
+                "inside": float(np.mean(sizes <= Z90 * width)),
+            }
+        )
+    everywhere = spread(own.unmeasured for own in errors.values())
+    columns = {
+        "framework": ("framework", ""),
+        "count": ("runs", ",.0f"),
+        "shipped": ("median, as shipped", ".1%"),
+        "median": ("median, unmeasured", ".1%"),
+        "bias": ("bias", "+.1%"),
+        "p90": ("p90", ".1%"),
+        "spread": ("spread of the others", ".3f"),
+        "inside": ("inside their 90 % interval", ".0%"),
+    }
+    title = f"Step times of frameworks as if nobody had measured them; spread of log errors {everywhere:.3f}"
+    return Table("frameworks_left_out", title, columns, rows)
