@@ -12,8 +12,8 @@ from scipy.interpolate import PchipInterpolator
 from diffperf.cost.die_cost import known_good_price
 from diffperf.errors import ConfigError
 from diffperf.hardware.accelerator import Accelerator
-from diffperf.hardware.chip import clock
 from diffperf.hardware.node import YEAR, Node, matured, monotone_cubic, node_at
+from diffperf.hardware.operating_point import clock
 from diffperf.hardware.process import Process
 from diffperf.hardware.technology import Technology, moved
 from diffperf.load import load, load_nodes, load_technology
