@@ -21,6 +21,7 @@ from diffperf.hardware.package import Package
 from diffperf.hardware.system import System
 from diffperf.hardware.technology import Technology
 from diffperf.quantity import Declared, Label, Scalar, locate, output, quantity, replace, stack
+from diffperf.relax import larger
 
 # Share of a die's edge that memory and network PHYs may take; the rest feeds power, host and die-to-die links
 # (an estimate: GA100 spends two of its four sides on HBM and one on NVLink).
@@ -76,7 +77,7 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
     there are several dies.
     """
     # Density is given at the clock of the template: a faster process shrinks the area per rate, not per unit.
-    unit_area = _unit_rate(template) * technology.speed / technology.compute_density
+    unit_area = unit_rate(template) * technology.speed / technology.compute_density
     compute = design.compute_units * unit_area / design.dies
     cache = design.cache / technology.sram_density / design.dies
     memory = design.memory_stacks * technology.memory.phy_area / design.dies
@@ -109,7 +110,7 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
     )
 
 
-def _unit_rate(template: Accelerator) -> Scalar:
+def unit_rate(template: Accelerator) -> Scalar:
     """bf16 FLOP/s of one compute unit of the template."""
     return template.matrix.bf16.rate / template.compute_units
 
@@ -135,7 +136,7 @@ def _peak_power(
     charged to V), static power with V (an estimate: a leakage current that does not change).
     """
     relative = voltage / technology.nominal_voltage
-    rate = design.compute_units * _unit_rate(template) * clock * technology.speed
+    rate = design.compute_units * unit_rate(template) * clock * technology.speed
     peak = (
         rate * technology.compute_energy * relative**2
         + _active_power(design, voltage, clock, die_area, technology)
@@ -302,6 +303,24 @@ def design_of(system: System, technology: Technology) -> ChipDesign:
     )
 
 
+def filled_units(
+    die_area: Scalar, design: ChipDesign, technology: Technology, template: Accelerator
+) -> Scalar:
+    """The number of compute units with which the dies of a design have `die_area` mm² each.
+
+    The inverse of `chip` in the number of units: what PHYs, cache, uncore and die-to-die links leave, and at
+    least a thousandth of the dies where they leave nothing. The `compute_units` of the design do not matter.
+    """
+    usable = die_area * (1 - technology.uncore_fraction) / _die_to_die_factor(design.dies, technology)
+    others = (
+        design.cache / technology.sram_density
+        + design.memory_stacks * technology.memory.phy_area
+        + design.network_bandwidth / technology.link.area_density
+    ) / design.dies
+    compute = larger(usable - others, 1e-3 * die_area) * design.dies
+    return compute * technology.compute_density / (unit_rate(template) * technology.speed)
+
+
 def split_die(
     die_area: Scalar,
     fractions: Float[Array, "4"],
@@ -319,7 +338,7 @@ def split_die(
     usable = dies * die_area * (1 - technology.uncore_fraction) / _die_to_die_factor(dies, technology)
     compute, cache, memory, network = usable * fractions
     return ChipDesign(
-        compute_units=compute * technology.compute_density / (_unit_rate(template) * technology.speed),
+        compute_units=compute * technology.compute_density / (unit_rate(template) * technology.speed),
         cache=cache * technology.sram_density,
         memory_stacks=memory / technology.memory.phy_area,
         network_bandwidth=network * technology.link.area_density,

@@ -14,6 +14,7 @@ import equinox as eqx
 from diffperf import units
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.hardware.accelerator import Accelerator
+from diffperf.hardware.floorplan import Family
 from diffperf.hardware.node import Node
 from diffperf.hardware.packaging import Bond, Layer, Packaging
 from diffperf.hardware.process import Process
@@ -37,6 +38,7 @@ FOLDERS: dict[type, str] = {
     Node: "nodes",
     MemoryTechnology: "memories",
     LinkTechnology: "links",
+    Family: "families",
     Process: "processes",
     Packaging: "packages",
     Layer: "layers",
