@@ -6,6 +6,7 @@ caches and uncore leave of the dies is filled with compute units, and the power 
 """
 
 import dataclasses
+from typing import Any
 
 from diffperf.errors import ARGUMENTS, ConfigError
 from diffperf.hardware.accelerator import Accelerator
@@ -159,11 +160,12 @@ def technology_of(
     private = unit.private_memory / node.sram_density
     area = (logic / node.logic_density + private) / unit.working_share
     rate = unit.matrix_flops * family.clock * node.gate_speed
-    figures = {field.name: getattr(node, field.name) for field in dataclasses.fields(Node)}
+    figures: dict[str, Any] = {field.name: getattr(node, field.name) for field in dataclasses.fields(Node)}
+    figures["name"] = family.name
     # PHYs on other dies take neither area nor edge; their bandwidth per mm² is as good as unlimited.
     share, per_mm = plan.io_share, 1 / (plan.io_share + _LEAST_SHARE)
     return Technology(
-        **figures | {"name": family.name},
+        **figures,
         compute_density=rate / area,
         speed=rate / unit_rate(template),
         uncore_fraction=family.uncore_fraction * plan.io_share,
