@@ -13,20 +13,25 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.hardware.accelerator import Accelerator, MatrixFormats
+from diffperf.hardware.attention_kernels import AttentionKernels
 from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.memory_level import MemoryLevel
+from diffperf.hardware.operating_point import operating_point
 from diffperf.hardware.package import Package
 from diffperf.hardware.system import System
 from diffperf.hardware.technology import Technology
-from diffperf.quantity import Declared, Label, Scalar, output, quantity, stack
+from diffperf.quantity import Declared, Label, Scalar, locate, output, quantity, replace, stack
+from diffperf.relax import larger
 
 # Share of a die's edge that memory and network PHYs may take; the rest feeds power, host and die-to-die links
 # (an estimate: GA100 spends two of its four sides on HBM and one on NVLink).
 USABLE_EDGE = 0.75
 
-# Volts above the threshold below which the alpha-power law is not followed: the clock stays positive (an
-# estimate).
-_LEAST_DRIVE = 1e-3
+# Times of attention kernels that compute units spend on their own work.
+_UNIT_TIMES = (
+    "head_latency", "row_latency", "bf16.tile_latency", "bf16.group_latency", "fp8.tile_latency",
+    "fp8.group_latency",
+)  # fmt: skip
 
 
 class ChipDesign(Declared):
@@ -40,6 +45,12 @@ class ChipDesign(Declared):
     )
     dies: Scalar = quantity("", "compute dies of the package", bounds=(1, 16), integer=True)
     voltage: Scalar = quantity("V", "supply voltage of the compute dies", bounds=(0.3, 1.5))
+    power_limit: Scalar = quantity(
+        "W",
+        "power that the package is cooled for, under which voltage and clock fall; 0 for as much as it draws",
+        bounds=(0, 1e5),
+        default=0.0,
+    )
 
 
 class Chip(Declared):
@@ -55,17 +66,8 @@ class Chip(Declared):
     carried_area: Scalar = output("mm^2", "area of all dies and memory stacks of the package")
     shoreline: Scalar = output("", "die edge that PHYs need over the die edge that PHYs may take")
     clock: Scalar = output("", "clock over the clock of the template accelerator")
+    voltage: Scalar = output("V", "supply voltage of the compute dies under the power limit")
     power: Scalar = output("W", "power of the package at peak compute and memory rates")
-
-
-def clock(voltage: Scalar, technology: Technology) -> Scalar:
-    """The clock at `voltage` over the clock at nominal voltage, by the alpha-power law f ∝ (V − Vt)^α / V.
-
-    Source: Sakurai and Newton, IEEE J. Solid-State Circuits 25 (1990), 584.
-    """
-    drive = jnp.maximum(voltage - technology.threshold_voltage, _LEAST_DRIVE)
-    nominal = technology.nominal_voltage - technology.threshold_voltage
-    return (drive / nominal) ** technology.alpha * technology.nominal_voltage / voltage
 
 
 def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> Chip:
@@ -75,7 +77,7 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
     there are several dies.
     """
     # Density is given at the clock of the template: a faster process shrinks the area per rate, not per unit.
-    unit_area = _unit_rate(template) * technology.speed / technology.compute_density
+    unit_area = unit_rate(template) * technology.speed / technology.compute_density
     compute = design.compute_units * unit_area / design.dies
     cache = design.cache / technology.sram_density / design.dies
     memory = design.memory_stacks * technology.memory.phy_area / design.dies
@@ -86,6 +88,12 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
         design.memory_stacks * technology.memory.phy_edge
         + design.network_bandwidth / technology.link.edge_density
     ) / design.dies
+    point = operating_point(
+        design.voltage,
+        design.power_limit,
+        technology,
+        lambda voltage, clock: _peak_power(design, voltage, clock, die, technology, template),
+    )
     return Chip(
         compute_area=compute,
         cache_area=cache,
@@ -96,19 +104,15 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
         reticle=die / technology.process.reticle,
         carried_area=design.dies * die + design.memory_stacks * technology.memory.stack_area,
         shoreline=edge / (4 * jnp.sqrt(die) * USABLE_EDGE),  # of a square die
-        clock=_clock_over_template(design, technology),
-        power=_peak_power(design, die, technology, template),
+        clock=point.clock * technology.speed,
+        voltage=point.voltage,
+        power=point.power,
     )
 
 
-def _unit_rate(template: Accelerator) -> Scalar:
+def unit_rate(template: Accelerator) -> Scalar:
     """bf16 FLOP/s of one compute unit of the template."""
     return template.matrix.bf16.rate / template.compute_units
-
-
-def _clock_over_template(design: ChipDesign, technology: Technology) -> Scalar:
-    """The clock of a design over the clock of the template accelerator."""
-    return clock(design.voltage, technology) * technology.speed
 
 
 def _die_to_die_factor(dies: Scalar, technology: Technology) -> Scalar:
@@ -118,55 +122,66 @@ def _die_to_die_factor(dies: Scalar, technology: Technology) -> Scalar:
 
 
 def _peak_power(
-    design: ChipDesign, die_area: Scalar, technology: Technology, template: Accelerator
+    design: ChipDesign,
+    voltage: Scalar,
+    clock: Scalar,
+    die_area: Scalar,
+    technology: Technology,
+    template: Accelerator,
 ) -> Scalar:
     """W for which a package is cooled: a share of what it would draw at peak compute, memory and network
     rates, which no work asks for at once.
 
-    The energy of a switched gate scales with V² (its capacitance is charged to V), static power with V (an
-    estimate: a leakage current that does not change).
+    `clock` is over that at nominal voltage. The energy of a switched gate scales with V² (its capacitance is
+    charged to V), static power with V (an estimate: a leakage current that does not change).
     """
-    voltage = design.voltage / technology.nominal_voltage
-    rate = design.compute_units * _unit_rate(template) * _clock_over_template(design, technology)
+    relative = voltage / technology.nominal_voltage
+    rate = design.compute_units * unit_rate(template) * clock * technology.speed
     peak = (
-        rate * technology.compute_energy * voltage**2
-        + _active_power(design, die_area, technology)
+        rate * technology.compute_energy * relative**2
+        + _active_power(design, voltage, clock, die_area, technology)
         + design.memory_stacks * technology.memory.stack_bandwidth * technology.memory.energy
         + design.network_bandwidth * technology.link.energy
-        + design.dies * die_area * technology.static_density * voltage
+        + design.dies * die_area * technology.static_density * relative
     )
     return technology.limit_share * peak
 
 
-def _active_power(design: ChipDesign, die_area: Scalar, technology: Technology) -> Scalar:
+def _active_power(
+    design: ChipDesign, voltage: Scalar, clock: Scalar, die_area: Scalar, technology: Technology
+) -> Scalar:
     """W of a working package beside arithmetic and data movement, in proportion to f·V²."""
-    voltage = design.voltage / technology.nominal_voltage
-    switching = clock(design.voltage, technology) * voltage**2
+    switching = clock * (voltage / technology.nominal_voltage) ** 2
     return design.dies * die_area * technology.active_density * switching
 
 
 def accelerator_of(design: ChipDesign, technology: Technology, template: Accelerator) -> Accelerator:
     """The accelerator of a design: the template's microarchitecture with the design's counts, clock,
-    memory and package."""
+    memory and package.
+
+    Rates follow the clock, and so do latencies that are cycles: of caches, of the pipelines of GEMMs, and of
+    compute units in attention.
+    """
     made = chip(design, technology, template)
     scale = design.compute_units / template.compute_units * made.clock
-    voltage = design.voltage / technology.nominal_voltage
+    relative = made.voltage / technology.nominal_voltage
+    own_clock = made.clock / technology.speed
     return Accelerator(
         name=Label("design"),
         compute_units=design.compute_units,
-        matrix=_with_scaled_rates(template.matrix, scale),
+        matrix=_with_clocked_formats(template.matrix, scale, made.clock),
         vector=template.vector * scale,
-        memory=_memory_of(design, technology, template, scale),
-        compute_energy=technology.compute_energy * voltage**2,
-        vector_energy=template.vector_energy * voltage**2,
-        static_power=design.dies * made.die_area * technology.static_density * voltage,
-        active_power=_active_power(design, made.die_area, technology),
+        memory=_memory_of(design, made, technology, template),
+        compute_energy=technology.compute_energy * relative**2,
+        vector_energy=template.vector_energy * relative**2,
+        static_power=design.dies * made.die_area * technology.static_density * relative,
+        active_power=_active_power(design, made.voltage, own_clock, made.die_area, technology),
         waiting_share=template.waiting_share,
         power_limit=made.power,
         power_exponent=template.power_exponent,
         power_window=template.power_window,
         kernel_latency=template.kernel_latency,
-        attention=template.attention,
+        attention=_with_clocked_units(template.attention, made.clock),
         cluster=template.cluster,
         package=_package_of(design, made, technology, template),
         purchase_price=template.purchase_price,
@@ -174,23 +189,40 @@ def accelerator_of(design: ChipDesign, technology: Technology, template: Acceler
     )
 
 
-def _with_scaled_rates(formats: MatrixFormats, scale: Scalar) -> MatrixFormats:
-    """Matrix formats whose rates are multiplied by `scale`."""
-    rates = [getattr(formats, name).rate * scale for name in PRECISIONS]
-    return eqx.tree_at(lambda formats: [getattr(formats, name).rate for name in PRECISIONS], formats, rates)
+def _with_clocked_formats(formats: MatrixFormats, scale: Scalar, clock: Scalar) -> MatrixFormats:
+    """Matrix formats whose rates are multiplied by `scale`, and whose pipelines run at `clock` over the
+    template's.
+    """
+    values = {}
+    for name in PRECISIONS:
+        own = getattr(formats, name)
+        values |= {f"{name}.rate": own.rate * scale, f"{name}.k_latency": own.k_latency / clock}
+    return replace(formats, values)
+
+
+def _with_clocked_units(attention: AttentionKernels, clock: Scalar) -> AttentionKernels:
+    """Attention kernels whose compute units run at `clock` over the template's.
+
+    Fixed times of a whole call, which wait for device memory, stay.
+    """
+
+    return replace(attention, {path: locate(attention, path)[0] / clock for path in _UNIT_TIMES})
 
 
 def _memory_of(
-    design: ChipDesign, technology: Technology, template: Accelerator, scale: Scalar
+    design: ChipDesign, made: Chip, technology: Technology, template: Accelerator
 ) -> tuple[MemoryLevel, ...]:
     """The memory levels of a design: private memory scaled with the units, the design's cache, its stacks as
     device memory, and the template's other levels.
 
     The bandwidth of a cache is that of its ports, one for a compute unit, and its energy that of the process:
-    both are scaled or replaced. `scale` is the rate of all compute units over that of the template's.
+    both are scaled or replaced. The latency of a cache is a number of cycles.
     """
     levels, cache, device = list(template.memory), template.last_cache, template.device_level
-    voltage = design.voltage / technology.nominal_voltage
+    scale = design.compute_units / template.compute_units * made.clock
+    for index, kind in enumerate(template.memory_kinds):
+        if kind == "cache":
+            levels[index] = dataclasses.replace(levels[index], latency=levels[index].latency / made.clock)
     levels[0] = dataclasses.replace(
         levels[0],
         capacity=levels[0].capacity * design.compute_units / template.compute_units,
@@ -200,7 +232,7 @@ def _memory_of(
         levels[cache],
         capacity=design.cache,
         bandwidth=template.memory[cache].bandwidth * scale,
-        energy=technology.sram_energy * voltage**2,
+        energy=technology.sram_energy * (made.voltage / technology.nominal_voltage) ** 2,
     )
     levels[device] = dataclasses.replace(
         levels[device],
@@ -271,6 +303,24 @@ def design_of(system: System, technology: Technology) -> ChipDesign:
     )
 
 
+def filled_units(
+    die_area: Scalar, design: ChipDesign, technology: Technology, template: Accelerator
+) -> Scalar:
+    """The number of compute units with which the dies of a design have `die_area` mm² each.
+
+    The inverse of `chip` in the number of units: what PHYs, cache, uncore and die-to-die links leave, and at
+    least a thousandth of the dies where they leave nothing. The `compute_units` of the design do not matter.
+    """
+    usable = die_area * (1 - technology.uncore_fraction) / _die_to_die_factor(design.dies, technology)
+    others = (
+        design.cache / technology.sram_density
+        + design.memory_stacks * technology.memory.phy_area
+        + design.network_bandwidth / technology.link.area_density
+    ) / design.dies
+    compute = larger(usable - others, 1e-3 * die_area) * design.dies
+    return compute * technology.compute_density / (unit_rate(template) * technology.speed)
+
+
 def split_die(
     die_area: Scalar,
     fractions: Float[Array, "4"],
@@ -288,7 +338,7 @@ def split_die(
     usable = dies * die_area * (1 - technology.uncore_fraction) / _die_to_die_factor(dies, technology)
     compute, cache, memory, network = usable * fractions
     return ChipDesign(
-        compute_units=compute * technology.compute_density / (_unit_rate(template) * technology.speed),
+        compute_units=compute * technology.compute_density / (unit_rate(template) * technology.speed),
         cache=cache * technology.sram_density,
         memory_stacks=memory / technology.memory.phy_area,
         network_bandwidth=network * technology.link.area_density,

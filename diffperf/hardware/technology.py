@@ -1,34 +1,36 @@
 """Technologies: what a silicon node, its memory generation and its links give per mm², per volt and per
 FLOP."""
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from diffperf.hardware.process import Process
+from diffperf.hardware.node import Node
 from diffperf.quantity import Declared, Label, Scalar, Weights, label, quantity
 from diffperf.relax import positive
 
 
 class MemoryTechnology(Declared):
-    """A generation of stacked memory, and the PHY on the die that drives a stack."""
+    """A generation of memory, and the PHY on the die that drives a stack.
 
-    name: Label = label("generation of stacked memory, such as hbm2e")
+    Of memory without stacks, a "stack" is one package (GDDR, LPDDR) or one module on a channel (DDR).
+    """
+
+    name: Label = label("generation of memory, such as hbm2e")
     stack_capacity: Scalar = quantity("byte", "capacity of one memory stack", bounds=(1e8, 1e12))
     stack_bandwidth: Scalar = quantity("byte/s", "bandwidth of one memory stack", bounds=(1e10, 1e13))
-    stack_area: Scalar = quantity("mm^2", "footprint of one memory stack", bounds=(1, 400))
+    stack_area: Scalar = quantity("mm^2", "footprint of one memory stack on the package", bounds=(0, 400))
     phy_area: Scalar = quantity("mm^2", "die area of the PHY of one memory stack", bounds=(0.1, 100))
     phy_edge: Scalar = quantity("mm", "die edge that the PHY of one memory stack occupies", bounds=(0.1, 50))
     energy: Scalar = quantity("J/byte", "energy to move one byte from a memory stack", bounds=(1e-13, 1e-9))
     latency: Scalar = quantity(
         "s", "time from a request to a memory stack to the first byte", bounds=(1e-9, 1e-4)
     )
-    price: Scalar = quantity(
-        "USD/byte", "price of stacked memory per byte", bounds=(1e-11, 1e-6), kind="price"
-    )
+    price: Scalar = quantity("USD/byte", "price of memory per byte", bounds=(1e-11, 1e-6), kind="price")
 
 
 class LinkTechnology(Declared):
@@ -44,21 +46,34 @@ class LinkTechnology(Declared):
     energy: Scalar = quantity(
         "J/byte", "energy to move one byte over an off-package link", bounds=(1e-13, 1e-8)
     )
+    latency: Scalar = quantity(
+        "s",
+        "time that both PHYs of an off-package link and the way between add to a message",
+        bounds=(1e-11, 1e-5),
+    )
+    price: Scalar = quantity(
+        "USD*s/byte",
+        "price of cables, modules and retimers of an off-package link, per bandwidth and direction",
+        bounds=(0, 1e-6),
+        kind="price",
+    )
 
 
-class Technology(Declared):
-    """A silicon node with the stacked memory and the links that go with it."""
+class Technology(Node):
+    """A silicon node with what a family of accelerators makes of it, and the memory and links that go with
+    them.
+
+    A file names its node (`node = "n7"`) and takes from there what it does not give itself.
+    """
+
+    BASE: ClassVar = ("node", Node)  # the key that names another module, and the class of that module
 
     name: Label = label("identifier of the technology, such as n7-hbm2e")
-    process: Process
     compute_density: Scalar = quantity(
         "FLOP/s/mm^2", "bf16 matrix rate per area of compute units at nominal voltage", bounds=(1e9, 1e14)
     )
     speed: Scalar = quantity(
         "", "clock at nominal voltage over the clock of the template accelerator", bounds=(0.1, 10)
-    )
-    sram_density: Scalar = quantity(
-        "byte/mm^2", "capacity of cache per area, tags and routing included", bounds=(1e4, 1e8)
     )
     uncore_fraction: Scalar = quantity(
         "", "share of the die area that is neither compute, cache nor PHY", bounds=(0.01, 0.8)
@@ -68,17 +83,8 @@ class Technology(Declared):
         "die area that die-to-die links add in packages of several dies, over the area of the rest",
         bounds=(1e-3, 0.5),
     )
-    nominal_voltage: Scalar = quantity("V", "nominal supply voltage", bounds=(0.3, 1.5))
-    threshold_voltage: Scalar = quantity("V", "threshold voltage of the transistors", bounds=(0.05, 0.29))
-    alpha: Scalar = quantity("", "velocity-saturation exponent of the alpha-power law", bounds=(1, 2))
     compute_energy: Scalar = quantity(
         "J/FLOP", "energy of one bf16 FLOP at nominal voltage", bounds=(1e-15, 1e-10)
-    )
-    sram_energy: Scalar = quantity(
-        "J/byte", "energy of one byte from the cache at nominal voltage", bounds=(1e-14, 1e-9)
-    )
-    static_density: Scalar = quantity(
-        "W/mm^2", "static power per die area at nominal voltage", bounds=(1e-4, 5)
     )
     active_density: Scalar = quantity(
         "W/mm^2",
@@ -92,6 +98,46 @@ class Technology(Declared):
     )
     memory: MemoryTechnology
     link: LinkTechnology
+    unit_sram_share: Scalar = quantity(
+        "",
+        "share of the area of compute units that registers and private memory take",
+        bounds=(0.001, 0.9),
+        # Derived: 448 KiB of registers and shared memory in an SM of the A100 (NVIDIA A100 whitepaper) at the
+        # SRAM density of N7 take 0.6 of 3.8 mm²; the H100's 512 KiB take 0.5 of 3.4 mm².
+        default=0.15,
+    )
+    node: Label = label("identifier of the silicon node of a technology, such as n7", default="")
+
+
+def moved(technology: Technology, node: Node) -> Technology:
+    """The technology with its family of accelerators carried from its own node to another.
+
+    Logic shrinks by the ratio of logic densities, private memory by that of SRAM densities, PHYs by that of
+    PHY densities. Clocks rise by the ratio of gate speeds, energies per FLOP follow the ratio of switching
+    energies; the power of clocks and instructions follows the transistors, their rate and their energy.
+    Memory stacks, the reach of links and the shares of a family stay. Moved to its own node, a technology
+    is unchanged.
+    """
+    logic = node.logic_density / technology.logic_density
+    sram = node.sram_density / technology.sram_density
+    phy = node.phy_density / technology.phy_density
+    speed = node.gate_speed / technology.gate_speed
+    energy = node.switching_energy / technology.switching_energy
+    share = technology.unit_sram_share
+    unit_area = (1 - share) / logic + share / sram  # of a compute unit over its area on the own node
+    figures = {field.name: getattr(node, field.name) for field in dataclasses.fields(Node)}
+    return dataclasses.replace(
+        technology,
+        **figures | {"name": technology.name},
+        node=node.name,
+        compute_density=technology.compute_density * speed / unit_area,
+        speed=technology.speed * speed,
+        compute_energy=technology.compute_energy * energy,
+        active_density=technology.active_density * speed * energy / unit_area,
+        unit_sram_share=share / sram / unit_area,
+        memory=dataclasses.replace(technology.memory, phy_area=technology.memory.phy_area / phy),
+        link=dataclasses.replace(technology.link, area_density=technology.link.area_density * phy),
+    )
 
 
 def interpolate(technologies: Sequence[Technology], weights: Float[Array, " nodes"]) -> Technology:

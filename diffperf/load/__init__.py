@@ -17,6 +17,7 @@ from diffperf.load.systems import (
     load_model,
     load_system,
 )
+from diffperf.load.technologies import load_node, load_nodes, load_technology
 
 __all__ = [
     "FOLDERS",
@@ -33,8 +34,11 @@ __all__ = [
     "load_calibrated",
     "load_calibration",
     "load_model",
+    "load_node",
+    "load_nodes",
     "load_strategy",
     "load_system",
+    "load_technology",
     "override",
     "read_toml",
     "refuse_training_fields",

@@ -14,10 +14,12 @@ import equinox as eqx
 from diffperf import units
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.hardware.accelerator import Accelerator
+from diffperf.hardware.floorplan import Family
+from diffperf.hardware.node import Node
 from diffperf.hardware.packaging import Bond, Layer, Packaging
 from diffperf.hardware.process import Process
 from diffperf.hardware.system import Prices, System
-from diffperf.hardware.technology import Technology
+from diffperf.hardware.technology import LinkTechnology, MemoryTechnology, Technology
 from diffperf.load.calibration import Calibration
 from diffperf.load.checks import checked, shown
 from diffperf.load.files import display, find, read_toml
@@ -33,6 +35,10 @@ FOLDERS: dict[type, str] = {
     System: "systems",
     Model: "models",
     Technology: "technology",
+    Node: "nodes",
+    MemoryTechnology: "memories",
+    LinkTechnology: "links",
+    Family: "families",
     Process: "processes",
     Packaging: "packages",
     Layer: "layers",
@@ -84,6 +90,7 @@ class Builder:
             table = complete(table)
         fields = {field.name: field for field in dataclasses.fields(cls)}
         self._refuse_unknown_keys(cls, table, prefix, fields)
+        base = self._base(cls, table, prefix)
         values = {}
         for field in fields.values():
             key = prefix + field.name
@@ -91,6 +98,8 @@ class Builder:
                 values[field.name] = self._value(field, table[field.name], key)
             elif field.name == "name" and "label" in field.metadata and name is not None:
                 values["name"] = name
+            elif field.name != "name" and hasattr(base, field.name):
+                values[field.name] = getattr(base, field.name)
             elif field.default is dataclasses.MISSING:
                 raise self.error(key, "no such key", _expected(field), f"add {field.name} = …")
         if (inconsistency := getattr(cls, "inconsistency", None)) is not None:
@@ -98,6 +107,11 @@ class Builder:
             if problem is not None:
                 raise self.error(prefix + problem[0], *problem[1:])
         return cls(**values)
+
+    def _base(self, cls: type[eqx.Module], table: dict[str, Any], prefix: str) -> eqx.Module | None:
+        """The module that a table names as the one to take absent fields from; `None` where it names none."""
+        key, base = getattr(cls, "BASE", ("", None))
+        return self._nested(base, table[key], prefix + key) if base and key in table else None
 
     def _refuse_unknown_keys(
         self,

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from diffperf.cost.package_cost import package_cost
-from diffperf.hardware.chip import accelerator_of, chip, clock, design_of, split_die, system_of
+from diffperf.hardware.chip import accelerator_of, chip, design_of, split_die, system_of
+from diffperf.hardware.operating_point import LEAST_VOLTAGE, clock
 from diffperf.hardware.technology import Technology
 from diffperf.load import load, load_system
-from diffperf.quantity import replace
+from diffperf.quantity import locate, replace
 from diffperf.relax import Exact
 
 CHIPS = [
@@ -109,3 +110,98 @@ def test_every_design_number_has_a_gradient_that_matches_finite_differences():
         step = 1e-5 * value
         up, down = (float(price_and_rate(replace(design, {name: value + sign * step}))) for sign in (1, -1))
         assert float(getattr(gradient, name)) == pytest.approx((up - down) / (2 * step), rel=1e-5), name
+
+
+# --- under a power limit
+
+
+def limited(limit, technology="n4-hbm3", system="dgx-h100"):
+    """The H100's design in a package that is cooled for `limit` W: its chip and its accelerator."""
+    loaded, template = load(Technology, technology), load_system(system, 8)
+    design = replace(design_of(template, loaded), {"power_limit": limit})
+    return chip(design, loaded, template.accelerator), accelerator_of(design, loaded, template.accelerator)
+
+
+def test_a_limit_above_what_the_chip_draws_changes_nothing():
+    (made, _), (free, _) = limited(900.0), limited(0.0)
+    for ours, theirs in zip(jax.tree.leaves(made), jax.tree.leaves(free), strict=True):
+        assert float(ours) == pytest.approx(float(theirs), rel=1e-12)
+
+
+@pytest.mark.parametrize("limit", [600.0, 450.0, 350.0, 250.0])
+def test_a_chip_over_its_limit_is_clocked_down_to_it(limit):
+    """Against brute force: the fastest of many voltages, and of many clocks at the least voltage, that keep
+    the limit, by the formulas of `test_area_and_power_by_hand`.
+    """
+    made, accelerator = limited(limit)
+    assert float(made.power) == pytest.approx(limit, rel=1e-9)
+    t, (free, _) = load(Technology, "n4-hbm3"), limited(0.0)
+    area, rate = float(free.die_area), 989.4e12
+    voltages = np.concatenate([np.full(200_000, LEAST_VOLTAGE), np.linspace(LEAST_VOLTAGE, 0.75, 200_000)])
+    relative, throttle = voltages / 0.75, np.concatenate([np.linspace(0, 1, 200_000), np.ones(200_000)])
+    clocks = ((voltages - 0.2) / 0.55) ** 1.3 / relative * throttle
+    power = (
+        (rate * float(t.compute_energy) + area * float(t.active_density)) * clocks * relative**2
+        + area * float(t.static_density) * relative
+        + 5 * 670e9 * 31.2e-12
+        + 450e9 * 88e-12
+    ) * float(t.limit_share)
+    fastest = clocks[power <= limit].max()
+    assert float(made.clock) == pytest.approx(fastest, rel=1e-4)
+    assert float(accelerator.matrix.bf16.rate) == pytest.approx(rate * fastest, rel=1e-4)
+    assert float(accelerator.power_limit) == pytest.approx(limit)
+
+
+def test_latencies_that_are_cycles_follow_the_clock_and_others_stay():
+    made, accelerator = limited(400.0)
+    template = load_system("dgx-h100", 8).accelerator
+    slower = 1 / float(made.clock)
+    assert slower > 1.2
+    for ours, theirs in zip(accelerator.memory[:2], template.memory[:2], strict=True):
+        assert float(ours.latency) == pytest.approx(slower * float(theirs.latency))
+    ours, theirs = accelerator.matrix.fp8, template.matrix.fp8
+    assert float(ours.k_latency) == pytest.approx(slower * float(theirs.k_latency))
+    for name in ("head_latency", "row_latency", "bf16.tile_latency", "fp8.group_latency"):
+        ours, theirs = (locate(kernels, name)[0] for kernels in (accelerator.attention, template.attention))
+        assert float(ours) == pytest.approx(slower * float(theirs)), name
+    assert float(accelerator.kernel_latency) == float(template.kernel_latency)
+    assert float(accelerator.attention.latency) == float(template.attention.latency)
+
+
+def test_a_limit_below_the_power_without_a_clock_is_exceeded_by_finite_numbers():
+    """Inside a search: the power stays above the limit and names the violation."""
+    made, accelerator = limited(40.0)
+    assert float(made.power) > 80
+    assert float(accelerator.matrix.bf16.rate) > 1e12
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(accelerator))
+
+
+@pytest.mark.parametrize("limit", [600.0, 400.0, 250.0, 40.0])
+@pytest.mark.parametrize("name", ["power_limit", "voltage", "compute_units", "memory_stacks"])
+def test_gradients_under_a_limit_match_finite_differences(limit, name):
+    technology, system = load(Technology, "n4-hbm3"), load_system("dgx-h100", 8)
+    design = replace(design_of(system, technology), {"power_limit": limit})
+
+    def rate_and_energy(value):
+        made = accelerator_of(replace(design, {name: value}), technology, system.accelerator)
+        return made.matrix.bf16.rate * 1e-15 + made.compute_energy * 1e12 + made.power_limit * 1e-3
+
+    value = float(getattr(design, name))
+    gradient, step = jax.grad(rate_and_energy)(value), 1e-5 * value
+    central = (rate_and_energy(value + step) - rate_and_energy(value - step)) / (2 * step)
+    assert float(gradient) == pytest.approx(float(central), rel=1e-5, abs=1e-9)
+
+
+def test_a_traced_limit_of_none_changes_nothing(float32):
+    technology, system = load(Technology, "n4-hbm3"), load_system("dgx-h100", 8)
+    design = design_of(system, technology)
+
+    def rate(limit):
+        limited = replace(design, {"power_limit": limit})
+        return accelerator_of(limited, technology, system.accelerator).matrix.bf16.rate * 1e-12
+
+    values, slopes = jax.vmap(jax.value_and_grad(rate))(jnp.array([0.0, 1e4, 500.0]))
+    np.testing.assert_allclose(values[:2], 989.4, rtol=1e-5)
+    assert values[2] < 980
+    np.testing.assert_array_equal(slopes[:2], 0.0)
+    assert slopes[2] > 0

@@ -18,7 +18,8 @@
     quantity = "cost.manufacturing"
     at_most = "baseline"           # or a quantity with its unit, or "0.9 baseline"
 
-Optional are `phase`, and a table `set` of overrides by path.
+Optional are `phase`, and a table `set` of overrides by path. `technology.feature`, as a variable or in `set`,
+moves the technology to another silicon node: every figure of the node follows.
 """
 
 import dataclasses
@@ -38,12 +39,13 @@ from diffperf.errors import ARGUMENTS, did_you_mean
 from diffperf.estimate.phases import estimate
 from diffperf.explore.codesign.layouts import possible_layouts
 from diffperf.explore.codesign.problem import Constraint, DesignProblem, Outcome, output_of
-from diffperf.explore.codesign.variables import Candidate, DesignVector, Variable
+from diffperf.explore.codesign.variables import FEATURE, Candidate, DesignVector, Variable
 from diffperf.explore.inputs import check_phase
 from diffperf.explore.reader import TableReader
 from diffperf.hardware.chip import chip, design_of
+from diffperf.hardware.node import node_at
 from diffperf.hardware.system import System
-from diffperf.hardware.technology import Technology
+from diffperf.hardware.technology import Technology, moved
 from diffperf.load import (
     check,
     checked,
@@ -51,6 +53,7 @@ from diffperf.load import (
     display,
     find,
     literal,
+    load_nodes,
     load_strategy,
     override,
     read_toml,
@@ -100,6 +103,7 @@ class ProblemReader(TableReader):
             baseline,
             tuple(self.variable(baseline, v, f"variable[{i}]") for i, v in enumerate(variables)),
             derives_dp="dp" not in self.strategy_table(),
+            nodes=load_nodes() if any(table.get("path") == FEATURE for table in variables) else (),
         )
         self.each_path_once(vector.variables)
         designed = [variable.path.removeprefix("strategy.") for variable in vector.variables]
@@ -147,6 +151,9 @@ class ProblemReader(TableReader):
         overrides = self.sub_table("set")
         others = {path: value for path, value in overrides.items() if not path.startswith("strategy.")}
         candidate = override(candidate, others, self.file)
+        if FEATURE in others:
+            technology = moved(candidate.technology, node_at(load_nodes(), candidate.technology.feature))
+            candidate = dataclasses.replace(candidate, technology=technology)
         strategy = load_strategy(self.strategy_table(), self.file, float(candidate.system.n_devices))
         refuse_training_fields(self.strategy_table(), phase, self.file)
         check(candidate.model, candidate.system, strategy, phase, self.file)

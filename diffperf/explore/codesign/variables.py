@@ -9,8 +9,9 @@ from jaxtyping import Array, Float
 
 from diffperf.explore.codesign.lagrangian import Bounds
 from diffperf.hardware.chip import ChipDesign
+from diffperf.hardware.node import Node, node_at
 from diffperf.hardware.system import System
-from diffperf.hardware.technology import Technology
+from diffperf.hardware.technology import Technology, moved
 from diffperf.quantity import Choice, Quantity, locate, replace
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
@@ -18,6 +19,9 @@ from diffperf.workload.strategy import Strategy
 
 # Each of these, where it varies, changes what is left of the devices for data parallelism.
 DIVIDES_DEVICES = ("strategy.tp", "strategy.pp", "strategy.cp", "system.n_devices")
+
+# The variable that moves the technology to another silicon node, by interpolation between nodes.
+FEATURE = "technology.feature"
 
 
 class Candidate(eqx.Module):
@@ -65,11 +69,14 @@ class DesignVector:
 
     - `baseline`: the candidate to start from, and the value of everything that is no variable.
     - `derives_dp`: whether the data-parallel degree follows from the others, because nobody gave it.
+    - `nodes`: the silicon nodes, their features increasing, that a variable `technology.feature` moves the
+      technology between.
     """
 
     baseline: Candidate
     variables: tuple[Variable, ...]
     derives_dp: bool = False
+    nodes: tuple[Node, ...] = ()
 
     @property
     def paths(self) -> set[str]:
@@ -117,7 +124,11 @@ class DesignVector:
             else x[begin]
             for begin, variable in self.placed()
         }
+        feature = values.pop(FEATURE, None)
         candidate: Candidate = replace(self.baseline, values)
+        if feature is not None:
+            technology = moved(candidate.technology, node_at(self.nodes, feature))
+            candidate = dataclasses.replace(candidate, technology=technology)
         if not self.derives_dp or "strategy.dp" in values or not self.paths & set(DIVIDES_DEVICES):
             return candidate
         others = candidate.strategy.tp * candidate.strategy.pp * candidate.strategy.cp
