@@ -84,8 +84,8 @@ def write_unmeasured(framework: str, stack: str, folder: Path) -> Path:
             if other != framework
         ]
         is_time = key in ("host_launch", "step_overhead", "rank_stall", "routing_wait")
-        middle = statistics.median(others)
-        config[key] = f"{middle!r} s" if is_time else middle
+        middle = f"{statistics.median(others):.6g}"  # within its bounds in single precision too
+        config[key] = f"{middle} s" if is_time else float(middle)
     path = folder / f"{stack}.toml"
     path.write_text(tomlkit.dumps(config), encoding="utf-8")
     return path
@@ -128,6 +128,8 @@ def errors_by_framework(
             unmeasured = validate_unmeasured(table, Path(folder))
             pairs = zip(validations[table.stem].evaluations, unmeasured.evaluations, strict=True)
             for shipped, left_out in pairs:
+                if left_out.skipped != shipped.skipped:
+                    raise ValueError(f"{table}: a row of {shipped.cells['framework']}: {left_out.skipped}")
                 before, after = log_error(shipped), log_error(left_out)
                 driven = framework_of(shipped.cells)
                 if before is None or after is None or driven is None:
