@@ -146,7 +146,8 @@ class Smooth(Relaxation):
       exact where one number is 0, and 2^(−1/p) times the exact one at a tie.
     - maximum and minimum of n: of pairs, of pairs of pairs, and so on; off by ⌈log₂ n⌉ ties at most.
     - ceil: a once-differentiable staircase through the integers whose slope is never below 1/(1 + sharpness).
-    - step: a sigmoid in the relative slack, 1/2 at zero.
+    - step: a smoothstep in the relative slack, 1/2 at zero and as steep there as a sigmoid; exact where the
+      slack is beyond ±3/sharpness.
 
     The hyperbolas cost a division and a square root, where a p-norm costs three logarithms and three
     exponentials.
@@ -177,12 +178,11 @@ class Smooth(Relaxation):
         # continuous there too.
         floor = jax.lax.stop_gradient(jnp.floor(x))
         fraction = x - floor
-        ramp = jnp.clip(fraction * self.sharpness, 0.0, 1.0)
         slope = 1.0 / (1.0 + self.sharpness)
-        return floor + (1.0 - slope) * ramp * ramp * (3.0 - 2.0 * ramp) + slope * fraction
+        return floor + (1.0 - slope) * _smoothstep(fraction * self.sharpness) + slope * fraction
 
     def step(self, slack: Array) -> Array:
-        return jax.nn.sigmoid(self.sharpness * slack)
+        return _smoothstep(0.5 + self.sharpness * slack / 6.0)
 
     @property
     def _above(self) -> Array:
@@ -193,6 +193,12 @@ class Smooth(Relaxation):
     def _below(self) -> Array:
         """ε of a minimum: by how much a tie is below the exact one, relative to it."""
         return larger(-jnp.expm1(-_LOG_2 / self.sharpness), _LEAST_CORNER)
+
+
+def _smoothstep(x: Array) -> Array:
+    """r²(3 − 2r) with r = x between 0 and 1: from 0 to 1, level at both ends."""
+    ramp = jnp.clip(x, 0.0, 1.0)
+    return ramp * ramp * (3.0 - 2.0 * ramp)
 
 
 def _of_list(pair: Callable[[Array, Array], Array], values: list[Array]) -> Array:

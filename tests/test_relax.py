@@ -175,8 +175,13 @@ def test_ceil_becomes_the_true_one(fraction, whole):
 def test_step():
     assert [float(Exact().step(jnp.asarray(s))) for s in (-1.0, 0.0, 1.0)] == [0.0, 1.0, 1.0]
     assert _smooth(20.0, "step", 0.0) == 0.5
-    assert _smooth(20.0, "step", 1.0) == pytest.approx(1 / (1 + np.exp(-20.0)))
-    assert _smooth(500.0, "step", -0.1) < 1e-20 < 1 - 1e-20 <= _smooth(500.0, "step", 0.1)
+    assert (_smooth(20.0, "step", -0.151), _smooth(20.0, "step", 0.151)) == (0.0, 1.0)
+    steepest = jax.grad(lambda slack: Smooth(20.0).step(slack))(0.0)
+    assert float(steepest) == pytest.approx(20 / 4)  # as of a sigmoid
+    slacks = np.linspace(-0.2, 0.2, 41)
+    weights = np.array([_smooth(20.0, "step", slack) for slack in slacks])
+    assert np.all(np.diff(weights) >= 0)
+    np.testing.assert_allclose(weights + weights[::-1], 1.0, rtol=1e-12)
 
 
 HARD = {

@@ -84,7 +84,7 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     fastest = relax.minimum(*(relax.reduce_minimum(overlapping(unit, *times)) for times in (whole, in_parts)))
     roofline = _or_matrix_vector(gemms, fourth_root(unit, fastest), traffic, machine)
     # The largest tile moves the fewest bytes between the innermost levels: what energy is charged for.
-    least = [relax.reduce_minimum(served) if served.ndim > m.ndim else served for served in traffic]
+    least = _of_largest_tile(gemms, traffic)
     work = Work(
         time=roofline + machine.kernel_overhead,
         clocked=clocked_time(machine, roofline, memory_times(machine, least)),
@@ -106,7 +106,7 @@ def _or_matrix_vector(gemms: Gemms, tiles: Array, traffic: list[Array], machine:
     weights = gemms.k * gemms.n * larger(gemms.batch, 1.0)
     # Bounded, as many rows make this kernel slow anyway, and their bytes would overflow float32.
     passes = smaller(machine.relax.ceil(gemms.m / _VECTOR_ROWS), _MOST_READINGS)
-    once = [served[0] if served.ndim > gemms.m.ndim else served for served in traffic]  # by the largest tile
+    once = _of_largest_tile(gemms, traffic)
     products = 2 * gemms.m * weights * inverse(machine.accelerator.vector)
     vector = products + passes * weights * matrix.unpacking_time
     few_rows = functools.reduce(larger, memory_times(machine, [passes * served for served in once]), vector)
@@ -157,6 +157,13 @@ def _traffic(m, n, k, batch, rows, columns, machine: Machine) -> list[Array]:
     return [served(level) for level in range(len(machine.levels))]
 
 
+def _of_largest_tile(gemms: Gemms, traffic: list[Array]) -> list[Array]:
+    """The bytes of the largest tile, which is the first; levels whose traffic no tile changes have no axis of
+    tiles.
+    """
+    return [served[0] if served.ndim > gemms.m.ndim else served for served in traffic]
+
+
 def _with_partial_products(traffic: list[Array], bytes_: Array | float, machine: Machine) -> list[Array]:
     """Traffic with partial products, which live where activations do if no cache lies on their way."""
     if machine.shares is None:
@@ -175,7 +182,7 @@ def _unpacking(weights: Array, matrix: MatrixUnits) -> list[Array]:
 def _unpacking_energy(weights: Array, machine: Machine) -> Array | float:
     """Joules to convert weights from the format that they are stored in, by the tiles of the most rows."""
     energy = machine.matrix.unpacking_energy
-    return 0.0 if energy is None else energy * machine.relax.reduce_minimum(weights)
+    return 0.0 if energy is None else energy * weights[0]
 
 
 def _conversion(elements: Float[Array, " operators"], machine: Machine) -> Work:
