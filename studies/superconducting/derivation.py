@@ -1,10 +1,11 @@
 """How the figures of `configs/accelerators/superconducting-board.toml` follow from the published ones.
 
-Published for imec's superconducting digital system (arXiv 2411.08645) are the rate and the power of a board,
-the clock, and the density of JSRAM; arXiv 2303.16801 has the clock, the cell and the density of JSRAM too. All
-that is named an estimate here has its range in the file of the accelerator. Energies and powers of that file
-are at the wall: what is spent at a temperature, times one plus the cooling power that each watt of heat at
-that temperature takes. The facility's PUE comes on top of neither.
+Published for imec's superconducting digital system (arXiv 2411.08645) are the rate and the power of a
+board, the clock, and the density of JSRAM; arXiv 2303.16801 has the clock, the cell and the density of
+JSRAM too. All that is named an estimate here has its range in the file of the accelerator. Energies and
+powers of that file are at the wall: what is spent at a temperature, times one plus the cooling power that
+each watt of heat at that temperature takes. The PUE of the price list `cryogenic` is 1, so that no cooling
+counts twice.
 """
 
 from diffperf.hardware.accelerator import Accelerator
@@ -19,7 +20,9 @@ CELL_AREA = 2.0  # µm² of a JSRAM cell
 CELL_JUNCTIONS = 8  # Josephson junctions of a JSRAM cell
 JUNCTION_DENSITY = 400e6  # Josephson junctions per cm²
 JSRAM_DENSITY = 4e6  # byte per cm²
-PULSE_ENERGY = 2e-20  # J of a single-flux-quantum pulse (A. and Q. Herr, IEEE Spectrum 2024, by ainews247.org)
+PULSE_ENERGY = (
+    2e-20  # J of a single-flux-quantum pulse (A. and Q. Herr, IEEE Spectrum 2024, by ainews247.org)
+)
 
 # --- estimates
 

@@ -1,10 +1,12 @@
 """Superconducting boards against GPUs over the bandwidth of the link between 4 K and 77 K.
 
-imec's superconducting digital system (arXiv 2411.08645) has logic and JSRAM at 4 K and cryo-DRAM at 77 K. First
-come the published board and hundred boards beside the shipped configs, and what the watts of the board are
-spent on by our estimates. Then training and inference are estimated over the bandwidth of the link to
-cryo-DRAM, beside H100 and B200. Energies are at the wall: those of boards include their cooling, those of GPUs
-and hosts are multiplied by the facility's PUE. We have not read the times of the paper.
+imec's superconducting digital system (arXiv 2411.08645) has logic and JSRAM at 4 K and cryo-DRAM at 77 K.
+First come the published board and hundred boards beside the shipped configs, and what the watts of the
+board are spent on by our estimates (`derivation.py`). Then training and inference are estimated over the
+bandwidth of the link to cryo-DRAM, beside H100 and B200. Energies are at the wall: those of boards include
+their cooling, those of GPUs and hosts are multiplied by the facility's PUE. Boards have no software yet:
+their stack, latencies and efficiencies are estimates, those of the GPUs are calibrated. We have not read
+the times of the paper.
 
     python studies/superconducting/run.py [--quick] [--out DIR]
 """
@@ -36,18 +38,20 @@ import derivation
 from reporting import Table, figure_style, parse_options, publish, stack_cases
 
 BOARDS = "superconducting-boards"
-NAMES = {BOARDS: "boards", "dgx-h100": "H100", "hgx-b200": "B200"}
+NAMES = {BOARDS: "board", "dgx-h100": "H100", "hgx-b200": "B200"}
 COLOURS = {BOARDS: plots.BLUE, "dgx-h100": plots.GREY, "hgx-b200": plots.ORANGE}
 BANDWIDTHS = np.logspace(12, 15, 31)  # byte/s of the link of a board
 UNBOUNDED = 1e16  # byte/s: a link that no longer binds
 NEAR = 1.1  # a link saturates where the time is this many times that with an unbounded link
+DEGREES = ("tp", "pp", "micro_batch")
 TB, TOKENS_PER_MTOKEN, JOULES_PER_KWH = 1e12, 1e6, 3.6e6
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """A phase of a model with the layouts that each system tries: tuples of tp, pp and micro-batch, with the
-    number of devices."""
+    """A phase of a model, with the number of devices of each system and the layouts that it tries there, each
+    a tuple of `DEGREES`.
+    """
 
     title: str
     model: str
@@ -76,18 +80,18 @@ TRAINING = {
     "hgx-b200": (64, [(8, 8, 1), (8, 4, 2), (4, 8, 1), (4, 4, 1), (4, 8, 2)]),
 }
 WORKLOADS = (
-    Workload("train GPT-3 175B", "gpt3-175b", "training", TRAINED, TRAINING),
-    Workload("prefill Llama-2 70B", "llama-2-70b", "prefill", SERVED, SMALL),
-    Workload("decode Llama-2 70B", "llama-2-70b", "decode", SERVED, SMALL),
-    Workload("prefill Llama-3.1 405B", "llama-3.1-405b", "prefill", SERVED, LARGE),
-    Workload("decode Llama-3.1 405B", "llama-3.1-405b", "decode", SERVED, LARGE),
+    Workload("Training of GPT-3 175B", "gpt3-175b", "training", TRAINED, TRAINING),
+    Workload("Prefill of Llama-2 70B", "llama-2-70b", "prefill", SERVED, SMALL),
+    Workload("Decoding of Llama-2 70B", "llama-2-70b", "decode", SERVED, SMALL),
+    Workload("Prefill of Llama-3.1 405B", "llama-3.1-405b", "prefill", SERVED, LARGE),
+    Workload("Decoding of Llama-3.1 405B", "llama-3.1-405b", "decode", SERVED, LARGE),
 )
-QUICK = WORKLOADS[:3]
+QUICK = (WORKLOADS[0], WORKLOADS[2])
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A workload on a system: its time and its energy per token at every bandwidth of the link.
+    """A workload on a system: its time, its energy and its cost per token at every bandwidth of the link.
 
     Systems of GPUs have no such link: their arrays have one element.
     """
@@ -98,15 +102,22 @@ class Curve:
     bandwidth: Float[np.ndarray, " points"]  # byte/s
     time: Float[np.ndarray, " points"]  # s of a step, of all prompts or of a decode pass
     joules: Float[np.ndarray, " points"]  # of a token, at the wall
+    dollars: Float[np.ndarray, " points"]  # of a token: depreciation and electricity
 
-    def at(self, bandwidth: float) -> tuple[float, float]:
-        """Returns the time and the J of a token at a bandwidth, between the points of the curve."""
+    @property
+    def title(self) -> str:
+        """The number of devices and their name, such as 64 boards."""
+        plural = "s" if self.system == BOARDS and self.devices > 1 else ""
+        return f"{self.devices} {NAMES[self.system]}{plural}"
+
+    def at(self, bandwidth: float) -> tuple[float, float, float]:
+        """Returns the time, and the J and USD of a token, at a bandwidth between the points of the curve."""
         if len(self.bandwidth) == 1:
-            return float(self.time[0]), float(self.joules[0])
+            return float(self.time[0]), float(self.joules[0]), float(self.dollars[0])
         place = np.log(bandwidth), np.log(self.bandwidth)
-        values = (np.exp(np.interp(*place, np.log(ordinates))) for ordinates in (self.time, self.joules))
-        time, joules = values
-        return float(time), float(joules)
+        ordinates = (self.time, self.joules, self.dollars)
+        time, joules, dollars = (float(np.exp(np.interp(*place, np.log(values)))) for values in ordinates)
+        return time, joules, dollars
 
     @property
     def saturation(self) -> float:
@@ -154,22 +165,23 @@ def curve(workload: Workload, name: str) -> Curve:
     bandwidths = np.append(BANDWIDTHS, UNBOUNDED) if name == BOARDS else np.zeros(1)
     strategies = stack_cases(
         [
-            dp.load_strategy({**workload.strategy, "tp": tp, "pp": pp, "micro_batch": micro}, devices)
-            for tp, pp, micro in layouts
+            dp.load_strategy(workload.strategy | dict(zip(DEGREES, layout, strict=True)), n_devices=devices)
+            for layout in layouts
         ]
     )
 
-    def point(bandwidth: Scalar, strategy: Strategy) -> Float[Array, " 3"]:
+    def point(bandwidth: Scalar, strategy: Strategy) -> Float[Array, " 4"]:
         linked = with_link(system, bandwidth) if name == BOARDS else system
         report = phase(model, linked, strategy)
         joules = wall_energy(linked, report.time, report.energy.total) / workload.tokens
-        return jnp.stack([report.time, joules, report.memory.excess])
+        dollars = report.cost.run / workload.tokens
+        return jnp.stack([report.time, joules, dollars, report.memory.excess])
 
     grid = jax.vmap(jax.vmap(point, in_axes=(None, 0)), in_axes=(0, None))
-    time, joules, excess = np.moveaxis(np.asarray(jax.jit(grid)(bandwidths, strategies)), -1, 0)
+    *values, excess = np.moveaxis(np.asarray(jax.jit(grid)(bandwidths, strategies)), -1, 0)
     assert np.any(excess <= 0), f"no layout of {workload.title} fits {name}"
-    best = np.argmin(np.where(excess <= 0, time, np.inf), axis=1)[:, None]
-    chosen = (np.take_along_axis(values, best, axis=1)[:, 0] for values in (time, joules))
+    best = np.argmin(np.where(excess <= 0, values[0], np.inf), axis=1)[:, None]
+    chosen = (np.take_along_axis(of_layouts, best, axis=1)[:, 0] for of_layouts in values)
     return Curve(workload, name, devices, bandwidths, *chosen)
 
 
@@ -183,8 +195,8 @@ def published_table() -> Table:
         board = dp.load_system(system, boards).accelerator
         ours = boards * sum(derivation.full_rate_power(board).values())
         published_rate, published_power = boards * derivation.BOARD_RATE, boards * derivation.BOARD_POWER
-        rows.append(_rate_row(f"published, {boards} boards", published_rate, published_power))
-        rows.append(_rate_row(f"ours, {boards} boards", boards * float(board.matrix.bf16.rate), ours))
+        rows.append(_rate_row(f"published, boards: {boards}", published_rate, published_power))
+        rows.append(_rate_row(f"ours, boards: {boards}", boards * float(board.matrix.bf16.rate), ours))
     for system, boards in (("dgx-h100", 8), ("hgx-b200", 8)):
         gpu = dp.load_system(system).accelerator
         limits = boards * float(gpu.power_limit)
@@ -221,15 +233,17 @@ def workloads_table(curves: Sequence[Curve]) -> Table:
         of_boards = result.system == BOARDS
         links = (shipped, result.saturation) if of_boards else (shipped,)
         for link in links:
-            time, joules = result.at(link)
+            time, joules, dollars = result.at(link)
             row = {
                 "workload": result.workload.title,
-                "system": f"{result.devices} × {NAMES[result.system]}",
+                "system": result.title,
                 "link": link / TB if of_boards else None,
                 "time": 1e3 * time,
                 "per_token": 1e6 * time / result.workload.tokens,
+                "power": joules * result.workload.tokens / time / result.devices,
                 "joules": joules,
                 "kwh": joules * TOKENS_PER_MTOKEN / JOULES_PER_KWH,
+                "dollars": dollars * TOKENS_PER_MTOKEN,
             }
             rows.append(row)
     columns = {
@@ -238,10 +252,15 @@ def workloads_table(curves: Sequence[Curve]) -> Table:
         "link": ("link TB/s", ",.0f"),
         "time": ("time ms", ",.4g"),
         "per_token": ("µs/token", ",.3g"),
+        "power": ("W per device", ",.0f"),
         "joules": ("J/token", ".3g"),
         "kwh": ("kWh/Mtoken", ".3g"),
+        "dollars": ("$/Mtoken", ".3g"),
     }
-    title = "A step, all prompts or a decode pass: with the shipped link, and with a link that saturates"
+    title = (
+        "A step, all prompts or a decode pass: boards with the shipped link, and with a link that saturates, "
+        "at the price of the board as shipped; watts are at the wall, with host"
+    )
     return Table("workloads", title, columns, rows)
 
 
@@ -292,7 +311,7 @@ def _draw_panel(axes: Axes, curves: Sequence[Curve], quantity: str, shipped: flo
     """Draws the time or the energy per token of one workload on all systems."""
     for result in curves:
         values = 1e6 * result.time / result.workload.tokens if quantity == "time" else result.joules
-        label, colour = f"{result.devices} × {NAMES[result.system]}", COLOURS[result.system]
+        label, colour = result.title, COLOURS[result.system]
         if result.system != BOARDS:
             axes.axhline(values[0], color=colour, linewidth=1.5, linestyle="--", label=label)
             continue
@@ -314,24 +333,28 @@ def finding(curves: Sequence[Curve], power: Table) -> str:
     texts = [f"A board at full rate draws {total:,.0f} W at the wall by our estimates, 5,000 W published."]
     for boards in (result for result in curves if result.system == BOARDS):
         others = [result for result in curves if result.workload == boards.workload and result != boards]
-        time, joules = boards.at(boards.saturation)
+        time, joules, _ = boards.at(boards.saturation)
         ratios = " and ".join(
-            f"{float(other.time[0]) / time:.3g} × faster with {float(other.joules[0]) / joules:.3g} × fewer "
-            f"joules a token than {other.devices} {NAMES[other.system]}"
+            f"{other.title} take {float(other.time[0]) / time:.3g} times as long and "
+            f"{float(other.joules[0]) / joules:.3g} times the joules"
             for other in others
         )
+        watts = joules * boards.workload.tokens / time / boards.devices
         texts.append(
-            f"{boards.workload.title[0].upper()}{boards.workload.title[1:]}: the link of each of "
-            f"{boards.devices} boards saturates at {boards.saturation / TB:,.0f} TB/s, {ratios}."
+            f"{boards.workload.title} on {boards.title}: the link of a board saturates at "
+            f"{boards.saturation / TB:,.0f} TB/s and {watts / 1e3:.1f} kW a board, where {ratios}."
         )
     return " ".join(texts)
 
 
 def main() -> None:
     """Runs the study."""
-    options = parse_options(__doc__, "superconducting", "leaves out the model of 405 billion parameters")
+    options = parse_options(
+        __doc__, "superconducting", "trains one model and decodes with one, on boards and B200"
+    )
     workloads = QUICK if options.quick else WORKLOADS
-    curves = [curve(workload, system) for workload in workloads for system in workload.layouts]
+    systems = [name for name in NAMES if not (options.quick and name == "dgx-h100")]
+    curves = [curve(workload, system) for workload in workloads for system in systems]
     power = power_table()
     tables = [published_table(), power, workloads_table(curves), crossings_table(curves)]
     publish(options.out, tables, finding(curves, power), {"link": draw(curves)})
