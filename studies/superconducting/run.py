@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 import diffperf as dp
 from diffperf.cost.ownership import host_and_network_power
@@ -322,6 +323,10 @@ def _draw_panel(axes: Axes, curves: Sequence[Curve], quantity: str, shipped: flo
     axes.axvline(shipped / TB, color=plots.INK, linewidth=1, linestyle=":", label="link as shipped")
     axes.set_xscale("log")
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
     axes.grid(color=plots.FAINT, linewidth=0.8)
     if quantity == "time":
         axes.legend(frameon=False, fontsize=8)
