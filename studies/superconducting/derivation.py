@@ -6,6 +6,9 @@ JSRAM too. All that is named an estimate here has its range in the file of the a
 powers of that file are at the wall: what is spent at a temperature, times one plus the cooling power that
 each watt of heat at that temperature takes. The PUE of the price list `cryogenic` is 1, so that no cooling
 counts twice.
+
+Arithmetic takes four fifths of the published power by junctions and pulses alone. The bandwidth of the link was
+chosen so that the parts add up to the published power: that they do is no finding.
 """
 
 from diffperf.hardware.accelerator import Accelerator
@@ -27,6 +30,7 @@ PULSE_ENERGY = (
 # --- estimates
 
 COOLING_4K, COOLING_77K = 400.0, 15.0  # W at the wall per W of heat: large helium and nitrogen plants
+COOLING_RANGE = ((300.0, 10.0), (500.0, 20.0))  # W/W at 4 K and at 77 K of better and of worse plants
 MULTIPLIER_JUNCTIONS = 10_000  # Josephson junctions of a multiply-add of bf16 into fp32
 ACTIVITY = 0.5  # share of the junctions of a multiply-add that pulse in a cycle
 CHIPS = 10  # logic dies of a board
@@ -91,17 +95,36 @@ def static_power() -> float:
     return at_wall(LEAK_4K, COOLING_4K) + at_wall(LEAK_77K, COOLING_77K)
 
 
-def full_rate_power(board: Accelerator) -> dict[str, float]:
+# Heat of each part of a board by where it is spent, in units of the part's own: at 4 K and at 77 K.
+HEAT = {
+    "arithmetic": (1.0, 0.0),
+    "JSRAM": (1.0, 0.0),
+    "cryo-DRAM and link": (LINK_BIT_4K, DRAM_BIT_77K),
+    "clock network": (1.0, 0.0),
+    "heat leaks": (LEAK_4K, LEAK_77K),
+}
+
+
+def full_rate_power(
+    board: Accelerator, cooling_4k: float = COOLING_4K, cooling_77k: float = COOLING_77K
+) -> dict[str, float]:
     """Returns the W at the wall of a board whose matrix units run at their peak, by what spends it.
 
-    All JSRAM runs at full bandwidth then, and the link to cryo-DRAM at half of it.
+    All JSRAM runs at full bandwidth then, and the link to cryo-DRAM at half of it. The board has the shipped
+    cooling; another one, in W/W, changes the power of each part by its heat at 4 K and at 77 K.
     """
     caches, dram = board.memory[: board.device_level], board.device_memory
-    watts = {
+    shipped = {
         "arithmetic": board.matrix.bf16.rate * board.compute_energy,
         "JSRAM": sum(level.energy * level.bandwidth for level in caches),
         "cryo-DRAM and link": dram.energy * dram.bandwidth / 2,
         "clock network": board.active_power,
         "heat leaks": board.static_power,
     }
-    return {part: float(value) for part, value in watts.items()}
+    watts = {}
+    for part, (cold, cool) in HEAT.items():
+        changed = at_wall(cold, cooling_4k) + at_wall(cool, cooling_77k)
+        watts[part] = (
+            float(shipped[part]) * changed / (at_wall(cold, COOLING_4K) + at_wall(cool, COOLING_77K))
+        )
+    return watts

@@ -13,7 +13,7 @@ the times of the paper.
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class Workload:
     model: str
     phase: str
     strategy: dict[str, Any]
-    layouts: dict[str, tuple[int, Sequence[tuple[int, int, int]]]]
+    layouts: Mapping[str, tuple[int, Sequence[tuple[int, int, int]]]]
 
     def estimate(self) -> Callable[[Any, System, Strategy], Any]:
         """Returns the estimator's function of the phase."""
@@ -218,12 +218,22 @@ def _rate_row(name: str, rate: float, power: float) -> dict[str, str | float]:
 
 
 def power_table() -> Table:
-    """Tabulates what the watts of a board at full rate are spent on."""
-    parts = derivation.full_rate_power(dp.load_system(BOARDS).accelerator)
-    rows = [{"part": part, "power": watts} for part, watts in parts.items()]
-    rows.append({"part": "total", "power": sum(parts.values())})
-    columns = {"part": ("", ""), "power": ("W at the wall", ",.0f")}
-    return Table("power", "Power of a board at full rate, by our estimates", columns, rows)
+    """Tabulates what the watts of a board at full rate are spent on, over the range of its cooling."""
+    board = dp.load_system(BOARDS).accelerator
+    low, high = (derivation.full_rate_power(board, *cooling) for cooling in derivation.COOLING_RANGE)
+    cases = {"low": low, "power": derivation.full_rate_power(board), "high": high}
+    rows: list[dict[str, Any]] = [
+        {"part": part, **{case: watts[part] for case, watts in cases.items()}} for part in low
+    ]
+    rows.append({"part": "total", **{case: sum(watts.values()) for case, watts in cases.items()}})
+    columns = {"part": ("", "")}
+    cooling = (derivation.COOLING_4K, derivation.COOLING_77K)
+    for case, (at_4k, at_77k) in zip(
+        cases, (derivation.COOLING_RANGE[0], cooling, derivation.COOLING_RANGE[1]), strict=True
+    ):
+        columns[case] = (f"W at {at_4k:.0f} and {at_77k:.0f} W/W", ",.0f")
+    title = "Power of a board at full rate by our estimates, with three coolings of 4 K and 77 K"
+    return Table("power", title, columns, rows)
 
 
 def workloads_table(curves: Sequence[Curve]) -> Table:

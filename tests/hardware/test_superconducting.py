@@ -43,7 +43,7 @@ def test_peak_rate_and_power_are_the_published(boards):
     accelerator, (rate, power) = system.accelerator, PUBLISHED[boards]
     assert boards * float(accelerator.matrix.bf16.rate) == pytest.approx(rate, rel=1e-6)
     assert boards * float(accelerator.power_limit) == pytest.approx(power, rel=1e-6)
-    # The sum of the estimates by part, with the published power nowhere among them.
+    # The sum of the estimates by part, among which the link's bandwidth was chosen by the published power.
     parts = derivation.full_rate_power(accelerator)
     assert boards * sum(parts.values()) == pytest.approx(power, rel=0.01)
 
@@ -52,6 +52,15 @@ def test_sums_of_power_see_a_cooling_that_is_left_out(board):
     """The test above can fail: without the cooling of logic a board would draw a fifth of its power."""
     uncooled = replace(board, {"compute_energy": board.compute_energy / 401})
     assert sum(derivation.full_rate_power(uncooled).values()) < 0.25 * PUBLISHED[1][1]
+
+
+def test_power_follows_the_cooling(board):
+    """Parts at 4 K alone are in proportion to 1 + 300 W/W over 1 + 400 W/W; no part is left out."""
+    better, shipped = derivation.full_rate_power(board, 300, 10), derivation.full_rate_power(board)
+    assert better["arithmetic"] / shipped["arithmetic"] == pytest.approx(301 / 401, rel=1e-9)
+    leaks = 0.5 * 301 + 3 * 11  # W
+    assert better["heat leaks"] == pytest.approx(leaks, rel=1e-3)
+    assert all(better[part] < shipped[part] for part in shipped)
 
 
 def test_density_of_jsram_is_consistent():
