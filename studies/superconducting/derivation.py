@@ -7,8 +7,8 @@ powers of that file are at the wall: what is spent at a temperature, times one p
 each watt of heat at that temperature takes. The PUE of the price list `cryogenic` is 1, so that no cooling
 counts twice.
 
-Arithmetic takes four fifths of the published power by junctions and pulses alone. The bandwidth of the link was
-chosen so that the parts add up to the published power: that they do is no finding.
+Arithmetic takes four fifths of the published power by junctions and pulses alone. The bandwidth of the link
+was chosen so that the parts add up to the published power: that they do is no finding.
 """
 
 from diffperf.hardware.accelerator import Accelerator
