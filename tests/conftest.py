@@ -5,6 +5,7 @@ import gc
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import hypothesis
 import jax
@@ -46,6 +47,20 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 hypothesis.settings.register_profile("quick", max_examples=50, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("thorough", max_examples=2000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+# Programs of a run of all tests would fill 12 GB a worker; they are loaded again from the cache on disk.
+MOST_MEMORY = 4e9  # bytes of a worker
+
+
+@pytest.fixture(autouse=True, scope="module")
+def bounded_memory():
+    """A worker that has grown beyond its share of memory forgets its compiled programs."""
+    yield
+    statm = Path("/proc/self/statm")
+    if statm.exists() and int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > MOST_MEMORY:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture
