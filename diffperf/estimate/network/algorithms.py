@@ -16,8 +16,9 @@ from diffperf.quantity import Weights
 from diffperf.relax import inverse, larger
 from diffperf.software.collective_library import CollectiveLibrary
 
-_NEVER = 1e6  # s: an algorithm that a library lacks is never the fastest, and never as fast as nothing to do
-
+# An algorithm that a library lacks takes so many times longer than a hop and the whole buffer: it is never the
+# fastest. A multiple of the wire's own times, because a fixed time would depend on the unit of time.
+_NEVER = 1e9
 _LEAST_REDUCTION = 1e-3  # fraction of the bandwidth below which switches count as not reducing
 
 
@@ -44,20 +45,24 @@ class Wire(eqx.Module):
     def quick(self, algorithm: Algorithm) -> Array:
         """Seconds by the low-latency protocol."""
         wire = algorithm.work * (self.seconds * inverse(self.library.low_latency_bandwidth))
-        return algorithm.hops * self.fabric.hop + wire + _NEVER * algorithm.missing
+        return algorithm.hops * self.fabric.hop + wire + self._lacking(algorithm)
 
     def bulk(self, algorithm: Algorithm) -> Array:
         """Seconds by the bulk protocol."""
         latency = algorithm.hops * (self.fabric.hop * self.library.bulk_latency)
         wire = wire_time(algorithm.work * self.seconds, self.fabric.ramp)
-        return latency + wire + _NEVER * algorithm.missing
+        return latency + wire + self._lacking(algorithm)
 
     def between_pairs(self, algorithm: Algorithm) -> list[Array]:
         """Seconds by either protocol, as messages between pairs of devices."""
-        latency = algorithm.hops * self.fabric.hop + _NEVER * algorithm.missing
+        latency = algorithm.hops * self.fabric.hop + self._lacking(algorithm)
         wire = algorithm.work * self.seconds
         bulk = latency + self.library.message_startup + wire_time(wire, self.fabric.ramp)
         return [latency + wire * inverse(self.library.message_bandwidth), bulk]
+
+    def _lacking(self, algorithm: Algorithm) -> Array:
+        """Seconds that keep an algorithm that the library lacks from being the fastest; 0 for the others."""
+        return algorithm.missing * (_NEVER * (self.fabric.hop + self.seconds))
 
 
 def wire_time(wire: Array, ramp: Array) -> Array:
