@@ -246,6 +246,17 @@ class _Hyperbola(eqx.Module):
         """ds/dε."""
         return 4 * corner * self.ratio / self.root
 
+    def maximum_slopes(self, corner: Array) -> tuple[Array, Array]:
+        """The smooth maximum's derivatives with respect to the larger and the smaller number."""
+        by_low = self.growth(corner) / 2
+        return (1 + self.ratio + self.root) / 2 - self.ratio * by_low, by_low
+
+
+def _along(first_is_larger: Array, slopes: tuple[Array, Array], dx: Array, dy: Array) -> Array:
+    """The change of a function of two numbers, from its slopes along the larger and the smaller one."""
+    by_high, by_low = slopes
+    return jnp.where(first_is_larger, by_high, by_low) * dx + jnp.where(first_is_larger, by_low, by_high) * dy
+
 
 @jax.custom_jvp
 def _smooth_larger(corner: Array, x: Array, y: Array) -> Array:
@@ -259,9 +270,7 @@ def _smooth_larger_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     (corner, x, y), (d_corner, dx, dy) = primals, tangents
     shape = _Hyperbola.of(corner, x, y)
     value = (1 + shape.ratio + shape.root) / 2
-    by_low = shape.growth(corner) / 2
-    by_high = value - shape.ratio * by_low
-    tangent = jnp.where(x >= y, by_high, by_low) * dx + jnp.where(x >= y, by_low, by_high) * dy
+    tangent = _along(x >= y, shape.maximum_slopes(corner), dx, dy)
     return shape.high * value, tangent + shape.high * shape.by_corner(corner) / 2 * d_corner
 
 
@@ -281,7 +290,7 @@ def _smooth_smaller_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     falling = share * shape.growth(corner) * inverse_sum  # −dq/dr
     by_low, by_high = share - shape.ratio * falling, jnp.square(shape.ratio) * falling
     by_corner = -(4 * corner + share * shape.by_corner(corner)) * inverse_sum
-    tangent = jnp.where(x >= y, by_high, by_low) * dx + jnp.where(x >= y, by_low, by_high) * dy
+    tangent = _along(x >= y, (by_high, by_low), dx, dy)
     low = smaller(x, y)
     return low * share, tangent + low * by_corner * d_corner
 
@@ -306,8 +315,7 @@ def _smooth_excess_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     shape = _Hyperbola.of(corner, demand, supply)
     short = demand >= supply
     value = _excess_of(shape, corner, short)
-    by_low = shape.growth(corner) / 2  # of the maximum
-    by_high = (1 + shape.ratio + shape.root) / 2 - shape.ratio * by_low
+    by_high, by_low = shape.maximum_slopes(corner)
     by_demand = jnp.where(short, by_high, by_low)
     # Where supply is the larger one, by Euler's theorem for homogeneous functions.
     by_supply = jnp.where(short, by_low - 1, value - shape.ratio * by_low)

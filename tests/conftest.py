@@ -49,7 +49,7 @@ hypothesis.settings.register_profile("thorough", max_examples=2000, deadline=Non
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
-# Programs of a run of all tests would fill 12 GB a worker; they are loaded again from the cache on disk.
+# Programs of a run of all tests would fill 12 GB a worker; forgotten ones are read from the cache on disk.
 MOST_MEMORY = 4e9  # bytes of a worker
 
 

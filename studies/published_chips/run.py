@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +30,14 @@ from reporting import Table, figure_style, parse_options, publish, read_rows
 
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.chip import chip
-from diffperf.hardware.floorplan import ComputeUnit, Family, Floorplan, design_of_floorplan, with_unit
+from diffperf.hardware.floorplan import (
+    Blueprint,
+    ComputeUnit,
+    Family,
+    Floorplan,
+    design_of_blueprint,
+    with_unit,
+)
 from diffperf.hardware.node import Node
 from diffperf.hardware.technology import LinkTechnology, MemoryTechnology
 from diffperf.load import load
@@ -49,14 +57,10 @@ FITTED_FAMILY = "nvidia-datacenter"
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """A published accelerator: its row of the table, and what its floorplan is made of."""
+    """A published accelerator: its row of the table, and what it is made of."""
 
     row: dict[str, str]
-    plan: Floorplan
-    unit: ComputeUnit
-    node: Node
-    memory: MemoryTechnology
-    link: LinkTechnology
+    blueprint: Blueprint
     template: Accelerator
 
     @property
@@ -110,9 +114,8 @@ def read_chip(row: dict[str, str]) -> Published:
         phy_area=memory.phy_area * number["sites"] / number["stacks"],  # dies have PHYs for empty sites too
     )
     link = load(LinkTechnology, row["link"])
-    return Published(
-        row, plan, unit, load(Node, row["node"]), memory, link, load(Accelerator, row["template"])
-    )
+    blueprint = Blueprint(plan=plan, unit=unit, node=load(Node, row["node"]), memory=memory, link=link)
+    return Published(row, blueprint, load(Accelerator, row["template"]))
 
 
 def _is_number(text: str) -> bool:
@@ -144,10 +147,8 @@ def family_of(parameters: Float[Array, "5"]) -> Family:
 
 def units_and_clock(case: Published, family: Family) -> tuple[Scalar, Scalar, Scalar, Scalar]:
     """Returns units at work, clock in Hz, voltage and power of a chip with the figures of a family."""
-    template = with_unit(case.template, case.unit, family)
-    design, technology = design_of_floorplan(
-        case.plan, case.unit, family, case.node, case.memory, case.link, template
-    )
+    template = with_unit(case.template, case.blueprint.unit, family)
+    design, technology = design_of_blueprint(case.blueprint, family, template)
     made = chip(design, technology, template)
     return design.compute_units, made.clock * family.clock, made.voltage, made.power
 
@@ -158,8 +159,8 @@ def implied_area(case: Published, parameters: Float[np.ndarray, "5"]) -> float:
 
     @jax.jit
     def excess(area: Scalar) -> Scalar:
-        plan = dataclasses.replace(case.plan, die_area=area)
-        units, clock, _, _ = units_and_clock(dataclasses.replace(case, plan=plan), family)
+        blueprint = eqx.tree_at(lambda blueprint: blueprint.plan.die_area, case.blueprint, area)
+        units, clock, _, _ = units_and_clock(dataclasses.replace(case, blueprint=blueprint), family)
         return jnp.log(units * clock * case.number("matrix_flops") / published)
 
     # The rate rises with the area until static power takes what the limit gives: the first crossing counts.
@@ -176,12 +177,12 @@ def predicted(case: Published, parameters: Float[np.ndarray, "5"]) -> Prediction
 
 def errors(cases: list[Published], family: Float[Array, "5"]) -> Float[Array, " errors"]:
     """Returns the logarithms of units at work, clock and rate over the published ones, chip by chip."""
-    found = []
+    logarithms = []
     for case in cases:
         units, clock, _, _ = units_and_clock(case, family_of(family))
         units, clock = jnp.log(units / case.number("units_at_work")), jnp.log(clock / case.clock)
-        found += [units, clock, units + clock]
-    return jnp.stack(found)
+        logarithms += [units, clock, units + clock]
+    return jnp.stack(logarithms)
 
 
 def solved(residuals: Callable[[Array], Array], start: np.ndarray) -> np.ndarray:
@@ -213,7 +214,9 @@ def scaled_to(cases: list[Published], family: Float[np.ndarray, "5"]) -> Float[n
 
     def residuals(factors: Float[Array, "3"]) -> Float[Array, " residuals"]:
         own = scaled(factors)
-        voltages = [units_and_clock(case, family_of(own))[2] / case.node.nominal_voltage for case in cases]
+        voltages = [
+            units_and_clock(case, family_of(own))[2] / case.blueprint.node.nominal_voltage for case in cases
+        ]
         return jnp.concatenate([errors(cases, own), TOLERANCE * jnp.log(jnp.stack(voltages))])
 
     return np.asarray(scaled(jnp.asarray(solved(residuals, np.zeros(3)))))
@@ -234,7 +237,7 @@ class Result:
         return not self.case.row["unpublished"]
 
 
-def results(cases: list[Published], leave_out: bool) -> tuple[list[Result], dict[str, np.ndarray]]:
+def results_of(cases: list[Published], leave_out: bool) -> tuple[list[Result], dict[str, np.ndarray]]:
     """Returns the predictions of all chips, and the figures of every family."""
     by_family: dict[str, list[Published]] = {}
     for case in cases:
@@ -245,7 +248,7 @@ def results(cases: list[Published], leave_out: bool) -> tuple[list[Result], dict
         name: common if name == FITTED_FAMILY else scaled_to(members, common)
         for name, members in by_family.items()
     }
-    found = []
+    by_chip = []
     for case in cases:
         name = case.row["family"]
         others = [other for other in by_family[name] if other is not case]
@@ -254,8 +257,8 @@ def results(cases: list[Published], leave_out: bool) -> tuple[list[Result], dict
             own = fitted(others) if name == FITTED_FAMILY else scaled_to(others, common)
             left_out = predicted(case, own)
         area = implied_area(case, families[name]) if case.row["role"] == "predicted" else None
-        found.append(Result(case, predicted(case, families[name]), left_out, area))
-    return found, families
+        by_chip.append(Result(case, predicted(case, families[name]), left_out, area))
+    return by_chip, families
 
 
 # --- tables
@@ -266,7 +269,7 @@ def error(value: float, published: float) -> float:
     return value / published - 1
 
 
-def rate_table(found: list[Result]) -> Table:
+def rate_table(results: list[Result]) -> Table:
     """FLOP/s, units, clock and power by chip."""
     columns = {
         "chip": ("chip", ""),
@@ -284,7 +287,7 @@ def rate_table(found: list[Result]) -> Table:
         "unpublished": ("estimated inputs", ""),
     }
     rows = []
-    for result in found:
+    for result in results:
         case, fit, published = result.case, result.fit, result.case.number("bf16_tflops") * 1e12
         rows.append(
             {
@@ -298,7 +301,7 @@ def rate_table(found: list[Result]) -> Table:
                 "clock": error(fit.clock, case.clock),
                 "voltage": fit.voltage,
                 "power": error(fit.power, case.number("power_limit_w")),
-                "area": float(case.plan.die_area),
+                "area": float(case.blueprint.plan.die_area),
                 "implied": result.implied_area,
                 "unpublished": case.row["unpublished"],
             }
@@ -322,10 +325,10 @@ def memory_table(cases: list[Published]) -> Table:
     }
     rows = []
     for case in cases:
-        stacks = float(case.plan.memory_stacks)
-        bandwidth = stacks * float(case.memory.stack_bandwidth) / 1e12
+        stacks = float(case.blueprint.plan.memory_stacks)
+        bandwidth = stacks * float(case.blueprint.memory.stack_bandwidth) / 1e12
         # Sizes of memory are given in GB and are GiB.
-        capacity = stacks * float(case.memory.stack_capacity) / 2**30
+        capacity = stacks * float(case.blueprint.memory.stack_capacity) / 2**30
         row = {"chip": case.name, "memory": f"{stacks:.0f} {case.row['memory']}"}
         row |= {"bandwidth": case.number("bandwidth_tb_s"), "ours": bandwidth}
         row |= {"capacity": case.number("capacity_gb"), "our_capacity": capacity}
@@ -353,14 +356,14 @@ def family_table(families: dict[str, np.ndarray]) -> Table:
     return Table("families", "Figures of the families, referred to N7", columns, rows)
 
 
-def draw(found: list[Result]) -> Figure:
+def draw(results: list[Result]) -> Figure:
     """Our rate over the published one by chip: fitted, left out, predicted."""
     with figure_style():
         figure = Figure(figsize=(9, 4), layout="constrained")
         axes = figure.subplots()
         axes.axhspan(1 - TARGET, 1 + TARGET, color=GREY, alpha=0.15, linewidth=0)
         axes.axhline(1.0, color=GREY, linewidth=1.2)
-        shown = [result for result in found if result.case.row["role"] != "reference"]
+        shown = [result for result in results if result.case.row["role"] != "reference"]
         for place, result in enumerate(shown):
             published = result.case.number("bf16_tflops") * 1e12
             is_fit = result.case.row["role"] == "fitted"
@@ -377,16 +380,16 @@ def draw(found: list[Result]) -> Figure:
     return figure
 
 
-def finding(found: list[Result]) -> str:
+def finding(results: list[Result]) -> str:
     """What the study shows, in a few sentences."""
 
     def of(result: Result, prediction: Prediction) -> float:
         return error(prediction.rate, result.case.number("bf16_tflops") * 1e12)
 
     fit = {
-        result.case.name: of(result, result.fit) for result in found if result.case.row["role"] == "fitted"
+        result.case.name: of(result, result.fit) for result in results if result.case.row["role"] == "fitted"
     }
-    left_out = {r.case.name: of(r, r.left_out) for r in found if r.left_out is not None}
+    left_out = {r.case.name: of(r, r.left_out) for r in results if r.left_out is not None}
     worst = max(fit, key=lambda name: abs(fit[name]))
     text = (
         f"With {len(fit)} chips fitted, all come out within {abs(fit[worst]):.0%} ({worst}) of their FLOP/s."
@@ -398,7 +401,7 @@ def finding(found: list[Result]) -> str:
         text += f"{abs(left_out[worst]):.0%} at worst ({worst})."
     areas = ", ".join(
         f"{result.case.name} {result.implied_area:.0f} mm²"
-        for result in found
+        for result in results
         if result.implied_area is not None
     )
     return f"{text} Die areas that unpublished chips' rates imply: {areas}."
@@ -408,9 +411,9 @@ def main() -> None:
     """Runs the study."""
     options = parse_options(__doc__, "published_chips", "does not fit with each chip left out")
     cases = [read_chip(row) for row in read_rows(CHIPS)]
-    found, families = results(cases, leave_out=not options.quick)
-    tables = [rate_table(found), memory_table(cases), family_table(families)]
-    publish(options.out, tables, finding(found), {"figure": draw(found)})
+    results, families = results_of(cases, leave_out=not options.quick)
+    tables = [rate_table(results), memory_table(cases), family_table(families)]
+    publish(options.out, tables, finding(results), {"figure": draw(results)})
 
 
 if __name__ == "__main__":

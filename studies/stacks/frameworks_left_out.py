@@ -19,10 +19,13 @@ import numpy as np
 import tomlkit
 from reporting import Table
 
+from diffperf.explore.calibrate.calibration_file import quantity_text
+from diffperf.explore.calibrate.interval import Z90
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.statistics import Evaluation
 from diffperf.explore.measured.validate import Validation, validate
 from diffperf.load import find, load
+from diffperf.quantity import walk
 from diffperf.software.stack import Stack
 
 # The frameworks and their shipped stacks.
@@ -49,8 +52,7 @@ FITTED = (
     "elementwise_traffic",
 )
 # Measured columns, and whether they grow with the time of a step (1) or fall with it (-1).
-TIMES = {"step_time_s": 1, "tokens_per_second_per_device": -1, "model_tflops_per_device": -1, "mfu": -1}
-Z90 = 1.645  # standard deviations within which 90 % of a normal variable lie
+TIMES = {"step_time_s": 1, "tokens_per_s_per_device": -1, "model_tflops_per_device": -1, "mfu": -1}
 
 
 @dataclasses.dataclass
@@ -77,15 +79,14 @@ def write_unmeasured(framework: str, stack: str, folder: Path) -> Path:
     config = tomlkit.parse(find(stack, "stacks").read_text(encoding="utf-8"))
     config.pop("measured", None)
     shipped = {name: load(Stack, name) for names in FRAMEWORKS.values() for name in names}
+    declared = {path: quantity for path, quantity, _ in walk(shipped[stack])}
     for key in FITTED:
         others = [
             math.exp(statistics.mean(math.log(float(getattr(shipped[name], key))) for name in names))
             for other, names in FRAMEWORKS.items()
             if other != framework
         ]
-        is_time = key in ("host_launch", "step_overhead", "rank_stall", "routing_wait")
-        middle = f"{statistics.median(others):.6g}"  # within its bounds in single precision too
-        config[key] = f"{middle} s" if is_time else float(middle)
+        config[key] = tomlkit.value(quantity_text(statistics.median(others), declared[key]))
     path = folder / f"{stack}.toml"
     path.write_text(tomlkit.dumps(config), encoding="utf-8")
     return path
@@ -141,7 +142,7 @@ def errors_by_framework(
 
 
 def spread(errors: Iterable[list[float]]) -> float:
-    """Returns the standard deviation that 1.645 times reaches 90 % of the errors, all frameworks alike."""
+    """Returns the standard deviation of which `Z90` reach 90 % of the errors, all frameworks alike."""
     sizes = [np.abs(np.asarray(of_framework)) for of_framework in errors]
     values = np.concatenate(sizes)
     weights = np.concatenate([np.full(len(size), 1 / len(size)) for size in sizes])

@@ -15,12 +15,12 @@ from diffperf.errors import ConfigError
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.chip import chip
 from diffperf.hardware.floorplan import (
+    Blueprint,
     ComputeUnit,
     Family,
     Floorplan,
-    accelerator_of_floorplan,
-    check_power_limit,
-    design_of_floorplan,
+    accelerator_of_blueprint,
+    design_of_blueprint,
     with_unit,
 )
 from diffperf.hardware.node import Node, node_at
@@ -52,11 +52,17 @@ def parts(node="n4", memory="hbm3", link="nvlink4", template="h100-sxm5-80gb"):
     )
 
 
+def blueprint_of(plan, unit=HOPPER, **names):
+    """The blueprint of a package, and the template accelerator."""
+    node, memory, link, template = parts(**names)
+    return Blueprint(plan=plan, unit=unit, node=node, memory=memory, link=link), template
+
+
 def designed(plan, unit=HOPPER, family=FAMILY, **names):
     """The template with the family's units, the design, its technology, and its chip."""
-    node, memory, link, template = parts(**names)
+    blueprint, template = blueprint_of(plan, unit, **names)
     template = with_unit(template, unit, family)
-    design, technology = design_of_floorplan(plan, unit, family, node, memory, link, template)
+    design, technology = design_of_blueprint(blueprint, family, template)
     return template, design, technology, chip(design, technology, template)
 
 
@@ -90,8 +96,8 @@ def test_the_power_limit_sets_the_clock():
 
 
 def test_the_accelerator_has_the_designs_figures():
-    node, memory, link, template = parts()
-    made = accelerator_of_floorplan(H100, HOPPER, FAMILY, node, memory, link, template)
+    blueprint, template = blueprint_of(H100)
+    made = accelerator_of_blueprint(blueprint, FAMILY, template)
     _, design, _, made_chip = designed(H100)
     rate = float(design.compute_units) * 4096 * float(FAMILY.clock) * float(made_chip.clock)
     assert float(made.matrix.bf16.rate) == pytest.approx(rate, rel=1e-9)
@@ -102,18 +108,18 @@ def test_the_accelerator_has_the_designs_figures():
 
 
 def test_io_dies_leave_the_compute_dies_to_compute():
-    apart = designed(replace(H100, {"io_share": 0.0}))[-1]
-    assert float(apart.compute_area) == pytest.approx(814 - 60 * 2**20 / 1e6, rel=1e-6)
-    assert float(apart.shoreline) == pytest.approx(0, abs=1e-6)
+    compute_die = designed(replace(H100, {"io_share": 0.0}))[-1]
+    assert float(compute_die.compute_area) == pytest.approx(814 - 60 * 2**20 / 1e6, rel=1e-6)
+    assert float(compute_die.shoreline) == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["die_area", "cache", "memory_stacks", "network_bandwidth", "power_limit"])
 def test_slopes_match_finite_differences(name):
-    node, memory, link, template = parts()
+    blueprint, template = blueprint_of(H100)
 
     def rate(value):
-        plan = replace(H100, {name: value})
-        made = accelerator_of_floorplan(plan, HOPPER, FAMILY, node, memory, link, template)
+        changed = replace(blueprint, {f"plan.{name}": value})
+        made = accelerator_of_blueprint(changed, FAMILY, template)
         return made.matrix.bf16.rate * 1e-12
 
     value = float(getattr(H100, name))
@@ -124,12 +130,12 @@ def test_slopes_match_finite_differences(name):
 
 
 def test_the_slope_along_nodes_matches_finite_differences():
-    _, memory, link, template = parts()
+    blueprint, template = blueprint_of(H100)
     nodes = load_nodes()
 
     def rate(feature):
-        node = node_at(nodes, jnp.asarray(feature))
-        made = accelerator_of_floorplan(H100, HOPPER, FAMILY, node, memory, link, template)
+        on_node = dataclasses.replace(blueprint, node=node_at(nodes, jnp.asarray(feature)))
+        made = accelerator_of_blueprint(on_node, FAMILY, template)
         return made.matrix.bf16.rate * 1e-12
 
     rates = [float(rate(feature)) for feature in (28.0, 16.0, 10.0, 7.0, 5.0, 3.0, 2.0)]
@@ -141,12 +147,14 @@ def test_the_slope_along_nodes_matches_finite_differences():
 
 def test_no_room_for_units_stays_finite(float32):
     """More cache than die: hardly any unit is left, and every number and slope is finite."""
-    node, memory, link, template = parts()
-    narrow = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float32)), (H100, HOPPER, FAMILY))
+    blueprint, template = blueprint_of(H100)
+    blueprint, family = jax.tree.map(
+        lambda leaf: jnp.asarray(np.asarray(leaf, np.float32)), (blueprint, FAMILY)
+    )
 
     def rate(cache):
-        plan, unit, family = replace(narrow[0], {"cache": cache}), *narrow[1:]
-        return accelerator_of_floorplan(plan, unit, family, node, memory, link, template).matrix.bf16.rate
+        changed = replace(blueprint, {"plan.cache": cache})
+        return accelerator_of_blueprint(changed, family, template).matrix.bf16.rate
 
     value, slope = jax.value_and_grad(rate)(5e9)
     assert np.isfinite(value)
@@ -156,14 +164,13 @@ def test_no_room_for_units_stays_finite(float32):
 
 def test_a_limit_below_the_power_without_a_clock_is_one_line():
     plan = replace(H100, {"power_limit": 60.0})
-    template, design, technology, made = designed(plan)
+    blueprint, template = blueprint_of(plan)
     with pytest.raises(
         ConfigError, match=r"arguments: power_limit: found 60 W; expected more than the \d+ W"
     ) as caught:
-        check_power_limit(design, technology, template)
+        accelerator_of_blueprint(blueprint, FAMILY, template)
     assert "\n" not in str(caught.value)
-    assert float(made.power) > 60
-    check_power_limit(*designed(H100)[1:3], template)
+    assert float(designed(plan)[-1].power) > 60
 
 
 # --- the study

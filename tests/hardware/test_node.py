@@ -157,9 +157,11 @@ def test_gradients_are_finite_everywhere_in_float32(float32):
 @pytest.mark.parametrize("name", ["n7-hbm2e", "n4-hbm3"])
 def test_moving_to_the_own_node_changes_nothing(name):
     technology = load(Technology, name)
-    again = moved(technology, node_at(NODES, technology.feature))
+    interpolated = moved(technology, node_at(NODES, technology.feature))
     for path, (_, value) in numeric(technology).items():
-        assert float(numeric(again)[path][1]) == pytest.approx(float(value), rel=1e-12, abs=1e-29), path
+        assert float(numeric(interpolated)[path][1]) == pytest.approx(float(value), rel=1e-12, abs=1e-29), (
+            path
+        )
 
 
 def test_moving_there_and_back_changes_nothing():

@@ -16,8 +16,8 @@ from diffperf.quantity import Weights
 from diffperf.relax import inverse, larger
 from diffperf.software.collective_library import CollectiveLibrary
 
-# An algorithm that a library lacks takes so many times longer than a hop and the whole buffer: it is never the
-# fastest. A multiple of the wire's own times, because a fixed time would depend on the unit of time.
+# An algorithm that a library lacks takes so many times longer than a hop and the whole buffer, and is never
+# the fastest. A multiple of the wire's own times, because a fixed time would depend on the unit of time.
 _NEVER = 1e9
 _LEAST_REDUCTION = 1e-3  # fraction of the bandwidth below which switches count as not reducing
 
