@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy
-from diffperf.estimate.exposure import LayerCompute, exposed, exposed_of_layer
+from diffperf.estimate.exposure import LayerCompute, Traffic, exposed, exposed_of_layer
 from diffperf.estimate.kernels.clock import Clock, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate, total
 from diffperf.estimate.kernels.machine import Machine
@@ -283,9 +283,11 @@ def _timed_pass(
 
     sent = _sent(collectives, c)
     compute = LayerCompute(matmul=layer["matmul"].time, attention=layer["attention"].time, whole=whole.time)
-    layer_times = {purpose: transfer.time for purpose, transfer in sent.items() if purpose != "pipeline"}
-    layer_exposed = exposed_of_layer(layer_times, compute, strategy, c.relax, generating=tokens.generating)
-    pipeline = exposed(sent["pipeline"].time, depth * whole.time, strategy.overlap_transfers, c.relax)
+    in_layer = {purpose: Traffic.of(transfer, c.system) for purpose, transfer in sent.items()}
+    handed_on = in_layer.pop("pipeline")
+    layer_exposed = exposed_of_layer(in_layer, compute, c, generating=tokens.generating)
+    in_layers = [traffic * depth for traffic in in_layer.values()]
+    pipeline = exposed(handed_on, depth * whole.time, strategy.overlap_transfers, c, in_layers)
     exposed_times = {purpose: depth * time for purpose, time in layer_exposed.items()} | {
         "pipeline": pipeline
     }

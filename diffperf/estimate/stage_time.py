@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from diffperf.estimate.exposure import LayerCompute, exposed_of_layer
+from diffperf.estimate.exposure import LayerCompute, Traffic, exposed_of_layer
 from diffperf.estimate.kernels.evaluation import TimedOperators
 from diffperf.estimate.kernels.roofline import Work, waiting
 from diffperf.estimate.network.transfers import TimedCollective, Transfer
+from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, positive
 from diffperf.workload.configuration import Configuration
@@ -134,10 +135,12 @@ class NetworkStep(eqx.Module):
         crosses = c.relax.minimum((c.strategy.pp - 1) * outside, 1.0)
         return cls(layer=layer, by_kind=by_kind, totals=totals, crosses_tiers=crosses)
 
-    @property
-    def layer_times(self) -> dict[str, PerKind]:
-        """Seconds of the collectives of a layer of each kind by purpose, were they not hidden."""
-        return {purpose: transfer.time * self.by_kind[purpose] for purpose, transfer in self.layer.items()}
+    def layer_traffic(self, system: System) -> dict[str, Traffic]:
+        """The collectives of a layer of each kind by purpose."""
+        return {
+            purpose: Traffic.of(transfer, system, self.by_kind[purpose])
+            for purpose, transfer in self.layer.items()
+        }
 
     def sent(self, layers: Float[Array, " kinds"], stages: Scalar) -> Transfer:
         """What an average device sends in a step in which it runs so many layers of each kind; two of the
@@ -164,6 +167,7 @@ class SlowestStage(eqx.Module):
       communication and what is recomputed.
     - `waits`: seconds that a layer of each kind waits for the host in both passes.
     - `exposed`: exposed seconds of a layer of each kind by the purpose of collectives.
+    - `traffic`: collectives of the layers in both passes of a micro-batch on the mean stage before the last.
     - `uncovered`: seconds of a step in which the dispatch to experts, hidden at other times, has no other
       micro-batch to hide under.
     - `micro_batch`: the mean pass of all stages but the slowest, with waits.
@@ -175,6 +179,7 @@ class SlowestStage(eqx.Module):
     backward: Scalar
     waits: PerKind
     exposed: dict[str, PerKind]
+    traffic: list[Traffic]
     uncovered: Scalar
     micro_batch: StagePass
 
@@ -185,7 +190,8 @@ class SlowestStage(eqx.Module):
         The host launches kernels before the device needs them, and the device waits where its queue runs
         empty: a pass takes the longer of both, nearly.
         """
-        exposed = exposed_of_layer(network.layer_times, layer.compute, c.strategy, c.relax)
+        traffic = network.layer_traffic(c.system)
+        exposed = exposed_of_layer(traffic, layer.compute, c)
         half = sum(exposed.values()) / 2
         forward, backward = layer.forward + half, layer.backward + layer.recomputed + half
         launch, routing = _host_waits(c, network)
@@ -206,7 +212,7 @@ class SlowestStage(eqx.Module):
         # Half of what hides under another micro-batch is in either pass, and shows while the pipeline fills
         # and drains.
         purpose = "expert parallelism"
-        hidden = (network.layer_times[purpose] - exposed[purpose]) * c.strategy.schedule.dualpipe
+        hidden = (traffic[purpose].time - exposed[purpose]) * c.strategy.schedule.dualpipe
         alone = over_kinds(before, hidden / 2)
         return cls(
             layers=layers,
@@ -215,6 +221,10 @@ class SlowestStage(eqx.Module):
             backward=over_kinds(before, backward),
             waits=waits,
             exposed=exposed,
+            traffic=[
+                Traffic(time=over_kinds(before, of_layer.time), tiers=of_layer.tiers)
+                for of_layer in traffic.values()
+            ],
             uncovered=unpaired_micro_batches(c.strategy) * over_kinds(layers, hidden),
             micro_batch=StagePass(
                 forward=filling * (over_kinds(before, forward + forward_wait) + alone),

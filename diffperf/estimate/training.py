@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy
-from diffperf.estimate.exposure import exposed
+from diffperf.estimate.exposure import Traffic, exposed
 from diffperf.estimate.kernels.clock import Clock, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate, total
 from diffperf.estimate.kernels.machine import Machine
@@ -146,7 +146,9 @@ def timed_step(c: Configuration) -> TimedStep:
     stage = SlowestStage.of(c, layer, network, head)
     passes, heads = strategy.micro_batches * stage.layers, strategy.micro_batches * stage.head
     compute = over_kinds(passes, layer.work.time)
-    pipeline = exposed(network.totals["pipeline"].time, compute, strategy.overlap_transfers, relax)
+    handed_on = Traffic.of(network.totals["pipeline"], c.system)
+    in_layers = [traffic * strategy.micro_batches for traffic in stage.traffic]
+    pipeline = exposed(handed_on, compute, strategy.overlap_transfers, c, in_layers)
     exposed_times = {purpose: over_kinds(passes, time) for purpose, time in stage.exposed.items()}
     exposed_times["expert parallelism"] = exposed_times["expert parallelism"] + stage.uncovered
     exposed_times |= {"pipeline": pipeline} | _data_parallel(c, network, stage)
@@ -220,23 +222,36 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
 
     Gradients are reduced under the backward pass of the last micro-batch, or of every micro-batch where
     ZeRO shards them. Weights are gathered under the forward pass of the first micro-batch, or under both
-    passes of every one where ZeRO shards them too.
+    passes of every one where ZeRO shards them too. What layers and stages send comes first, then weights.
     """
     strategy, further = c.strategy, c.strategy.micro_batches - 1
-    forward, backward = stage.forward, stage.backward
-    under_backward = (1 + strategy.shards_gradients * further) * backward
-    under_both = forward + strategy.shards_weights * backward
-    hiding = {
-        "gradients": (under_backward, strategy.overlap_gradients),
-        "weights": ((1 + strategy.shards_weights * further) * under_both, strategy.overlap_weights),
-    }
-    result = {"tied embedding": network.totals["tied embedding"].time}
-    for purpose, (hidden_under, overlap) in hiding.items():
-        time = network.totals[purpose].time
-        remaining = exposed(time, hidden_under, overlap, c.relax)
-        # What hides communication shares the device with it, and slows down.
-        result[purpose] = remaining + c.system.stack.overlap_contention * (time - remaining)
-    return result
+    weights, gradients, embedding, handed_on = (
+        Traffic.of(network.totals[purpose], c.system)
+        for purpose in ("weights", "gradients", "tied embedding", "pipeline")
+    )
+    in_pass = [traffic * 0.5 for traffic in (*stage.traffic, handed_on * inverse(strategy.micro_batches))]
+    both = (
+        strategy.shards_weights
+    )  # 1 where weights are gathered for both passes, 0 for the forward pass only
+
+    gathered = 1 + both * further  # micro-batches
+    of_weights = exposed(
+        weights,
+        gathered * (stage.forward + both * stage.backward),
+        strategy.overlap_weights,
+        c,
+        [traffic * (gathered * (1 + both)) for traffic in in_pass],
+    )
+    reduced = 1 + strategy.shards_gradients * further  # micro-batches
+    beside = [traffic * reduced for traffic in in_pass]
+    of_gradients = exposed(
+        gradients,
+        reduced * stage.backward,
+        strategy.overlap_gradients,
+        c,
+        [*beside, weights * (both / (1 + both))],
+    )
+    return {"weights": of_weights, "gradients": of_gradients, "tied embedding": embedding.time}
 
 
 def _of_all_kinds(layers: Float[Array, " kinds"], work: Work) -> Work:

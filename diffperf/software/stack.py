@@ -108,22 +108,22 @@ class Stack(Declared):
         bounds=(0.01, 2.0),
         default=1.0,
     )
-    overlap_contention: Scalar = quantity(
+    collective_units: Scalar = quantity(
         "",
-        "slowdown of work that hides data-parallel communication, as a share of the hidden time",
-        bounds=(1e-6, 1),
-        default=1e-6,
+        "compute units that collectives occupy while they run under computation",
+        bounds=(1e-3, 1e3),
+        default=1e-3,
+    )
+    exchange_units: Scalar = quantity(
+        "",
+        "compute units that stay reserved for the dispatch to experts where it runs under computation",
+        bounds=(0, 1e3),
+        default=0.0,
     )
     routed_once_per_domain: Scalar = quantity(
         "",
         "share of token dispatches that send a token once to a network domain for all of its experts there",
         bounds=(0, 1),
-        default=0.0,
-    )
-    exchange_units: Scalar = quantity(
-        "",
-        "compute units that the dispatch to experts and its way back take from what hides them",
-        bounds=(0, 1e3),
         default=0.0,
     )
 

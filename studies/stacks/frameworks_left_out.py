@@ -43,7 +43,7 @@ FRAMEWORKS = {
 FITTED = (
     "matrix_efficiency",
     "attention_efficiency",
-    "overlap_contention",
+    "collective_units",
     "host_launch",
     "network_efficiency",
     "step_overhead",

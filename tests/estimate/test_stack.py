@@ -180,7 +180,8 @@ def test_hidden_communication_slows_what_hides_it(llama, system):
     def step(contention: float, overlap: bool) -> float:
         table = {"zero": "3", "global_batch": 256, "overlap_gradients": overlap, "overlap_weights": overlap}
         strategy = dp.load_strategy(table, n_devices=64)
-        slower = with_stack(system, overlap_contention=contention)
+        units = contention * float(system.accelerator.compute_units)
+        slower = with_stack(system, collective_units=units)
         return float(training(llama, slower, strategy, Exact()).time)
 
     hidden, exposed = step(0.0, True), step(0.0, False)
