@@ -130,7 +130,12 @@ FITS = (
     Fit("vtrain", "a100-sxm4-80gb", "megatron-deepspeed", ("host_launch", "matrix_efficiency")),
     Fit(NANOTRON, "h100-sxm5-80gb", "nanotron", NANOTRON_PARAMETERS, takes=in_nodes),
     Fit("nemo", "h100-sxm5-80gb", "nemo", KERNEL_PARAMETERS),
-    Fit("moe-folding", "h100-sxm5-80gb", "megatron-core", ("matrix_efficiency", "collective_units")),
+    Fit(
+        "moe-folding",
+        "h100-sxm5-80gb",
+        "megatron-core",
+        ("matrix_efficiency", "collective_units", "network_efficiency"),
+    ),
     Fit("nemo", "gb200", BRIDGE, KERNEL_PARAMETERS, takes=dense),
     Fit("nemo", "h100-sxm5-80gb", BRIDGE, ("routing_wait",), takes=with_experts),
     Fit("nemo", "gb200", BRIDGE, ("routing_wait",), takes=with_experts),
