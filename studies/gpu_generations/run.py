@@ -302,15 +302,15 @@ def finding(ours: Chain, datasheet: Chain, compared: Sequence[Comparison], last:
     start, end = float(ours.results[0].report.mfu), float(ours.results[-1].report.mfu)
     ratios = ", ".join(f"{ratio.name} {ratio.published:.2f} (ours {ratio.ours:.2f})" for ratio in measured)
     return (
-        f"From {DEVICES:,} A100 to {DEVICES:,} B200 we estimate {ours.total:.1f} times the speed, of which the"
-        f" larger batch is {ours.gain('4 × batch'):.2f}; with A100's efficiencies and no power limits it is"
-        f" {datasheet.total:.1f}. The published total is about {published.published:.0f}: it is"
+        f"From {DEVICES:,} A100 to {DEVICES:,} B200 we estimate {ours.total:.1f} times the speed, of which"
+        f" the larger batch is {ours.gain('4 × batch'):.2f}; with A100's efficiencies and no power limits it"
+        f" is {datasheet.total:.1f}. The published total is about {published.published:.0f}: it is"
         f" {published.published / ours.total:.1f} times ours, and more than the ratio of the peak rates,"
         f" {peak_ratio():.1f}, so that it takes clusters that lose less at fp4 on B200 than at bf16 on A100."
         f" Our fastest layouts reach {start:.0%} of A100's peak and {end:.0%} of B200's at fp4."
         f" {shortfall_finding(ours)} {memory_finding(ours)} In the last step the rate of matrix units binds"
         f" {last['matrix units']:.0%} of the time, power {last['power']:.0%}, HBM and caches"
-        f" {last['HBM'] + last['caches']:.0%}, networks {last['NVLink'] + last['InfiniBand']:.0%}. Measured are"
+        f" {last['HBM'] + last['caches']:.0%}, networks {last['NVLink'] + last['InfiniBand']:.0%}. Measured:"
         f" {ratios}; their product, with the gain of software from 2022 to 2024 and without switch and batch,"
         f" is {math.prod(ratio.published for ratio in measured):.1f}."
     )
