@@ -3,8 +3,8 @@
 Optimus (arXiv 2407.14645) predicts about 35 times the speed from clusters of A100 to clusters of B200. Here a
 cluster of 1,024 A100 becomes one of B200 in steps (`generations.py`), each with the fastest layout of those
 that `diffperf plan` compares: once with the calibrated numbers of every generation, and once with the numbers
-of datasheets and the efficiencies of A100. Measured ratios stand beside ours. We have not read the steps of
-the paper: only its total is compared.
+of datasheets and the efficiencies of A100. Measured ratios stand beside ours. Of the paper only
+its total is compared, which its abstract gives.
 
     python studies/gpu_generations/run.py [--quick] [--out DIR]
 """
