@@ -3,8 +3,8 @@ binds then?
 
 Optimus (arXiv 2407.14645) explores technology nodes from 12 to 1 nm with generations of HBM and networks, for
 a GPT of 7 billion parameters on 1,024 devices. What is compared is its main finding, at second hand and
-without its curves: logic saturates at 5 to 3 nm with memory of the class of HBM2E, and network and memory bind
-then. Here the accelerators come out of node, die area and power limit (`grid.py`); a step has 1,024
+without its curves: logic saturates at 5 to 3 nm with memory of the class of HBM2E, and network and memory
+bind then. Here the accelerators come out of node, die area and power limit (`grid.py`); a step has 1,024
 sequences of 2,048 tokens in bf16. Nodes below 3 nm, HBM4 and later, and GDR are estimates.
 
     python studies/technology_scaling/run.py [--quick] [--out DIR]
