@@ -69,6 +69,7 @@ class Design:
     """The best package of a budget with one generation of memory.
 
     - `x`: the vector of the problem's variables; `multipliers`: the solver's, of every constraint.
+    - `whole_speed`: the exact speed over the H100's with units and stacks rounded, at about that cost.
     """
 
     problem: DesignProblem
@@ -78,10 +79,11 @@ class Design:
     x: Float[np.ndarray, " n"]
     multipliers: Float[np.ndarray, " constraints"]
     slopes: Slopes
+    whole_speed: float | None = None
 
     @property
     def speed(self) -> float:
-        """How many times as fast as the H100."""
+        """How many times as fast as the H100, by the smooth estimate."""
         return float(np.exp(-self.slopes.objective))
 
     def amount(self, resource: str) -> float:
@@ -224,3 +226,12 @@ class Tracer:
             if feasible and (generation not in best or design.speed > best[generation].speed):
                 best[generation] = design
         return list(best.values())
+
+    def with_whole_speeds(self, designs: Sequence[Design]) -> list[Design]:
+        """The designs with their exact speeds at whole numbers of units and stacks."""
+        x = np.stack([design.x for design in designs])
+        whole = [index_of(self.problem, RESOURCES[name]) for name in ("compute", "stacks")]
+        x[:, whole] = np.round(x[:, whole])
+        speeds = np.exp(-self.scorer.rank(x, self.problem.limits).objective)
+        pairs = zip(designs, speeds, strict=True)
+        return [dataclasses.replace(design, whole_speed=float(speed)) for design, speed in pairs]

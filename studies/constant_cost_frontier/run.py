@@ -9,7 +9,8 @@ comes the value of a generation of memory, and of a lane of the network.
 
 The budget is the manufacturing cost of a package. It pays for the area of the links, not for the switches
 that they need. Packages draw at most 1,000 W: beyond, voltage and clock are lower. Counts of units and stacks
-are real numbers, and speeds those of the smooth estimate: 1 % beside the exact one.
+are real numbers, and speeds those of the smooth estimate; the column "exact, whole" is the exact speed with
+rounded counts, at about that cost.
 
     python studies/constant_cost_frontier/run.py [--quick] [--out DIR]
 """
@@ -47,13 +48,22 @@ Frontiers = dict[str, dict[str, list[Design]]]  # designs by workload and genera
 
 
 def frontiers(
-    workloads: Sequence[str], budgets: Sequence[float], generations: Sequence[str], dies: Sequence[int]
+    workloads: Sequence[str],
+    budgets: Sequence[float],
+    generations: Sequence[str],
+    dies: Sequence[int],
+    exactly: bool,
 ) -> Frontiers:
-    """The best designs of every workload and generation of memory along the budgets."""
+    """The best designs of every workload and generation of memory along the budgets.
+
+    `exactly` evaluates them without relaxation, too.
+    """
     traced: Frontiers = {}
     for workload in workloads:
-        found = Tracer(load_workload(workload), generations, dies).trace(budgets)
-        designs = [design for at_budget in found for design in at_budget]
+        tracer = Tracer(load_workload(workload), generations, dies)
+        designs = [design for at_budget in tracer.trace(budgets) for design in at_budget]
+        if exactly:
+            designs = tracer.with_whole_speeds(designs)
         traced[workload] = {
             generation: [design for design in designs if design.generation == generation]
             for generation in generations
@@ -93,6 +103,7 @@ def frontier_table(traced: Frontiers) -> Table:
             made = design.slopes.chip
             row = {"workload": workload, "budget": design.budget, "dies": design.dies, "speed": design.speed}
             row |= {
+                "whole": design.whole_speed,
                 "units": design.amount("compute"),
                 "sram": design.amount("SRAM") / 1e6,
                 "stacks": design.amount("stacks"),
@@ -105,6 +116,7 @@ def frontier_table(traced: Frontiers) -> Table:
         "workload": ("", ""),
         "budget": ("budget: USD", ",.0f"),
         "speed": ("speed of H100", ".2f"),
+        "whole": ("exact, whole", ".2f"),
         "dies": ("dies", ".0f"),
         "units": ("units", ".0f"),
         "sram": ("SRAM: MB", ".0f"),
@@ -319,9 +331,9 @@ def main() -> None:
     quick = "decodes only, at four budgets with two generations of memory"
     options = parse_options(__doc__, "constant_cost_frontier", quick)
     if options.quick:
-        traced = frontiers(["decode"], QUICK_BUDGETS, [REFERENCE, "hbm4"], DIES[:2])
+        traced = frontiers(["decode"], QUICK_BUDGETS, [REFERENCE, "hbm4"], DIES[:2], exactly=False)
     else:
-        traced = frontiers(list(TITLES), BUDGETS, GENERATIONS, DIES)
+        traced = frontiers(list(TITLES), BUDGETS, GENERATIONS, DIES, exactly=True)
     tables = [frontier_table(traced), value_table(traced), generation_table(traced), lane_table(traced)]
     publish(options.out, tables, finding(traced, *tables[2:]), {"frontier": draw(traced)})
 

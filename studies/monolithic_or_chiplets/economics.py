@@ -59,12 +59,10 @@ class Price(NamedTuple):
     """What a system costs.
 
     - parts: USD of making one, by `PARTS`.
-    - slopes: USD per mm² of modules, of the same parts.
     - design: USD of all designs, each chip being a design of its own.
     """
 
     parts: Float[Array, "*systems parts"]
-    slopes: Float[Array, "*systems parts"]
     design: Float[Array, "*systems"]
 
     @property
@@ -123,9 +121,13 @@ def price(package: Package, modules: Scalar) -> Price:
     """The price of one system with `modules` mm² of modules."""
     return Price(
         parts=_parts(package, modules),
-        slopes=jax.jacfwd(_parts, argnums=1)(package, modules),
         design=_design(package, modules, jnp.zeros(())),
     )
+
+
+def slopes(package: Package, modules: Scalar) -> Float[Array, " parts"]:
+    """USD of making one system for one mm² of modules more, by `PARTS`."""
+    return jax.jacfwd(_parts, argnums=1)(package, modules)
 
 
 @jax.jit

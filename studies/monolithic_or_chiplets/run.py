@@ -115,9 +115,9 @@ def slope_table(results: Results) -> Table:
     areas = np.array([results.crossovers[split][np.inf] for split, _ in cases])
     packages = stack_cases([kind.package() for _, kind in cases])
     rows = []
-    computed = evaluate_cases(economics.price, packages, areas)
-    for (split, kind), area, result in zip(cases, areas, computed, strict=True):
-        cents = 100 * result.slopes
+    slopes = evaluate_cases(economics.slopes, packages, areas)
+    for (split, kind), area, of_parts in zip(cases, areas, slopes, strict=True):
+        cents = 100 * of_parts
         system = "one die" if kind.chips == 1 else f"{kind.chips} chiplets"
         row = described(split) | {"system": system, "area": area, "total": cents.sum()}
         rows.append(row | dict(zip(PARTS, cents, strict=True)))

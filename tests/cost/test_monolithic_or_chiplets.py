@@ -132,7 +132,7 @@ def test_elasticities_are_those_of_crossovers_found_again(split):
 
 def test_slopes_in_area():
     kind, step = Kind("5", "FO", 3), 1e-3
-    slope = float(economics.price(kind.package(), jnp.asarray(600.0)).slopes.sum())
+    slope = float(economics.slopes(kind.package(), jnp.asarray(600.0)).sum())
     difference = (by_hand(kind, 600 + step) - by_hand(kind, 600 - step)) / (2 * step)
     assert slope == pytest.approx(float(difference), rel=1e-6)
 
