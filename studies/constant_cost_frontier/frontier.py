@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from diffperf.explore.codesign.lagrangian import Schedule, Solver, State
+from diffperf.explore.codesign.lagrangian import Fixed, Schedule, Solver, State
 from diffperf.explore.codesign.problem import DesignProblem
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.rounding import Combination, hold
@@ -40,13 +40,16 @@ _MEMORY = "technology.memory."
 # and 7 % at 10. Decoding is near such ties; training is not, but its whole waves of tiles make stairs of the
 # number of compute units, which a lower sharpness turns into slopes.
 SHARPNESS = {"decode": 100.0, "training": 10.0}
+# Those stairs make local optima in the number of compute units: every budget of training starts from several
+# multiples of the best number of the budget before.
+_MULTIPLES = {"decode": np.ones(1), "training": np.geomspace(0.7, 1.45, 17)}
 _INNER = 60
-_SIZES = (1.0, 0.5)  # of the H100's design numbers, where the first budget starts
 # The logistic function is flat at the ends of a range: a design that ends there starts the next budget within
 # 98 % of the range, σ(±4).
 _WITHIN = 4.0
 _LEAST_VALUE = 0.02  # per cent faster for 1 % more budget, below which nothing has a worth in budget
 _FEASIBLE = 1e-3  # largest excess of a limit, relative to it, of a design that counts
+_HOPELESS = 1e3  # scores worse than the logarithm of any time
 
 
 class Slopes(NamedTuple):
@@ -173,17 +176,14 @@ class Tracer:
         generations: Sequence[str] = GENERATIONS,
         dies: Sequence[int] = DIES,
     ):
-        self.sharpness = SHARPNESS[problem.phase]
+        self.sharpness, self.multiples = SHARPNESS[problem.phase], _MULTIPLES[problem.phase]
         self.problem, self.scorer = problem, Scorer(problem, block=1)
         self.solver = Solver(self.scorer.smooth, problem.bounds, _INNER)
-        pairs = [(generation, count) for generation in generations for count in dies]
-        self.kinds = pairs * len(_SIZES)
-        held = [held_numbers(problem, *kind) for kind in self.kinds]
+        self.kinds = [(generation, count) for generation in generations for count in dies]
+        held = [held_numbers(problem, *kind) for kind in self.kinds] * len(self.multiples)
         self.fixed = hold(held, len(problem.vector.start), len(held))
-        x = np.repeat([size * problem.vector.start for size in _SIZES], len(pairs), axis=0)
-        inside = np.clip(x, np.asarray(problem.bounds.low), np.asarray(problem.bounds.high))
-        z = jax.vmap(problem.bounds.encode)(jnp.asarray(inside))
-        self.start = State(z, jnp.zeros((len(held), len(problem.constraints))))
+        x = np.tile(problem.vector.start, (len(held), 1))
+        self.start = State(self._encoded(x), jnp.zeros((len(held), len(problem.constraints))))
         self._slopes = jax.jit(jax.vmap(self._slopes_of, in_axes=(0, None)))
 
     def _slopes_of(self, x: Float[Array, " n"], limits: Float[Array, " constraints"]) -> Slopes:
@@ -199,33 +199,64 @@ class Tracer:
         made = chip(candidate.design, candidate.technology, candidate.system.accelerator)
         return Slopes(both[0], both[1:], jacobian[0], jacobian[1:], made)
 
+    def _spread(self, designs: Sequence[Design]) -> State:
+        """Starts at multiples of the compute units of the best design of every kind."""
+        x, multipliers = (
+            np.tile(np.stack([getattr(design, name) for design in designs]), (len(self.multiples), 1))
+            for name in ("x", "multipliers")
+        )
+        x[:, index_of(self.problem, RESOURCES["compute"])] *= np.repeat(self.multiples, len(designs))
+        return State(self._encoded(x), jnp.asarray(multipliers))
+
+    def _encoded(self, x: Float[np.ndarray, "starts n"]) -> Float[Array, "starts n"]:
+        """Unbounded variables of some designs, moved to where the ends of their ranges are not yet flat."""
+        bounds = self.problem.bounds
+        inside = np.clip(x, np.asarray(bounds.low), np.asarray(bounds.high))
+        return jnp.clip(jax.vmap(bounds.encode)(jnp.asarray(inside)), -_WITHIN, _WITHIN)
+
     def trace(self, budgets: Sequence[float]) -> list[list[Design]]:
         """For each budget (USD), rising or falling, the best design of every generation that has one."""
-        state, limits, found = self.start, self.problem.limits, []
-        first = Schedule(outer=25, inner=_INNER, sharpness=(5.0, self.sharpness))
-        final, penalty = (self.sharpness, self.sharpness), (20.0, 1000.0)
-        polish = Schedule(outer=24, inner=_INNER, sharpness=final, penalty=penalty, step=(0.05, 1e-5))
+        state, limits, traced = self.start, self.problem.limits, []
+        anneal = Schedule(outer=25, inner=_INNER, sharpness=(5.0, self.sharpness))
         for budget in budgets:
             limits[constraint_of(self.problem, "cost.manufacturing")] = budget
-            state = State(jnp.clip(state.z, -_WITHIN, _WITHIN), state.multipliers)
-            for schedule in (polish,) if found else (first, polish):
-                state = self.solver.solve(state, self.fixed, jnp.asarray(limits), schedule)
-            found.append(self._best(state, limits, budget))
-        return found
+            if not traced:
+                state = self.solver.solve(state, self.fixed, jnp.asarray(limits), anneal)
+                state = self._spread(self._best_of_kinds(state, limits, budget))
+            designs = self._best_of_kinds(self._descend(state, limits), limits, budget)
+            state = self._spread(designs)
+            traced.append(_fastest_of_generations(designs))
+        return traced
 
-    def _best(self, state: State, limits: Float[np.ndarray, " constraints"], budget: float) -> list[Design]:
-        """The fastest number of dies of each generation, among designs that keep every limit."""
-        x = self.fixed.apply(jax.vmap(self.problem.bounds.decode)(state.z))
-        slopes = jax.device_get(self._slopes(x, jnp.asarray(limits)))
-        best: dict[str, Design] = {}
-        for row, (generation, dies) in enumerate(self.kinds):
+    def _descend(self, state: State, limits: Float[np.ndarray, " constraints"]) -> State:
+        """The optimum near every start; where there are stairs, at first with its compute units held."""
+        final, penalty = (self.sharpness, self.sharpness), (20.0, 1000.0)
+        far = Schedule(outer=20, inner=_INNER, sharpness=final, penalty=penalty, step=(0.05, 1e-5))
+        if len(self.multiples) == 1:
+            return self.solver.solve(state, self.fixed, jnp.asarray(limits), far)
+        units = index_of(self.problem, RESOURCES["compute"])
+        x = jax.vmap(self.problem.bounds.decode)(state.z)
+        held = Fixed(self.fixed.mask.at[:, units].set(True), self.fixed.values.at[:, units].set(x[:, units]))
+        state = self.solver.solve(state, held, jnp.asarray(limits), far)
+        near = dataclasses.replace(far, step=(0.01, 1e-5))
+        return self.solver.solve(state, self.fixed, jnp.asarray(limits), near)
+
+    def _best_of_kinds(
+        self, state: State, limits: Float[np.ndarray, " constraints"], budget: float
+    ) -> list[Design]:
+        """The best start of every kind: one that keeps all limits, or else the one nearest to them."""
+        x = np.asarray(self.fixed.apply(jax.vmap(self.problem.bounds.decode)(state.z)))
+        slopes = jax.device_get(self._slopes(jnp.asarray(x), jnp.asarray(limits)))
+        beyond = np.maximum(slopes.excess.max(axis=1) - _FEASIBLE, 0.0)
+        score = np.where(beyond > 0, _HOPELESS * (1 + beyond), slopes.objective)
+        designs = []
+        for number, (generation, dies) in enumerate(self.kinds):
+            rows = np.arange(number, len(x), len(self.kinds))
+            row = int(rows[np.argmin(score[rows])])
             own = jax.tree.map(lambda values, row=row: values[row], slopes)
             multipliers = np.asarray(state.multipliers[row])
-            design = Design(self.problem, budget, generation, dies, np.asarray(x[row]), multipliers, own)
-            feasible = float(own.excess.max()) <= _FEASIBLE
-            if feasible and (generation not in best or design.speed > best[generation].speed):
-                best[generation] = design
-        return list(best.values())
+            designs.append(Design(self.problem, budget, generation, dies, x[row], multipliers, own))
+        return designs
 
     def with_whole_speeds(self, designs: Sequence[Design]) -> list[Design]:
         """The designs with their exact speeds at whole numbers of units and stacks."""
@@ -235,3 +266,13 @@ class Tracer:
         speeds = np.exp(-self.scorer.rank(x, self.problem.limits).objective)
         pairs = zip(designs, speeds, strict=True)
         return [dataclasses.replace(design, whole_speed=float(speed)) for design, speed in pairs]
+
+
+def _fastest_of_generations(designs: Sequence[Design]) -> list[Design]:
+    """The fastest number of dies of each generation, among designs that keep every limit."""
+    best: dict[str, Design] = {}
+    for design in designs:
+        feasible = float(design.slopes.excess.max()) <= _FEASIBLE
+        if feasible and (design.generation not in best or design.speed > best[design.generation].speed):
+            best[design.generation] = design
+    return list(best.values())

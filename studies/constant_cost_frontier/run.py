@@ -193,7 +193,7 @@ def lane_table(traced: Frontiers) -> Table:
             row = {"workload": workload, "budget": design.budget}
             row["lane"] = worth(design, RESOURCES["links"], LANE)
             row["lane_cost"] = LANE * design.cost_slope(RESOURCES["links"])
-            row["switch"] = LANE * float(tier.price / tier.bandwidth)
+            row["switch"] = LANE * float(tier.cost / tier.bandwidth)
             row["stack"] = worth(design, RESOURCES["stacks"], 1.0)
             row["stack_cost"] = design.cost_slope(RESOURCES["stacks"])
             row["faster"] = worth(design, STACK_BANDWIDTH, 0.01 * bandwidth)
@@ -309,11 +309,12 @@ def finding(traced: Frontiers, generations: Table, lanes: Table) -> str:
         place = (workload, near.budget)
         memory = next(row for row in generations.rows if (row["workload"], row["budget"]) == place)
         lane = next(row for row in lanes.rows if (row["workload"], row["budget"]) == place)
+        mean = np.log(last.speed / first.speed) / np.log(last.budget / first.budget)
         held = " and ".join(near.limits_that_hold()) or "nothing"
         texts.append(
             f"For {TITLES[workload]}, 1 % more budget makes a package of {first.budget:,.0f} USD "
             f"{first.value_of_budget:.2f} % faster, one of {last.budget:,.0f} USD {last.value_of_budget:.2f} "
-            f"%. At {near.budget:,.0f} USD the best package is {near.speed:.2f} times as fast as an H100: "
+            f"%, {mean:.2f} % on average. At {near.budget:,.0f} USD the best package is {near.speed:.2f} times as fast as an H100: "
             f"{near.amount('compute'):.0f} units, {near.amount('SRAM') / 1e6:.0f} MB, "
             f"{near.amount('stacks'):.1f} stacks and {near.amount('links') / LANE:.0f} lanes on {near.dies} "
             f"dies, held back by {held} beside its cost. HBM4 makes it {memory['hbm4_speed']:.2f} times as "

@@ -61,8 +61,8 @@ def limits_of(design):
 
 
 def slopes_of(tracer, x, limits):
-    """Scores and slopes of a few designs, by the program that the tracer compiled for all its kinds."""
-    padded = np.resize(x, (len(tracer.kinds), x.shape[1]))
+    """Scores and slopes of a few designs, by the program that the tracer compiled for all its starts."""
+    padded = np.resize(x, tracer.start.z.shape)
     slopes = tracer._slopes(jnp.asarray(padded), limits)
     return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(x)], slopes)
 
