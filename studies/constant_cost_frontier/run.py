@@ -316,8 +316,9 @@ def finding(traced: Frontiers, generations: Table, lanes: Table) -> str:
             f"{first.value_of_budget:.2f} % faster, one of {last.budget:,.0f} USD {last.value_of_budget:.2f} "
             f"%, {mean:.2f} % on average. At {near.budget:,.0f} USD the best package is {near.speed:.2f} "
             f"times as fast as an H100: {near.amount('compute'):.0f} units, "
-            f"{near.amount('SRAM') / 1e6:.0f} MB, {near.amount('stacks'):.1f} stacks and {near.amount('links') / LANE:.0f} lanes on {near.dies} "
-            f"dies, held back by {held} beside its cost. HBM4 makes it {memory['hbm4_speed']:.2f} times as "
+            f"{near.amount('SRAM') / 1e6:.0f} MB, {near.amount('stacks'):.1f} stacks and "
+            f"{near.amount('links') / LANE:.0f} lanes on {near.dies} dies, held back by {held} beside its "
+            f"cost. HBM4 makes it {memory['hbm4_speed']:.2f} times as "
             f"fast. A lane is worth {lane['lane']:.2f} USD of package, costs {lane['lane_cost']:.2f} there "
             f"and {lane['switch']:.0f} at the switch."
         )
