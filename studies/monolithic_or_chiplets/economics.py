@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "chiplet_cost")]
 import actuary  # pyright: ignore[reportMissingImports]  # in chiplet_cost, which is on the path
-import crossovers  # pyright: ignore[reportMissingImports]  # likewise
+import systems  # pyright: ignore[reportMissingImports]  # likewise
 
 from diffperf.hardware.package import Package
 from diffperf.quantity import AnyArray, Scalar
@@ -43,15 +43,15 @@ class Kind:
 
     def package(self) -> Package:
         """A system of the kind; its area is set by `sized`."""
-        return crossovers.system(PARAMETERS, self.node, self.packaging, self.chips, LARGEST)
+        return systems.system(PARAMETERS, self.node, self.packaging, self.chips, LARGEST)
 
 
-ONE_DIE = tuple(Kind(node, "OS", 1) for node in crossovers.NODES)
+ONE_DIE = tuple(Kind(node, "OS", 1) for node in systems.NODES)
 SPLITS = tuple(
     Kind(node, packaging, chips)
-    for node in crossovers.NODES
+    for node in systems.NODES
     for packaging in actuary.CARRIERS
-    for chips in crossovers.CHIPS
+    for chips in systems.CHIPS
 )
 
 
@@ -110,7 +110,7 @@ def _design(package: Package, modules: Scalar, shared: Scalar) -> Scalar:
     """
 
     def total(alike: bool) -> Scalar:
-        prices = crossovers.unit_cost(sized(package, modules), jnp.ones(()), alike)  # over a volume of one
+        prices = systems.unit_cost(sized(package, modules), jnp.ones(()), alike)  # over a volume of one
         return prices["modules"] + prices["chips"] + prices["package"]
 
     own = total(alike=False)

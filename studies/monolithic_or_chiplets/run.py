@@ -31,7 +31,7 @@ NAMES = {"OS": "organic", "FO": "fan-out", "SI": "interposer"}
 COLOURS = {"OS": BLUE, "FO": ORANGE, "SI": RED}
 DASHES = {2: ":", 3: "-", 5: "--"}
 NODES = tuple(kind.node for kind in ONE_DIE)
-VOLUMES = tuple(economics.crossovers.VOLUMES)
+VOLUMES = tuple(economics.systems.VOLUMES)
 LARGE = 800.0  # mm² of modules: the system of Chiplet Actuary's §4.2
 SPLIT = 3  # chiplets whose slopes at the crossover, and whose way between nodes, are tabulated
 
@@ -184,7 +184,7 @@ def computed_findings(results: Results) -> dict[str, tuple[float, float]]:
     whole, mature = results.at(Kind("5", "OS", 1)), {}
     for packaging in ("OS", "SI"):
         shares = []
-        for chips in economics.crossovers.CHIPS:
+        for chips in economics.systems.CHIPS:
             parts = results.at(Kind("14", packaging, chips))
             silicon = economics.dies_without_interfaces("14", chips, LARGE)
             shares.append(1 - silicon / float(parts.manufacturing))
@@ -192,14 +192,14 @@ def computed_findings(results: Results) -> dict[str, tuple[float, float]]:
     saved = []
     for area in (LARGE, LARGEST):
         one = results.at(Kind("14", "OS", 1), area)
-        finest = results.at(Kind("14", "OS", max(economics.crossovers.CHIPS)), area)
+        finest = results.at(Kind("14", "OS", max(economics.systems.CHIPS)), area)
         saved.append(float((one.parts[1] - finest.parts[1]) / one.manufacturing))
     coarse, fine = (results.at(Kind("5", "OS", chips)) for chips in (3, 5))
     gains = [float((coarse.parts[1] - fine.parts[1]) / whole.manufacturing)]
     gains.append(float((coarse.manufacturing - fine.manufacturing) / whole.manufacturing))
     paybacks = [
         float(economics.break_even_volume(whole, results.at(Kind("5", "OS", chips))))
-        for chips in economics.crossovers.CHIPS
+        for chips in economics.systems.CHIPS
     ]
     share = float(whole.parts[1] / whole.manufacturing)
     return {
