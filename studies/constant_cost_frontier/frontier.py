@@ -131,7 +131,7 @@ class Design:
             values[name] = (-slope / price, -(slope + charged) / price)
         return values
 
-    def limits_that_hold(self, least: float = 1e-3) -> list[str]:
+    def binding_limits(self, least: float = 1e-3) -> list[str]:
         """Quantities beside the cost whose limits hold the design back."""
         names = [constraint.quantity for constraint in self.problem.constraints]
         return [
@@ -156,15 +156,15 @@ def constraint_of(problem: DesignProblem, quantity: str) -> int:
     return [constraint.quantity for constraint in problem.constraints].index(quantity)
 
 
-def held_numbers(problem: DesignProblem, generation: str, dies: int) -> Combination:
+def fixed_numbers(problem: DesignProblem, generation: str, dies: int) -> Combination:
     """The number of dies, and every number of a generation of memory that is a variable of the problem."""
     memory = load(MemoryTechnology, generation)
-    held = {
+    numbers = {
         index: float(getattr(memory, variable.path.removeprefix(_MEMORY)))
         for index, variable in enumerate(problem.variables)
         if variable.path.startswith(_MEMORY)
     }
-    return held | {index_of(problem, "design.dies"): float(dies)}
+    return numbers | {index_of(problem, "design.dies"): float(dies)}
 
 
 class Tracer:
@@ -180,10 +180,11 @@ class Tracer:
         self.problem, self.scorer = problem, Scorer(problem, block=1)
         self.solver = Solver(self.scorer.smooth, problem.bounds, _INNER)
         self.kinds = [(generation, count) for generation in generations for count in dies]
-        held = [held_numbers(problem, *kind) for kind in self.kinds] * len(self.multiples)
-        self.fixed = hold(held, len(problem.vector.start), len(held))
-        x = np.tile(problem.vector.start, (len(held), 1))
-        self.start = State(self._encoded(x), jnp.zeros((len(held), len(problem.constraints))))
+        combinations = [fixed_numbers(problem, *kind) for kind in self.kinds] * len(self.multiples)
+        count = len(combinations)
+        self.fixed = hold(combinations, len(problem.vector.start), count)
+        x = np.tile(problem.vector.start, (count, 1))
+        self.start = State(self._encoded(x), jnp.zeros((count, len(problem.constraints))))
         self._slopes = jax.jit(jax.vmap(self._slopes_of, in_axes=(0, None)))
 
     def _slopes_of(self, x: Float[Array, " n"], limits: Float[Array, " constraints"]) -> Slopes:
@@ -236,8 +237,10 @@ class Tracer:
             return self.solver.solve(state, self.fixed, jnp.asarray(limits), far)
         units = index_of(self.problem, RESOURCES["compute"])
         x = jax.vmap(self.problem.bounds.decode)(state.z)
-        held = Fixed(self.fixed.mask.at[:, units].set(True), self.fixed.values.at[:, units].set(x[:, units]))
-        state = self.solver.solve(state, held, jnp.asarray(limits), far)
+        with_units = Fixed(
+            self.fixed.mask.at[:, units].set(True), self.fixed.values.at[:, units].set(x[:, units])
+        )
+        state = self.solver.solve(state, with_units, jnp.asarray(limits), far)
         near = dataclasses.replace(far, step=(0.01, 1e-5))
         return self.solver.solve(state, self.fixed, jnp.asarray(limits), near)
 

@@ -111,7 +111,7 @@ def frontier_table(traced: Frontiers) -> Table:
                 "die": float(made.die_area),
                 "power": float(made.power),
             }
-            rows.append(row | {"limits": ", ".join(design.limits_that_hold()) or "cost alone"})
+            rows.append(row | {"limits": ", ".join(design.binding_limits()) or "cost alone"})
     columns = {
         "workload": ("", ""),
         "budget": ("budget: USD", ",.0f"),
@@ -310,14 +310,14 @@ def finding(traced: Frontiers, generations: Table, lanes: Table) -> str:
         memory = next(row for row in generations.rows if (row["workload"], row["budget"]) == place)
         lane = next(row for row in lanes.rows if (row["workload"], row["budget"]) == place)
         mean = np.log(last.speed / first.speed) / np.log(last.budget / first.budget)
-        held = " and ".join(near.limits_that_hold()) or "nothing"
+        limits = " and ".join(near.binding_limits()) or "nothing"
         texts.append(
             f"For {TITLES[workload]}, 1 % more budget makes a package of {first.budget:,.0f} USD "
             f"{first.value_of_budget:.2f} % faster, one of {last.budget:,.0f} USD {last.value_of_budget:.2f} "
             f"%, {mean:.2f} % on average. At {near.budget:,.0f} USD the best package is {near.speed:.2f} "
             f"times as fast as an H100: {near.amount('compute'):.0f} units, "
             f"{near.amount('SRAM') / 1e6:.0f} MB, {near.amount('stacks'):.1f} stacks and "
-            f"{near.amount('links') / LANE:.0f} lanes on {near.dies} dies, held back by {held} beside its "
+            f"{near.amount('links') / LANE:.0f} lanes on {near.dies} dies, held back by {limits} beside its "
             f"cost. HBM4 makes it {memory['hbm4_speed']:.2f} times as "
             f"fast. A lane is worth {lane['lane']:.2f} USD of package, costs {lane['lane_cost']:.2f} there "
             f"and {lane['switch']:.0f} at the switch."

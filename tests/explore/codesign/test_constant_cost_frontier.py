@@ -49,7 +49,7 @@ def test_marginal_values_are_equal(traced):
     """A dollar buys as much speed through compute, SRAM, stacks and links, net of the edge they take."""
     design = traced[0][1]
     np.testing.assert_allclose(net_values(design), design.value_of_budget, rtol=0.01)
-    assert design.limits_that_hold() == ["chip.shoreline"]
+    assert design.binding_limits() == ["chip.shoreline"]
     gross = [value for value, _ in design.marginal_values().values()]
     assert max(gross) > 1.05 * min(gross)
 
