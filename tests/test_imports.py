@@ -23,6 +23,7 @@ LAYERS = (
     ("estimate",),
     ("load",),
     ("explore",),
+    ("api",),
     ("cli",),
 )
 # The same inside the estimator: a kernel or a link knows nothing of layers and steps.

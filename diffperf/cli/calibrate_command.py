@@ -8,14 +8,8 @@ import click
 from rich.table import Table
 
 from diffperf import units
-from diffperf.cli.options import (
-    COMMAND_LINE,
-    json_option,
-    measured_system_option,
-    options,
-    plot_option,
-    where_option,
-)
+from diffperf.api.question import COMMAND_LINE
+from diffperf.cli.options import json_option, measured_system_option, options, plot_option, where_option
 from diffperf.cli.terminal import column_table, console, progress, write_json
 from diffperf.errors import ConfigError
 from diffperf.report.output_files import check_writable

@@ -8,8 +8,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from diffperf import units
+from diffperf.api.question import COMMAND_LINE, describe_strategy
 from diffperf.cli.group import Interrupted
-from diffperf.cli.options import COMMAND_LINE, describe_strategy, json_option, options, plot_option
+from diffperf.cli.options import json_option, options, plot_option
 from diffperf.cli.terminal import console, write_json
 from diffperf.report.tables import outputs, show, table
 

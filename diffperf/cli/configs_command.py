@@ -8,7 +8,8 @@ from rich.console import Group
 from rich.table import Table
 
 from diffperf import units
-from diffperf.cli.options import COMMAND_LINE, json_option
+from diffperf.api.question import COMMAND_LINE
+from diffperf.cli.options import json_option
 from diffperf.cli.terminal import console, write_json
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.calibrate.interval import Z90

@@ -9,15 +9,8 @@ import numpy as np
 from rich.table import Table
 
 from diffperf import units
-from diffperf.cli.options import (
-    COMMAND_LINE,
-    describe_system,
-    json_option,
-    options,
-    plot_option,
-    read_system,
-    system_options,
-)
+from diffperf.api.question import COMMAND_LINE, describe_system, read_system
+from diffperf.cli.options import json_option, options, plot_option, system_options
 from diffperf.cli.ownership_table import Ownership, ownership_table
 from diffperf.cli.rent_option import rent_option, rented
 from diffperf.cli.terminal import console, write_json

@@ -8,11 +8,9 @@ import click
 from rich.table import Table
 
 from diffperf import units
+from diffperf.api.question import COMMAND_LINE, Question, describe_strategy
 from diffperf.cli.long_training import describe_training, tokens_option, training_totals
 from diffperf.cli.options import (
-    COMMAND_LINE,
-    Question,
-    describe_strategy,
     json_option,
     options,
     phase_option,
@@ -21,7 +19,7 @@ from diffperf.cli.options import (
     smooth_option,
 )
 from diffperf.cli.rent_option import describe_rent, rent_of_run, rent_option, rented
-from diffperf.cli.terminal import column_table, console, write_json
+from diffperf.cli.terminal import column_table, console, progress, write_json
 from diffperf.errors import ConfigError
 from diffperf.explore.bottlenecks import (
     CollectiveTime,
@@ -71,7 +69,8 @@ def estimate(
         raise ConfigError(COMMAND_LINE, "--tokens", f"phase {phase}", "the training phase", remedy)
     if rent:
         rented(question.system)  # refuses a system without a rent before the estimate takes its time
-    layout = question.layout(phase, relax)
+    with progress(f"compiling and estimating {phase}"):
+        layout = question.layout(phase, relax)
     inputs = Configuration(question.model, question.system, layout.strategy, relax)
     training = training_totals(inputs, layout.report, tokens) if tokens else None
     answer = Answer(

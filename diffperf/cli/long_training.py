@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from diffperf import units
-from diffperf.cli.options import COMMAND_LINE
+from diffperf.api.question import COMMAND_LINE
 from diffperf.errors import ConfigError
 from diffperf.estimate.long_run import long_run
 from diffperf.quantity import real

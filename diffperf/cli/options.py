@@ -8,25 +8,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import numpy as np
 
-from diffperf.cli.terminal import progress
+from diffperf.api.question import COMMAND_LINE, Question
 from diffperf.estimate.phases import PHASES
-from diffperf.explore.inputs import check_phase, full_path
-from diffperf.explore.plan.best_layout import Layout, best_layout
+from diffperf.explore.inputs import check_phase
 from diffperf.explore.plan.candidates import DEGREES
-from diffperf.hardware.system import System
-from diffperf.load import literal, load_calibrated, load_model, override
-from diffperf.load.calibration import Calibration
-from diffperf.quantity import Choice, declaration, walk
+from diffperf.quantity import Choice, declaration
 from diffperf.relax import Exact, Relaxation, Smooth
 from diffperf.report.output_files import STDOUT, check_writable
-from diffperf.report.tables import show
-from diffperf.workload.configuration import Configuration
-from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
-
-COMMAND_LINE = "command line"  # named in place of a file in errors about arguments and options
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Decorator = Callable[[Decorated], Decorated]
@@ -183,54 +173,6 @@ def strategy_options(
     return options(*(strategy_option(field, searched, how) for field in offered))
 
 
-@dataclasses.dataclass(frozen=True)
-class Question:
-    """What the command line asks about.
-
-    - `calibration`: the fitted values that the system has, if it is calibrated.
-    - `table`: the fields of the strategy that the command line gives.
-    - `gives_devices`: whether the command line gives the devices, rather than the system's file.
-    """
-
-    model: Model
-    system: System
-    calibration: Calibration | None
-    table: dict[str, Any]
-    gives_devices: bool = False
-
-    @classmethod
-    def read(
-        cls,
-        *,
-        model: str,
-        system: str,
-        devices: str | None,
-        stack: str | None,
-        calibration: str | None,
-        settings: dict[str, str],
-        strategy: dict[str, Any],
-    ) -> "Question":
-        """Loads what the arguments and options of a command name; the settings are those of `--set`."""
-        loaded, fitted = read_system(system, devices, stack, calibration)
-        inputs = Configuration(load_model(model, COMMAND_LINE), loaded, Strategy())
-        paths = {full_path(inputs, path): text for path, text in settings.items()}
-        of_strategy = {path: text for path, text in paths.items() if path.startswith("strategy.")}
-        others = {path: text for path, text in paths.items() if path not in of_strategy}
-        inputs = override(inputs, others, COMMAND_LINE)
-        given = {name: value for name, value in strategy.items() if value is not None}
-        given |= {path.removeprefix("strategy."): literal(text) for path, text in of_strategy.items()}
-        return cls(inputs.model, inputs.system, fitted, given, devices is not None)
-
-    def layout(self, phase: str, relax: Relaxation) -> Layout:
-        """The best layout for what the command line leaves open, with its report."""
-        with progress(f"compiling and estimating {phase}"):
-            return best_layout(self.model, self.system, self.table, phase, relax, COMMAND_LINE)
-
-    def summary(self, phase: str) -> str:
-        """The model, the phase and the system in one line."""
-        return f"{self.model.name} {phase} on {describe_system(self.system, phase)}"
-
-
 def question_options(
     searched: Iterable[str] = DEGREES,
     how: str = "best layout",
@@ -269,35 +211,3 @@ def question_options(
         return options(*arguments, system_options, strategy_options(searched, how, fields))(read)
 
     return decorate
-
-
-def read_system(
-    name: str, devices: str | None = None, stack: str | None = None, calibration: str | None = None
-) -> tuple[System, Calibration | None]:
-    """The system, and the calibration whose values it has."""
-    system, fitted = load_calibrated(name, stack=stack, calibration=calibration, file=COMMAND_LINE)
-    return (system if devices is None else override(system, {"n_devices": devices}, COMMAND_LINE)), fitted
-
-
-def describe_system(system: System, phase: str = "training") -> str:
-    """The system in one line: how many of which accelerator, its name, the phase's stack and its
-    calibration.
-    """
-    stack = system.stack if phase == "training" else system.inference_stack
-    fitted = "" if str(system.calibration) == "none" else f", calibration {system.calibration}"
-    devices = f"{float(system.n_devices):,.0f} × {system.accelerator.name}"
-    return f"{devices} ({system.name}, {stack.name}{fitted})"
-
-
-def describe_strategy(strategy: Strategy, phase: str) -> str:
-    """The strategy in one line: degrees and batches always, everything else where it is not the default."""
-    always = ["tp", "pp", "dp"]
-    always += ["micro_batch"] if phase == "training" else []
-    always += ["global_batch", "sequence_length"]
-    always += ["output_length"] if phase in ("decode", "generate") else []
-    shown = [f"{name.replace('_', ' ')} {float(getattr(strategy, name)):g}" for name in always]
-    default = {path: np.asarray(value) for path, _, value in walk(Strategy())}
-    for path, declared, value in walk(strategy):
-        if path not in always and not np.array_equal(np.asarray(value), default[path]):
-            shown.append(f"{path.replace('_', ' ')} {show(value, declared)}")
-    return " · ".join(shown)

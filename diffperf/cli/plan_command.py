@@ -8,18 +8,9 @@ import click
 from rich.table import Table
 
 from diffperf import units
+from diffperf.api.question import COMMAND_LINE, Question, describe_strategy, describe_system
 from diffperf.cli.long_training import describe_training, tokens_option, training_totals
-from diffperf.cli.options import (
-    COMMAND_LINE,
-    Question,
-    describe_strategy,
-    describe_system,
-    json_option,
-    options,
-    output_file,
-    plot_option,
-    question_options,
-)
+from diffperf.cli.options import json_option, options, output_file, plot_option, question_options
 from diffperf.cli.rent_option import describe_rent, rent_of_run, rent_option, rented
 from diffperf.cli.terminal import console, progress, write_json, write_output
 from diffperf.explore.plan.candidates import FIELDS

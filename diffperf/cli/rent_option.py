@@ -3,7 +3,7 @@
 import click
 
 from diffperf import units
-from diffperf.cli.options import COMMAND_LINE
+from diffperf.api.question import COMMAND_LINE
 from diffperf.cost.ownership import HOUR, rental
 from diffperf.errors import ConfigError
 from diffperf.estimate.serving.serving_report import ServingReport

@@ -7,10 +7,8 @@ import click
 from rich.table import Table
 
 from diffperf import units
+from diffperf.api.question import COMMAND_LINE, Question, describe_strategy
 from diffperf.cli.options import (
-    COMMAND_LINE,
-    Question,
-    describe_strategy,
     json_option,
     options,
     phase_option,
@@ -67,7 +65,8 @@ def sensitivity(
         if group not in GROUPS:
             expected, hint = "one of " + ", ".join(GROUPS), did_you_mean(group, GROUPS)
             raise ConfigError(COMMAND_LINE, "--of", f'"{group}"', expected, hint)
-    layout = question.layout(phase, relax)
+    with progress(f"compiling and estimating {phase}"):
+        layout = question.layout(phase, relax)
     configuration = Configuration(question.model, question.system, layout.strategy, relax)
     with progress("compiling and differentiating"):
         ranked = sensitivities(configuration, phase, output, groups=groups, file=COMMAND_LINE)

@@ -7,7 +7,7 @@ import click
 from rich.table import Table
 
 from diffperf import units
-from diffperf.cli.options import Question, describe_system
+from diffperf.api.question import Question, describe_system
 from diffperf.cli.terminal import column_table
 from diffperf.explore.plan.plan import largest_part
 from diffperf.explore.plan.serving_flags import ENGINES, launch_flags

@@ -9,13 +9,11 @@ from typing import Any
 import click
 
 from diffperf import units
+from diffperf.api.question import COMMAND_LINE, Question, describe_system
 from diffperf.cli.options import (
-    COMMAND_LINE,
     STRATEGY_FIELDS,
     Decorator,
-    Question,
     declared_option,
-    describe_system,
     json_option,
     options,
     plot_option,

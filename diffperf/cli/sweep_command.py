@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 from rich.table import Table
 
 from diffperf import units
+from diffperf.api.question import COMMAND_LINE
 from diffperf.cli.group import Interrupted
-from diffperf.cli.options import COMMAND_LINE, json_option, options, plot_option
+from diffperf.cli.options import json_option, options, plot_option
 from diffperf.cli.terminal import console, progress, write_json
 from diffperf.explore.sweep.chunk_files import check_output_file, parts_folder
 from diffperf.explore.sweep.space import Axis, Space

@@ -7,8 +7,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from diffperf.api.question import COMMAND_LINE
 from diffperf.cli.options import (
-    COMMAND_LINE,
     calibration_option,
     json_option,
     measured_system_option,
