@@ -10,7 +10,7 @@ the bijections of a co-design and the random designs of the tests all read that 
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, dataclass_transform
 
 import equinox as eqx
@@ -334,40 +334,3 @@ def numeric(module: eqx.Module, kind: str | None = None) -> dict[str, tuple[Quan
         for path, declared, value in walk(module)
         if isinstance(declared, Quantity) and (kind is None or declared.kind == kind)
     }
-
-
-def as_float64(tree: Any) -> Any:
-    """The same tree with float64 leaves (needs the x64 mode of JAX)."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=jnp.float64), tree)
-
-
-def split(tree: Any, sizes: Iterable[int], axis: int = 0) -> list[Any]:
-    """A tree of arrays as trees of consecutive parts of an axis, of the given sizes.
-
-    Every leaf takes one operation, whose transpose is one operation too; slices would each leave a padding
-    and an addition in a gradient.
-    """
-    leaves, structure = jax.tree.flatten(tree)
-    ends = np.cumsum(list(sizes))[:-1]
-    return [
-        structure.unflatten(parts)
-        for parts in zip(*(jnp.split(leaf, ends, axis) for leaf in leaves), strict=True)
-    ]
-
-
-def stack(trees: Sequence[AnyModule]) -> AnyModule:
-    """Trees of equal structure as one tree whose leaves have a new leading axis.
-
-    Leaves that are concrete in all trees stay so, as arrays of NumPy, even while JAX traces a program.
-    """
-
-    def stacked(*leaves: Any) -> Any:
-        return jnp.stack(leaves) if any(map(is_traced, leaves)) else np.stack(leaves)
-
-    return jax.tree.map(stacked, *trees)
-
-
-def unstack(tree: Any) -> list[Any]:
-    """A tree of arrays as trees of the entries of their leading axis."""
-    leaves, structure = jax.tree.flatten(tree)
-    return [structure.unflatten(entries) for entries in zip(*map(jnp.unstack, leaves), strict=True)]

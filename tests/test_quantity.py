@@ -30,11 +30,10 @@ from diffperf.quantity import (
     real,
     replace,
     segment,
-    split,
     switch,
-    unstack,
     walk,
 )
+from diffperf.trees import split_tree, unstack_tree
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
@@ -317,9 +316,9 @@ def test_shipped_inputs_lie_in_their_documented_ranges(gpt, llama, system, strat
 
 def test_split_and_unstack_give_back_the_parts():
     tree = {"a": jnp.arange(12.0).reshape(6, 2), "b": jnp.arange(6.0)}
-    parts = split(tree, (1, 3, 2))
+    parts = split_tree(tree, (1, 3, 2))
     assert [part["a"].shape for part in parts] == [(1, 2), (3, 2), (2, 2)]
     np.testing.assert_array_equal(jnp.concatenate([part["b"] for part in parts]), tree["b"])
-    np.testing.assert_array_equal(split(tree["a"], (1, 1), axis=-1)[1], tree["a"][:, 1:])
-    np.testing.assert_array_equal(unstack(tree)[4]["a"], [8, 9])
-    assert len(unstack(tree)) == 6
+    np.testing.assert_array_equal(split_tree(tree["a"], (1, 1), axis=-1)[1], tree["a"][:, 1:])
+    np.testing.assert_array_equal(unstack_tree(tree)[4]["a"], [8, 9])
+    assert len(unstack_tree(tree)) == 6

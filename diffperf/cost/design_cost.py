@@ -11,8 +11,9 @@ from jaxtyping import Array, Float
 from diffperf.cost.package_cost import carried_area, layer_area, pieces_on_carrier, substrate_layers
 from diffperf.hardware.package import Die, Package, total_area
 from diffperf.hardware.process import Process
-from diffperf.quantity import AnyArray, Declared, Scalar, output, quantity, stack
+from diffperf.quantity import AnyArray, Declared, Scalar, output, quantity
 from diffperf.relax import Relaxation, choose, positive
+from diffperf.trees import stack_trees
 
 _INTERFACE_MODULE = 20.0  # mm² that a die-to-die interface counts as in design: Chiplet Actuary, module.py
 
@@ -95,7 +96,7 @@ def package_design(package: Package, relax: Relaxation) -> Scalar:
 
 def design_cost(package: Package, relax: Relaxation) -> DesignCost:
     """USD of designing a package and all its kinds of dies once, by parts."""
-    die = stack(package.dies)
+    die = stack_trees(package.dies)
     return DesignCost(
         modules=jnp.sum(module_design(die.area, die.process)),
         interfaces=jnp.sum(interface_design(die)),

@@ -16,8 +16,9 @@ from diffperf.cost.yields import die_yield
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.package import Die, Package, total_area
 from diffperf.hardware.packaging import Layer, Packaging
-from diffperf.quantity import Declared, Scalar, output, stack
+from diffperf.quantity import Declared, Scalar, output
 from diffperf.relax import Relaxation, choose, larger
+from diffperf.trees import stack_trees
 
 # Substrate layers for the links between several pieces, after Chiplet Actuary (class OS in package.py of
 # github.com/Yinxiao-Feng/chiplet-actuary): the price per area is 1.5 times that under a single piece, 1.75
@@ -85,7 +86,7 @@ def package_cost(accelerator: Accelerator, relax: Relaxation) -> PackageCost:
 
 def assembled_cost(package: Package, memory: Scalar, relax: Relaxation) -> PackageCost:
     """Manufacturing cost of a package whose memory stacks cost `memory` USD, by parts."""
-    packaging, die = package.packaging, stack(package.dies)
+    packaging, die = package.packaging, stack_trees(package.dies)
     dies = die_costs(die, packaging)
     raw, tests, defective = (jnp.sum(dies.count * usd) for usd in (dies.raw, dies.test, dies.defective))
     stacking = _stacking(die, dies, packaging)
@@ -232,7 +233,7 @@ def _made_layers(package: Package, pieces: Pieces) -> dict[str, _MadeLayer]:
     if not names:
         return {}
     layers = [getattr(package.packaging, name) for name in names]
-    stacked = stack(layers)
+    stacked = stack_trees(layers)
     shared = [larger(pieces.count - 1, 1.0) if name == "bridge" else 1.0 for name in names]
     area = stacked.area_factor * pieces.area / jnp.stack([jnp.asarray(share) for share in shared])
     prices, shares = raw_die_price(area, stacked.process), die_yield(area, stacked.process)

@@ -20,8 +20,9 @@ from diffperf.hardware.operating_point import operating_point
 from diffperf.hardware.package import Package
 from diffperf.hardware.system import System
 from diffperf.hardware.technology import Technology
-from diffperf.quantity import Declared, Label, Scalar, locate, output, quantity, replace, stack
+from diffperf.quantity import Declared, Label, Scalar, locate, output, quantity, replace
 from diffperf.relax import larger
+from diffperf.trees import stack_trees
 
 # Share of a die's edge that memory and network PHYs may take; the rest feeds power, host and die-to-die links
 # (an estimate: GA100 spends two of its four sides on HBM and one on NVLink).
@@ -292,7 +293,7 @@ def system_of(design: ChipDesign, technology: Technology, template: System) -> S
 def design_of(system: System, technology: Technology) -> ChipDesign:
     """The design numbers of an existing system, at nominal voltage: the start of a search."""
     accelerator = system.accelerator
-    dies = stack(accelerator.package.dies)
+    dies = stack_trees(accelerator.package.dies)
     return ChipDesign(
         compute_units=accelerator.compute_units,
         cache=accelerator.memory[accelerator.last_cache].capacity,

@@ -14,8 +14,9 @@ from diffperf.cost.yields import die_yield
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.package import Die, reticle_use
 from diffperf.load import load
-from diffperf.quantity import numeric, real, replace, stack
+from diffperf.quantity import numeric, real, replace
 from diffperf.relax import Exact, Smooth
+from diffperf.trees import stack_trees
 
 CARRIERS = ("organic", "fan_out", "interposer", "bridge")
 DIE = "accelerator.package.dies.compute"
@@ -101,7 +102,7 @@ def test_stacked_dies_by_hand(mi300x):
     """Eight bonds on four I/O dies, two to a stack; a failed bond loses the stack."""
     package = mi300x.package
     bond, compute = package.packaging.hybrid_bonds, package.dies[0]
-    costs = die_costs(stack(package.dies), package.packaging)
+    costs = die_costs(stack_trees(package.dies), package.packaging)
     good = float(jnp.sum(costs.count * (costs.raw + costs.test + costs.defective)))
     bonds = float(8 * compute.area * bond.price)
     lost = (good + bonds) * (float(bond.bonding_yield) ** -2 - 1)
@@ -241,7 +242,7 @@ def test_random_packages_are_finite_in_value_and_gradient(float32, carrier):
 def test_a_die_of_a_package_is_a_die_of_its_own(mi300x):
     """Stacking kinds of dies on an axis changes nothing: both cost what each costs alone."""
     package = mi300x.package
-    together = die_costs(stack(package.dies), package.packaging)
+    together = die_costs(stack_trees(package.dies), package.packaging)
     for index, die in enumerate(package.dies):
         assert isinstance(die, Die)
         alone = die_costs(die, package.packaging)

@@ -19,7 +19,7 @@ from diffperf.estimate.kernels.gemm import gemm_work
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work, idle_arithmetic
 from diffperf.estimate.kernels.stream import stream_work
-from diffperf.quantity import split
+from diffperf.trees import split_tree
 from diffperf.workload.operators import AttentionCore, Gemms, Operators
 
 KERNELS: dict[str, Callable[[Any, Machine], Work]] = {
@@ -93,7 +93,7 @@ def _evaluate_together(
     """
     shapes = [jax.tree.leaves(table)[0].shape for table in tables]
     rows = jax.tree.map(lambda *columns: jnp.concatenate([jnp.ravel(c) for c in columns]), *tables)
-    parts = split(work_of(rows, machine), [math.prod(shape) for shape in shapes], axis=-1)
+    parts = split_tree(work_of(rows, machine), [math.prod(shape) for shape in shapes], axis=-1)
     return [
         jax.tree.map(lambda leaf, shape=shape: jnp.reshape(leaf, leaf.shape[:-1] + shape), part)
         for part, shape in zip(parts, shapes, strict=True)

@@ -14,8 +14,9 @@ from jaxtyping import Array, Float
 from diffperf.estimate.network import algorithms
 from diffperf.estimate.network.placement import Group, place
 from diffperf.hardware.system import System
-from diffperf.quantity import Scalar, split, unstack
+from diffperf.quantity import Scalar
 from diffperf.relax import Relaxation, inverse, larger, smaller
+from diffperf.trees import split_tree, unstack_tree
 from diffperf.workload.collective import Collective
 
 # Fields of a collective that only an all-to-all asks for.
@@ -74,9 +75,9 @@ def transfers(
     kinds = sorted({collective.kind for collective in ordered})
     sizes = [sum(collective.kind == kind for collective in ordered) for kind in kinds]
     timed: list[Transfer] = []
-    for kind, (group, (volume, *copies)) in zip(kinds, split((groups, messages), sizes), strict=True):
+    for kind, (group, (volume, *copies)) in zip(kinds, split_tree((groups, messages), sizes), strict=True):
         arguments = (volume, *copies) if kind == "all_to_all" else (volume,)
-        timed += unstack(jax.vmap(COLLECTIVES[kind])(group, *arguments))
+        timed += unstack_tree(jax.vmap(COLLECTIVES[kind])(group, *arguments))
     by_index = dict(zip(order, timed, strict=True))
     return [
         TimedCollective(collective=collective, transfer=by_index[index])

@@ -59,8 +59,9 @@ from diffperf.load import (
     read_toml,
     refuse_training_fields,
 )
-from diffperf.quantity import Choice, Quantity, as_float64
+from diffperf.quantity import Choice, Quantity
 from diffperf.report.tables import outputs
+from diffperf.trees import as_float64
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
