@@ -62,8 +62,8 @@ def evaluate(operators: Sequence[Operators], machine: Machine) -> list[TimedOper
         if indices:
             tables = [_columns(operators[index]) for index in indices]
             roles = [role for index in indices for role in _roles(operators[index])]
-            of_rows = machine.for_roles(roles) if roles else machine
-            works |= zip(indices, _evaluate_together(work_of, tables, of_rows), strict=True)
+            work = work_of(_in_a_row(tables), machine.for_roles(roles) if roles else machine)
+            works |= zip(indices, _like_tables(work, tables), strict=True)
     return [TimedOperators(operators=group, work=works[index]) for index, group in enumerate(operators)]
 
 
@@ -85,15 +85,15 @@ def _roles(operators: Operators) -> tuple[str, ...]:
     return (table.roles or ("linear",) * operators.runs.shape[-1]) * kinds
 
 
-def _evaluate_together(
-    work_of: Callable[[Any, Machine], Work], tables: list[Any], machine: Machine
-) -> list[Work]:
-    """What a kernel takes for each of several tables of any shape, by one evaluation of all their operators
-    in a row.
-    """
+def _in_a_row(tables: list[Any]) -> Any:
+    """The operators of several tables, of any shape each, as one table with a single axis."""
+    return jax.tree.map(lambda *columns: jnp.concatenate([jnp.ravel(c) for c in columns]), *tables)
+
+
+def _like_tables(work: Work, tables: list[Any]) -> list[Work]:
+    """The work of operators that stand in a row, in the shapes of the tables that they come from."""
     shapes = [jax.tree.leaves(table)[0].shape for table in tables]
-    rows = jax.tree.map(lambda *columns: jnp.concatenate([jnp.ravel(c) for c in columns]), *tables)
-    parts = split_tree(work_of(rows, machine), [math.prod(shape) for shape in shapes], axis=-1)
+    parts = split_tree(work, [math.prod(shape) for shape in shapes], axis=-1)
     return [
         jax.tree.map(lambda leaf, shape=shape: jnp.reshape(leaf, leaf.shape[:-1] + shape), part)
         for part, shape in zip(parts, shapes, strict=True)
