@@ -12,7 +12,7 @@ from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy
 from diffperf.estimate.exposure import LayerCompute, Traffic, exposed, exposed_of_layer
 from diffperf.estimate.kernels.clock import Clock, clock_under_limit
-from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate, total
+from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import TimedCollective, Transfer, transfers
@@ -29,6 +29,9 @@ from diffperf.workload.memory import Memory, inference_memory, inference_residen
 from diffperf.workload.model import Model
 from diffperf.workload.stages import one_stage, stage_layers
 from diffperf.workload.strategy import Strategy
+
+# Parts of the time of a pass that operators add up to: fields of `PassTime`.
+_OPERATOR_PARTS = ("matmul", "attention", "elementwise", "head")
 
 
 class PassTime(eqx.Module):
@@ -103,7 +106,7 @@ class TimedPass(eqx.Module):
     busy: Scalar
     clock: Clock
     energy: Energy
-    operators: list[TimedOperators]
+    operators: TimedOperators
     collectives: list[TimedCollective]
     depth: Scalar
     exposed: dict[str, Scalar]
@@ -247,14 +250,21 @@ def timed_passes(c: Configuration, passes: dict[str, TokenPass]) -> dict[str, Ti
         name: [*layer_collectives(c, tokens), boundary_transfer(c, tokens, c.strategy.pp - 1)]
         for name, tokens in passes.items()
     }
-    timed = iter(evaluate([group for groups in operators.values() for group in groups], machine))
+    timed = evaluate(
+        [dataclasses.replace(group, of_pass=name) for name in passes for group in operators[name]], machine
+    )
     sent = iter(transfers([one for group in requests.values() for one in group], c.system, c.relax))
+    parts = [(name, part) for name in passes for part in _OPERATOR_PARTS]
+    works = dict(
+        zip(parts, timed.totals([{"of_pass": name, "part": part} for name, part in parts]), strict=True)
+    )
     return {
         name: _timed_pass(
             c,
             machine,
             tokens,
-            operators=list(itertools.islice(timed, len(operators[name]))),
+            operators=timed.only(timed.chosen(of_pass=name)),
+            works={part: works[name, part] for part in _OPERATOR_PARTS},
             collectives=list(itertools.islice(sent, len(requests[name]))),
         )
         for name, tokens in passes.items()
@@ -266,23 +276,23 @@ def _timed_pass(
     machine: Machine,
     tokens: TokenPass,
     *,
-    operators: list[TimedOperators],
+    operators: TimedOperators,
+    works: dict[str, Work],
     collectives: list[TimedCollective],
 ) -> TimedPass:
-    """One pass, from its timed operators and collectives."""
+    """One pass, from its timed operators and collectives, and the `works` of the parts of its time: of an
+    average layer, and of the vocabulary projection.
+    """
     strategy, depth = c.strategy, c.model.depth
-    clock = clock_under_limit(_whole_pass(operators, depth, machine), machine)
-    operators = clock.slow_all(operators)
-    works = [(timed.operators, timed.once()) for timed in operators]
-    layer = {
-        part: total((work for group, work in works if group.part == part), machine)
-        for part in ("matmul", "attention", "elementwise")
-    }
-    whole = layer["matmul"] + layer["attention"] + layer["elementwise"]
-    head = total((work for group, work in works if group.part == "head"), machine)
+    layer = works["matmul"] + works["attention"] + works["elementwise"]
+    clock = clock_under_limit(layer * depth + works["head"], machine)
+    layer_parts = {part: clock.slow(work) for part, work in works.items()}
+    head, whole = layer_parts.pop("head"), clock.slow(layer)
 
     sent = _sent(collectives, c)
-    compute = LayerCompute(matmul=layer["matmul"].time, attention=layer["attention"].time, whole=whole.time)
+    compute = LayerCompute(
+        matmul=layer_parts["matmul"].time, attention=layer_parts["attention"].time, whole=whole.time
+    )
     in_layer = {purpose: Traffic.of(transfer, c.system) for purpose, transfer in sent.items()}
     handed_on = in_layer.pop("pipeline")
     layer_exposed = exposed_of_layer(in_layer, compute, c, generating=tokens.generating)
@@ -293,7 +303,7 @@ def _timed_pass(
     }
     parts = sequence_parts(c) if tokens.generating else prompt_parts(c)
     one = PassTime(
-        **{part: depth * work.time for part, work in layer.items()},
+        **{part: depth * work.time for part, work in layer_parts.items()},
         head=head.time,
         tensor_parallel=exposed_times["tensor parallelism"],
         context_parallel=exposed_times["context parallelism"],
@@ -328,18 +338,11 @@ def _timed_pass(
         busy=busy,
         clock=clock,
         energy=spent,
-        operators=operators,
+        operators=clock.slow_all(operators),
         collectives=collectives,
         depth=depth,
         exposed=exposed_times,
     )
-
-
-def _whole_pass(operators: list[TimedOperators], depth: Scalar, machine: Machine) -> Work:
-    """The work of a pass through all layers."""
-    works = [(timed.operators.part, timed.once()) for timed in operators]
-    layer = total((work for part, work in works if part != "head"), machine)
-    return layer * depth + total((work for part, work in works if part == "head"), machine)
 
 
 def host_time(c: Configuration, tokens: TokenPass) -> Scalar:

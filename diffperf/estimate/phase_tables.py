@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from diffperf.estimate.kernels.evaluation import TimedOperators
+from diffperf.estimate.kernels.evaluation import OperatorLabel, TimedOperators, sums_of
 from diffperf.estimate.network.transfers import TimedCollective
 from diffperf.quantity import Scalar
 from diffperf.relax import positive
-from diffperf.workload.operators import Operators
 
 
 class OperatorTable(eqx.Module):
@@ -49,57 +48,58 @@ class PhaseTables(eqx.Module):
 
 
 def operator_table(
-    operators: Iterable[TimedOperators], counts: dict[str, Array | float], *, trained: bool
+    operators: TimedOperators, counts: dict[str, Array | float], *, trained: bool
 ) -> OperatorTable:
     """The table of timed operators; `counts` says how many of each `per` the phase has: layers,
-    micro-batches, steps. Layers may be counted by kind, in the order of the operators' structures.
+    micro-batches, steps. Layers may be counted by kind, in the order of `Model.grouped`.
 
-    In training, what the backward pass recomputes has rows of its own.
+    In training, what the backward pass recomputes has rows of its own. One kernel at several contexts of a
+    generation has one row.
     """
-    operators = list(operators)
-    layered = [timed.operators for timed in operators if timed.operators.per == "layer"]
-    sizes = {group.structure: group.runs.shape[0] for group in layered}
-    names: list[str] = []
-    parts: list[str] = []
-    kernels: list[str] = []
-    columns: list[tuple[Array, Array]] = []
-    for timed in operators:
-        group = timed.operators
-        count = _count(counts[group.per], group, sizes)
-        rows = [
-            f"{name} ({kind})" if kind else name for kind in group.layers or ("",) for name in group.names
+    groups: dict[int, dict[OperatorLabel, list[int]]] = {}
+    for place, label in enumerate(operators.labels):
+        groups.setdefault(label.group, {}).setdefault(label, []).append(place)
+    rows: list[tuple[OperatorLabel, list[int], bool]] = []  # the last says whether it is recomputed
+    for _, of_group in sorted(groups.items()):
+        rows += [(label, places, False) for label, places in of_group.items()]
+        rows += [
+            (label, places, True)
+            for label, places in of_group.items()
+            if trained and label.per == "layer" and label.direction == "forward"
         ]
-        time, runs = timed.work.time, count * group.runs
-        if len(set(group.names)) < len(group.names):  # one kernel at several contexts of a generation
-            weighted = jnp.sum(time * runs, axis=-1, keepdims=True)
-            runs = jnp.sum(runs, axis=-1, keepdims=True)
-            time, rows = weighted / positive(runs), rows[:: len(group.names)]
-        repeated = jnp.ravel(runs * group.recomputed)
-        time, runs = jnp.ravel(time), jnp.ravel(runs)
-        names += rows
-        parts += [group.part] * len(rows)
-        kernels += [group.kernel] * len(rows)
-        columns.append((time, runs))
-        if trained and group.per == "layer" and group.direction == "forward":
-            names += [f"{name}, recomputed" for name in rows]
-            parts += ["recompute"] * len(rows)
-            kernels += [group.kernel] * len(rows)
-            columns.append((time, repeated))
-    run_time, runs = (jnp.concatenate(column) for column in zip(*columns, strict=True))
+    members = np.zeros((len(rows), len(operators.labels)), bool)
+    for row, (_, places, _) in enumerate(rows):
+        members[row, places] = True
+    first, alone = members.argmax(axis=1), members.sum(axis=1) == 1
+    repeated = np.array([is_repeated for _, _, is_repeated in rows])
+
+    runs = operators.runs * _counts(operators, counts)
+    in_rows = jnp.where(repeated, sums_of(runs * operators.recomputed, members), sums_of(runs, members))
+    time = operators.work.time
+    mean = sums_of(time * runs, members) / positive(sums_of(runs, members))
     return OperatorTable(
-        names=tuple(names), parts=tuple(parts), kernels=tuple(kernels), run_time=run_time, runs=runs
+        names=tuple(_row_name(label, is_repeated) for label, _, is_repeated in rows),
+        parts=tuple("recompute" if is_repeated else label.part for label, _, is_repeated in rows),
+        kernels=tuple(label.kernel for label, _, _ in rows),
+        run_time=jnp.where(alone, time[first], mean),
+        runs=in_rows,
     )
 
 
-def _count(count: Array | float, group: Operators, sizes: dict[int, int]) -> Array | float:
-    """How many of what some operators run for the phase has, to multiply their runs with.
+def _row_name(label: OperatorLabel, recomputed: bool) -> str:
+    """The name of an operator, with its kind of layers, where a listing has a row for it."""
+    name = f"{label.name} ({label.layers})" if label.layers else label.name
+    return f"{name}, recomputed" if recomputed else name
 
-    `sizes` are the numbers of kinds of layers of each structure.
-    """
-    if group.per != "layer" or jnp.ndim(count) == 0:
-        return count
-    before = sum(sizes[structure] for structure in range(group.structure))
-    return jnp.asarray(count)[before : before + sizes[group.structure], None]
+
+def _counts(operators: TimedOperators, counts: dict[str, Array | float]) -> Float[Array, " operators"]:
+    """How many of what each operator runs for the phase has."""
+    of_kinds = {per: jnp.atleast_1d(jnp.asarray(count)) for per, count in counts.items()}
+    starts = dict(zip(of_kinds, np.cumsum([0, *map(len, of_kinds.values())]), strict=False))
+    places = [
+        starts[label.per] + (label.kind if len(of_kinds[label.per]) > 1 else 0) for label in operators.labels
+    ]
+    return jnp.concatenate(list(of_kinds.values()))[np.array(places)]
 
 
 def collective_table(

@@ -3,16 +3,13 @@
 Arrays with an axis of kinds are ordered as `Model.grouped`.
 """
 
-import dataclasses
-from collections.abc import Iterable, Sequence
-
 import equinox as eqx
-import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from diffperf.estimate.exposure import LayerCompute, Traffic, exposed_of_layer
-from diffperf.estimate.kernels.evaluation import TimedOperators
+from diffperf.estimate.kernels.evaluation import TimedOperators, sums_of
 from diffperf.estimate.kernels.roofline import Work, waiting
 from diffperf.estimate.network.transfers import TimedCollective, Transfer
 from diffperf.hardware.system import System
@@ -41,64 +38,34 @@ class LayerStep(eqx.Module):
     work: Work  # of both passes, with what is recomputed
 
     @classmethod
-    def of(cls, operators: list[TimedOperators]) -> "LayerStep":
-        layer = [timed for timed in operators if timed.operators.per == "layer"]
-        works = [(timed.operators, timed.by_kind()) for timed in layer]
-
-        def time(part: str = "", directions: tuple[str, ...] = ("forward", "backward", "weights")) -> PerKind:
-            """Seconds of the operators of a part of the time (of all parts by default) in some directions."""
-            chosen = (
-                (group.structure, work.time)
-                for group, work in works
-                if part in ("", group.part) and group.direction in directions
-            )
-            return _of_kinds(chosen, nothing)
-
-        nothing = [jnp.zeros_like(time) for time in _first_of_structures(works)]
-        repeated = [
-            (timed.operators.structure, timed.recomputed_by_kind())
-            for timed in layer
-            if timed.operators.direction == "forward"
-        ]
-        every = [*((group.structure, work) for group, work in works), *repeated]
-        whole = jax.tree.map(lambda *leaves: leaves, *(work for _, work in every))
-        structures = [structure for structure, _ in every]
-
-        def summed(leaves: Sequence[Array]) -> PerKind:
-            return _of_kinds(zip(structures, leaves, strict=True), nothing)
-
-        work = Work(**{field.name: summed(getattr(whole, field.name)) for field in dataclasses.fields(Work)})
+    def of(cls, operators: TimedOperators) -> "LayerStep":
+        kinds = operators.of_kinds
+        labels = {
+            "forward": {"direction": "forward"},
+            "backward": {"direction": "backward"},
+            "weights": {"direction": "weights"},
+            "elementwise": {"part": "elementwise"},
+            "matmul": {"part": "matmul"},
+            "attention": {"part": "attention"},
+        }
+        members = np.stack([operators.chosen(**fields) & kinds for fields in labels.values()])
+        time = operators.work.time * operators.runs
+        sums = dict(zip(labels, jnp.unstack(sums_of(time, members)), strict=True))
+        work = layer_work(operators)
         return cls(
-            forward=time(directions=("forward",)),
-            backward=time(directions=("backward", "weights")),
-            weight_gradients=time(directions=("weights",)),
-            recomputed=_of_kinds(((structure, work.time) for structure, work in repeated), nothing),
-            elementwise=time(part="elementwise"),
-            compute=LayerCompute(
-                matmul=time(part="matmul"), attention=time(part="attention"), whole=work.time
-            ),
+            forward=sums["forward"],
+            backward=sums["backward"] + sums["weights"],
+            weight_gradients=sums["weights"],
+            recomputed=sums_of(time * operators.recomputed, kinds),
+            elementwise=sums["elementwise"],
+            compute=LayerCompute(matmul=sums["matmul"], attention=sums["attention"], whole=work.time),
             work=work,
         )
 
 
-def _first_of_structures(works: list[tuple]) -> list[Array]:
-    """The time of the first operators of every structure of layers, whose shape is that of its kinds."""
-    count = 1 + max(group.structure for group, _ in works)
-    return [
-        next(work.time for group, work in works if group.structure == structure) for structure in range(count)
-    ]
-
-
-def _of_kinds(numbers: Iterable[tuple[int, Array]], nothing: list[Array]) -> PerKind:
-    """The sum of numbers of the kinds of one structure each, given with their structure, side by side."""
-    sums = list(nothing)
-    for structure, number in numbers:
-        sums[structure] = sums[structure] + number
-    if len(sums) == 1:
-        return sums[0]
-    rank = max(part.ndim for part in sums)
-    leading = next(part.shape[:-1] for part in sums if part.ndim == rank)
-    return jnp.concatenate([jnp.broadcast_to(part, (*leading, part.shape[-1])) for part in sums], axis=-1)
+def layer_work(operators: TimedOperators) -> Work:
+    """The work of both passes of one micro-batch through a layer of each kind, with what is recomputed."""
+    return operators.both_passes(operators.of_kinds)
 
 
 # Least time that stages other than the last work, over that for which a stage waits: a stage of hardly any

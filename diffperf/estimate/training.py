@@ -11,12 +11,12 @@ from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy
 from diffperf.estimate.exposure import Traffic, exposed
 from diffperf.estimate.kernels.clock import Clock, clock_under_limit
-from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate, total
+from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import TimedCollective, Transfer, transfers
 from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
-from diffperf.estimate.stage_time import LayerStep, NetworkStep, SlowestStage
+from diffperf.estimate.stage_time import LayerStep, NetworkStep, SlowestStage, layer_work
 from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
@@ -88,7 +88,7 @@ class TimedStep(eqx.Module):
     """
 
     report: TrainingReport
-    operators: list[TimedOperators]
+    operators: TimedOperators
     collectives: list[TimedCollective]
     layer_passes: Float[Array, " kinds"]
     heads: Scalar
@@ -137,12 +137,12 @@ def timed_step(c: Configuration) -> TimedStep:
 
     timed_operators = evaluate(operators, machine)
     all_layers = layers_of_model(c.model)
-    clock = clock_under_limit(_of_all_kinds(all_layers, LayerStep.of(timed_operators).work), machine)
+    clock = clock_under_limit(_of_all_kinds(all_layers, layer_work(timed_operators)), machine)
     timed_operators = clock.slow_all(timed_operators)
     timed_collectives = transfers(collectives, c.system, relax, c.system.stack.network_efficiency)
     network = NetworkStep.of(timed_collectives, c)
-    layer, head = LayerStep.of(timed_operators), _sum_per("micro-batch", timed_operators, machine)
-    optimizer = _sum_per("step", timed_operators, machine)
+    layer = LayerStep.of(timed_operators)
+    head, optimizer = (timed_operators.total(per=per) for per in ("micro-batch", "step"))
     stage = SlowestStage.of(c, layer, network, head)
     passes, heads = strategy.micro_batches * stage.layers, strategy.micro_batches * stage.head
     compute = over_kinds(passes, layer.work.time)
@@ -209,11 +209,6 @@ def _computing_system(c: Configuration) -> System:
         return [accelerator.compute_units, accelerator.vector, *formats]
 
     return eqx.tree_at(rates, system, [left * rate for rate in rates(system)])
-
-
-def _sum_per(per: str, operators: list[TimedOperators], machine: Machine) -> Work:
-    """The work of all operators that run once for each micro-batch, or once for each step."""
-    return total((timed.once() for timed in operators if timed.operators.per == per), machine)
 
 
 def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) -> dict[str, Scalar]:

@@ -229,6 +229,7 @@ class Operators(eqx.Module):
       stage waits for.
     - `layers`: the kinds of layers that the leading axis runs over; empty outside layers.
     - `structure`: which member of `Model.kinds` the layers are.
+    - `of_pass`: the name of the inference pass that they belong to; empty in a training step.
     """
 
     table: Gemms | Streams | AttentionCore
@@ -241,6 +242,7 @@ class Operators(eqx.Module):
     per: str = eqx.field(static=True, default="layer")
     layers: tuple[str, ...] = eqx.field(static=True, default=())
     structure: int = eqx.field(static=True, default=0)
+    of_pass: str = eqx.field(static=True, default="")
 
 
 def operators_of(

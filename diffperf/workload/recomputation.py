@@ -56,14 +56,16 @@ class Recomputation(eqx.Module):
     def of(cls, strategy: Strategy) -> "Recomputation":
         """The shares that a strategy asks for: by a name for a set of classes, and by class."""
         names = [name for name in cls.__annotations__ if name != "layer"]
-        named = {
-            name: strategy.recompute_share
-            * strategy.recompute.mean({key: float(name in members) for key, members in NAMED_SETS.items()})
-            for name in ("layer", *names)
-        }
-        rest = {name: 1 - named[name] - named["layer"] for name in names}
-        shares = {name: named[name] + getattr(strategy, f"recompute_{name}") * rest[name] for name in names}
-        return cls(layer=named["layer"], **shares)
+        members = [
+            [float(name in NAMED_SETS[kept]) for name in ("layer", *names)]
+            for kept in strategy.recompute.alternatives
+        ]
+        weights = strategy.recompute.array[..., None] * jnp.asarray(members, strategy.tp.dtype)
+        named = strategy.recompute_share[..., None] * jnp.sum(weights, axis=-2)
+        layer, classes = named[..., 0], named[..., 1:]
+        asked = jnp.stack([getattr(strategy, f"recompute_{name}") for name in names], axis=-1)
+        shares = classes + asked * (1 - classes - layer[..., None])
+        return cls(layer=layer, **dict(zip(names, jnp.unstack(shares, axis=-1), strict=True)))
 
     def of_layers(self, layers: Layers) -> "Recomputation":
         """The shares that apply to layers of some structure, 0 for classes that they do not have."""

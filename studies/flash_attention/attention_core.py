@@ -19,7 +19,7 @@ from reporting import (
 )
 
 import diffperf as dp
-from diffperf.estimate.kernels.evaluation import evaluate, total
+from diffperf.estimate.kernels.evaluation import evaluate
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
 from diffperf.quantity import Weights
@@ -108,10 +108,7 @@ def estimate_kernels() -> list[Kernel]:
             directions=("forward", "backward"),
         )
         timed = evaluate(operators, machine)
-        forward, backward = (
-            total((group.once() for group in timed if group.operators.direction == direction), machine)
-            for direction in ("forward", "backward")
-        )
+        forward, backward = timed.totals([{"direction": "forward"}, {"direction": "backward"}])
         return forward, backward
 
     rows = read_rows(MEASURED)

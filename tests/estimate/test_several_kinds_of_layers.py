@@ -5,7 +5,7 @@ import pytest
 from helpers import generate, outputs, training
 
 import diffperf as dp
-from diffperf.estimate.kernels.evaluation import evaluate, total
+from diffperf.estimate.kernels.evaluation import evaluate
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.relax import Exact
 from diffperf.workload.assembly import layer_operators, training_pass
@@ -49,7 +49,7 @@ def test_kernels_without_weight_are_left_out_of_eager_estimates(system, name):
         layer = layer_operators(c, training_pass(strategy), trained=True)
         core = [group for group in layer if group.part == "attention"]
         machine = Machine.of(system, strategy, c.relax)
-        return len(core), total((timed.once() for timed in evaluate(core, machine)), machine).time
+        return len(core), evaluate(core, machine).total().time
 
     compiled = jax.jit(lambda strategy: attention_time(strategy)[1])
     listed = {}

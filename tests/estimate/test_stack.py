@@ -41,15 +41,14 @@ def elementwise(model, system, strategy, **stack):
     c = Configuration(model, with_stack(system, **stack), strategy)
     layer = layer_operators(c, training_pass(strategy), trained=False)
     kernels = [group for group in layer if group.part == "elementwise"]
-    (timed,) = evaluate(kernels, Machine.of(c.system, strategy, c.relax))
-    return timed
+    return evaluate(kernels, Machine.of(c.system, strategy, c.relax))
 
 
 def test_fusions_scale_bytes_and_kernels(llama, system):
     """Three times the kernels with half the bytes: three latencies and overheads each, half the streaming."""
     strategy = dp.load_strategy({"sequence_length": 1024})
     fused = elementwise_kernels(llama.layers[0], llama, strategy, strategy.tokens).bytes
-    work = elementwise(llama, system, strategy, elementwise_traffic=0.5, elementwise_kernels=3.0).once()
+    work = elementwise(llama, system, strategy, elementwise_traffic=0.5, elementwise_kernels=3.0).total()
     memory, stack = system.accelerator.device_memory, system.stack
     each = float(memory.latency + system.accelerator.kernel_latency + stack.kernel_overhead)
     bytes_ = 0.5 * float(fused.sum())
@@ -65,7 +64,7 @@ def test_megatrons_fusions_are_the_measure(llama, system):
     kernels = elementwise_kernels(llama.layers[0], llama, strategy, strategy.tokens)
     expected = stream_work(kernels, machine(system, **stack)).time
     np.testing.assert_array_equal(np.ravel(timed.work.time), expected)
-    assert float(timed.once().time) == pytest.approx(float(expected.sum()), rel=1e-12)
+    assert float(timed.total().time) == pytest.approx(float(expected.sum()), rel=1e-12)
 
 
 def test_unfused_layers_slow_a_pass_down(llama, system):

@@ -7,11 +7,12 @@ import dataclasses
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from helpers import generate, training
 
 import diffperf as dp
-from diffperf.estimate.kernels.evaluation import evaluate, total
+from diffperf.estimate.kernels.evaluation import evaluate
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.hardware.formats import width
 from diffperf.quantity import real
@@ -117,7 +118,7 @@ def test_a_generated_token_takes_as_long_after_any_context(model, system):
     def layer_time(model, context):
         tokens = TokenPass(sequences=real(8), queries=real(1), context=context, generating=True, serving=True)
         operators = layer_operators(Configuration(model, system, strategy), tokens, trained=False)
-        return total((timed.once() for timed in evaluate(operators, machine)), machine).time
+        return evaluate(operators, machine).total().time
 
     for chosen, grows in ((model, False), (_with_attention(model), True), (_hybrid(model), True)):
         short, long = (float(layer_time(chosen, real(context))) for context in (1000, 100000))
@@ -149,8 +150,9 @@ def _attention_time(model, system, strategy):
     operators = layer_operators(c, training_pass(strategy), trained=True)
     machine = Machine.of(system, strategy, c.relax)
     timed = evaluate([group for group in operators if group.part == "attention"], machine)
-    shares = [kinds.count / model.depth for kinds in model.kinds]
-    return sum(jnp.sum(shares[group.operators.structure] * group.by_kind().time) for group in timed)
+    counts = jnp.concatenate([kinds.count for kinds in model.kinds])
+    of_rows = counts[np.array([label.kind for label in timed.labels])]
+    return jnp.sum(of_rows / model.depth * timed.runs * timed.work.time)
 
 
 def test_hybrid_lies_between(model):

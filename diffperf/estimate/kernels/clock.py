@@ -9,7 +9,6 @@ many kernels, so that all kernels of a pass run at one clock.
 
 import dataclasses
 import math
-from collections.abc import Iterable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -56,9 +55,9 @@ class Clock(eqx.Module):
             arithmetic=work.arithmetic * self.energy,
         )
 
-    def slow_all(self, operators: Iterable[TimedOperators]) -> list[TimedOperators]:
+    def slow_all(self, operators: TimedOperators) -> TimedOperators:
         """What some operators take at this clock."""
-        return [dataclasses.replace(timed, work=self.slow(timed.work)) for timed in operators]
+        return dataclasses.replace(operators, work=self.slow(operators.work))
 
 
 def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = None) -> Clock:

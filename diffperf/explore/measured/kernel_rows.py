@@ -80,8 +80,8 @@ def _gemm_estimate(
     system: System, formats: Strategy, sizes: Float[Array, "4"], duration: Scalar, runs: Scalar
 ) -> Outputs:
     machine = Machine.of(system, formats, Exact())
-    (timed,) = evaluate([operators_of(Gemms.table({"product": tuple(sizes)}), part="matmul")], machine)
-    work = timed.once()
+    product = operators_of(Gemms.table({"product": tuple(sizes)}), part="matmul")
+    work = evaluate([product], machine).total()
     clock = clock_under_limit(work, machine, duration + runs * work.time)
     return {"latency_s": clock.slow(work).time}
 
@@ -156,12 +156,10 @@ def _attention_estimate(
         dropout=jnp.zeros_like(core.queries),
         directions=("forward", "backward"),
     )
-    nothing = jnp.zeros_like(core.queries)
-    times: dict[str, Scalar] = {"forward": nothing, "backward": nothing}
-    for timed in evaluate(operators, machine):
-        times[timed.operators.direction] += timed.once().time
-    forward = times["forward"] + prepares * _preparation_time(core, machine)
-    return {"latency_s": forward + both_passes * times["backward"]}
+    timed = evaluate(operators, machine)
+    forward, backward = timed.totals([{"direction": "forward"}, {"direction": "backward"}])
+    prepared = prepares * _preparation_time(core, machine)
+    return {"latency_s": forward.time + prepared + both_passes * backward.time}
 
 
 # --- collectives

@@ -7,7 +7,7 @@ import numpy as np
 
 import diffperf as dp
 from diffperf.estimate.kernels.attention import generated_share
-from diffperf.estimate.kernels.evaluation import evaluate, total
+from diffperf.estimate.kernels.evaluation import evaluate
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.quantity import Weights, real, replace
 from diffperf.relax import Exact
@@ -97,10 +97,8 @@ def attention_works(core, machine, kernel="flash", directions=("forward", "backw
         dropout=real(0.0),
         directions=directions,
     )
-    works = dict.fromkeys(directions, total((), machine))
-    for timed in evaluate(operators, machine):
-        works[timed.operators.direction] += timed.once()
-    return works
+    timed = evaluate(operators, machine)
+    return {direction: timed.total(direction=direction) for direction in directions}
 
 
 def seconds_per_score(head_dim=128, rate=RATE * EFFICIENCY):

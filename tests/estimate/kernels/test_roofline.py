@@ -223,8 +223,8 @@ def test_a_table_adds_up_by_how_often_its_operators_run(system):
             "shared": (256.0, 4096.0, 4096.0, 8.0),
         }
     )
-    (timed,) = evaluate([operators_of(table, part="matmul", runs=runs)], machine)
-    total, work = timed.once(), gemm_work(table, machine)
+    timed = evaluate([operators_of(table, part="matmul", runs=runs)], machine)
+    total, work = timed.total(), gemm_work(table, machine)
     assert float(total.time) == pytest.approx(float(work.time @ runs), rel=1e-12)
     assert float(total.flops) == pytest.approx(float(work.flops @ runs), rel=1e-12)
     np.testing.assert_allclose(total.traffic, work.traffic @ runs, rtol=1e-12)

@@ -41,8 +41,7 @@ def machine(shares: dict[str, dict[str, float]]) -> Machine:
 
 
 def work(table, shares):
-    (timed,) = evaluate([operators_of(table, part="matmul", names=("kernel",))], machine(shares))
-    return timed.once()
+    return evaluate([operators_of(table, part="matmul", names=("kernel",))], machine(shares)).total()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +102,7 @@ def test_attention_reads_its_cache_from_where_it_lives():
     )  # fmt: skip
     operators = operators_of(core, part="attention", kernel="generation attention", names=("kernel",))
     traffic = [
-        evaluate([operators], machine(shares))[0].once().traffic
+        evaluate([operators], machine(shares)).total().traffic
         for shares in ({}, {"storage": {"kv_cache": 1.0}})
     ]
     kv_bytes = 2 * 2 * 8 * 128 * 4096

@@ -268,10 +268,8 @@ def attention_times(core: AttentionCore, device: Machine, kernel: Weights) -> di
         dropout=jnp.zeros(()),
         directions=("forward", "backward"),
     )
-    times = {"forward": jnp.zeros(()), "backward": jnp.zeros(())}
-    for timed in evaluate(operators, device):
-        times[timed.operators.direction] += timed.once().time
-    return times
+    timed = evaluate(operators, device)
+    return {direction: timed.total(direction=direction).time for direction in ("forward", "backward")}
 
 
 ATTENTION_ROWS = [
