@@ -254,17 +254,16 @@ def timed_passes(c: Configuration, passes: dict[str, TokenPass]) -> dict[str, Ti
         [dataclasses.replace(group, of_pass=name) for name in passes for group in operators[name]], machine
     )
     sent = iter(transfers([one for group in requests.values() for one in group], c.system, c.relax))
-    parts = [(name, part) for name in passes for part in _OPERATOR_PARTS]
-    works = dict(
-        zip(parts, timed.totals([{"of_pass": name, "part": part} for name, part in parts]), strict=True)
-    )
+    works = {
+        name: timed.totals([{"of_pass": name, "part": part} for part in _OPERATOR_PARTS]) for name in passes
+    }
     return {
         name: _timed_pass(
             c,
             machine,
             tokens,
-            operators=timed.only(timed.chosen(of_pass=name)),
-            works={part: works[name, part] for part in _OPERATOR_PARTS},
+            operators=timed.only({"of_pass": name}),
+            works=dict(zip(_OPERATOR_PARTS, works[name].unstacked(), strict=True)),
             collectives=list(itertools.islice(sent, len(requests[name]))),
         )
         for name, tokens in passes.items()

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from diffperf.estimate.kernels.evaluation import OperatorLabel, TimedOperators, sums_of
+from diffperf.estimate.kernels.evaluation import OperatorLabel, TimedOperators, sums_over
 from diffperf.estimate.network.transfers import TimedCollective
 from diffperf.quantity import Scalar
 from diffperf.relax import positive
@@ -73,10 +73,16 @@ def operator_table(
     first, alone = members.argmax(axis=1), members.sum(axis=1) == 1
     repeated = np.array([is_repeated for _, _, is_repeated in rows])
 
-    runs = operators.runs * _counts(operators, counts)
-    in_rows = jnp.where(repeated, sums_of(runs * operators.recomputed, members), sums_of(runs, members))
-    time = operators.work.time
-    mean = sums_of(time * runs, members) / positive(sums_of(runs, members))
+    runs, recomputed, time = (
+        jnp.concatenate(column)
+        for column in zip(
+            *((kernel.runs, kernel.recomputed, kernel.work.time) for kernel in operators.kernels), strict=True
+        )
+    )
+    runs = runs * _counts(operators, counts)
+    every = sums_over(runs, members)
+    in_rows = jnp.where(repeated, sums_over(runs * recomputed, members), every)
+    mean = sums_over(time * runs, members) / positive(every)
     return OperatorTable(
         names=tuple(_row_name(label, is_repeated) for label, _, is_repeated in rows),
         parts=tuple("recompute" if is_repeated else label.part for label, _, is_repeated in rows),

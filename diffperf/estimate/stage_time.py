@@ -5,11 +5,10 @@ Arrays with an axis of kinds are ordered as `Model.grouped`.
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from diffperf.estimate.exposure import LayerCompute, Traffic, exposed_of_layer
-from diffperf.estimate.kernels.evaluation import TimedOperators, sums_of
+from diffperf.estimate.kernels.evaluation import LabelValues, TimedOperators
 from diffperf.estimate.kernels.roofline import Work, waiting
 from diffperf.estimate.network.transfers import TimedCollective, Transfer
 from diffperf.hardware.system import System
@@ -39,8 +38,7 @@ class LayerStep(eqx.Module):
 
     @classmethod
     def of(cls, operators: TimedOperators) -> "LayerStep":
-        kinds = operators.of_kinds
-        labels = {
+        parts = {
             "forward": {"direction": "forward"},
             "backward": {"direction": "backward"},
             "weights": {"direction": "weights"},
@@ -48,24 +46,29 @@ class LayerStep(eqx.Module):
             "matmul": {"part": "matmul"},
             "attention": {"part": "attention"},
         }
-        members = np.stack([operators.chosen(**fields) & kinds for fields in labels.values()])
-        time = operators.work.time * operators.runs
-        sums = dict(zip(labels, jnp.unstack(sums_of(time, members)), strict=True))
+        kinds = _kinds_of(operators)
+        times = operators.times([{**kind, **part} for part in parts.values() for kind in kinds])
+        time = dict(zip(parts, jnp.reshape(times, (len(parts), len(kinds))), strict=True))
         work = layer_work(operators)
         return cls(
-            forward=sums["forward"],
-            backward=sums["backward"] + sums["weights"],
-            weight_gradients=sums["weights"],
-            recomputed=sums_of(time * operators.recomputed, kinds),
-            elementwise=sums["elementwise"],
-            compute=LayerCompute(matmul=sums["matmul"], attention=sums["attention"], whole=work.time),
+            forward=time["forward"],
+            backward=time["backward"] + time["weights"],
+            weight_gradients=time["weights"],
+            recomputed=operators.times(kinds, recomputed=True),
+            elementwise=time["elementwise"],
+            compute=LayerCompute(matmul=time["matmul"], attention=time["attention"], whole=work.time),
             work=work,
         )
 
 
 def layer_work(operators: TimedOperators) -> Work:
     """The work of both passes of one micro-batch through a layer of each kind, with what is recomputed."""
-    return operators.both_passes(operators.of_kinds)
+    return operators.totals(_kinds_of(operators), recomputed=True)
+
+
+def _kinds_of(operators: TimedOperators) -> list[LabelValues]:
+    """What the labels of the operators of the layers of each kind say."""
+    return [{"per": "layer", "kind": kind} for kind in range(operators.kinds)]
 
 
 # Least time that stages other than the last work, over that for which a stage waits: a stage of hardly any

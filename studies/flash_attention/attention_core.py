@@ -108,8 +108,7 @@ def estimate_kernels() -> list[Kernel]:
             directions=("forward", "backward"),
         )
         timed = evaluate(operators, machine)
-        forward, backward = timed.totals([{"direction": "forward"}, {"direction": "backward"}])
-        return forward, backward
+        return timed.total(direction="forward"), timed.total(direction="backward")
 
     rows = read_rows(MEASURED)
     works = evaluate_cases(passes, stack_cases([kernel_inputs(row) for row in rows]))

@@ -63,7 +63,7 @@ def test_megatrons_fusions_are_the_measure(llama, system):
     timed = elementwise(llama, system, strategy, **stack)
     kernels = elementwise_kernels(llama.layers[0], llama, strategy, strategy.tokens)
     expected = stream_work(kernels, machine(system, **stack)).time
-    np.testing.assert_array_equal(np.ravel(timed.work.time), expected)
+    np.testing.assert_array_equal(np.ravel(timed.kernels[0].work.time), expected)
     assert float(timed.total().time) == pytest.approx(float(expected.sum()), rel=1e-12)
 
 

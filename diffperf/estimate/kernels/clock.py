@@ -57,7 +57,9 @@ class Clock(eqx.Module):
 
     def slow_all(self, operators: TimedOperators) -> TimedOperators:
         """What some operators take at this clock."""
-        return dataclasses.replace(operators, work=self.slow(operators.work))
+        return TimedOperators(
+            tuple(dataclasses.replace(kernel, work=self.slow(kernel.work)) for kernel in operators.kernels)
+        )
 
 
 def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = None) -> Clock:

@@ -6,7 +6,9 @@ they belong to.
 """
 
 import dataclasses
+import functools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -51,8 +53,12 @@ class OperatorLabel(NamedTuple):
     group: int
 
 
-class TimedOperators(eqx.Module):
-    """The operators of a phase in a row, those of one kernel side by side, with the work of one run of each.
+# Values in the labels of the operators of a set: {"part": "attention"}.
+LabelValues = Mapping[str, str | int]
+
+
+class TimedKernel(eqx.Module):
+    """All operators of a phase that one kind of kernel runs, in a row, with the work of one run of each.
 
     - `runs`: how often each runs for one of what its label's `per` says.
     - `recomputed`: how often the backward pass repeats each, for each run.
@@ -63,94 +69,114 @@ class TimedOperators(eqx.Module):
     recomputed: Float[Array, " operators"]
     work: Work
 
-    def chosen(self, **fields: str | int) -> Bool[np.ndarray, " operators"]:
-        """Which operators have these values in their labels: `chosen(part="attention")`."""
+    def members(self, sets: Sequence[LabelValues]) -> Bool[np.ndarray, "sets operators"]:
+        """Which operators belong to each of several sets."""
         return np.array(
-            [all(getattr(label, name) == value for name, value in fields.items()) for label in self.labels],
+            [
+                [all(getattr(label, name) == value for name, value in one.items()) for label in self.labels]
+                for one in sets
+            ],
             bool,
-        )
+        ).reshape(len(sets), len(self.labels))
+
+    def only(self, values: LabelValues) -> "TimedKernel":
+        """The operators of one set, without the others."""
+        places = np.flatnonzero(self.members([values])[0])
+        numbers = self.runs, self.recomputed, self.work
+        runs, recomputed, work = jax.tree.map(lambda leaf: leaf[..., places], numbers)
+        labels = tuple(self.labels[place] for place in places)
+        return TimedKernel(labels=labels, runs=runs, recomputed=recomputed, work=work)
+
+
+class TimedOperators(eqx.Module):
+    """The operators of a phase, sorted by their kernels, with the work of one run of each."""
+
+    kernels: tuple[TimedKernel, ...]
 
     @property
-    def of_kinds(self) -> Bool[np.ndarray, "kinds operators"]:
-        """Which operators belong to the layers of each kind."""
-        count = 1 + max(label.kind for label in self.labels)
-        return np.stack([self.chosen(per="layer", kind=kind) for kind in range(count)])
+    def labels(self) -> tuple[OperatorLabel, ...]:
+        """The labels of all operators."""
+        return tuple(label for kernel in self.kernels for label in kernel.labels)
 
-    def only(self, members: Bool[np.ndarray, " operators"]) -> "TimedOperators":
+    @property
+    def kinds(self) -> int:
+        """The number of kinds of layers."""
+        return 1 + max(label.kind for label in self.labels)
+
+    def only(self, values: LabelValues) -> "TimedOperators":
         """The operators of one set, without the others."""
-        places = np.flatnonzero(members)
-        runs, recomputed, work = jax.tree.map(
-            lambda leaf: leaf[..., places], (self.runs, self.recomputed, self.work)
-        )
-        labels = tuple(self.labels[place] for place in places)
-        return TimedOperators(labels=labels, runs=runs, recomputed=recomputed, work=work)
+        return TimedOperators(tuple(kernel.only(values) for kernel in self.kernels))
 
-    def total(self, **fields: str | int) -> Work:
+    def total(self, **values: str | int) -> Work:
         """The total work of the operators with these values in their labels, of all by default, each weighted
         by how often it runs.
         """
-        return self.totals([fields])[0]
+        return jax.tree.map(lambda leaf: leaf[..., 0], self.totals([values]))
 
-    def totals(self, sets: Sequence[Mapping[str, str | int]]) -> list[Work]:
-        """The same for several sets of operators, each given by values in their labels."""
-        members = np.stack([self.chosen(**fields) for fields in sets])
-        return [_work_of(column) for column in jnp.unstack(sums_of(self._rows * self.runs, members), axis=-1)]
+    def totals(self, sets: Sequence[LabelValues], *, recomputed: bool = False) -> Work:
+        """The same for several sets of operators side by side; with what the backward pass repeats, if asked
+        for.
+        """
+        parts = []
+        for kernel in self.kernels:
+            runs = kernel.runs * (1 + kernel.recomputed) if recomputed else kernel.runs
+            members = kernel.members(sets)
+            parts.append(jax.tree.map(lambda leaf, r=runs, m=members: sums_over(leaf * r, m), kernel.work))
+        return functools.reduce(Work.__add__, parts)
 
-    def both_passes(self, members: Bool[np.ndarray, "sums operators"]) -> Work:
-        """The total work of several sets of operators, side by side, with what the backward pass repeats."""
-        return _work_of(sums_of(self._rows * (self.runs * (1 + self.recomputed)), members))
-
-    @property
-    def _rows(self) -> Float[Array, "numbers operators"]:
-        """The numbers of the work of one run, one below the other."""
-        work = self.work
-        return jnp.stack([work.time, work.clocked, work.flops, work.arithmetic, *work.traffic])
-
-
-def _work_of(numbers: Float[Array, "numbers ..."]) -> Work:
-    """The work whose numbers stand one below the other."""
-    time, clocked, flops, arithmetic = jnp.unstack(numbers[:4])
-    return Work(time=time, clocked=clocked, flops=flops, arithmetic=arithmetic, traffic=numbers[4:])
+    def times(self, sets: Sequence[LabelValues], *, recomputed: bool = False) -> Float[Array, " sets"]:
+        """Seconds of several sets of operators; or only of their runs that the backward pass repeats."""
+        parts = []
+        for kernel in self.kernels:
+            time = kernel.work.time * kernel.runs
+            parts.append(sums_over(time * kernel.recomputed if recomputed else time, kernel.members(sets)))
+        return functools.reduce(operator.add, parts)
 
 
-def sums_of(
-    numbers: Float[Array, "*batch operators"], members: Bool[np.ndarray, "*sums operators"]
-) -> Float[Array, "..."]:
+def sums_over(
+    numbers: Float[Array, "*batch operators"], members: Bool[np.ndarray, "sets operators"]
+) -> Float[Array, "*batch sets"]:
     """Sums of a number of every operator over several sets of operators.
 
-    A product with a constant matrix: one operation, whatever the number of sets, and one in a gradient.
+    Operators that stand side by side and belong to the same sets are added once for all sets.
     """
-    return jnp.tensordot(
-        numbers, members.astype(numbers.dtype), axes=((-1,), (-1,)), precision=jax.lax.Precision.HIGHEST
-    )
+    starts = [0, *(np.flatnonzero(np.any(members[:, 1:] != members[:, :-1], axis=0)) + 1)]
+    stretches = [jnp.sum(part, axis=-1) for part in jnp.split(numbers, starts[1:], axis=-1)]
+    nothing = jnp.zeros_like(stretches[0])
+    sums = [
+        functools.reduce(
+            operator.add,
+            [stretch for stretch, start in zip(stretches, starts, strict=True) if of_set[start]] or [nothing],
+        )
+        for of_set in members
+    ]
+    return jnp.stack(sums, axis=-1)
 
 
 def evaluate(operators: Sequence[Operators], machine: Machine) -> TimedOperators:
     """The work of each operator; each kind of kernel is traced, compiled and differentiated once."""
     labels = _labels(operators)
-    order: list[int] = []
-    works: list[Work] = []
+    kernels = []
     for kernel, work_of in KERNELS.items():
         indices = [index for index, group in enumerate(operators) if group.kernel == kernel]
-        if indices:
-            table = _in_a_row([_columns(operators[index]) for index in indices])
-            roles = [role for index in indices for role in _roles(operators[index])]
-            works.append(work_of(table, machine.for_roles(roles) if roles else machine))
-            order += indices
-    groups = [operators[index] for index in order]
-    runs, recomputed = (
-        jnp.concatenate([jnp.ravel(jnp.broadcast_to(number, group.runs.shape)) for group, number in column])
-        for column in (
-            [(group, group.runs) for group in groups],
-            [(group, jnp.asarray(group.recomputed, group.runs.dtype)) for group in groups],
+        if not indices:
+            continue
+        groups = [operators[index] for index in indices]
+        roles = [role for group in groups for role in _roles(group)]
+        counts = [(group.runs, jnp.broadcast_to(group.recomputed, group.runs.shape)) for group in groups]
+        runs, recomputed = _in_a_row(counts)
+        work = work_of(
+            _in_a_row([_columns(group) for group in groups]), machine.for_roles(roles) if roles else machine
         )
-    )
-    return TimedOperators(
-        labels=tuple(label for index in order for label in labels[index]),
-        runs=runs,
-        recomputed=recomputed,
-        work=jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1), *works),
-    )
+        kernels.append(
+            TimedKernel(
+                labels=tuple(label for index in indices for label in labels[index]),
+                runs=runs,
+                recomputed=jnp.asarray(recomputed, runs.dtype),
+                work=work,
+            )
+        )
+    return TimedOperators(tuple(kernels))
 
 
 def _labels(operators: Sequence[Operators]) -> list[list[OperatorLabel]]:

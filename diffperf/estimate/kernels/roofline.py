@@ -40,6 +40,12 @@ class Work(eqx.Module):
     def __mul__(self, count: Array | float) -> "Work":
         return jax.tree.map(lambda leaf: leaf * count, self)
 
+    def unstacked(self) -> list["Work"]:
+        """Works that stand side by side, one by one."""
+        leaves, structure = jax.tree.flatten(self)
+        columns = zip(*(jnp.unstack(leaf, axis=-1) for leaf in leaves), strict=True)
+        return [structure.unflatten(column) for column in columns]
+
 
 def idle_arithmetic(time: Array, traffic: Float[Array, "levels ..."]) -> Work:
     """The work of kernels that wait for memory all the time: their few FLOP are not counted, nor do they slow

@@ -157,9 +157,9 @@ def _attention_estimate(
         directions=("forward", "backward"),
     )
     timed = evaluate(operators, machine)
-    forward, backward = timed.totals([{"direction": "forward"}, {"direction": "backward"}])
+    forward, backward = timed.times([{"direction": "forward"}, {"direction": "backward"}])
     prepared = prepares * _preparation_time(core, machine)
-    return {"latency_s": forward.time + prepared + both_passes * backward.time}
+    return {"latency_s": forward + prepared + both_passes * backward}
 
 
 # --- collectives
