@@ -9,30 +9,19 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from diffperf.explore.measured.named_model import HYBRID, named_model
 from diffperf.explore.measured.platforms import double_precision
-from diffperf.explore.measured.schemas import ARCHITECTURE, HYBRID
+from diffperf.explore.measured.schemas import ARCHITECTURE
 from diffperf.explore.measured.table import Row
-from diffperf.load import available, load_model
 from diffperf.quantity import Label, real
 from diffperf.workload.model import Latent, Layers, Mixture, Model
 
 Cells = Mapping[str, Any]  # the values of a row in the columns of the architecture
 
 
-@functools.cache
-def _shipped_model(name: str | None, x64: bool) -> Model | None:
-    """The shipped config of a model, in single or double precision, for what tables do not say.
-
-    The config has the model's name, or the name without what publishers and fine-tuned versions add to it:
-    gemma-3-12b-it is a gemma-3-12b, nvidia-nemotron-nano-9b-v2 a nemotron-nano-9b-v2.
-    """
-    known = [config for config in available("models") if f"-{config}-" in f"-{name}-"]
-    return load_model(max(known, key=len)) if known else None
-
-
 def _config(row: Row | Cells) -> Model | None:
-    """The shipped config of the model that a row names, where the row's columns do not contradict it."""
-    shipped = _shipped_model(row["model"], double_precision())
+    """The config of the model that a row names, where the row's columns do not contradict it."""
+    shipped = named_model(row["model"])
     return shipped if shipped is not None and _agree(row, shipped) else None
 
 
@@ -86,13 +75,13 @@ def unknown_architecture(row: Row) -> str | None:
 
 def _shipped_latent(row: Row | Cells) -> Latent | None:
     """Ranks and dimensions of latent attention of the shipped model that a row names, of whatever size."""
-    shipped = _shipped_model(row["model"], double_precision())
+    shipped = named_model(row["model"])
     return shipped.layers[-1].latent if row["attention"] == "mla" and shipped is not None else None
 
 
 def _shipped_groups(row: Row | Cells) -> tuple[Any, Any]:
     """Groups of experts, and how many of them a token visits, of the shipped model that a row names."""
-    shipped = _shipped_model(row["model"], double_precision())
+    shipped = named_model(row["model"])
     mixture = None if shipped is None else shipped.layers[-1].mixture
     return (1.0, 1.0) if mixture is None else (mixture.groups, mixture.groups_visited)
 
@@ -140,11 +129,13 @@ def _cells(row: Row) -> tuple[Any, ...]:
 
 
 def _names_config(row: Row) -> bool:
-    """Whether a row's model is the shipped one that the row names.
+    """Whether a row's model is that of the config that the row names.
 
-    Stacks are calibrated on training runs of models as the columns describe them.
+    Stacks are calibrated on training runs of models as the columns describe them; a run of which no column
+    describes the model has that of its config.
     """
-    return row.kind != "training" and _config(row) is not None
+    described = any(row.cells.get(column) for column in ARCHITECTURE if column != "model")
+    return not (row.kind == "training" and described) and _config(row) is not None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -171,7 +162,7 @@ def _model_of_columns(row: Cells) -> Model:
         leading = dense.leading if row["dense_layers"] >= count else real([0.0, 1.0])
         first = dataclasses.replace(dense, count=row["dense_layers"], leading=leading)
         layers = [first, sparse] if row["dense_layers"] > 0 else [sparse]
-    shipped = _shipped_model(row["model"], double_precision())
+    shipped = named_model(row["model"])
     return Model(
         name=Label("measured"),
         hidden=row["hidden"],

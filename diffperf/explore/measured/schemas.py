@@ -9,39 +9,40 @@ from diffperf.explore.measured.columns import (
     number_column,
     text_column,
 )
+from diffperf.explore.measured.named_model import HYBRID
 from diffperf.quantity import Choice, Quantity
 from diffperf.workload.model import Layers, Mixture, Model
 from diffperf.workload.strategy import Strategy
 
-# The attention of models that alternate attention with Mamba-2 layers, which no column describes.
-HYBRID = "hybrid-mamba2"
-
 _COMMON = {
-    "id": Column(),
+    "id": text_column(),  # by default the number of the line
     "group": text_column("all"),
     "source": text_column(),
     "confidence": text_column(),
     "assumptions": text_column(),
     "hardware": Column(),
 }
-_DEVICES = {"n_devices": count_column(1e7), "devices_per_node": count_column(1e7)}
+# By default as many devices as the layout has, in nodes of the hardware's own size.
+_DEVICES = {"n_devices": count_column(1e7, needed=False), "devices_per_node": count_column(1e7, needed=False)}
+# What a row says of its model. Where the column `model` names a shipped config or the file of one, the others
+# may be left out.
 ARCHITECTURE = {
     "model": text_column(),
-    "layers": field_column(Layers, "count"),
-    "hidden": field_column(Model, "hidden"),
-    "heads": field_column(Layers, "heads"),
-    "kv_heads": field_column(Layers, "kv_heads"),
-    "head_dim": field_column(Layers, "head_dim"),
-    "ffn": field_column(Layers, "ffn"),
-    "gated_mlp": Column(FLAG),
-    "vocab": field_column(Model, "vocabulary"),
-    "tied_embeddings": Column(FLAG),
+    "layers": field_column(Layers, "count", needed=False),
+    "hidden": field_column(Model, "hidden", needed=False),
+    "heads": field_column(Layers, "heads", needed=False),
+    "kv_heads": field_column(Layers, "kv_heads", needed=False),
+    "head_dim": field_column(Layers, "head_dim", needed=False),
+    "ffn": field_column(Layers, "ffn", needed=False),
+    "gated_mlp": Column(FLAG, needed=False),
+    "vocab": field_column(Model, "vocabulary", needed=False),
+    "tied_embeddings": Column(FLAG, needed=False),
     "experts": field_column(Mixture, "experts", 0, needed=False, default=0.0),
     "experts_per_token": field_column(Mixture, "experts_per_token", 0, needed=False, default=0.0),
     "shared_experts": count_column(1e3, 0, needed=False, default=0.0),
     "expert_ffn": field_column(Layers, "ffn", 0, needed=False, default=0.0),
     "dense_layers": count_column(1e3, 0, needed=False, default=0.0),
-    "attention": Column(Choice(("mha", "gqa", "mqa", "mla", HYBRID), "")),
+    "attention": Column(Choice(("mha", "gqa", "mqa", "mla", HYBRID), ""), needed=False),
 }
 _CAPPED_TOKENS = 1e6  # more than any context
 # The layout of one pool of a server, which is the whole server where prompts and outputs share the devices.
@@ -61,20 +62,20 @@ SCHEMAS: dict[str, dict[str, Column]] = {
         **_COMMON,
         **_DEVICES,
         **ARCHITECTURE,
-        "precision": Column(),
+        "precision": text_column("bf16"),
         "seq_len": field_column(Strategy, "sequence_length"),
-        "tp": field_column(Strategy, "tp"),
-        "pp": field_column(Strategy, "pp"),
-        "dp": field_column(Strategy, "dp"),
+        "tp": field_column(Strategy, "tp", needed=False, default=1.0),
+        "pp": field_column(Strategy, "pp", needed=False, default=1.0),
+        "dp": field_column(Strategy, "dp", needed=False),
         "cp": field_column(Strategy, "cp", needed=False, default=1.0),
         "ep": count_column(1e5, needed=False, default=1.0),
         "expert_tp": count_column(1e5, needed=False),
         "virtual_stages": field_column(Strategy, "virtual_stages", needed=False),
-        "sequence_parallel": Column(FLAG),
-        "zero_stage": count_column(3, 0),
-        "micro_batch": field_column(Strategy, "micro_batch"),
+        "sequence_parallel": Column(FLAG, needed=False, default=True),
+        "zero_stage": count_column(3, 0, needed=False, default=0.0),
+        "micro_batch": field_column(Strategy, "micro_batch", needed=False, default=1.0),
         "global_batch": field_column(Strategy, "global_batch"),
-        "recompute": field_column(Strategy, "recompute"),
+        "recompute": field_column(Strategy, "recompute", needed=False, default="none"),
         "flash_attention": Column(FLAG, needed=False, default=True),
         "schedule": text_column("1f1b"),
         "grad_dtype_bytes": count_column(8, needed=False, default=4.0),
@@ -92,11 +93,11 @@ SCHEMAS: dict[str, dict[str, Column]] = {
         **_COMMON,
         **_DEVICES,
         **ARCHITECTURE,
-        "weight_dtype": Column(),
-        "activation_dtype": Column(),
-        "kv_dtype": Column(),
-        "tp": field_column(Strategy, "tp"),
-        "pp": field_column(Strategy, "pp"),
+        "weight_dtype": text_column("bf16"),
+        "activation_dtype": text_column("bf16"),
+        "kv_dtype": text_column("bf16"),
+        "tp": field_column(Strategy, "tp", needed=False, default=1.0),
+        "pp": field_column(Strategy, "pp", needed=False, default=1.0),
         "ep": count_column(1e5, needed=False, default=1.0),
         "batch": field_column(Strategy, "global_batch", needed=False),
         "concurrency": count_column(1e6, needed=False),
@@ -206,7 +207,8 @@ SCHEMAS: dict[str, dict[str, Column]] = {
     },
     "collectives": {
         **_COMMON,
-        **_DEVICES,
+        "n_devices": count_column(1e7),
+        "devices_per_node": count_column(1e7, needed=False),
         "interconnect": text_column(),
         "collective": Column(),
         "bytes": count_column(1e15),

@@ -11,15 +11,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
-from diffperf.explore.measured.cells import BadCell, cell_value
+from diffperf.errors import ARGUMENTS, ConfigError
+from diffperf.explore.measured.cells import BadCell, cell_value, spelled_like
 from diffperf.explore.measured.columns import Column
+from diffperf.explore.measured.implied import implied_values
+from diffperf.explore.measured.named_model import MODEL_FILES, named_model
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.schemas import SCHEMAS, SOFTWARE, measured_columns
 from diffperf.load import find
-
-# Faults that rows of the same hardware share.
-_OF_HARDWARE = ("hardware: unknown hardware", "hardware: unusable file")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +51,19 @@ class Fault:
     """A row that cannot be read.
 
     - `reason`: why, in a few words that other rows share.
-    - `message`: why, in a line that names the row.
+    - `where`, `fault`: the row, and why it cannot be read, in words that rows with the same fault share.
     """
 
     line: int
     cells: dict[str, str]
     reason: str
-    message: str
+    where: str
+    fault: str
+
+    @property
+    def message(self) -> str:
+        """Why, in a line that names the row."""
+        return f"{self.where}: {self.fault}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,19 +82,14 @@ class Measurements:
 
 
 def messages(faults: Sequence[Fault]) -> list[str]:
-    """The lines that name rows which cannot be read; rows of the same unusable hardware share one."""
-    shared = collections.Counter(_shared_by(fault) for fault in faults)
-    lines = {}
+    """The lines that name rows which cannot be read, one for all rows with the same fault."""
+    shared = collections.Counter(fault.fault for fault in faults)
+    lines: dict[str, str] = {}
     for fault in faults:
-        count = shared[_shared_by(fault)]
-        more = f" (and {count - 1:,} more rows of this hardware)" if count > 1 else ""
-        lines.setdefault(_shared_by(fault), fault.message + more)
+        others = shared[fault.fault] - 1
+        more = f" (and {others:,} more such row{'s' * (others > 1)})" if others else ""
+        lines.setdefault(fault.fault, fault.message + more)
     return list(lines.values())
-
-
-def _shared_by(fault: Fault) -> tuple[str, object]:
-    """What the faults have in common that share a line."""
-    return fault.reason, fault.cells["hardware"] if fault.reason in _OF_HARDWARE else fault.line
 
 
 def read_measurements(path: str | Path, platforms: Platforms | None = None) -> Measurements:
@@ -157,19 +157,24 @@ class _Reader:
         where = f"{self.path} line {line}" + (f" ({cells['id']})" if cells.get("id") else "")
         message = str(ConfigError(where, bad.column, bad.found, bad.expected, bad.remedy))
         reason = f"{bad.column}: {bad.reason}" if bad.column else bad.reason
-        return Fault(line, cells, reason, message)
+        return Fault(line, cells, reason, where, message.removeprefix(f"{where}: "))
 
     def _values(self, kind: str, cells: dict[str, str], line: int) -> dict[str, Any]:
         """The values of a row by column. Raises `BadCell`."""
-        if (earlier := self.line_of.get(cells["id"])) is not None:
+        row_id = cells.get("id") or f"line {line}"
+        if (earlier := self.line_of.get(row_id)) is not None:
             expected = f"an id of its own (line {earlier} has this one)"
-            raise BadCell("id", f'"{cells["id"]}"', "duplicate", expected, "rename or drop the row")
+            raise BadCell("id", f'"{row_id}"', "duplicate", expected, "rename or drop the row")
         schema: dict[str, Column] = SCHEMAS[kind]
         values = {name: cell_value(name, column, cells.get(name, "")) for name, column in schema.items()}
+        values["id"] = row_id
+        if str(values.get("model")).endswith(MODEL_FILES):
+            values["model"] = self._model_file(values["model"])
+        values |= implied_values(kind, cells, values)
         values["hardware"] = self._hardware(self.platforms.name_in(kind, values["hardware"]))
         if (column := SOFTWARE.get(kind)) is not None and str(values[column]).endswith(".toml"):
             values[column] = self._stack(column, values[column])
-        self.line_of[cells["id"]] = line
+        self.line_of[row_id] = line
         return values
 
     def _hardware(self, text: str) -> str:
@@ -178,9 +183,8 @@ class _Reader:
             return text
         if not text.endswith(".toml"):
             expected = "the name of an accelerator or a system, or the path of its file"
-            raise BadCell(
-                "hardware", f'"{text}"', "unknown hardware", expected, _hint(text, self.platforms.hardware)
-            )
+            hint = spelled_like(text, self.platforms.hardware, "systems")
+            raise BadCell("hardware", f'"{text}"', "unknown hardware", expected, hint)
         path = self._file("hardware", text)
         if str(path) not in self.platforms:
             try:
@@ -199,26 +203,29 @@ class _Reader:
                 raise self._unusable(column, text, wrong) from None
         return str(path)
 
-    def _file(self, column: str, text: str) -> Path:
+    def _model_file(self, text: str) -> str:
+        """The path of a model's file. Raises `BadCell`."""
+        path = self._file("model", text, "models")
+        try:
+            named_model(str(path))
+        except ConfigError as wrong:
+            raise self._unusable("model", text, wrong) from None
+        return str(path)
+
+    def _file(self, column: str, text: str, kind: str = "systems") -> Path:
         """The file of a path relative to the table or to the working directory. Raises `BadCell`."""
         try:
-            return find(text, "systems", beside=self.path.parent)
+            return find(text, kind, beside=self.path.parent)
         except ConfigError as wrong:
             raise BadCell(
                 column, str(wrong.found), f"unknown {column}", wrong.expected, wrong.remedy
             ) from None
 
     def _unusable(self, column: str, text: str, wrong: ConfigError) -> BadCell:
-        """The fault of a row whose cell names a file that holds no system, accelerator or stack."""
+        """The fault of a row whose cell names a file that holds no system, accelerator, stack or model."""
         return BadCell(
             column, f'"{text}", which cannot be used ({wrong})', "unusable file", "a correct file", "mend it"
         )
-
-
-def _hint(text: str, known: list[str]) -> str:
-    """The known hardware that is spelled most like a text, or where all known hardware is listed."""
-    hint = did_you_mean(text, known)
-    return "see diffperf list systems" if hint.startswith("known: ") else hint
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:

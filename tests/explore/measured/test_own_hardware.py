@@ -116,7 +116,7 @@ def test_files_that_are_no_hardware(folder, text, reason, words):
     assert [fault.reason for fault in table.faults] == [reason] * 3
     (line,) = messages(table.faults)
     assert words in line
-    assert line.endswith("(and 2 more rows of this hardware)")
+    assert line.endswith("(and 2 more such rows)")
 
 
 def test_a_system_of_which_a_table_has_no_row(folder):

@@ -166,6 +166,6 @@ def test_rows_of_the_same_unknown_hardware_share_a_line(tmp_path):
         "line 5 (3)",
         "line 7 (5)",
     ]
-    assert lines[0].endswith("(and 2 more rows of this hardware)")
+    assert lines[0].endswith("(and 2 more such rows)")
     assert "more rows" not in "".join(lines[1:])
     assert max(map(len, lines)) < 300

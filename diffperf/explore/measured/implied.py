@@ -1,0 +1,67 @@
+"""What rows of measurements need not say, because the config of their model or their other cells say it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from diffperf.explore.measured.cells import BadCell, spelled_like
+from diffperf.explore.measured.named_model import architecture_of, named_model
+from diffperf.explore.measured.schemas import ARCHITECTURE, SCHEMAS
+from diffperf.load import available
+
+# The columns of the architecture whose empty cells mean that the value is unknown.
+_WITHOUT_DEFAULT = [
+    name for name, column in ARCHITECTURE.items() if column.default is None and name != "model"
+]
+
+
+def implied_values(kind: str, cells: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the empty cells of a row that its other values imply, by column; `cells` are the cells
+    as written, of the columns that the table has.
+
+    The architecture is that of the model's config, the devices are the product of the degrees, and
+    data parallelism is what the other degrees leave of the devices. Stages are not interleaved in a table
+    without a column of virtual stages.
+
+    **Raises:** `BadCell` where an empty cell is needed and nothing implies its value.
+    """
+    result: dict[str, Any] = {}
+    if "layers" in SCHEMAS[kind]:
+        result |= _architecture(values)
+    if kind == "training":
+        result |= _devices(values)
+        if "virtual_stages" not in cells:  # an empty cell of a table that has the column is unknown
+            result["virtual_stages"] = 1.0
+    elif kind in ("inference", "energy") and values["n_devices"] is None:
+        result["n_devices"] = values["tp"] * values["pp"] * (values.get("dp") or 1.0)
+    return result
+
+
+def _architecture(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The cells of the architecture that a row leaves empty, from the config of its model."""
+    empty = [name for name in _WITHOUT_DEFAULT if values[name] is None]
+    if not empty:
+        return {}
+    model = named_model(values["model"])
+    if model is None:
+        name, column = values["model"], empty[0]
+        expected = f"{ARCHITECTURE[column].expected}, or a `model` with a config"
+        hint = spelled_like(name, available("models"), "models") if name else "name the model"
+        raise BadCell(column, "an empty cell", "missing", expected, hint)
+    of_config = architecture_of(model)
+    # Columns of experts have defaults, and are never empty: they follow the config where no cell describes
+    # the layers.
+    return {name: of_config[name] for name in (of_config if len(empty) == len(_WITHOUT_DEFAULT) else empty)}
+
+
+def _devices(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The devices and the data parallelism of a training run."""
+    devices, dp = values["n_devices"], values["dp"]
+    others = values["tp"] * values["pp"] * values["cp"]
+    if dp is None:
+        dp = 1.0 if devices is None else devices / others
+        if dp < 1 or dp != int(dp):
+            found = f"{devices:g} devices and {others:g} of them for a replica"
+            raise BadCell(
+                "dp", found, "missing", "a whole number of replicas", "give dp, or correct the degrees"
+            )
+    return {"dp": dp, "n_devices": devices if devices is not None else others * dp}
