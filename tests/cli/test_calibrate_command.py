@@ -24,6 +24,7 @@ def calibration_table(folder, *hardware: str) -> str:
     return "gemm.csv"
 
 
+@pytest.mark.slow
 def test_calibrate_and_what_comes_of_it(run, answer, tmp_path):
     with (tmp_path / calibration_table(tmp_path)).open("a") as file:
         file.write("bad,h100-sxm5-80gb,bf16,8,8,8,5 us\n")

@@ -50,6 +50,7 @@ def test_estimate_says_by_how_much_it_does_not_fit(run):
     assert "too much" in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["prefill", "decode", "generate"])
 def test_estimate_of_inference(answer, phase):
     data = answer(f"estimate llama-2-7b dgx-a100 --phase {phase} --devices 1 --json -")
@@ -69,6 +70,7 @@ def test_overrides_and_stack(answer):
     assert answer(base + "--no-sequence-parallel")["inputs"]["strategy"]["sequence_parallel"] == "off"
 
 
+@pytest.mark.slow
 def test_smooth_is_above_exact_and_close(answer):
     exact, smooth = (
         answer("estimate gpt3-22b dgx-a100 --tp 8 --json - " + more)["report"]["time"]
@@ -100,6 +102,7 @@ def test_float64(answer):
     assert data["report"]["time"] != float(np.float32(data["report"]["time"]))
 
 
+@pytest.mark.slow
 def test_sensitivity(run, tmp_path):
     result = run("sensitivity gpt3-22b dgx-a100 --tp 8 --top 5 --plot tornado.png --json found.json")
     assert result.exit_code == 0, result.stderr
@@ -111,6 +114,7 @@ def test_sensitivity(run, tmp_path):
     assert (tmp_path / "tornado.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["training", "generate"])
 def test_listed_operators_and_collectives_add_up_to_the_report(run, answer, phase):
     command = f"estimate llama-2-7b dgx-a100 --devices 16 --tp 4 --dp 4 --phase {phase}"

@@ -18,6 +18,7 @@ def test_rent_of_a_step_and_of_a_training(run, answer):
     assert "A step rented at $2.00 per device-hour" in run(question).stdout
 
 
+@pytest.mark.slow
 def test_rent_of_served_tokens(answer):
     """Dollars per million output tokens: those of a second of a device over the tokens of the second."""
     data = answer("serve llama-2-7b dgx-h100 --devices 1 --input 512 --output 128 --top 1 --rent --json -")

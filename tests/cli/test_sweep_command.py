@@ -3,6 +3,7 @@
 import json
 
 import pyarrow.parquet as pq
+import pytest
 
 from diffperf.explore.sweep import sweep as sweep_module
 
@@ -20,6 +21,7 @@ values = ["none", "full"]
 """
 
 
+@pytest.mark.slow
 def test_sweep_writes_prints_and_plots(run, tmp_path):
     (tmp_path / "mine.toml").write_text(SPACE)
     result = run("sweep mine.toml --top 2 --plot cloud.png --json best.json")

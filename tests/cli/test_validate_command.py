@@ -4,6 +4,8 @@ import csv
 import json
 from pathlib import Path
 
+import pytest
+
 from diffperf.explore.measured.schemas import measured_columns
 
 
@@ -90,6 +92,7 @@ def test_validate_has_no_empty_tables(run, tmp_path):
     assert "Nothing could be evaluated" not in " ".join(map(" ".join, lines))
 
 
+@pytest.mark.slow
 def test_validate_of_runs_that_only_ran_out_of_memory(run, tmp_path):
     """They are evaluated, and have a table of their own in place of the one of errors."""
     with (Path(__file__).parent.parent / "data" / "korthikanti_training.csv").open(encoding="utf-8") as file:

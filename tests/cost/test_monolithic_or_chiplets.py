@@ -75,6 +75,7 @@ def crossing_by_brute_force(kind, volume=np.inf, step=0.01):
     return (areas[dearer[-1]], areas[dearer[-1] + 1]) if dearer[-1] + 1 < len(areas) else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", economics.SPLITS, ids=str)
 def test_crossovers_of_manufacturing(split):
     found, expected = economics.crossover(economics.pair_of(split)), crossing_by_brute_force(split)
@@ -116,6 +117,7 @@ def test_break_even_volume():
             assert volume == pytest.approx(design / saved, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", [Kind("5", "SI", 3), Kind("7", "FO", 2), Kind("14", "OS", 5)], ids=str)
 def test_elasticities_are_those_of_crossovers_found_again(split):
     pair, change = economics.pair_of(split), 1e-4

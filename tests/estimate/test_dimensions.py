@@ -44,6 +44,7 @@ def test_exponents(unit, powers):
     assert exponents(unit) == powers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)], ids=["exact", "smooth"])
 @pytest.mark.parametrize("phase", [training, generate], ids=["training", "generate"])
 def test_seconds_joules_and_dollars(gpt, system, strategy, phase, relax):
@@ -63,6 +64,7 @@ def test_a_wrong_dimension_is_found(gpt, system, strategy):
     assert "memory.peak" not in wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)], ids=["exact", "smooth"])
 @pytest.mark.parametrize("phase", ["training", "generate"])
 def test_bytes(llama, system, strategy, phase, relax, monkeypatch):

@@ -14,6 +14,7 @@ from diffperf.relax import Exact
 prefill, decode = jax.jit(dp.prefill), jax.jit(dp.decode)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prompt", "output", "batch"), [(200, 200, 1), (2000, 500, 16), (128, 2048, 64), (50, 2, 1), (50, 1, 1)]
 )

@@ -31,6 +31,7 @@ def report(llama_405b):
     return dp.training_step(c.model, c.system, c.strategy)
 
 
+@pytest.mark.slow
 def test_interruptions_of_llama_3(llama_405b, report):
     """54 days with 419 unexpected interruptions and more than 90 % effective training time (§3.3.4)."""
     tokens = 54 * _DAY / float(report.time) * 2048 * 8192

@@ -103,6 +103,7 @@ def test_a_level_that_holds_more_than_its_capacity_is_out_of_memory(hopper):
     assert memory.excess > 1
 
 
+@pytest.mark.slow
 def test_training_leaves_storage_alone(hopper):
     """Tensors of training live in device memory, whatever levels hold in inference."""
     strategy = dp.load_strategy({"sequence_length": 1024, "global_batch": 4})
@@ -151,6 +152,7 @@ def test_derivatives_by_the_shares(hopper, relax):
         assert jnp.all(jnp.isfinite(time(shares)[1]))
 
 
+@pytest.mark.slow
 def test_shares_within_float32(hopper):
     single = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (MODEL, hopper, STRATEGY))
     model, system, strategy = single

@@ -91,6 +91,7 @@ def anywhere(system):
     )
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.sampled_from(sorted(BETTER)), st.floats(1.001, 100.0))
 def test_better_hardware_is_never_slower(gpt, anywhere, strategy, seed, path, factor):
     # At one clock: faster memory raises the power of the same work, which the power limit may answer with a
@@ -103,6 +104,7 @@ def test_better_hardware_is_never_slower(gpt, anywhere, strategy, seed, path, fa
         ) * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 10**6),
     st.sampled_from(DEARER),
@@ -116,6 +118,7 @@ def test_more_is_never_cheaper(gpt, anywhere, strategy, seed, path, factor, tech
     assert float(costs[1].capital) >= float(costs[0].capital) * (1 - 1e-12)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.floats(1.001, 100.0))
 def test_faster_memory_shows_in_its_own_rows(gpt, anywhere, strategy, seed, factor):
     before = anywhere(seed)
@@ -128,6 +131,7 @@ def test_faster_memory_shows_in_its_own_rows(gpt, anywhere, strategy, seed, fact
         assert float(fast[path]) == float(slow[path])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", [training, generate], ids=["training", "generate"])
 def test_smooth_becomes_exact(gpt, anywhere, strategy, phase):
     for seed in range(5):

@@ -121,6 +121,7 @@ def test_bubble_of_a_step(gpt, schedule, stages, micro_batches, chunks):
     assert busy + idle == pytest.approx(simulated, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_split_backward_passes_of_a_step(gpt):
     """Zero-bubble H1 fills 1F1B's bubble with the weight gradients of the stages before the last, twice."""
     table = {"tp": 8, "pp": 8, "global_batch": 32}

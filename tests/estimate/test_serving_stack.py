@@ -26,6 +26,7 @@ def kernels(model, system):
     return inference_tables(c, "decode")["breakdown"].operators
 
 
+@pytest.mark.slow
 def test_kernels_that_start_early_save_a_share_of_their_start(llama, system):
     before, after = kernels(llama, system), kernels(llama, with_stack(system, exposed_start=0.6))
     start = {"attention": float(system.accelerator.kernel_latency + system.accelerator.attention.latency)}
@@ -118,6 +119,7 @@ def engine(llama, system):
     return report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", ["concurrency", "rate"])
 def test_tokens_that_are_sent_together(engine, load):
     """The first of eight tokens waits for seven steps; the answer ends when it did."""

@@ -24,6 +24,7 @@ def _mean(standard, flash):
     return MIXED["standard"] * float(standard) + MIXED["flash"] * float(flash)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("phase", [training, generate], ids=["training", "generate"])
 def test_mixed_kernels_take_the_mean_time(system, name, phase):

@@ -152,6 +152,7 @@ def test_a_lighter_last_stage_does_not_shorten_a_pipeline_of_stalls(gpt, system)
     assert balanced == pytest.approx(even * (16 * 49 + 2 * last - 49) / (17 * 48), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_layers_with_experts_wait_for_the_routing(system):
     """Once a forward pass of every one of Mixtral's 32 layers and of each micro-batch, unless experts have a
     capacity.

@@ -64,6 +64,7 @@ def _same(a, b, rtol):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "name"),
     [
@@ -96,11 +97,13 @@ def _mapped_is_looped(phase, models, system, relax):
         _same(jax.tree.map(lambda leaf: leaf[i], together), phase(*inputs, relax), rtol=1e-9)  # noqa: B023
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", [training, generate], ids=["training", "generate"])
 def test_mapped_is_looped(gpt, llama, system, phase):
     _mapped_is_looped(phase, [gpt, llama], system, Smooth(30.0))
 
 
+@pytest.mark.slow
 def test_mapped_is_looped_with_experts(deepseek, system):
     other = replace(
         deepseek, {"layers.1.mixture.experts": 64, "layers.1.latent.kv_rank": 256, "mtp_layers": 0.0}

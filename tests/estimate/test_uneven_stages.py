@@ -103,6 +103,7 @@ def test_a_lighter_last_stage_makes_up_for_the_head():
     assert float(_step(model, table | {"first_stage_layers": 10}).time) > 1.2 * float(lighter.time)
 
 
+@pytest.mark.slow
 def test_every_kind_counts_where_it_is():
     """Dense layers that lead make the first stage slower, where a dense MLP is the larger; spread evenly, all
     stages alike.
@@ -133,6 +134,7 @@ def test_tables_count_the_layers_of_the_slowest_stage():
     assert float(waiting.report.breakdown.matmul + waiting.report.breakdown.head) > 22 * passes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relax", [Exact(), Smooth(16.0)], ids=["exact", "smooth"])
 @pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
 def test_slopes_of_the_step(relax, schedule):

@@ -36,6 +36,7 @@ def _breakdown(c):
     return training(c.model, c.system, c.strategy, Exact()).breakdown
 
 
+@pytest.mark.slow
 def test_times_add_up_to_those_of_the_report(listed):
     """Part by part, layers of modules that predict further tokens included; the longest operator first."""
     configuration, rows = listed

@@ -63,6 +63,7 @@ def test_smooth_elasticities_equal_central_differences(gpt, system, strategy):
         assert by_path[path] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_ranked_and_complete(gpt, system, strategy):
     ranked = sensitivities(Configuration(gpt, system, strategy))
     assert_ranked_and_complete(ranked, system=system)
@@ -71,6 +72,7 @@ def test_ranked_and_complete(gpt, system, strategy):
     assert bandwidth.declared.unit == "byte/s"
 
 
+@pytest.mark.slow
 def test_cost_is_proportional_to_what_is_bought(gpt, system, strategy):
     ranked = sensitivities(Configuration(gpt, system, strategy), output="cost.capital")
     elasticities = {input.path: input.elasticity for input in ranked}

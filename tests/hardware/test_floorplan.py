@@ -194,6 +194,7 @@ def study(tmp_path_factory):
 FITTED = ["V100", "A100", "H100", "B200", "MI250X", "MI300X"]
 
 
+@pytest.mark.slow
 def test_published_gpus_come_out(study):
     """V100 −12 %, A100 +16 %, H100 0 %, B200 −3 %, MI250X +13 %, MI300X −11 % as shipped."""
     for name in FITTED:

@@ -46,6 +46,7 @@ def as_trained():
     return _step()
 
 
+@pytest.mark.slow
 def test_time_within_a_tenth(as_trained):
     published = HOURS / TOKENS * 3600 * BATCH * LENGTH / DEVICES  # s of a step
     error = float(as_trained.time) / published - 1

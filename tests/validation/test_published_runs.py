@@ -70,6 +70,7 @@ def test_korthikanti_step_times(training_errors):
         assert np.abs(errors).max() <= 0.10
 
 
+@pytest.mark.slow
 def test_llama2_latencies(latency_errors):
     """NVIDIA's Llama-2 latencies at batch 1, 200 tokens in and 200 out, on one to eight A100 or H100."""
     assert len(latency_errors) == 22

@@ -164,6 +164,7 @@ def test_hybrid_lies_between(model):
     assert half == pytest.approx((recurrent + attending) / 2, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["training_step", "generate"])
 @pytest.mark.parametrize("relax", [Exact(), Smooth(16.0)], ids=["exact", "smooth"])
 def test_finite_and_differentiable_in_the_width(model, relax, phase):

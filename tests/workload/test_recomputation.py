@@ -160,6 +160,7 @@ def test_hardware_flops_of_repeated_products(model, field, per_layer, layers):
     assert repeated == pytest.approx(2 * TOKENS * per_layer * layers, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_step_with_recomputation_is_slower_and_smaller():
     """And its slopes are those of central differences."""
     model, system = dp.load_model(DEEPSEEK), dp.load_system("dgx-h100", n_devices=64)

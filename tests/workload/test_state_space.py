@@ -85,6 +85,7 @@ def test_only_attention_layers_cache_the_context(hybrid, system):
     assert short - 1600 * token == pytest.approx(states)
 
 
+@pytest.mark.slow
 def test_a_token_after_a_long_context_costs_little_more(hybrid, system):
     """The time of a generated token grows with the context in 4 layers of 31 only."""
     strategies = [
@@ -95,6 +96,7 @@ def test_a_token_after_a_long_context_costs_little_more(hybrid, system):
     assert float(long.time_to_first_token) > 50 * float(short.time_to_first_token)
 
 
+@pytest.mark.slow
 def test_training_is_finite_and_differentiable(hybrid, system):
     strategy = dp.load_strategy({"tp": 8, "global_batch": 8})
     step = jax.jit(

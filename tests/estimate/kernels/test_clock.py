@@ -128,6 +128,7 @@ def test_energy_of_fp8_products_is_not_that_of_16_bit_attention():
     assert float(fp8.attention.flop_energy) == float(bf16.attention.flop_energy)
 
 
+@pytest.mark.slow
 def test_reports_keep_between_idle_and_the_limit():
     """The power of a device in training, with all that its kernels, links and waits draw."""
     strategy = {"tp": 8, "pp": 2, "global_batch": 512, "micro_batch": 2}

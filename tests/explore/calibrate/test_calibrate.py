@@ -15,6 +15,7 @@ from diffperf.explore.measured.predictions import predict
 from diffperf.explore.measured.table import read_measurements
 
 
+@pytest.mark.slow
 def test_parameters_are_recovered_within_their_uncertainty(found):
     true = truth()
     off = np.array([np.log(one.after / true[one.path]) / one.spread for one in found.parameters])

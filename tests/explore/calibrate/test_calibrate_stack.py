@@ -47,6 +47,7 @@ def fitted(table):
     return calibrate_stack([table], STACK, PARAMETERS, prior_spread=5.0, leave_out="hardware")
 
 
+@pytest.mark.slow
 def test_the_stack_is_recovered_from_rows_of_all_hardware(fitted):
     assert {one.path: one.after for one in fitted.parameters} == pytest.approx(
         {f"stack.{name}": value for name, value in TRUTH.items()}, rel=1e-3
@@ -90,6 +91,7 @@ def test_values_that_were_not_fitted_keep_their_source(fitted):
     assert "before: 3.5 µs, calibrated on NVIDIA's published Llama-2 latencies" in replaced
 
 
+@pytest.mark.slow
 def test_rows_of_other_software_are_counted(table):
     read = read_measurements(table)
     other = dataclasses.replace(read.rows[0], values=read.rows[0].values | {"framework": "vLLM"})

@@ -54,6 +54,7 @@ def runs(*changes: tuple[str, str]) -> tuple[np.ndarray, np.ndarray]:
     return Problem(seen, paths, system).at(np.log([float(locate(system, path)[0]) for path in paths]))
 
 
+@pytest.mark.slow
 def test_another_stack_keeps_its_own_values():
     """A parameter of the system's stack moves the runs that the stack drove, and no others; all move with
     the hardware.

@@ -67,6 +67,7 @@ def slopes(inputs: Configuration, phase: str) -> np.ndarray:
     return np.array([(log_time(path, np.exp(1e-5)) - log_time(path, np.exp(-1e-5))) / 2e-5 for path in PATHS])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["prefill", "training"])
 def test_uncertainty_of_the_values(inputs, phase):
     found = interval(calibration({"gemm": 0.0}), inputs, phase)
@@ -78,6 +79,7 @@ def test_uncertainty_of_the_values(inputs, phase):
     assert np.log(high / low) == pytest.approx(2 * Z90 * found.parameters)
 
 
+@pytest.mark.slow
 def test_shares_of_the_kinds(inputs):
     """Errors of one kind add up over its share of the time; those of different kinds add in squares."""
     report, nothing = report_of(inputs, "generate"), 0 * COVARIANCE

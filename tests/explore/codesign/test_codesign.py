@@ -91,6 +91,7 @@ def test_whole_design_is_the_exhaustive_optimum(whole):
     assert whole.objective < whole.baseline_objective or best > 0
 
 
+@pytest.mark.slow
 def test_reported_numbers_are_those_of_the_exact_estimate(whole):
     text = json.dumps(whole.as_dict())
     report = json.loads(text)

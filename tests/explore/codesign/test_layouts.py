@@ -100,6 +100,7 @@ def test_degrees_multiply_to_the_devices(designed):
     assert tuple(designed.x[:3]) in layouts_of(designed.problem)
 
 
+@pytest.mark.slow
 def test_the_layout_is_the_exhaustive_optimum(designed):
     problem = designed.problem
     grid = np.array([(*row, units) for row in problem.layouts.values for units in range(80, 111)])

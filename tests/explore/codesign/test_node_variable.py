@@ -22,6 +22,7 @@ def problem_between(low, tmp_path):
     return load_problem(str(file))
 
 
+@pytest.mark.slow
 def test_the_die_shrinks_and_its_wafer_becomes_dearer(tmp_path):
     problem = problem_between("3 nm", tmp_path)
     assert problem.variables[0].path == "technology.feature"

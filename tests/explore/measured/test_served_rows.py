@@ -146,6 +146,7 @@ def test_latent_attention_has_the_head_of_the_config(tmp_path):
     assert float(model.mtp_layers) == 0
 
 
+@pytest.mark.slow
 def test_inference_with_experts_over_several_ranks(tmp_path):
     cells = SPARSE | {"ep": 2, "tp": 4, "n_devices": 4}
     (row,) = read_measurements(changed(INFERENCE, tmp_path / "runs.csv", cells)).rows
@@ -203,6 +204,7 @@ def test_gpt_oss_multiplies_its_stored_experts_in_16_bits(tmp_path):
 # --- what is estimated
 
 
+@pytest.mark.slow
 def test_energy_rows_are_estimated_as_the_library_does(tmp_path):
     """Answers end by themselves: at any moment the longer ones run, (μ² + σ²)/2μ tokens generated."""
     (found,) = predict("energy", [only_row(tmp_path, energy(input_len=150, batch=62))])
@@ -272,6 +274,7 @@ def test_pools_of_their_own_are_estimated_as_the_library_does(tmp_path):
 # --- what is skipped, and wrong cells
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [

@@ -11,6 +11,7 @@ from diffperf.explore.measured.validate import Validation, validate
 # --- what is skipped, and why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "cells", "reason"),
     [

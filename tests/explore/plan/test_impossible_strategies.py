@@ -49,6 +49,7 @@ def test_impossible_strategies_name_the_rule_and_the_nearest(gpt, table, n_devic
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "words"),
     [

@@ -87,6 +87,7 @@ def test_the_order_of_a_loop_over_all_splits_and_loads(search, loop):
     assert ranked.best[0].worse == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [{"rate": 40.0}, {"concurrency": 700.0}])
 def test_workers_follow_from_the_load(search, load):
     """About as few as it takes under the targets; no more devices than are allowed."""

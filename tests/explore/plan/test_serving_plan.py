@@ -97,6 +97,7 @@ def test_the_order_of_a_loop_over_all_layouts_and_loads(search, loop, by):
     assert ranked.best[1].worse == pytest.approx(abs(ordered[1] / ordered[0] - 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [{"rate": 40.0}, {"concurrency": 700.0}])
 def test_replicas_follow_from_the_load(search, load):
     """As many as it takes under the targets, and no more: with one fewer the targets are missed."""

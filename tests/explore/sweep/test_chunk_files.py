@@ -46,6 +46,7 @@ def interrupt(points):
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_second_sweep_to_the_same_file_is_refused_and_the_first_stays_whole(space, reference, tmp_path):
     out, refusals = tmp_path / "out.parquet", []
 
@@ -120,6 +121,7 @@ def test_a_file_that_cannot_or_should_not_be_written_is_refused_before_computing
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "space.toml"]
 
 
+@pytest.mark.slow
 def test_an_empty_file_and_an_earlier_table_may_be_replaced(space, tmp_path):
     out = tmp_path / "out.parquet"
     out.touch()

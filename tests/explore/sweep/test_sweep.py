@@ -122,6 +122,7 @@ def test_a_space_without_possible_layouts_names_the_rule(tmp_path):
     assert "a divisor of the heads" in reason
 
 
+@pytest.mark.slow
 def test_one_row_group_a_chunk_and_no_leftovers(tmp_path):
     space = space_of(tmp_path, LARGE)
     result = sweep(space, tmp_path / "out.parquet", chunk=BLOCK)
@@ -174,6 +175,7 @@ def test_an_interrupted_sweep_resumes_to_the_same_bytes(tmp_path):
     assert (resumed.feasible, resumed.fitting) == (reference.feasible, reference.fitting)
 
 
+@pytest.mark.slow
 def test_chunks_of_another_space_are_not_taken_over(tmp_path):
     space, out = space_of(tmp_path, LARGE), tmp_path / "out.parquet"
 
@@ -223,6 +225,7 @@ def test_a_killed_process_resumes_to_the_same_bytes(tmp_path):
     assert (tmp_path / "out.parquet").read_bytes() == (tmp_path / "reference.parquet").read_bytes()
 
 
+@pytest.mark.slow
 def test_many_points_a_second(tmp_path):
     """A floor far below what a core does (hundreds of thousands), so that only a loop over points or a
     retrace fails it."""
