@@ -11,16 +11,20 @@ from diffperf.load.override import declared_at, literal, override
 from diffperf.load.strategies import check, load_strategy, refuse_training_fields
 from diffperf.load.systems import (
     calibrated,
+    Source,
     load,
+    load_accelerator,
     load_calibrated,
     load_calibration,
     load_model,
+    load_stack,
     load_system,
 )
 from diffperf.load.technologies import load_node, load_nodes, load_technology
 
 __all__ = [
     "FOLDERS",
+    "Source",
     "available",
     "calibrated",
     "check",
@@ -31,11 +35,13 @@ __all__ = [
     "find",
     "literal",
     "load",
+    "load_accelerator",
     "load_calibrated",
     "load_calibration",
     "load_model",
     "load_node",
     "load_nodes",
+    "load_stack",
     "load_strategy",
     "load_system",
     "load_technology",
