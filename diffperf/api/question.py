@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from diffperf.explore.inputs import full_path
+from diffperf.api.input_values import with_paths_and_units
 from diffperf.explore.plan.best_layout import Layout, best_layout
 from diffperf.hardware.system import System
-from diffperf.load import literal, load_calibrated, load_model, override
+from diffperf.load import Source, literal, load_calibrated, load_model, override
 from diffperf.load.calibration import Calibration
 from diffperf.quantity import walk
 from diffperf.relax import Relaxation
@@ -41,19 +41,19 @@ class Question:
     def read(
         cls,
         *,
-        model: str,
-        system: str,
+        model: Source,
+        system: Source,
         devices: str | None,
-        stack: str | None,
-        calibration: str | None,
-        settings: dict[str, str],
+        stack: Source,
+        calibration: Source,
+        settings: dict[str, Any],
         strategy: dict[str, Any],
         asker: str = COMMAND_LINE,
     ) -> "Question":
-        """Loads what a user names; the settings are dotted paths with texts, those of `--set`."""
+        """Loads what a user names; the settings are values by dotted path, those of `--set` being texts."""
         loaded, fitted = read_system(system, devices, stack, calibration, asker)
-        inputs = Configuration(load_model(model, asker), loaded, Strategy())
-        paths = {full_path(inputs, path): text for path, text in settings.items()}
+        inputs = Configuration(load_model(model, asker, "model"), loaded, Strategy())
+        paths = with_paths_and_units(inputs, settings, asker)
         of_strategy = {path: text for path, text in paths.items() if path.startswith("strategy.")}
         others = {path: text for path, text in paths.items() if path not in of_strategy}
         inputs = override(inputs, others, asker)
@@ -71,14 +71,14 @@ class Question:
 
 
 def read_system(
-    name: str,
+    name: Source,
     devices: str | None = None,
-    stack: str | None = None,
-    calibration: str | None = None,
+    stack: Source = None,
+    calibration: Source = None,
     asker: str = COMMAND_LINE,
 ) -> tuple[System, Calibration | None]:
     """The system, and the calibration whose values it has."""
-    system, fitted = load_calibrated(name, stack=stack, calibration=calibration, file=asker)
+    system, fitted = load_calibrated(name, stack=stack, calibration=calibration, file=asker, key="system")
     return (system if devices is None else override(system, {"n_devices": devices}, asker)), fitted
 
 

@@ -10,9 +10,10 @@ from rich.table import Table
 from diffperf import units
 from diffperf.api.question import COMMAND_LINE
 from diffperf.cli.options import json_option, measured_system_option, options, plot_option, where_option
-from diffperf.cli.terminal import column_table, console, progress, write_json
+from diffperf.cli.terminal import console, progress, write_json
 from diffperf.errors import ConfigError
 from diffperf.report.output_files import check_writable
+from diffperf.report.tables import column_table
 
 if TYPE_CHECKING:  # the estimator takes a second to import, which `diffperf --help` need not wait for
     from diffperf.explore.calibrate.calibrated import Calibrated

@@ -9,11 +9,12 @@ import numpy as np
 from rich.table import Table
 
 from diffperf import units
+from diffperf.api.ownership_table import Ownership, ownership_table
 from diffperf.api.question import COMMAND_LINE, describe_system, read_system
+from diffperf.api.renting import rented
 from diffperf.cli.options import json_option, options, plot_option, system_options
-from diffperf.cli.ownership_table import Ownership, ownership_table
-from diffperf.cli.rent_option import rent_option, rented
 from diffperf.cli.terminal import console, write_json
+from diffperf.cli.training_and_rent_options import rent_option
 from diffperf.cost.design_cost import DesignCost, Production, design_cost
 from diffperf.cost.ownership import HOUR, Cost, run_cost
 from diffperf.explore.inputs import full_path

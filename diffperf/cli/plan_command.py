@@ -9,10 +9,11 @@ from rich.table import Table
 
 from diffperf import units
 from diffperf.api.question import COMMAND_LINE, Question, describe_strategy, describe_system
-from diffperf.cli.long_training import describe_training, tokens_option, training_totals
+from diffperf.api.renting import describe_rent, rent_of_run, rented
+from diffperf.api.whole_training import describe_training, training_totals
 from diffperf.cli.options import json_option, options, output_file, plot_option, question_options
-from diffperf.cli.rent_option import describe_rent, rent_of_run, rent_option, rented
 from diffperf.cli.terminal import console, progress, write_json, write_output
+from diffperf.cli.training_and_rent_options import rent_option, tokens_option
 from diffperf.explore.plan.candidates import FIELDS
 from diffperf.explore.plan.megatron_flags import megatron_flags
 from diffperf.explore.plan.plan import Plan, RankedStrategy, Search, largest_part, smallest_system

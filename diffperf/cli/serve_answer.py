@@ -8,13 +8,12 @@ from rich.table import Table
 
 from diffperf import units
 from diffperf.api.question import Question, describe_system
-from diffperf.cli.terminal import column_table
 from diffperf.explore.plan.plan import largest_part
 from diffperf.explore.plan.serving_flags import ENGINES, launch_flags
 from diffperf.explore.plan.serving_plan import SERVING_OBJECTIVES, ServedLayout, ServingPlan, same_value
 from diffperf.explore.plan.serving_search import ServingSearch
 from diffperf.quantity import Scalar
-from diffperf.report.tables import as_dict
+from diffperf.report.tables import as_dict, column_table
 
 _LONGEST_LAYOUT = 30  # characters of a layout's name from which the two pools have a line each
 _TOO_FULL = 1 + 1e-3  # load over capacity from which an answer warns

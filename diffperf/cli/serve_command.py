@@ -10,6 +10,7 @@ import click
 
 from diffperf import units
 from diffperf.api.question import COMMAND_LINE, Question, describe_system
+from diffperf.api.renting import describe_rent, rent_of_tokens, rented
 from diffperf.cli.options import (
     STRATEGY_FIELDS,
     Decorator,
@@ -19,7 +20,6 @@ from diffperf.cli.options import (
     plot_option,
     question_options,
 )
-from diffperf.cli.rent_option import describe_rent, rent_of_tokens, rent_option, rented
 from diffperf.cli.serve_answer import (
     DoesNotServe,
     describe_best,
@@ -30,6 +30,7 @@ from diffperf.cli.serve_answer import (
     serving_json,
 )
 from diffperf.cli.terminal import console, progress, write_json
+from diffperf.cli.training_and_rent_options import rent_option
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.plan.pools_plan import POOLS, plan_with_pools
 from diffperf.explore.plan.serving_flags import ENGINES, launch_flags

@@ -16,7 +16,8 @@ from diffperf.cli.options import (
     plot_option,
     where_option,
 )
-from diffperf.cli.terminal import column_table, console, progress, write_json
+from diffperf.cli.terminal import console, progress, write_json
+from diffperf.report.tables import column_table
 
 if TYPE_CHECKING:  # the estimator takes a second to import, which `diffperf --help` need not wait for
     from diffperf.explore.measured.statistics import Summary

@@ -10,8 +10,8 @@ from diffperf.load.files import available, config_root, display, find, read_toml
 from diffperf.load.override import declared_at, literal, override
 from diffperf.load.strategies import check, load_strategy, refuse_training_fields
 from diffperf.load.systems import (
-    calibrated,
     Source,
+    calibrated,
     load,
     load_accelerator,
     load_calibrated,

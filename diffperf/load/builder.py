@@ -228,7 +228,8 @@ def _fields_of_configs() -> frozenset[str]:
         if cls in seen or not dataclasses.is_dataclass(cls):
             continue
         seen.add(cls)
-        modules = {field.name: _module_class(field.type) for field in dataclasses.fields(cls)}
+        types_of = {field.name: field.type for field in dataclasses.fields(cls)}
+        modules = {name: next(iter(typing.get_args(kind)), kind) for name, kind in types_of.items()}
         names |= {name for name, inner in modules.items() if inner in FOLDERS}
         classes += [inner for inner in modules.values() if isinstance(inner, type)]
     return frozenset(names)

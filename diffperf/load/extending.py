@@ -1,4 +1,4 @@
-"""Configs that extend others: `extends = "h100-sxm5-80gb"` takes every key that a table leaves out from there.
+"""Configs that extend others: `extends = "h100-sxm5-80gb"` takes from there what a table leaves out.
 
     extends = "h100-sxm5-80gb"
     memory.hbm.capacity = "96 GiB"
@@ -41,11 +41,11 @@ def extended(
 ) -> dict[str, Any]:
     """A table with the keys of the config that it extends, and of those that this one extends.
 
-    `prefix` is the path of the table in its file, with a dot at its end; `configs` are the names of keys under
-    which a text is the name of another config, which a table there extends. The result has no key `extends`, and
-    under `lineage` the names of the configs that it has keys from, the nearest first.
+    `prefix` is the path of the table in its file, with a dot at its end; `configs` are the names of keys
+    under which a text is the name of another config, which a table there extends. The result has no key
+    `extends`, and under `lineage` the names of the configs that it has keys from, the nearest first.
 
-    **Raises:** `ConfigError` where a config extends itself, and for a member that the extended config has not.
+    **Raises:** `ConfigError` where a config extends itself, and for a member that the extended one lacks.
     """
     own = {key: value for key, value in table.items() if key != EXTENDS}
     base = table[EXTENDS]
@@ -65,7 +65,9 @@ def refuse_circle(path: Path, key: str, origin: Origin) -> tuple[Path, ...]:
     path = path.resolve()
     if path in origin.chain:
         circle = " → ".join(each.name for each in (*origin.chain[origin.chain.index(path) :], path))
-        raise origin.error(key, f"{circle}, a circle", "a config that does not extend this one", "name another")
+        raise origin.error(
+            key, f"{circle}, a circle", "a config that does not extend this one", "name another"
+        )
     return (*origin.chain, path)
 
 
@@ -96,7 +98,9 @@ class _Merging:
         if isinstance(base, list) and isinstance(own, dict):
             return self.members_by_name(base, own, key)
         if isinstance(base, list) and isinstance(own, list):
-            named = {member["name"]: member for member in base if isinstance(member, dict) and "name" in member}
+            named = {
+                member["name"]: member for member in base if isinstance(member, dict) and "name" in member
+            }
             return [self.member(named, member, f"{key}[{index}].") for index, member in enumerate(own)]
         if isinstance(base, dict) and isinstance(own, dict):
             return self.tables(base, own, key + ".")
@@ -121,7 +125,7 @@ class _Merging:
 
     def member(self, named: dict[str, Any], own: Any, prefix: str) -> Any:
         """A member of an array, with the keys of the extended config's member of the same name."""
-        base = named.get(own.get("name")) if isinstance(own, dict) else None
+        base = named.get(str(own.get("name"))) if isinstance(own, dict) else None
         return own if base is None else self.tables(base, own, prefix)
 
     def over_text(self, base: str, own: dict[str, Any], key: str) -> dict[str, Any]:

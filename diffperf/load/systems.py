@@ -16,8 +16,8 @@ from diffperf.load.override import override
 from diffperf.software.stack import Stack
 from diffperf.workload.model import Model
 
-
-Source = str | Path | Mapping[str, Any]  # the name of a config, the path of its file, or its table
+# What configs are loaded from: a shipped name, the path of a file, the table of a file, or a module.
+Source = Any
 
 
 def load(
@@ -40,15 +40,17 @@ def load(
 def _read(
     cls: type, source: Any, beside: Path | None, asked_by: tuple[str, str]
 ) -> tuple[Any, tuple[str, Path | None]]:
-    """What a config holds, with its file's name and folder; a system without the values of its calibration."""
+    """What a config holds, with its file's name and folder; systems without their calibrated values."""
     if not isinstance(source, Mapping) and hasattr(source, "to_dict"):
         source = source.to_dict()
     if isinstance(source, Mapping):
         origin = ": ".join(filter(None, asked_by))
         return _from_table(cls, dict(source), origin), (origin, None)
     if not isinstance(source, str | Path):
-        expected = f"the name of a config in configs/{FOLDERS[cls]}, a path, or a table of {cls.__name__} keys"
-        found = f"a {type(source).__name__}"
+        expected = (
+            f"the name of a config in configs/{FOLDERS[cls]}, a path, or a table of {cls.__name__} keys"
+        )
+        found = f"a value of type {type(source).__name__}"
         raise ConfigError(*asked_by, found, expected, "see `diffperf list` for the shipped names")
     path = find(str(source), FOLDERS[cls], beside, asked_by)
     origin = display(path), path.parent
@@ -68,7 +70,7 @@ def _from_table(cls: type, table: dict[str, Any], origin: str) -> Any:
     return Builder(origin).module(cls, table, name=name)
 
 
-def load_model(source: Model | Source, file: str = ARGUMENTS, key: str = "") -> Model:
+def load_model(source: Source, file: str = ARGUMENTS, key: str = "") -> Model:
     """A model by the name of a shipped config, the path of a TOML file or of a Hugging Face `config.json`, or
     by the table of either.
 
@@ -77,7 +79,7 @@ def load_model(source: Model | Source, file: str = ARGUMENTS, key: str = "") -> 
     return load(Model, source, asked_by=(file, key))
 
 
-def load_accelerator(source: Accelerator | Source, file: str = ARGUMENTS, key: str = "") -> Accelerator:
+def load_accelerator(source: Source, file: str = ARGUMENTS, key: str = "") -> Accelerator:
     """An accelerator by the name of a shipped config, the path of a TOML file, or its table.
 
     `{"extends": "h100-sxm5-80gb", "memory": {"hbm": {"bandwidth": "4 TB/s"}}}` is an H100 with faster memory.
@@ -86,7 +88,7 @@ def load_accelerator(source: Accelerator | Source, file: str = ARGUMENTS, key: s
     return load(Accelerator, source, asked_by=(file, key))
 
 
-def load_stack(source: Stack | Source, file: str = ARGUMENTS, key: str = "") -> Stack:
+def load_stack(source: Source, file: str = ARGUMENTS, key: str = "") -> Stack:
     """A software stack by the name of a shipped config, the path of a TOML file, or its table.
 
     **Raises:** `ConfigError` that names `file` and `key`.
@@ -94,20 +96,19 @@ def load_stack(source: Stack | Source, file: str = ARGUMENTS, key: str = "") -> 
     return load(Stack, source, asked_by=(file, key))
 
 
-def load_calibration(
-    source: Calibration | Source, file: str = ARGUMENTS, key: str = ""
-) -> Calibration:
+def load_calibration(source: Source, file: str = ARGUMENTS, key: str = "") -> Calibration:
     """A calibration by the name of a shipped config or the path of a TOML file; `file` gave the name."""
     return load(Calibration, source, asked_by=(file, key))
 
 
 def load_system(
-    source: System | Source,
+    source: Source,
     n_devices: float | None = None,
     *,
-    stack: Stack | Source | None = None,
-    calibration: Calibration | Source | None = None,
+    stack: Source = None,
+    calibration: Source = None,
     file: str = ARGUMENTS,
+    key: str = "",
 ) -> System:
     """A system by the name of a shipped config, the path of a TOML file, or its table.
 
@@ -119,17 +120,17 @@ def load_system(
     - `calibration`: the fitted values, in place of those of the calibration that the system's file names;
       "none" keeps the system's own values.
 
-    **Raises:** `ConfigError` that names `file`.
+    **Raises:** `ConfigError` that names `file`, and `key` for the system itself.
     """
-    system, _ = load_calibrated(source, stack=stack, calibration=calibration, file=file)
+    system, _ = load_calibrated(source, stack=stack, calibration=calibration, file=file, key=key)
     return system if n_devices is None else override(system, {"n_devices": n_devices}, file)
 
 
 def load_calibrated(
-    source: System | Source,
+    source: Source,
     *,
-    stack: Stack | Source | None = None,
-    calibration: Calibration | Source | None = None,
+    stack: Source = None,
+    calibration: Source = None,
     file: str = ARGUMENTS,
     key: str = "",
 ) -> tuple[System, Calibration | None]:
@@ -146,8 +147,8 @@ def load_calibrated(
 def _calibrated_system(
     system: System,
     origin: tuple[str, Path | None],
-    stack: Stack | Source | None = None,
-    calibration: Calibration | Source | None = None,
+    stack: Source = None,
+    calibration: Source = None,
     file: str = ARGUMENTS,
 ) -> tuple[System, Calibration | None]:
     """A system with the values of a calibration, and that calibration, None where it has none.
@@ -166,7 +167,7 @@ def _calibrated_system(
     return calibrated(system, fitted), fitted
 
 
-def _with_stack(system: System, stack: Stack | Source | None, file: str) -> System:
+def _with_stack(system: System, stack: Source, file: str) -> System:
     """The system, driven by another stack where there is one."""
     if stack is None:
         return system
@@ -174,7 +175,7 @@ def _with_stack(system: System, stack: Stack | Source | None, file: str) -> Syst
     return dataclasses.replace(system, stack=chosen, inference_stack=chosen)
 
 
-def _chosen_calibration(calibration: Calibration | Source, file: str) -> Calibration | None:
+def _chosen_calibration(calibration: Source, file: str) -> Calibration | None:
     """The calibration that a user names; None for "none"."""
     if isinstance(calibration, str) and calibration == "none":
         return None
@@ -182,7 +183,7 @@ def _chosen_calibration(calibration: Calibration | Source, file: str) -> Calibra
 
 
 def _changed_system(
-    system: System, stack: Stack | Source | None, calibration: Calibration | Source | None, file: str
+    system: System, stack: Source, calibration: Source, file: str
 ) -> tuple[System, Calibration | None]:
     """A system that is loaded already with another stack or calibration, and the calibration that it has.
 

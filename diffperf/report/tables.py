@@ -63,6 +63,14 @@ def table(module: eqx.Module, title: str = "") -> Table:
     return result
 
 
+def column_table(*columns: str, left: int = 1, title: str = "") -> Table:
+    """An empty table without a frame: the first `left` columns align left, the numbers after them right."""
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="left" if index < left else "right", no_wrap=not index)
+    return table
+
+
 def has_total(module: eqx.Module) -> bool:
     """Whether the module's numbers are parts of a whole."""
     return isinstance(type(module).__dict__.get("total"), property)

@@ -1,0 +1,40 @@
+"""Lines about a layout: what was chosen for the user and why, and whether it fits memory."""
+
+from diffperf import units
+from diffperf.api.question import Question
+from diffperf.explore.plan.best_layout import Layout
+from diffperf.explore.plan.candidates import DEGREES
+from diffperf.quantity import locate
+
+
+def describe_choice(layout: Layout) -> list[str]:
+    """Lines about what was chosen for the user, and why."""
+    degrees = [f"{name} {value:g}" for name, value in layout.chosen.items() if name in DEGREES]
+    if layout.candidates == 1:
+        why = "the only layout possible" if len(degrees) > 1 else "what the other degrees leave"
+    else:
+        best = "the fastest that fits memory" if layout.fits else "the least too large"
+        why = f"{best} of {layout.candidates} layouts"
+    lines = [f"Chosen: {', '.join(degrees)} ({why})"] if degrees else []
+    if "global_batch" in layout.chosen:
+        lines.append(f"Chosen: global batch {layout.chosen['global_batch']:g} (one micro-batch per device)")
+    return lines
+
+
+def describe_conversion(question: Question, layout: Layout) -> list[str]:
+    """A line about operands that the accelerator has no matrix units for, where there are any."""
+    accelerator, name = question.system.accelerator, layout.strategy.precision.likeliest()
+    units_of = accelerator.multiplied_in(name)
+    if units_of == name:
+        return []
+    return [f"{accelerator.name} has no matrix units for {name}: products are computed in {units_of}"]
+
+
+def describe_fit(layout: Layout) -> str:
+    """A line about whether the configuration fits memory, and by how much it does not."""
+    peak, capacity = (float(locate(layout.report, f"memory.{name}")[0]) for name in ("peak", "capacity"))
+    if layout.fits:
+        return f"Fits memory: {units.show(peak, 'byte')} of {units.show(capacity, 'byte')} per device"
+    needs = f"needs {units.show(peak, 'byte')} of the {units.show(capacity, 'byte')} of a device"
+    over = f"{units.show(peak - capacity, 'byte')} ({peak / capacity - 1:.1%}) too much"
+    return f"[bold red]Does not fit memory[/bold red]: {needs}, {over}"
