@@ -18,6 +18,9 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from diffperf.api.calibration_answer import calibrate
+    from diffperf.api.codesign_answer import codesign
+    from diffperf.api.cost_answer import cost
     from diffperf.api.estimate_answer import estimate
     from diffperf.api.loading import (
         load_accelerator,
@@ -30,6 +33,11 @@ if TYPE_CHECKING:
         load_system,
     )
     from diffperf.api.override_inputs import override, replace
+    from diffperf.api.plan_answer import plan
+    from diffperf.api.sensitivity_answer import sensitivity
+    from diffperf.api.serve_answer import serve
+    from diffperf.api.sweep_answer import sweep
+    from diffperf.api.validation_answer import validate
     from diffperf.compiler import compile_quickly
     from diffperf.errors import ConfigError
     from diffperf.estimate.inference import decode, generate, prefill
@@ -46,8 +54,11 @@ __all__ = [
     "Exact",
     "Smooth",
     "__version__",
+    "calibrate",
     "check",
+    "codesign",
     "compile_quickly",
+    "cost",
     "decode",
     "estimate",
     "generate",
@@ -60,9 +71,14 @@ __all__ = [
     "load_strategy",
     "load_system",
     "override",
+    "plan",
     "prefill",
     "replace",
+    "sensitivity",
+    "serve",
+    "sweep",
     "training_step",
+    "validate",
 ]
 
 # Where each name is defined. A name is imported when it is first used (PEP 562): the help of the command line
@@ -72,7 +88,9 @@ _HOMES = {
     "Exact": "diffperf.relax",
     "PHASES": "diffperf.estimate.phases",
     "Smooth": "diffperf.relax",
+    "calibrate": "diffperf.api.calibration_answer",
     "check": "diffperf.load",
+    "codesign": "diffperf.api.codesign_answer",
     "compile_quickly": "diffperf.compiler",
     "decode": "diffperf.api.pure_phases",
     "generate": "diffperf.api.pure_phases",
@@ -85,13 +103,18 @@ _HOMES = {
     "load_strategy": "diffperf.api.loading",
     "load_system": "diffperf.api.loading",
     "override": "diffperf.api.override_inputs",
+    "plan": "diffperf.api.plan_answer",
     "prefill": "diffperf.api.pure_phases",
     "replace": "diffperf.api.override_inputs",
+    "sensitivity": "diffperf.api.sensitivity_answer",
+    "serve": "diffperf.api.serve_answer",
+    "sweep": "diffperf.api.sweep_answer",
     "training_step": "diffperf.api.pure_phases",
+    "validate": "diffperf.api.validation_answer",
 }
 # Questions that have the name of a room of the package, with their homes: `diffperf.estimate` holds the
 # estimator, and is called to estimate something.
-_CALLED_ROOMS = {"estimate": "diffperf.api.estimate_answer"}
+_CALLED_ROOMS = {"cost": "diffperf.api.cost_answer", "estimate": "diffperf.api.estimate_answer"}
 
 
 def __getattr__(name: str) -> Any:

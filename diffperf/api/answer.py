@@ -2,10 +2,13 @@
 figure.
 """
 
+import functools
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 from rich.console import Console, RenderableType
 
 if TYPE_CHECKING:  # both take a second to import, and most answers are only printed
@@ -16,8 +19,34 @@ _WIDTH = 120  # columns of a printed answer
 _HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:1.25;font-family:monospace">{code}</pre>'
 
 
+def _in_double_precision(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, computing in double precision."""
+
+    @functools.wraps(method)
+    def called(self: Any) -> Any:
+        with jax.enable_x64(True):
+            return method(self)
+
+    return called
+
+
+def print_lines(console: Console, lines: list[RenderableType]) -> None:
+    """Prints texts and tables one below the other; only tables are fitted into the width of the console."""
+    for line in lines:
+        console.print(line, soft_wrap=isinstance(line, str))
+
+
 class Answer:
-    """The answer to a question. `print(answer)` shows what the command line shows."""
+    """The answer to a question. `print(answer)` shows what the command line shows.
+
+    The methods of subclasses compute in double precision, as the answer was, whatever the caller's is.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in ("lines", "to_dict", "rows", "figure"):
+            if name in vars(cls):
+                setattr(cls, name, _in_double_precision(vars(cls)[name]))
 
     def lines(self) -> list[RenderableType]:
         """The texts and tables that the terminal shows, one below the other."""
@@ -63,9 +92,7 @@ class Answer:
 
     def __str__(self) -> str:
         buffer = io.StringIO()
-        Console(file=buffer, width=_WIDTH, force_terminal=False, highlight=False).print(
-            *self.lines(), sep="\n", soft_wrap=True
-        )
+        print_lines(Console(file=buffer, width=_WIDTH, force_terminal=False, highlight=False), self.lines())
         return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
     __repr__ = __str__
@@ -73,5 +100,5 @@ class Answer:
     def _repr_html_(self) -> str:
         """The printed answer for a notebook, with its colours."""
         console = Console(file=io.StringIO(), width=_WIDTH, record=True, highlight=False)
-        console.print(*self.lines(), sep="\n", soft_wrap=True)
+        print_lines(console, self.lines())
         return console.export_html(inline_styles=True, code_format=_HTML)

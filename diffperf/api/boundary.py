@@ -71,11 +71,11 @@ def in_python(problem: ConfigError, name: str) -> ConfigError:
     file = problem.file
     for unnamed in (COMMAND_LINE, ARGUMENTS):
         file = asker + file.removeprefix(unnamed) if file.startswith(unnamed) else file
-    found, expected, remedy = map(_arguments, (problem.found, problem.expected, problem.remedy))
-    return ConfigError(file, _arguments(problem.key), found, expected, remedy)
+    found, expected, remedy = map(as_arguments, (problem.found, problem.expected, problem.remedy))
+    return ConfigError(file, as_arguments(problem.key), found, expected, remedy)
 
 
-def _arguments(text: object) -> str:
+def as_arguments(text: object) -> str:
     """A text in which options, such as `--global-batch 8`, are spelled as arguments of a function."""
     text = re.sub(r"""--set ([\w.]+)=(["']?)([^"']+)\2""", r'set={"\1": "\3"}', str(text))
     text = re.sub(r"""--([a-z][a-z-]*) ([\d.e+]+)\b""", lambda match: f"{_name(match[1])}={match[2]}", text)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from diffperf.api.answer import print_lines
 from diffperf.api.estimate_answer import EstimateAnswer
 from diffperf.api.question import Question
 from diffperf.cli.options import (
@@ -48,7 +49,7 @@ def estimate(
         answer = EstimateAnswer.of(
             question, phase, relax, tokens=tokens, rent=rent, list_operators=list_operators
         )
-    console(json_file).print(*answer.lines(), sep="\n", soft_wrap=True)
+    print_lines(console(json_file), answer.lines())
     write_json(answer.to_dict(), json_file)
     if plot:
         answer.plot(plot)

@@ -1,9 +1,8 @@
-"""What `diffperf serve` answers: tables, reasons, the line where nothing serves, and JSON."""
+"""What an answer about serving says: tables, reasons, the line where nothing serves, and JSON."""
 
 import math
 from typing import Any
 
-import click
 from rich.table import Table
 
 from diffperf import units
@@ -17,12 +16,6 @@ from diffperf.report.tables import as_dict, column_table
 
 _LONGEST_LAYOUT = 30  # characters of a layout's name from which the two pools have a line each
 _TOO_FULL = 1 + 1e-3  # load over capacity from which an answer warns
-
-
-class DoesNotServe(click.ClickException):
-    """No layout fits memory, meets the targets and serves the load."""
-
-    exit_code = 3
 
 
 def describe_search(question: Question, search: ServingSearch, ranked: ServingPlan) -> list[str]:
