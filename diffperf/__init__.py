@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from diffperf.api.calibration_answer import calibrate
     from diffperf.api.codesign_answer import codesign
+    from diffperf.api.compare_answer import compare
     from diffperf.api.cost_answer import cost
     from diffperf.api.estimate_answer import estimate
     from diffperf.api.loading import (
@@ -57,6 +58,7 @@ __all__ = [
     "calibrate",
     "check",
     "codesign",
+    "compare",
     "compile_quickly",
     "cost",
     "decode",
@@ -91,6 +93,7 @@ _HOMES = {
     "calibrate": "diffperf.api.calibration_answer",
     "check": "diffperf.load",
     "codesign": "diffperf.api.codesign_answer",
+    "compare": "diffperf.api.compare_answer",
     "compile_quickly": "diffperf.compiler",
     "decode": "diffperf.api.pure_phases",
     "generate": "diffperf.api.pure_phases",

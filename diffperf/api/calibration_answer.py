@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,11 +75,20 @@ def calibrate(
 
 
 def read_tables(
-    files: Sequence[str | Path], systems: Sequence[str], conditions: Sequence[str], asker: str
+    files: Sequence[str | Path],
+    systems: Sequence[str],
+    conditions: Sequence[str],
+    asker: str,
+    show: Callable[[Measurements], None] = lambda table: None,
 ) -> list[Measurements]:
-    """The rows of the tables that meet the conditions. Raises `ConfigError` for a system without a row."""
-    platforms = platforms_with(systems, asker)
-    tables = [rows_where(read_measurements(file, platforms), conditions, asker) for file in files]
+    """The rows of the tables that meet the conditions; `show` is called with each table.
+
+    **Raises:** `ConfigError` for a system that no row ran on.
+    """
+    platforms, tables = platforms_with(systems, asker), []
+    for file in files:
+        tables.append(rows_where(read_measurements(file, platforms), conditions, asker))
+        show(tables[-1])
     check_used(systems, tables, asker)
     return tables
 

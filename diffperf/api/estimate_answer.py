@@ -11,14 +11,14 @@ from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import asked, phase_of, relaxation
 from diffperf.api.input_values import plain
-from diffperf.api.layout_lines import describe_choice, describe_conversion, describe_fit
+from diffperf.api.layout_lines import describe_choice, describe_conversion, describe_fit, time_interval
 from diffperf.api.operator_tables import collective_table, operator_table
 from diffperf.api.question import Question, describe_strategy
 from diffperf.api.renting import describe_rent, rent_of_run, rented
 from diffperf.api.whole_training import describe_training, number_of_tokens, training_totals
 from diffperf.errors import ConfigError
 from diffperf.explore.bottlenecks import CollectiveTime, Operator, collectives, operators
-from diffperf.explore.calibrate.interval import Interval, interval
+from diffperf.explore.calibrate.interval import Interval
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.quantity import locate
 from diffperf.relax import Exact, Relaxation
@@ -237,11 +237,3 @@ def _rent(question: Question, layout: Layout, training: dict[str, float] | None)
         return rent_of_run(question.system, training["time"], training["cost"])
     time, owned = (locate(layout.report, path)[0] for path in ("time", "cost.run"))
     return rent_of_run(question.system, time, owned)
-
-
-def time_interval(question: Question, layout: Layout, phase: str, relax: Relaxation) -> Interval | None:
-    """How sure the time is, where the system is calibrated."""
-    if question.calibration is None:
-        return None
-    configuration = Configuration(question.model, question.system, layout.strategy, relax)
-    return interval(question.calibration, configuration, phase)

@@ -1,10 +1,13 @@
-"""Lines about a layout: what was chosen for the user and why, and whether it fits memory."""
+"""What is said about a layout: what was chosen and why, whether it fits, how sure its time is."""
 
 from diffperf import units
 from diffperf.api.question import Question
+from diffperf.explore.calibrate.interval import Interval, interval
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.candidates import DEGREES
 from diffperf.quantity import locate
+from diffperf.relax import Relaxation
+from diffperf.workload.configuration import Configuration
 
 
 def describe_choice(layout: Layout) -> list[str]:
@@ -38,3 +41,11 @@ def describe_fit(layout: Layout) -> str:
     needs = f"needs {units.show(peak, 'byte')} of the {units.show(capacity, 'byte')} of a device"
     over = f"{units.show(peak - capacity, 'byte')} ({peak / capacity - 1:.1%}) too much"
     return f"[bold red]Does not fit memory[/bold red]: {needs}, {over}"
+
+
+def time_interval(question: Question, layout: Layout, phase: str, relax: Relaxation) -> Interval | None:
+    """How sure the time is, where the system is calibrated."""
+    if question.calibration is None:
+        return None
+    configuration = Configuration(question.model, question.system, layout.strategy, relax)
+    return interval(question.calibration, configuration, phase)

@@ -103,7 +103,7 @@ def serve(
 def one_of(asker: str, key: str, name: str, names: tuple[str, ...]) -> str:
     """The name itself. Raises `ConfigError` where it is not one of some names."""
     if name not in names:
-        raise ConfigError(asker, key, f'"{name}"', "one of " + ", ".join(names), did_you_mean(name, names))
+        raise ConfigError(asker, key, f'"{name}"', " or ".join(names), did_you_mean(name, names))
     return name
 
 

@@ -118,8 +118,8 @@ def _read(files, systems, conditions):
     from diffperf.api.calibration_answer import read_tables
     from diffperf.explore.measured.table import messages
 
-    tables = read_tables(files, systems, conditions, COMMAND_LINE)
-    for table in tables:
+    def show(table):
         for message in messages(table.faults):
             click.echo(message, err=True)
-    return tables
+
+    return read_tables(files, systems, conditions, COMMAND_LINE, show)
