@@ -11,7 +11,14 @@ from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import asked, phase_of, relaxation
 from diffperf.api.input_values import plain
-from diffperf.api.layout_lines import describe_choice, describe_conversion, describe_fit, time_interval
+from diffperf.api.layout_lines import (
+    describe_choice,
+    describe_conversion,
+    describe_fit,
+    describe_search_hint,
+    describe_utilization,
+    time_interval,
+)
 from diffperf.api.operator_tables import collective_table, operator_table
 from diffperf.api.question import Question, describe_strategy
 from diffperf.api.renting import describe_rent, rent_of_run, rented
@@ -166,10 +173,13 @@ class EstimateAnswer(Answer):
         return [
             f"[bold]{self.title}[/bold]",
             self.described_strategy,
+            *self.question.described_overrides(),
             *describe_choice(self.layout),
+            *describe_search_hint(self.question, self.phase),
             *describe_conversion(self.question, self.layout),
             describe_fit(self.layout),
             *([self._described_interval()] if self.interval else []),
+            *(describe_utilization(self.report) if self.phase == "training" else []),
             *(describe_training(self.training) if self.training else []),
             *([self._described_rent()] if self.rent else []),
             "",
@@ -193,6 +203,7 @@ class EstimateAnswer(Answer):
             **({"operators": listed, "collectives": sent} if listed else {}),
             **({"training": self.training} if self.training else {}),
             **({"rent": self.rent} if self.rent else {}),
+            **({"overrides": question.overrides} if question.overrides else {}),
         }
 
     def _described_interval(self) -> str:

@@ -1,7 +1,9 @@
 """What is said about a layout: what was chosen and why, whether it fits, how sure its time is."""
 
+from typing import Any
+
 from diffperf import units
-from diffperf.api.question import Question
+from diffperf.api.question import COMMAND_LINE, Question
 from diffperf.explore.calibrate.interval import Interval, interval
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.candidates import DEGREES
@@ -22,6 +24,26 @@ def describe_choice(layout: Layout) -> list[str]:
     if "global_batch" in layout.chosen:
         lines.append(f"Chosen: global batch {layout.chosen['global_batch']:g} (one micro-batch per device)")
     return lines
+
+
+def describe_search_hint(question: Question, phase: str) -> list[str]:
+    """A line about the command that searches more than the degrees, where none of them is given."""
+    if any(name in question.table for name in DEGREES):
+        return []
+    command, more = {
+        "training": ("plan", "micro-batches, virtual stages, recomputation and ZeRO stages too"),
+    }.get(phase, ("serve", "the batch, the tokens of a step and replicas too, under targets for latencies"))
+    name = f"diffperf {command}" if question.asker == COMMAND_LINE else f"dp.{command}"
+    return [f"{name} searches {more}"]
+
+
+def describe_utilization(report: Any) -> list[str]:
+    """A line about MFU and HFU of a training step: what they count."""
+    mfu, hfu = float(report.mfu), float(report.hfu)
+    return [
+        f"MFU {mfu:.1%}: the FLOP/s that the model needs, over the devices' peak; "
+        f"HFU {hfu:.1%}: with those of recomputed activations"
+    ]
 
 
 def describe_conversion(question: Question, layout: Layout) -> list[str]:

@@ -38,6 +38,7 @@ def describe_search(question: Question, search: Search, ranked: Plan) -> list[st
     counts = f"{ranked.searched:,} strategies: {ranked.possible:,} possible"
     lines = [
         f"[bold]{question.summary('training')}[/bold]",
+        *question.described_overrides(),
         f"{counts}, {ranked.fitting:,} of them fit memory",
     ]
     if search.searched:

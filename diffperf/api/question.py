@@ -10,7 +10,7 @@ from diffperf.explore.plan.best_layout import Layout, best_layout
 from diffperf.hardware.system import System
 from diffperf.load import Source, literal, load_calibrated, load_model, override
 from diffperf.load.calibration import Calibration
-from diffperf.quantity import walk
+from diffperf.quantity import locate, walk
 from diffperf.relax import Relaxation
 from diffperf.report.tables import show
 from diffperf.workload.configuration import Configuration
@@ -27,6 +27,7 @@ class Question:
     - `calibration`: the fitted values that the system has, if it is calibrated.
     - `table`: the fields of the strategy that the user gives; the others are searched or have their defaults.
     - `gives_devices`: whether the user gives the devices, rather than the system's file.
+    - `overrides`: the inputs that the user sets by path, with their values and those before, as texts.
     - `asker`: what errors about the question name in place of a file, such as "command line".
     """
 
@@ -36,6 +37,7 @@ class Question:
     table: dict[str, Any]
     gives_devices: bool = False
     asker: str = COMMAND_LINE
+    overrides: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(
@@ -56,18 +58,32 @@ class Question:
         paths = with_paths_and_units(inputs, settings, asker)
         of_strategy = {path: text for path, text in paths.items() if path.startswith("strategy.")}
         others = {path: text for path, text in paths.items() if path not in of_strategy}
-        inputs = override(inputs, others, asker)
+        before, inputs = inputs, override(inputs, others, asker)
+        shown = {path: _change(before, inputs, path) for path in others}
         given = {name: value for name, value in strategy.items() if value is not None}
         given |= {path.removeprefix("strategy."): literal(text) for path, text in of_strategy.items()}
-        return cls(inputs.model, inputs.system, fitted, given, devices is not None, asker)
+        shown |= {path: str(value) for path, value in of_strategy.items()}
+        return cls(inputs.model, inputs.system, fitted, given, devices is not None, asker, shown)
 
     def layout(self, phase: str, relax: Relaxation) -> Layout:
         """The best layout for what the user leaves open, with its report."""
         return best_layout(self.model, self.system, self.table, phase, relax, self.asker)
 
+    def described_overrides(self) -> list[str]:
+        """A line that repeats what the user overrides; none where that is nothing."""
+        listed = ", ".join(f"{path} = {text}" for path, text in self.overrides.items())
+        return [f"Overridden: {listed}"] if listed else []
+
     def summary(self, phase: str) -> str:
         """The model, the phase and the system in one line."""
         return f"{self.model.name} {phase} on {describe_system(self.system, phase)}"
+
+
+def _change(before: Configuration, after: Configuration, path: str) -> str:
+    """The value of an input, and what it was before."""
+    (old, declared), (new, _) = locate(before, path), locate(after, path)
+    assert declared is not None  # an override of anything else is an error
+    return f"{show(new, declared)} (was {show(old, declared)})"
 
 
 def read_system(

@@ -110,6 +110,7 @@ class SensitivityAnswer(Answer):
         lines: list[RenderableType] = [
             f"[bold]{self.title}[/bold]",
             describe_strategy(self.layout.strategy, self.phase),
+            *self.question.described_overrides(),
             sensitivity_table(moving[: self.top]),
             f"{len(self.ranked) - len(moving)} of {len(self.ranked)} inputs do not matter here",
         ]

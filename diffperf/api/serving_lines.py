@@ -28,6 +28,7 @@ def describe_search(question: Question, search: ServingSearch, ranked: ServingPl
         system = f"as many {search.inputs.system.accelerator.name} as it takes ({search.inputs.system.name})"
     lines = [
         f"[bold]{question.model.name} served on {system}[/bold]",
+        *question.described_overrides(),
         f"Requests of {lengths}{load}; {describe_targets(search)}",
     ]
     if counts:

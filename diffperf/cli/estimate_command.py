@@ -19,6 +19,8 @@ from diffperf.cli.terminal import console, progress, write_json
 from diffperf.cli.training_and_rent_options import rent_option, tokens_option
 from diffperf.relax import Relaxation
 
+DOES_NOT_FIT = 3  # exit code, as of `plan` and `serve`
+
 
 @click.command()
 @click.option(
@@ -30,7 +32,9 @@ from diffperf.relax import Relaxation
 @options(
     tokens_option, phase_option, question_options(), rent_option, smooth_option, json_option, plot_option
 )
+@click.pass_context
 def estimate(
+    ctx: click.Context,
     question: Question,
     phase: str,
     list_operators: bool,
@@ -43,7 +47,8 @@ def estimate(
     """Estimate MODEL on SYSTEM: time, memory, energy and cost, and where they go.
 
     MODEL and SYSTEM are names (see diffperf list), TOML files, or for MODEL a Hugging Face config.json.
-    Degrees of parallelism that are not given are set to the fastest layout that fits memory.
+    Degrees of parallelism that are not given are set to the fastest layout that fits memory. Where the
+    configuration does not fit, the exit code is 3.
     """
     with progress(f"compiling and estimating {phase}"):
         answer = EstimateAnswer.of(
@@ -53,3 +58,5 @@ def estimate(
     write_json(answer.to_dict(), json_file)
     if plot:
         answer.plot(plot)
+    if not answer.fits:
+        ctx.exit(DOES_NOT_FIT)

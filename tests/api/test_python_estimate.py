@@ -16,14 +16,6 @@ QUESTION = ("gpt3-22b", "dgx-a100")
 LINE = "estimate gpt3-22b dgx-a100 --json -"
 
 
-@pytest.fixture(autouse=True)
-def _cache(monkeypatch, tmp_path_factory):
-    monkeypatch.setenv("DIFFPERF_CACHE", str(tmp_path_factory.getbasetemp() / "programs"))
-    folder = jax.config.values["jax_compilation_cache_dir"]
-    yield
-    jax.config.update("jax_compilation_cache_dir", folder)  # the command line sets its own
-
-
 def command_line(line: str, *more: str) -> dict:
     result = CliRunner().invoke(cli, [*line.split(), *more])
     assert result.exit_code == 0, result.stderr

@@ -11,7 +11,7 @@ from diffperf.report.plots.style import BLUE, GREY, INK, RED, bare, new_figure, 
 
 _PANEL = 3.1  # inches across
 _BAR = 0.34  # inches down
-_LONGEST = 22  # characters of a name in front of a bar
+_LONGEST = 32  # characters of a name in front of a bar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,5 +107,6 @@ def _draw(axes: Axes, members: Sequence[Bars], name: str, *, labelled: bool) -> 
 
 
 def _short(name: str) -> str:
-    """A name that fits in front of a bar."""
-    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+    """A name that fits in front of a bar: both of its ends, which tell it from others."""
+    half = _LONGEST // 2
+    return name if len(name) <= _LONGEST else f"{name[: half - 1]}…{name[-half:]}"
