@@ -43,6 +43,7 @@ def test_ratios_are_over_the_baseline(generation):
     assert second["tokens_per_dollar_rented_ratio"] is None
 
 
+@pytest.mark.slow
 def test_a_cell_of_training_is_the_best_of_a_plan():
     (cell,) = dp.compare("gpt3-22b", "dgx-a100", devices=16).cells
     best = dp.plan("gpt3-22b", "dgx-a100", devices=16, top=1).best[0]
@@ -82,6 +83,7 @@ def test_mistakes_are_found_at_once(call, words):
     assert words in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_command_writes_every_format(generation, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = "compare --models gpt3-22b --systems dgx-a100,dgx-h100 --phase generate --against dgx-a100"

@@ -33,6 +33,7 @@ def test_cost():
         dp.cost("dgx-h10")
 
 
+@pytest.mark.slow
 def test_sensitivity():
     answer = dp.sensitivity("gpt3-22b", "dgx-a100", tp=8, of="system", top=3)
     assert plain(answer) == command_line("sensitivity gpt3-22b dgx-a100 --tp 8 --json -")
@@ -44,6 +45,7 @@ def test_sensitivity():
         dp.sensitivity("gpt3-22b", "dgx-a100", tp=8, output="tim")
 
 
+@pytest.mark.slow
 def test_sweep(tmp_path):
     axis = {"path": "strategy.tp", "powers_of_two": {"from": 1, "to": 8}}
     space = {"model": "gpt3-22b", "system": "dgx-a100", "set": {"strategy.pp": 1}, "axis": [axis]}
@@ -62,7 +64,7 @@ def test_sweep(tmp_path):
 
 def test_validate(tmp_path):
     table = tmp_path / "gemm.csv"
-    table.write_text("id,hardware,m,n,k,precision,time_s\na,h100-sxm5-80gb,4096,4096,4096,bf16,2.4e-4\n")
+    table.write_text("id,hardware,m,n,k,dtype,latency_s\na,h100-sxm5-80gb,4096,4096,4096,bf16,2.4e-4\n")
     answer = dp.validate(table)
     assert plain(answer) == command_line(f"validate {table} --json -")
     assert "1 of 1 rows evaluated" in str(answer)
@@ -71,6 +73,7 @@ def test_validate(tmp_path):
         dp.validate(table, where=["m>1e9"])
 
 
+@pytest.mark.slow
 def test_loading_questions():
     space, problem = dp.load_space("gpt3-175b-strategy-sweep"), dp.load_problem("gpt3-175b-under-a100-budget")
     assert space.size > 1
