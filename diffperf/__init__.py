@@ -2,25 +2,49 @@
 
     import diffperf as dp
 
+    print(dp.estimate("gpt3-175b", "dgx-a100", devices=64, tp=8, pp=8, global_batch=64))
+
+The functions of the phases are pure: every sensitivity of a step's time, in the shape of the system, is
+
     model, system = dp.load_model("gpt3-175b"), dp.load_system("dgx-a100", n_devices=64)
     strategy = dp.load_strategy({"tp": 8, "pp": 8, "global_batch": 64}, n_devices=64)
-    print(dp.training_step(model, system, strategy))
-
-and every sensitivity of the step time, in the shape of the system itself:
-
-    jax.grad(lambda system: dp.training_step(model, system, strategy).time)(system)
+    jax.jit(jax.grad(lambda system: dp.training_step(model, system, strategy).time))(system)
 """
 
 import importlib
+import inspect
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from diffperf.api.calibration_answer import calibrate
+    from diffperf.api.codesign_answer import codesign
+    from diffperf.api.compare_answer import compare
+    from diffperf.api.cost_answer import cost
+    from diffperf.api.estimate_answer import estimate
+    from diffperf.api.loading import (
+        load_accelerator,
+        load_calibration,
+        load_model,
+        load_problem,
+        load_space,
+        load_stack,
+        load_strategy,
+        load_system,
+    )
+    from diffperf.api.override_inputs import override, replace
+    from diffperf.api.plan_answer import plan
+    from diffperf.api.sensitivity_answer import sensitivity
+    from diffperf.api.serve_answer import serve
+    from diffperf.api.sweep_answer import sweep
+    from diffperf.api.validation_answer import validate
     from diffperf.compiler import compile_quickly
     from diffperf.errors import ConfigError
     from diffperf.estimate.inference import decode, generate, prefill
     from diffperf.estimate.phases import PHASES
     from diffperf.estimate.training import training_step
-    from diffperf.load import check, load_model, load_strategy, load_system, override
+    from diffperf.load import check
     from diffperf.relax import Exact, Smooth
 
     __version__: str
@@ -31,36 +55,69 @@ __all__ = [
     "Exact",
     "Smooth",
     "__version__",
+    "calibrate",
     "check",
+    "codesign",
+    "compare",
     "compile_quickly",
+    "cost",
     "decode",
+    "estimate",
     "generate",
+    "load_accelerator",
+    "load_calibration",
     "load_model",
+    "load_problem",
+    "load_space",
+    "load_stack",
     "load_strategy",
     "load_system",
     "override",
+    "plan",
     "prefill",
+    "replace",
+    "sensitivity",
+    "serve",
+    "sweep",
     "training_step",
+    "validate",
 ]
 
 # Where each name is defined. A name is imported when it is first used (PEP 562): the help of the command line
 # need not wait for JAX, and Ctrl-C during the imports of a command is a matter of the command line.
 _HOMES = {
-    "PHASES": "diffperf.estimate.phases",
     "ConfigError": "diffperf.errors",
     "Exact": "diffperf.relax",
+    "PHASES": "diffperf.estimate.phases",
     "Smooth": "diffperf.relax",
+    "calibrate": "diffperf.api.calibration_answer",
     "check": "diffperf.load",
+    "codesign": "diffperf.api.codesign_answer",
+    "compare": "diffperf.api.compare_answer",
     "compile_quickly": "diffperf.compiler",
-    "decode": "diffperf.estimate.inference",
-    "generate": "diffperf.estimate.inference",
-    "load_model": "diffperf.load",
-    "load_strategy": "diffperf.load",
-    "load_system": "diffperf.load",
-    "override": "diffperf.load",
-    "prefill": "diffperf.estimate.inference",
-    "training_step": "diffperf.estimate.training",
+    "decode": "diffperf.api.pure_phases",
+    "generate": "diffperf.api.pure_phases",
+    "load_accelerator": "diffperf.api.loading",
+    "load_calibration": "diffperf.api.loading",
+    "load_model": "diffperf.api.loading",
+    "load_problem": "diffperf.api.loading",
+    "load_space": "diffperf.api.loading",
+    "load_stack": "diffperf.api.loading",
+    "load_strategy": "diffperf.api.loading",
+    "load_system": "diffperf.api.loading",
+    "override": "diffperf.api.override_inputs",
+    "plan": "diffperf.api.plan_answer",
+    "prefill": "diffperf.api.pure_phases",
+    "replace": "diffperf.api.override_inputs",
+    "sensitivity": "diffperf.api.sensitivity_answer",
+    "serve": "diffperf.api.serve_answer",
+    "sweep": "diffperf.api.sweep_answer",
+    "training_step": "diffperf.api.pure_phases",
+    "validate": "diffperf.api.validation_answer",
 }
+# Questions that have the name of a room of the package, with their homes: `diffperf.estimate` holds the
+# estimator, and is called to estimate something.
+_CALLED_ROOMS = {"cost": "diffperf.api.cost_answer", "estimate": "diffperf.api.estimate_answer"}
 
 
 def __getattr__(name: str) -> Any:
@@ -69,6 +126,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("diffperf")
+    if name in _CALLED_ROOMS:
+        return importlib.import_module(f"diffperf.{name}")  # `_Package` makes it callable
     if name not in _HOMES:
         raise AttributeError(f"module 'diffperf' has no attribute '{name}'")
     return getattr(importlib.import_module(_HOMES[name]), name)
@@ -76,3 +135,30 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Room(types.ModuleType):
+    """A room of the package that answers the question of its name when it is called."""
+
+    def _question(self) -> Any:
+        name = self.__name__.rpartition(".")[2]
+        return getattr(importlib.import_module(_CALLED_ROOMS[name]), name)
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        return self._question()(*args, **settings)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._question())
+
+
+class _Package(types.ModuleType):
+    """This package: Python sets a room as its attribute when the room is imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _CALLED_ROOMS and type(value) is types.ModuleType:
+            value.__class__ = _Room
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -13,6 +13,7 @@ import secrets
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -34,6 +35,8 @@ _QUICK_FLAGS = {
     "xla_cpu_experimental_ynn_fusion_type": "",
 }
 
+# The folder of stored programs for calls in a `storing_in` block.
+_CHOSEN_FOLDER: ContextVar[Path | None] = ContextVar("folder of stored programs", default=None)
 _KEPT = 64  # stored programs, of about half a megabyte each; older ones are deleted
 
 Parameters = ParamSpec("Parameters")
@@ -52,6 +55,31 @@ def compile_quickly() -> None:
         os.environ["XLA_FLAGS"] = " ".join([*chosen.split(), *added])
 
 
+def user_folder() -> Path | None:
+    """The user's folder of compiled programs: $DIFFPERF_CACHE ("off" for none), by default in their cache.
+
+    The folder is created; None where that is impossible or it cannot be written.
+    """
+    chosen = os.environ.get("DIFFPERF_CACHE")
+    if chosen in ("", "off"):
+        return None
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diffperf"
+    folder = cache if chosen is None else Path(chosen)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder if os.access(folder, os.W_OK) else None
+
+
+@contextlib.contextmanager
+def storing_in(folder: Path | None) -> Iterator[None]:
+    """Programs of calls inside the block are stored in a folder, where JAX has none of its own."""
+    token = _CHOSEN_FOLDER.set(folder)
+    try:
+        yield
+    finally:
+        _CHOSEN_FOLDER.reset(token)
+
+
 def stored(*static: str) -> Callable[[Callable[Parameters, Result]], "StoredFunction[Parameters, Result]"]:
     """A decorator that jits a function and stores its programs (see `StoredFunction`).
 
@@ -61,7 +89,8 @@ def stored(*static: str) -> Callable[[Callable[Parameters, Result]], "StoredFunc
 
 
 class StoredFunction(Generic[Parameters, Result]):
-    """A jitted function whose programs are stored in JAX's folder of compiled programs, if it has one.
+    """A jitted function whose programs are stored: in JAX's folder of compiled programs, if it has one, else
+    in that of `storing_in`.
 
     JAX stores programs too, but has to trace the function to know which program it needs, which takes a
     second for an estimate. Here the program is known by what it is made from: the function, the sources of
@@ -169,8 +198,9 @@ def _write(file: Path, function: Callable[..., Any], arguments: dict[str, Any]) 
 
 
 def _folder() -> Path | None:
-    """JAX's folder of compiled programs, where programs can be stored as JAX is configured."""
+    """The folder of compiled programs, where programs can be stored as JAX is configured."""
     folder, device = _setting("jax_compilation_cache_dir"), _setting("jax_default_device")
+    folder = folder or _CHOSEN_FOLDER.get()
     checked = _setting("jax_disable_jit") or _setting("jax_debug_nans")
     if not folder or device is not None or checked or jax.default_backend() != "cpu":
         return None

@@ -24,6 +24,29 @@ class ConfigError(ValueError):
         super().__init__(" ".join(f"{where}: found {found}; expected {expected}; {remedy}".split()))
 
 
+class MissingKeys(ConfigError):
+    """Keys that a file lacks, all of them in one line.
+
+    `expected_at` says by key, in the order of the file's declarations, what belongs there.
+    """
+
+    def __init__(self, file: object, expected_at: dict[str, str]):
+        self.expected_at = expected_at
+        (key, expected), *others = expected_at.items()
+        remedy = f"add {key.rpartition('.')[2]} = …"
+        if others:
+            listed = "; ".join(f"{other} ({text})" for other, text in others)
+            extends = 'or extends = "NAME" to take all from another config'
+            remedy += f", {extends}; {len(others)} more keys are missing: {listed}"
+        super().__init__(file, key, "no such key", expected, remedy)
+
+    @classmethod
+    def all_of(cls, problems: "Sequence[MissingKeys]") -> "MissingKeys":
+        """Several as one; they are of one file."""
+        expected_at = {key: text for problem in problems for key, text in problem.expected_at.items()}
+        return cls(problems[0].file, expected_at)
+
+
 def did_you_mean(word: str, known: Sequence[str]) -> str:
     """A hint: the known word that is spelled most like `word`, or all known words where none is similar."""
     by_lower_case = {name.lower(): name for name in reversed(known)}

@@ -23,14 +23,21 @@ LINES = [line.split("#")[0].strip() for block in blocks("sh") for line in block.
 COMMANDS = [line for line in LINES if line.startswith("diffperf ")]
 
 
-def test_python_runs_as_printed():
+@pytest.mark.parametrize(("place", "words"), [(0, "step time"), (1, ""), (2, "")])
+def test_python_runs_as_printed(place, words):
     done = subprocess.run(
-        [sys.executable, "-c", blocks("python")[0]], capture_output=True, text=True, cwd=ROOT
+        [sys.executable, "-c", blocks("python")[place]], capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
-    assert "step time" in done.stdout
-    # The last line prints a derivative: more bandwidth, less time.
-    assert float(done.stdout.splitlines()[-1]) < 0
+    assert done.stderr == ""
+    assert words in done.stdout
+    number = float(done.stdout.splitlines()[-1].removesuffix(" s"))
+    # The last block prints a derivative: more bandwidth, less time.
+    assert number < 0 if place == 2 else number > 0
+
+
+def test_every_python_block_is_run():
+    assert len(blocks("python")) == 3
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from diffperf.explore.inputs import full_path
+from diffperf.api.input_values import with_paths_and_units
 from diffperf.explore.plan.best_layout import Layout, best_layout
 from diffperf.hardware.system import System
-from diffperf.load import literal, load_calibrated, load_model, override
+from diffperf.load import Source, literal, load_calibrated, load_model, override
 from diffperf.load.calibration import Calibration
-from diffperf.quantity import walk
+from diffperf.quantity import locate, walk
 from diffperf.relax import Relaxation
 from diffperf.report.tables import show
 from diffperf.workload.configuration import Configuration
@@ -27,6 +27,7 @@ class Question:
     - `calibration`: the fitted values that the system has, if it is calibrated.
     - `table`: the fields of the strategy that the user gives; the others are searched or have their defaults.
     - `gives_devices`: whether the user gives the devices, rather than the system's file.
+    - `overrides`: the inputs that the user sets by path, with their values and those before, as texts.
     - `asker`: what errors about the question name in place of a file, such as "command line".
     """
 
@@ -36,49 +37,64 @@ class Question:
     table: dict[str, Any]
     gives_devices: bool = False
     asker: str = COMMAND_LINE
+    overrides: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(
         cls,
         *,
-        model: str,
-        system: str,
+        model: Source,
+        system: Source,
         devices: str | None,
-        stack: str | None,
-        calibration: str | None,
-        settings: dict[str, str],
+        stack: Source,
+        calibration: Source,
+        settings: dict[str, Any],
         strategy: dict[str, Any],
         asker: str = COMMAND_LINE,
     ) -> "Question":
-        """Loads what a user names; the settings are dotted paths with texts, those of `--set`."""
+        """Loads what a user names; the settings are values by dotted path, those of `--set` being texts."""
         loaded, fitted = read_system(system, devices, stack, calibration, asker)
-        inputs = Configuration(load_model(model, asker), loaded, Strategy())
-        paths = {full_path(inputs, path): text for path, text in settings.items()}
+        inputs = Configuration(load_model(model, asker, "model"), loaded, Strategy())
+        paths = with_paths_and_units(inputs, settings, asker)
         of_strategy = {path: text for path, text in paths.items() if path.startswith("strategy.")}
         others = {path: text for path, text in paths.items() if path not in of_strategy}
-        inputs = override(inputs, others, asker)
+        before, inputs = inputs, override(inputs, others, asker)
+        shown = {path: _change(before, inputs, path) for path in others}
         given = {name: value for name, value in strategy.items() if value is not None}
         given |= {path.removeprefix("strategy."): literal(text) for path, text in of_strategy.items()}
-        return cls(inputs.model, inputs.system, fitted, given, devices is not None, asker)
+        shown |= {path: str(value) for path, value in of_strategy.items()}
+        return cls(inputs.model, inputs.system, fitted, given, devices is not None, asker, shown)
 
     def layout(self, phase: str, relax: Relaxation) -> Layout:
         """The best layout for what the user leaves open, with its report."""
         return best_layout(self.model, self.system, self.table, phase, relax, self.asker)
+
+    def described_overrides(self) -> list[str]:
+        """A line that repeats what the user overrides; none where that is nothing."""
+        listed = ", ".join(f"{path} = {text}" for path, text in self.overrides.items())
+        return [f"Overridden: {listed}"] if listed else []
 
     def summary(self, phase: str) -> str:
         """The model, the phase and the system in one line."""
         return f"{self.model.name} {phase} on {describe_system(self.system, phase)}"
 
 
+def _change(before: Configuration, after: Configuration, path: str) -> str:
+    """The value of an input, and what it was before."""
+    (old, declared), (new, _) = locate(before, path), locate(after, path)
+    assert declared is not None  # an override of anything else is an error
+    return f"{show(new, declared)} (was {show(old, declared)})"
+
+
 def read_system(
-    name: str,
+    name: Source,
     devices: str | None = None,
-    stack: str | None = None,
-    calibration: str | None = None,
+    stack: Source = None,
+    calibration: Source = None,
     asker: str = COMMAND_LINE,
 ) -> tuple[System, Calibration | None]:
     """The system, and the calibration whose values it has."""
-    system, fitted = load_calibrated(name, stack=stack, calibration=calibration, file=asker)
+    system, fitted = load_calibrated(name, stack=stack, calibration=calibration, file=asker, key="system")
     return (system if devices is None else override(system, {"n_devices": devices}, asker)), fitted
 
 

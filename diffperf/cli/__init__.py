@@ -25,6 +25,10 @@ COMMANDS = {
         "diffperf.cli.serve_command:serve",
         "Find the best layout to serve a model under targets for its latencies, and why the others lose.",
     ),
+    "compare": Command(
+        "diffperf.cli.compare_command:compare",
+        "Compare systems on models and in phases, in one table.",
+    ),
     "codesign": Command(
         "diffperf.cli.codesign_command:codesign",
         "Find by gradient which chip and package to build.",

@@ -2,24 +2,15 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
-from diffperf import units
+from diffperf.api.answer import print_lines
 from diffperf.api.question import COMMAND_LINE
 from diffperf.cli.options import json_option, measured_system_option, options, plot_option, where_option
-from diffperf.cli.terminal import column_table, console, progress, write_json
+from diffperf.cli.terminal import console, progress, write_json
 from diffperf.errors import ConfigError
 from diffperf.report.output_files import check_writable
-
-if TYPE_CHECKING:  # the estimator takes a second to import, which `diffperf --help` need not wait for
-    from diffperf.explore.calibrate.calibrated import Calibrated
-    from diffperf.explore.measured.table import Measurements
-
-EVERY = "all"  # as hardware: that of all rows which a stack drove
-SURPRISING = 3.0  # prior standard deviations of a change that is pointed out
 
 
 def _paths(ctx, parameter, values: tuple[str, ...]) -> list[str] | None:
@@ -108,103 +99,27 @@ def calibrate(files, hardware, paths, stack, where, systems, json_file, plot, ou
     of the fit. Writes a config for --calibration, or for the `calibration` of a system's file; with
     --hardware all, a stack's config for --stack. A fit that explains nothing is not written.
     """
-    from diffperf.explore.calibrate.calibrate import calibrate as fit_system
-    from diffperf.explore.calibrate.calibrate import calibrate_stack
-    from diffperf.explore.calibrate.calibration_file import write_calibration
-    from diffperf.explore.calibrate.stack_file import write_stack
+    from diffperf.api.calibration_answer import CalibrationAnswer
 
-    if hardware == EVERY and stack is None:
-        raise ConfigError(COMMAND_LINE, "--hardware", EVERY, "the hardware, or --stack", "name the stack")
     tables = _read(files, systems, where)
     with progress("fitting"):
-        if hardware == EVERY:
-            result = calibrate_stack(tables, stack, paths or (), **chosen)
-        else:
-            result = fit_system(tables, hardware, paths, stack=stack, **chosen)
-    if hardware == EVERY:
-        write_stack(result, stack, out)
-    else:
-        write_calibration(result, out)
-    rows = sum(source.rows for source in result.sources)
-    fitted = f"{len(result.parameters)} parameters fitted to {rows:,} rows"
-    of = result.system.stack if hardware == EVERY else result.system
-    title = f"{result.hardware} ({of.name}): {fitted}"
-    terminal = console(json_file)
-    for part in (f"[bold]{title}[/bold]", "", parameter_table(result), "", errors_table(result)):
-        terminal.print(part, soft_wrap=True)
-    if any(source.skipped for source in result.sources):
-        terminal.print("", skipped_table(result), sep="\n")
-    if result.without_effect:
-        count = f"{len(result.without_effect)} calibratable values of the system"
-        shown = ", ".join(result.without_effect) if paths else count
-        terminal.print(f"\nWithout effect on these rows, so left as configured: {shown}", soft_wrap=True)
-    terminal.print(f"\nWritten to {out}", soft_wrap=True)
-    write_json(result.as_dict(), json_file)
+        answer = CalibrationAnswer.of(tables, hardware, paths, stack, out, COMMAND_LINE, chosen)
+    print_lines(console(json_file), answer.lines())
+    write_json(answer.to_dict(), json_file)
     if plot:
-        from diffperf.report import plots
-
-        plots.save(plots.calibration(result, title), plot)
+        answer.plot(plot)
 
 
-def _read(
-    files: tuple[str, ...], systems: tuple[str, ...], conditions: tuple[str, ...]
-) -> "list[Measurements]":
+def _read(files, systems, conditions):
     """The rows of the tables that meet the conditions.
 
     The rows that cannot be read are named at once, also where no fit succeeds.
     """
-    from diffperf.explore.measured.conditions import where
-    from diffperf.explore.measured.platforms import platforms_with
-    from diffperf.explore.measured.table import check_used, messages, read_measurements
+    from diffperf.api.calibration_answer import read_tables
+    from diffperf.explore.measured.table import messages
 
-    platforms, tables = platforms_with(systems, COMMAND_LINE), []
-    for file in files:
-        tables.append(where(read_measurements(file, platforms), conditions, COMMAND_LINE))
-        for message in messages(tables[-1].faults):
+    def show(table):
+        for message in messages(table.faults):
             click.echo(message, err=True)
-    check_used(systems, tables, COMMAND_LINE)
-    return tables
 
-
-def parameter_table(result: "Calibrated") -> Table:
-    """Configured and fitted values; those far from their prior or at the end of their range are marked."""
-    rows = column_table("parameter", "configured", "fitted", "±")
-    rows.add_column("", justify="left")
-    for parameter in result.parameters:
-        unit, surprise = parameter.declared.unit, abs(parameter.surprise)
-        remarks = ["at the end of its range"] if parameter.at_bound else []
-        remarks += [f"{surprise:.1f} prior deviations away"] if surprise > SURPRISING else []
-        rows.add_row(
-            parameter.path,
-            units.show(parameter.before, unit),
-            units.show(parameter.after, unit),
-            f"{parameter.spread:.1%}",
-            ", ".join(remarks),
-        )
-    return rows
-
-
-def errors_table(result: "Calibrated") -> Table:
-    """The sizes of relative errors before the fit, after it, and on rows left out of it, by group.
-
-    Of the rows left out also the mean error, and the share that lies in its 90 % interval.
-    """
-    columns = ("rows", "n", "median before", "after", "left out", "p90 before", "after", "left out")
-    rows = column_table(*columns, "bias", "covered")
-    for name, group in result.groups.items():
-        fits = (group.before, group.after, group.cross_validated)
-        medians = [f"{errors.median_ape:.1%}" for errors in fits]
-        tails = [f"{errors.p90_ape:.1%}" for errors in fits]
-        covered = "–" if group.coverage is None else f"{group.coverage:.1%}"
-        bias = f"{group.cross_validated.bias:+.1%}"
-        rows.add_row(name, f"{group.after.n:,}", *medians, *tails, bias, covered)
-    return rows
-
-
-def skipped_table(result: "Calibrated") -> Table:
-    """How many rows of every table were skipped, by reason."""
-    rows = column_table("skipped", "rows")
-    for source in result.sources:
-        for reason, count in source.skipped.items():
-            rows.add_row(f"{source.name}: {reason}", f"{count:,}")
-    return rows
+    return read_tables(files, systems, conditions, COMMAND_LINE, show)

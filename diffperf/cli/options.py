@@ -68,6 +68,12 @@ def _phase(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
     return check_phase(value, COMMAND_LINE, "--phase")
 
 
+def names_of_list(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """The names of a list with commas, each once; none without the option."""
+    names = [name.strip() for name in (value or "").split(",")]
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
 def _relaxation(ctx: click.Context, parameter: click.Parameter, value: float | None) -> Relaxation:
     if value is not None and not (math.isfinite(value) and value >= 1):
         raise click.BadParameter("a sharpness is a number of at least 1")
@@ -117,20 +123,21 @@ where_option = click.option(
     multiple=True,
     help="rows to use, such as framework=vllm*, hardware!=a100* or experts>0 (repeatable: all of them)",
 )
+set_option = click.option(
+    "--set",
+    "settings",
+    metavar="PATH=VALUE",
+    multiple=True,
+    callback=_assignments,
+    help='override one input, such as hbm.bandwidth="4 TB/s" or model.hidden=8192 (repeatable)',
+)
 system_options = options(
     click.option("--devices", metavar="N", help="devices in the system [as configured]"),
     click.option(
         "--stack", metavar="NAME", help="software stack in place of the system's (see diffperf list stacks)"
     ),
     calibration_option,
-    click.option(
-        "--set",
-        "settings",
-        metavar="PATH=VALUE",
-        multiple=True,
-        callback=_assignments,
-        help='override one input, such as hbm.bandwidth="4 TB/s" or model.hidden=8192 (repeatable)',
-    ),
+    set_option,
 )
 phase_option = click.option(
     "--phase",

@@ -9,7 +9,6 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from diffperf.report.output_files import STDOUT, write_text
 
@@ -20,14 +19,6 @@ def console(json_file: str | None = None) -> Console:
     """The console that tables go to: stdout, or nowhere where stdout is the JSON's."""
     terminal = Console(quiet=json_file == "-", highlight=False)
     return terminal if terminal.is_terminal else Console(quiet=json_file == "-", highlight=False, width=WIDTH)
-
-
-def column_table(*columns: str, left: int = 1, title: str = "") -> Table:
-    """An empty table without a frame: the first `left` columns align left, the numbers after them right."""
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="left" if index < left else "right", no_wrap=not index)
-    return table
 
 
 def write_json(data: dict[str, Any], file: str | None) -> None:

@@ -40,17 +40,43 @@ def full_path(inputs: eqx.Module, path: str, file: str = "command line", key: st
     key = path if key is None else key
     if path.split(".")[0] in ("model", "system", "strategy"):
         return path
-    matches = [
-        known for known, _, _ in walk(locate(inputs, "system")[0], "system.") if known.endswith("." + path)
-    ]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
+    known = [known for known, _, _ in walk(locate(inputs, "system")[0], "system.")]
+    if (match := _only_ending(known, path, file, key)) is not None:
+        return match
+    hint = _nearest(inputs, path) or "start the path with model., system. or strategy."
+    raise ConfigError(file, key, f'unknown name "{path}"', "a path into the inputs", hint)
+
+
+def own_path(module: eqx.Module, path: str, file: str) -> str:
+    """The path into a module that `path` means: from the module on, from its role on (`system.prices`),
+    or the ending of the path of exactly one of its inputs.
+
+    **Raises:** `ConfigError` that names `file`, for an ending that several inputs share, or none.
+    """
+    if isinstance(module, Configuration):
+        return full_path(module, path, file)
+    path = path.removeprefix(f"{type(module).__name__.lower()}.")
+    try:
+        locate(module, path)
+    except KeyError:
+        match = _only_ending([known for known, _, _ in walk(module)], path, file, path)
+        if match is None and (hint := _nearest(module, path)):
+            raise ConfigError(file, path, f'unknown name "{path}"', "a path into the inputs", hint) from None
+        return match or path
+    return path
+
+
+def _only_ending(known: list[str], path: str, file: str, key: str) -> str | None:
+    """The only one of the known paths that ends with a path; None where none does.
+
+    **Raises:** `ConfigError` where several do.
+    """
+    matches = [each for each in known if each.endswith("." + path)]
+    if len(matches) > 1:
         listed = ", ".join(matches[:_LISTED]) + (", …" if len(matches) > _LISTED else "")
         found = f'"{path}", which ends {len(matches)} paths'
         raise ConfigError(file, key, found, "one input", f"write one of: {listed}")
-    hint = _nearest(inputs, path) or "start the path with model., system. or strategy."
-    raise ConfigError(file, key, f'unknown name "{path}"', "a path into the inputs", hint)
+    return matches[0] if matches else None
 
 
 def _nearest(inputs: eqx.Module, path: str) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Collection
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from diffperf.compiler import stored
 from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
 from diffperf.estimate.phases import estimate
 from diffperf.explore.inputs import report_outputs
@@ -78,7 +78,7 @@ def sensitivities(
     return sorted(results, key=lambda sensitivity: -abs(sensitivity.elasticity))
 
 
-@partial(jax.jit, static_argnames=("phase", "output"))
+@stored("phase", "output")
 def _elasticities(
     varied: dict[str, Any], fixed: dict[str, Any], phase: str, output: str, relax: Relaxation
 ) -> tuple[Float[Array, ""], dict[str, Any]]:

@@ -176,6 +176,12 @@ class Accelerator(Declared):
         default=0.0,
         kind="price",
     )
+    extends: Label = label("configs that the accelerator's file extends, the nearest first", default="")
+
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """The name of the accelerator, and those of the configs that its file extends, the nearest first."""
+        return (str(self.name), *filter(None, str(self.extends).split(", ")))
 
     @property
     def memory_kinds(self) -> tuple[str, ...]:

@@ -10,17 +10,21 @@ from diffperf.load.files import available, config_root, display, find, read_toml
 from diffperf.load.override import declared_at, literal, override
 from diffperf.load.strategies import check, load_strategy, refuse_training_fields
 from diffperf.load.systems import (
+    Source,
     calibrated,
     load,
+    load_accelerator,
     load_calibrated,
     load_calibration,
     load_model,
+    load_stack,
     load_system,
 )
 from diffperf.load.technologies import load_node, load_nodes, load_technology
 
 __all__ = [
     "FOLDERS",
+    "Source",
     "available",
     "calibrated",
     "check",
@@ -31,11 +35,13 @@ __all__ = [
     "find",
     "literal",
     "load",
+    "load_accelerator",
     "load_calibrated",
     "load_calibration",
     "load_model",
     "load_node",
     "load_nodes",
+    "load_stack",
     "load_strategy",
     "load_system",
     "load_technology",

@@ -4,6 +4,7 @@ A field that is a module itself is a table, an array of tables, or the name of a
 """
 
 import dataclasses
+import functools
 import types
 import typing
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import equinox as eqx
 
 from diffperf import units
-from diffperf.errors import ConfigError, did_you_mean
+from diffperf.errors import ConfigError, MissingKeys, did_you_mean
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.floorplan import Family
 from diffperf.hardware.node import Node
@@ -22,6 +23,7 @@ from diffperf.hardware.system import Prices, System
 from diffperf.hardware.technology import LinkTechnology, MemoryTechnology, Technology
 from diffperf.load.calibration import Calibration
 from diffperf.load.checks import checked, shown
+from diffperf.load.extending import EXTENDS, Origin, absolute_paths, extended, refuse_circle
 from diffperf.load.files import display, find, read_toml
 from diffperf.load.huggingface import read_huggingface
 from diffperf.quantity import declaration, segment
@@ -56,7 +58,7 @@ def read_module(cls: type[eqx.Module], path: Path) -> Any:
     Unless the file gives a name, the module is called as the file is, or as the folder of a `config.json`.
     **Raises:** `ConfigError`.
     """
-    builder = Builder(display(path), path.parent)
+    builder = Builder(display(path), path.parent, (path.resolve(),))
     if path.suffix == ".json":
         return builder.module(cls, read_huggingface(path), name=path.parent.name or path.stem)
     return builder.module(cls, read_toml(path), name=path.stem)
@@ -68,10 +70,12 @@ class Builder:
 
     - `file`: the file as error messages name it.
     - `folder`: the folder that holds the file, which paths to other configs are relative to.
+    - `chain`: the file itself, and the files that extend it: none of them may be extended in turn.
     """
 
     file: str
     folder: Path | None = None
+    chain: tuple[Path, ...] = ()
 
     def error(self, key: str, found: str, expected: str, remedy: str) -> ConfigError:
         """A `ConfigError` of this file."""
@@ -86,27 +90,63 @@ class Builder:
         if not isinstance(table, dict):
             expected = f"a table of {cls.__name__} keys"
             raise self.error(prefix.rstrip("."), shown(table), expected, "write it as a TOML table")
+        if EXTENDS in table and cls in FOLDERS:
+            table = self._extended(cls, table, prefix, name)
         if (complete := getattr(cls, "complete", None)) is not None:
             table = complete(table)
         fields = {field.name: field for field in dataclasses.fields(cls)}
         self._refuse_unknown_keys(cls, table, prefix, fields)
         base = self._base(cls, table, prefix)
-        values = {}
+        values, missing = {}, []
         for field in fields.values():
             key = prefix + field.name
             if field.name in table:
-                values[field.name] = self._value(field, table[field.name], key)
+                try:
+                    values[field.name] = self._value(field, table[field.name], key)
+                except MissingKeys as problem:
+                    missing.append(self._own(problem))
             elif field.name == "name" and "label" in field.metadata and name is not None:
                 values["name"] = name
             elif field.name != "name" and hasattr(base, field.name):
                 values[field.name] = getattr(base, field.name)
             elif field.default is dataclasses.MISSING:
-                raise self.error(key, "no such key", _expected(field), f"add {field.name} = …")
+                missing.append(MissingKeys(self.file, {key: _expected(field)}))
+        if missing:
+            raise MissingKeys.all_of(missing)
         if (inconsistency := getattr(cls, "inconsistency", None)) is not None:
             problem = inconsistency(values)
             if problem is not None:
                 raise self.error(prefix + problem[0], *problem[1:])
         return cls(**values)
+
+    def _own(self, problem: MissingKeys) -> MissingKeys:
+        """Missing keys of this file; those of another one that it names are raised at once."""
+        if problem.file != self.file:
+            raise problem
+        return problem
+
+    def _extended(
+        self, cls: type[eqx.Module], table: dict[str, Any], prefix: str, name: str | None
+    ) -> dict[str, Any]:
+        """A table with the keys of the config that it extends.
+
+        A file's own name goes before that of the extended config; a part of a file keeps the latter, unless
+        it has one of its own.
+        """
+
+        def read(config: str, key: str, origin: Origin) -> tuple[dict[str, Any], Origin, str]:
+            path = find(config, FOLDERS[cls], origin.folder, (origin.file, key))
+            chain = refuse_circle(path, key, origin)
+            content = absolute_paths(read_toml(path), path.parent)
+            return content, Origin(display(path), path.parent, chain), content.get("name", path.stem)
+
+        origin = Origin(self.file, self.folder, self.chain)
+        merged = extended(table, prefix, origin, read, _fields_of_configs())
+        lineage = merged.pop("lineage")
+        names = {field.name for field in dataclasses.fields(cls)}
+        if "name" not in names or (not prefix and name is not None and "name" not in table):
+            del merged["name"]
+        return merged | ({EXTENDS: ", ".join(lineage)} if EXTENDS in names else {})
 
     def _base(self, cls: type[eqx.Module], table: dict[str, Any], prefix: str) -> eqx.Module | None:
         """The module that a table names as the one to take absent fields from; `None` where it names none."""
@@ -151,13 +191,20 @@ class Builder:
         """
         if not isinstance(value, list) or not value:
             raise self.error(key, shown(value), "an array of tables", f"write [[{key}]] before each")
-        members = tuple(self._nested(cls, item, f"{key}[{index}]") for index, item in enumerate(value))
+        members, missing = [], []
+        for index, item in enumerate(value):
+            try:
+                members.append(self._nested(cls, item, f"{key}[{index}]"))
+            except MissingKeys as problem:
+                missing.append(self._own(problem))
+        if missing:
+            raise MissingKeys.all_of(missing)
         names = [segment(member, index) for index, member in enumerate(members)]
         for index, name in enumerate(names):
             if not name or "." in name or name in names[:index]:
                 expected = "a name without dots that no other has"
                 raise self.error(f"{key}[{index}].name", shown(name), expected, "give each its own name")
-        return members
+        return tuple(members)
 
     def _nested(self, cls: type[eqx.Module], value: Any, key: str) -> Any:
         """A module from its own table, or from the config that a text names."""
@@ -168,6 +215,24 @@ class Builder:
             expected = f"a table of {cls.__name__} keys"
             raise self.error(key, shown(value), expected, "write it as a TOML table")
         return read_module(cls, find(value, FOLDERS[cls], self.folder, (self.file, key)))
+
+
+@functools.cache
+def _fields_of_configs() -> frozenset[str]:
+    """The names of fields that hold what a config of its own may describe, such as `accelerator`."""
+    names: set[str] = set()
+    seen: set[type] = set()
+    classes = list(FOLDERS)
+    while classes:
+        cls = classes.pop()
+        if cls in seen or not dataclasses.is_dataclass(cls):
+            continue
+        seen.add(cls)
+        types_of = {field.name: field.type for field in dataclasses.fields(cls)}
+        modules = {name: next(iter(typing.get_args(kind)), kind) for name, kind in types_of.items()}
+        names |= {name for name, inner in modules.items() if inner in FOLDERS}
+        classes += [inner for inner in modules.values() if isinstance(inner, type)]
+    return frozenset(names)
 
 
 def _module_class(annotation: Any) -> type[eqx.Module]:

@@ -98,10 +98,21 @@ def read_huggingface(path: Path) -> dict[str, Any]:
         raise ConfigError(path, "", f"invalid JSON ({problem})", expected, remedy) from None
     if not isinstance(config, dict):
         raise ConfigError(path, "", f"a {type(config).__name__}", f"{expected} (an object)", remedy)
+    return huggingface_table(config, str(path))
+
+
+def is_huggingface(table: dict[str, Any]) -> bool:
+    """Whether a table is that of a `config.json`, rather than one with the keys of a `Model`."""
+    names = ("model_type", "architectures", *_NAMES["hidden"], *_NAMES["layers"])
+    return "layers" not in table and any(name in table for name in names)
+
+
+def huggingface_table(config: dict[str, Any], file: str) -> dict[str, Any]:
+    """The table of a `Model` from the table of a `config.json`. Raises `ConfigError` that names `file`."""
     try:
         return _model_table(config)
     except _Unsupported as problem:
-        raise ConfigError(path, *problem.args) from None
+        raise ConfigError(file, *problem.args) from None
 
 
 def _model_table(config: dict[str, Any]) -> dict[str, Any]:

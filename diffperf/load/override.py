@@ -15,18 +15,22 @@ from diffperf.quantity import AnyModule, Choice, Label, Quantity, is_traced, loc
 def override(module: AnyModule, assignments: dict[str, Any], file: str = ARGUMENTS) -> AnyModule:
     """The module with other values at dotted paths, such as {"memory.hbm.bandwidth": "4 TB/s"}.
 
-    Values are checked like those of a file. **Raises:** `ConfigError` that names `file` and the path.
+    Values are checked like those of a file; those that JAX traces have no numbers to check.
+    **Raises:** `ConfigError` that names `file` and the path.
     """
-    values = {
-        path: checked(declared_at(module, path, file), literal(value), file, path)
-        for path, value in assignments.items()
-    }
-    if not values:
+    if not assignments:
         return module
+    values = {path: _checked_value(module, path, value, file) for path, value in assignments.items()}
     changed = replace(module, values)
     for path in values:
         _refuse_inconsistent(changed, path, file)
     return changed
+
+
+def _checked_value(module: eqx.Module, path: str, value: Any, file: str) -> Any:
+    """A value in internal units, checked where it has a number."""
+    declared = declared_at(module, path, file)
+    return value if is_traced(value) else checked(declared, literal(value), file, path)
 
 
 def _refuse_inconsistent(module: eqx.Module, path: str, file: str) -> None:

@@ -1,55 +1,116 @@
 """Configs by name or path: models, calibrations, and systems with a chosen stack and calibrated values."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from diffperf.errors import ARGUMENTS, ConfigError
+from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.system import System
-from diffperf.load.builder import FOLDERS, read_module
-from diffperf.load.calibration import Calibration, followers
-from diffperf.load.files import display, find, read_toml
+from diffperf.load.builder import FOLDERS, Builder, read_module
+from diffperf.load.calibration import STACKS, Calibration, followers
+from diffperf.load.files import available, display, find, read_toml
+from diffperf.load.huggingface import huggingface_table, is_huggingface
 from diffperf.load.override import override
 from diffperf.software.stack import Stack
 from diffperf.workload.model import Model
 
+# What configs are loaded from: a shipped name, the path of a file, the table of a file, or a module.
+Source = Any
+
 
 def load(
-    cls: type, name: str | Path, *, beside: Path | None = None, asked_by: tuple[str, str] = (ARGUMENTS, "")
+    cls: type, source: Any, *, beside: Path | None = None, asked_by: tuple[str, str] = (ARGUMENTS, "")
 ) -> Any:
     """What a config holds: a module of class `cls`, which is a key of `FOLDERS`.
 
-    A system has the values of the calibration that its file names. `name` is the name of a shipped config or
-    the path of a file; see `find` for `beside` and `asked_by`.
+    A system has the values of the calibration that its file names. `source` is the name of a shipped config,
+    the path of a file, the table that a file would hold, or a module of the class, which is returned as it
+    is. A model may be the table of a Hugging Face config, or a config object that has a method `to_dict`. See
+    `find` for `beside` and `asked_by`.
     **Raises:** `ConfigError`, in one line.
     """
-    path = find(str(name), FOLDERS[cls], beside, asked_by)
+    if isinstance(source, cls):
+        return source
+    module, origin = _read(cls, source, beside, asked_by)
+    return _calibrated_system(module, origin)[0] if cls is System else module
+
+
+def _read(
+    cls: type, source: Any, beside: Path | None, asked_by: tuple[str, str]
+) -> tuple[Any, tuple[str, Path | None]]:
+    """What a config holds, with its file's name and folder; systems without their calibrated values."""
+    if not isinstance(source, Mapping) and hasattr(source, "to_dict"):
+        source = source.to_dict()
+    if isinstance(source, Mapping):
+        origin = ": ".join(filter(None, asked_by))
+        return _from_table(cls, dict(source), origin), (origin, None)
+    if not isinstance(source, str | Path):
+        expected = (
+            f"the name of a config in configs/{FOLDERS[cls]}, a path, or a table of {cls.__name__} keys"
+        )
+        found = f"a value of type {type(source).__name__}"
+        raise ConfigError(*asked_by, found, expected, "see `diffperf list` for the shipped names")
+    path = find(str(source), FOLDERS[cls], beside, asked_by)
+    origin = display(path), path.parent
     if cls is Calibration:
-        return Calibration.from_table(read_toml(path), display(path), path.stem)
-    return _calibrated_system(path)[0] if cls is System else read_module(cls, path)
+        return Calibration.from_table(read_toml(path), display(path), path.stem), origin
+    return read_module(cls, path), origin
 
 
-def load_model(name: str | Path, file: str = ARGUMENTS) -> Model:
-    """A model by the name of a shipped config, the path of a TOML file, or of a Hugging Face `config.json`.
+def _from_table(cls: type, table: dict[str, Any], origin: str) -> Any:
+    """What the table of a config holds; `origin` names it in errors."""
+    name = FOLDERS[cls].removesuffix("s")
+    if cls is Calibration:
+        return Calibration.from_table(table, origin, str(table.get("name", name)))
+    if cls is Model and is_huggingface(table):
+        name = Path(str(table.get("_name_or_path") or table.get("model_type") or name)).name
+        table = huggingface_table(table, origin)
+    return Builder(origin).module(cls, table, name=name)
 
-    `file` is what gave the name, such as "command line". **Raises:** `ConfigError` that names it.
+
+def load_model(source: Source, file: str = ARGUMENTS, key: str = "") -> Model:
+    """A model by the name of a shipped config, the path of a TOML file or of a Hugging Face `config.json`, or
+    by the table of either.
+
+    `file` and `key` are what gave the name, such as "command line". **Raises:** `ConfigError` that names it.
     """
-    return load(Model, name, asked_by=(file, ""))
+    return load(Model, source, asked_by=(file, key))
 
 
-def load_calibration(name: str | Path, file: str = ARGUMENTS) -> Calibration:
+def load_accelerator(source: Source, file: str = ARGUMENTS, key: str = "") -> Accelerator:
+    """An accelerator by the name of a shipped config, the path of a TOML file, or its table.
+
+    `{"extends": "h100-sxm5-80gb", "memory": {"hbm": {"bandwidth": "4 TB/s"}}}` is an H100 with faster memory.
+    **Raises:** `ConfigError` that names `file` and `key`.
+    """
+    return load(Accelerator, source, asked_by=(file, key))
+
+
+def load_stack(source: Source, file: str = ARGUMENTS, key: str = "") -> Stack:
+    """A software stack by the name of a shipped config, the path of a TOML file, or its table.
+
+    **Raises:** `ConfigError` that names `file` and `key`.
+    """
+    return load(Stack, source, asked_by=(file, key))
+
+
+def load_calibration(source: Source, file: str = ARGUMENTS, key: str = "") -> Calibration:
     """A calibration by the name of a shipped config or the path of a TOML file; `file` gave the name."""
-    return load(Calibration, name, asked_by=(file, ""))
+    return load(Calibration, source, asked_by=(file, key))
 
 
 def load_system(
-    name: str | Path,
+    source: Source,
     n_devices: float | None = None,
     *,
-    stack: str | None = None,
-    calibration: Calibration | str | Path | None = None,
+    stack: Source = None,
+    calibration: Source = None,
+    file: str = ARGUMENTS,
+    key: str = "",
 ) -> System:
-    """A system by the name of a shipped config or the path of a TOML file.
+    """A system by the name of a shipped config, the path of a TOML file, or its table.
 
     **Arguments:**
 
@@ -59,54 +120,98 @@ def load_system(
     - `calibration`: the fitted values, in place of those of the calibration that the system's file names;
       "none" keeps the system's own values.
 
-    **Raises:** `ConfigError`.
+    **Raises:** `ConfigError` that names `file`, and `key` for the system itself.
     """
-    system, _ = load_calibrated(name, stack=stack, calibration=calibration)
-    return system if n_devices is None else override(system, {"n_devices": n_devices})
+    system, _ = load_calibrated(source, stack=stack, calibration=calibration, file=file, key=key)
+    return system if n_devices is None else override(system, {"n_devices": n_devices}, file)
 
 
 def load_calibrated(
-    name: str | Path,
+    source: Source,
     *,
-    stack: str | None = None,
-    calibration: Calibration | str | Path | None = None,
+    stack: Source = None,
+    calibration: Source = None,
     file: str = ARGUMENTS,
+    key: str = "",
 ) -> tuple[System, Calibration | None]:
-    """A system with the values of its calibration, and that calibration (arguments as of `load_system`)."""
-    path = find(str(name), FOLDERS[System], asked_by=(file, ""))
-    return _calibrated_system(path, stack, calibration, file)
+    """A system with the values of its calibration, and that calibration (arguments as of `load_system`).
+
+    A system that is loaded already keeps its numbers, but for those of another stack or calibration.
+    """
+    if isinstance(source, System):
+        return _changed_system(source, stack, calibration, file)
+    system, origin = _read(System, source, None, (file, key))
+    return _calibrated_system(system, origin, stack, calibration, file)
 
 
 def _calibrated_system(
-    path: Path,
-    stack: str | None = None,
-    calibration: Calibration | str | Path | None = None,
+    system: System,
+    origin: tuple[str, Path | None],
+    stack: Source = None,
+    calibration: Source = None,
     file: str = ARGUMENTS,
 ) -> tuple[System, Calibration | None]:
-    """The system of a file with the values of a calibration, and that calibration, None where it has none."""
-    system: System = read_module(System, path)
-    if stack is not None:
-        chosen = load(Stack, stack, asked_by=(file, ""))
-        system = dataclasses.replace(system, stack=chosen, inference_stack=chosen)
-    if isinstance(calibration, Calibration):
-        return calibrated(system, calibration), calibration
-    name = str(system.calibration if calibration is None else calibration)
-    if name == "none":
-        return dataclasses.replace(system, calibration="none"), None
+    """A system with the values of a calibration, and that calibration, None where it has none.
+
+    `origin` is the name of the system's file, and its folder.
+    """
+    system = _with_stack(system, stack, file)
     if calibration is None:
-        fitted = load(Calibration, name, beside=path.parent, asked_by=(display(path), "calibration"))
+        (own_file, beside), name = origin, str(system.calibration)
+        asked_by = (own_file, "calibration")
+        fitted = None if name == "none" else load(Calibration, name, beside=beside, asked_by=asked_by)
     else:
-        fitted = load_calibration(name, file)
+        fitted = _chosen_calibration(calibration, file)
+    if fitted is None:
+        return dataclasses.replace(system, calibration="none"), None
     return calibrated(system, fitted), fitted
+
+
+def _with_stack(system: System, stack: Source, file: str) -> System:
+    """The system, driven by another stack where there is one."""
+    if stack is None:
+        return system
+    chosen = load(Stack, stack, asked_by=(file, "stack"))
+    return dataclasses.replace(system, stack=chosen, inference_stack=chosen)
+
+
+def _chosen_calibration(calibration: Source, file: str) -> Calibration | None:
+    """The calibration that a user names; None for "none"."""
+    if isinstance(calibration, str) and calibration == "none":
+        return None
+    return load_calibration(calibration, file, "calibration")
+
+
+def _changed_system(
+    system: System, stack: Source, calibration: Source, file: str
+) -> tuple[System, Calibration | None]:
+    """A system that is loaded already with another stack or calibration, and the calibration that it has.
+
+    Its other numbers stay: they are calibrated, or changed since. A calibration whose file is not found by
+    its name any more is None.
+    """
+    system = _with_stack(system, stack, file)
+    if calibration is not None:
+        fitted = _chosen_calibration(calibration, file)
+        label = dataclasses.replace(system, calibration="none")
+        return (label, None) if fitted is None else (calibrated(system, fitted), fitted)
+    name = str(system.calibration)
+    if name not in available(FOLDERS[Calibration]):
+        return system, None
+    fitted = load_calibration(name, file)
+    values = {path: value for path, value in fitted.values_in(system).items() if path.startswith(STACKS)}
+    return (system if stack is None else override(system, values, fitted.file)), fitted
 
 
 def calibrated(system: System, calibration: Calibration) -> System:
     """The system with the fitted values in place of its own; those of a part it does not have are left out.
 
+    An accelerator that extends the one that was calibrated has its fitted values too.
+
     **Raises:** `ConfigError` for a calibration of another accelerator, or with a path that the system does
     not have.
     """
-    if str(system.accelerator.name) != calibration.hardware:
+    if calibration.hardware not in system.accelerator.lineage:
         found = f'"{calibration.hardware}"'
         expected = f"a calibration of {system.accelerator.name}, the accelerator of {system.name}"
         raise ConfigError(calibration.file, "hardware", found, expected, "name another one, or none")

@@ -13,6 +13,7 @@ from rich.table import Table
 from diffperf import units
 from diffperf.quantity import Choice, Declared, Label, Quantity, declaration, locate, segment
 
+_NEGLIGIBLE = 1e-6  # share of a whole up to which a part is left out of a table
 # Fields of a memory report that are no part of what fills the memory.
 _MEMORY_SUMMARY = ("peak", "capacity", "excess")
 
@@ -47,7 +48,7 @@ def show(value: Any, declared: Quantity | Choice) -> str:
 def table(module: eqx.Module, title: str = "") -> Table:
     """A table of a module: a row for each quantity, and a section for each module inside it.
 
-    Parts of a whole get their share of it and a bar.
+    Parts of a whole get their share of it and a bar. Outputs that are zero are left out.
     """
     result = Table(
         title=title or None,
@@ -61,6 +62,14 @@ def table(module: eqx.Module, title: str = "") -> Table:
         result.add_column()
     _add_rows(result, module, "")
     return result
+
+
+def column_table(*columns: str, left: int = 1, title: str = "") -> Table:
+    """An empty table without a frame: the first `left` columns align left, the numbers after them right."""
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="left" if index < left else "right", no_wrap=not index)
+    return table
 
 
 def has_total(module: eqx.Module) -> bool:
@@ -111,12 +120,21 @@ def memory_parts(memory: eqx.Module) -> dict[str, float]:
 def _add_rows(result: Table, module: eqx.Module, indent: str) -> None:
     whole = float(locate(module, "total")[0]) if has_total(module) else 0.0
     for name, declared, value in _declared(module):
+        if _is_nothing(name, declared, value, whole):
+            continue
         share = float(value) / whole if whole and np.ndim(value) == 0 and name != "total" else None
         bar = "" if share is None else f"{share:6.1%} {_share_bar(share)}"
         result.add_row(indent + declared.doc, show(value, declared), bar)
     for name, part in _parts(module):
         result.add_row(f"[bold]{indent}{name.replace('_', ' ').replace('.', ': ')}[/bold]", "", "")
         _add_rows(result, part, indent + "  ")
+
+
+def _is_nothing(name: str, declared: Quantity | Choice, value: Any, whole: float) -> bool:
+    """Whether a row would say that an output is zero, or a negligible part of a whole: it is left out."""
+    if not isinstance(declared, Quantity) or declared.kind != "output" or np.ndim(value) != 0:
+        return False
+    return name not in ("total", *_MEMORY_SUMMARY) and abs(float(value)) <= _NEGLIGIBLE * whole
 
 
 def render(module: eqx.Module, title: str = "", width: int = 110) -> str:

@@ -43,9 +43,11 @@ def test_estimate_json_is_the_library_s_answer(answer):
     assert data["fits"] is bool(report.memory.excess <= 0)
 
 
-def test_estimate_says_by_how_much_it_does_not_fit(run):
-    result = run("estimate gpt3-1t dgx-a100")
-    assert result.exit_code == 0
+def test_estimate_says_by_how_much_it_does_not_fit(run, tmp_path):
+    result = run("estimate gpt3-1t dgx-a100 --json answer.json")
+    assert result.exit_code == 3
+    assert result.stderr == ""
+    assert json.loads((tmp_path / "answer.json").read_text(encoding="utf-8"))["fits"] is False
     assert "Does not fit memory: needs" in result.stdout
     assert "too much" in result.stdout
 

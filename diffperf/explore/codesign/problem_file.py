@@ -25,7 +25,7 @@ moves the technology to another silicon node: every figure of the node follows.
 import dataclasses
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +72,19 @@ KEYS = (
 )  # fmt: skip
 
 
-def load_problem(name: str | Path, file: str = ARGUMENTS) -> DesignProblem:
-    """A design problem by the name of a shipped problem or the path of a TOML file.
+def load_problem(
+    source: DesignProblem | str | Path | Mapping[str, Any], file: str = ARGUMENTS
+) -> DesignProblem:
+    """A design problem by the name of a shipped problem or the path of a TOML file, or its table.
 
     **Raises:** `ConfigError`, in one line.
     """
-    path = find(str(name), "problems", asked_by=(file, ""))
+    if isinstance(source, DesignProblem):
+        return source
     with jax.enable_x64(True):
+        if isinstance(source, Mapping):
+            return ProblemReader(file, Path(), dict(source)).problem("design problem")
+        path = find(str(source), "problems", asked_by=(file, ""))
         return ProblemReader(display(path), path.parent, read_toml(path)).problem(path.stem)
 
 

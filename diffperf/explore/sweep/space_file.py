@@ -21,7 +21,7 @@ linear = {from = "1 TB/s", to = "4 TB/s", points = 7}
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +60,16 @@ _MOST_TOP = 10_000  # best points that are kept, at most: they are held in memor
 _MOST_VALUES = 10_000_000  # values of a linear or logarithmic axis, at most: they are held in memory
 
 
-def load_space(name: str | Path, file: str = ARGUMENTS) -> Space:
-    """The space that a TOML file declares, by the file's path or the name of a shipped space.
+def load_space(source: Space | str | Path | Mapping[str, Any], file: str = ARGUMENTS) -> Space:
+    """The space that a TOML file declares, by the file's path or the name of a shipped space, or its table.
 
     **Raises:** `ConfigError`, in one line.
     """
-    path = find(str(name), "spaces", asked_by=(file, ""))
+    if isinstance(source, Space):
+        return source
+    if isinstance(source, Mapping):
+        return _Reader(file, Path(), dict(source)).space("space")
+    path = find(str(source), "spaces", asked_by=(file, ""))
     return _Reader(display(path), path.parent, read_toml(path)).space(path.stem)
 
 

@@ -6,10 +6,9 @@ from typing import Any
 from rich.table import Table
 
 from diffperf import units
-from diffperf.cli.terminal import column_table
 from diffperf.cost.ownership import HOUR, Cost, device_hour
 from diffperf.hardware.system import System
-from diffperf.report.tables import as_dict
+from diffperf.report.tables import as_dict, column_table
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,4 @@
-"""What commands say about renting a system in a cloud, beside owning it: the option --rent."""
-
-import click
+"""What renting a system in a cloud costs, beside owning it."""
 
 from diffperf import units
 from diffperf.api.question import COMMAND_LINE
@@ -10,20 +8,16 @@ from diffperf.estimate.serving.serving_report import ServingReport
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
 
-rent_option = click.option(
-    "--rent", is_flag=True, help="add the price in a cloud, at the published rent of the accelerator"
-)
 
-
-def rented(system: System) -> float:
+def rented(system: System, file: str = COMMAND_LINE) -> float:
     """USD/s for renting the system.
 
-    **Raises:** `ConfigError` where no rent of its accelerator is published.
+    **Raises:** `ConfigError` that names `file`, where no rent of its accelerator is published.
     """
     price = float(rental(system))
     if not price > 0:
         found, expected = f"no rent of {system.accelerator.name}", "an accelerator with a rent"
-        raise ConfigError(COMMAND_LINE, "--rent", found, expected, 'add --set accelerator.rent="2 USD/hour"')
+        raise ConfigError(file, "--rent", found, expected, 'add --set accelerator.rent="2 USD/hour"')
     return price
 
 

@@ -1,12 +1,9 @@
-"""What `diffperf estimate` and `diffperf plan` say about a whole training: the option --tokens."""
+"""What a whole training takes: its time, energy, cost and interruptions."""
 
 import math
 from typing import Any
 
-import click
-
 from diffperf import units
-from diffperf.api.question import COMMAND_LINE
 from diffperf.errors import ConfigError
 from diffperf.estimate.long_run import long_run
 from diffperf.quantity import real
@@ -14,26 +11,16 @@ from diffperf.report.tables import as_dict
 from diffperf.workload.configuration import Configuration
 
 
-def _tokens(ctx: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    """The number of tokens of the option, if it is one."""
-    if text is None:
-        return None
+def number_of_tokens(given: str | float, file: str, key: str) -> float:
+    """A number of tokens. Raises `ConfigError` that names `file` and `key` for anything else."""
     try:
-        tokens = float(text)
-    except ValueError:
+        tokens = float(given)
+    except (TypeError, ValueError):
         tokens = math.nan
     if not (1 <= tokens < math.inf):
         expected, remedy = "a number of tokens, at least one", "write one such as 15e12"
-        raise ConfigError(COMMAND_LINE, "--tokens", f'"{text}"', expected, remedy)
+        raise ConfigError(file, key, f'"{given}"', expected, remedy)
     return tokens
-
-
-tokens_option = click.option(
-    "--tokens",
-    metavar="N",
-    callback=_tokens,
-    help="add what training on so many tokens takes, such as 15e12, interruptions included",
-)
 
 
 def training_totals(inputs: Configuration, report: Any, tokens: float) -> dict[str, float]:

@@ -1,29 +1,21 @@
-"""What `diffperf serve` answers: tables, reasons, the line where nothing serves, and JSON."""
+"""What an answer about serving says: tables, reasons, the line where nothing serves, and JSON."""
 
 import math
 from typing import Any
 
-import click
 from rich.table import Table
 
 from diffperf import units
 from diffperf.api.question import Question, describe_system
-from diffperf.cli.terminal import column_table
 from diffperf.explore.plan.plan import largest_part
 from diffperf.explore.plan.serving_flags import ENGINES, launch_flags
 from diffperf.explore.plan.serving_plan import SERVING_OBJECTIVES, ServedLayout, ServingPlan, same_value
 from diffperf.explore.plan.serving_search import ServingSearch
 from diffperf.quantity import Scalar
-from diffperf.report.tables import as_dict
+from diffperf.report.tables import as_dict, column_table
 
 _LONGEST_LAYOUT = 30  # characters of a layout's name from which the two pools have a line each
 _TOO_FULL = 1 + 1e-3  # load over capacity from which an answer warns
-
-
-class DoesNotServe(click.ClickException):
-    """No layout fits memory, meets the targets and serves the load."""
-
-    exit_code = 3
 
 
 def describe_search(question: Question, search: ServingSearch, ranked: ServingPlan) -> list[str]:
@@ -36,6 +28,7 @@ def describe_search(question: Question, search: ServingSearch, ranked: ServingPl
         system = f"as many {search.inputs.system.accelerator.name} as it takes ({search.inputs.system.name})"
     lines = [
         f"[bold]{question.model.name} served on {system}[/bold]",
+        *question.described_overrides(),
         f"Requests of {lengths}{load}; {describe_targets(search)}",
     ]
     if counts:

@@ -1,0 +1,104 @@
+"""What every question is answered with: an object that prints, and turns into plain values, a data frame or a
+figure.
+"""
+
+import functools
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+from rich.console import Console, RenderableType
+
+if TYPE_CHECKING:  # both take a second to import, and most answers are only printed
+    import pandas
+    from matplotlib.figure import Figure
+
+_WIDTH = 120  # columns of a printed answer
+_HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:1.25;font-family:monospace">{code}</pre>'
+
+
+def _in_double_precision(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, computing in double precision."""
+
+    @functools.wraps(method)
+    def called(self: Any) -> Any:
+        with jax.enable_x64(True):
+            return method(self)
+
+    return called
+
+
+def print_lines(console: Console, lines: list[RenderableType]) -> None:
+    """Prints texts and tables one below the other; only tables are fitted into the width of the console."""
+    for line in lines:
+        console.print(line, soft_wrap=isinstance(line, str))
+
+
+class Answer:
+    """The answer to a question. `print(answer)` shows what the command line shows.
+
+    The methods of subclasses compute in double precision, as the answer was, whatever the caller's is.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in ("lines", "to_dict", "rows", "figure"):
+            if name in vars(cls):
+                setattr(cls, name, _in_double_precision(vars(cls)[name]))
+
+    def lines(self) -> list[RenderableType]:
+        """The texts and tables that the terminal shows, one below the other."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as nested plain values in internal units: what `--json` writes."""
+        raise NotImplementedError
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the answer's main table, in internal units."""
+        raise NotImplementedError
+
+    def figure(self) -> "Figure":
+        """The answer as a figure: what `--plot` draws."""
+        raise NotImplementedError
+
+    def plot(self, file: str | Path | None = None) -> "Figure":
+        """The answer as a matplotlib figure, which is also written to a file if one is named.
+
+        **Raises:** `ConfigError` for a file that is no .png, .svg or .pdf.
+        """
+        from diffperf.report import plots
+
+        if file is not None:
+            plots.check_format(file)
+        figure = self.figure()
+        if file is not None:
+            plots.save(figure, file)
+        return figure
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """The rows of the answer's main table as a data frame of pandas, in internal units.
+
+        **Raises:** `ImportError` in one line where pandas is missing.
+        """
+        try:
+            import pandas
+        except ImportError:
+            remedy = "to_frame() needs pandas: pip install 'diffperf[frames]'"
+            raise ImportError(remedy) from None
+        return pandas.DataFrame(self.rows())
+
+    def __str__(self) -> str:
+        buffer = io.StringIO()
+        print_lines(Console(file=buffer, width=_WIDTH, force_terminal=False, highlight=False), self.lines())
+        return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The printed answer for a notebook, with its colours."""
+        console = Console(file=io.StringIO(), width=_WIDTH, record=True, highlight=False)
+        print_lines(console, self.lines())
+        return console.export_html(inline_styles=True, code_format=_HTML)

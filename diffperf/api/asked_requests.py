@@ -1,0 +1,75 @@
+"""The requests of a question about serving: their lengths, load and limits, as a user gives them."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from diffperf import units
+from diffperf.api.question import Question
+from diffperf.errors import ConfigError
+from diffperf.load import checked, declared_at, literal
+from diffperf.quantity import replace
+from diffperf.workload.requests import Requests
+
+# Fields of a strategy that follow from the requests: how many sequences run at once, and how long they are.
+OF_REQUESTS = ("global_batch", "sequence_length", "output_length")
+# Options of the fields of requests that are not named like the field.
+_FLAGS = {"input_length": "input", "output_length": "output"}
+
+
+def flag_of(name: str) -> str:
+    """The option of a field of the requests, without its dashes."""
+    return _FLAGS.get(name, name.replace("_", "-"))
+
+
+def target_time(text: Any, file: str, key: str) -> float:
+    """A target in seconds, infinite where there is none; a number is in seconds.
+
+    **Raises:** `ConfigError` that names `file` and `key`.
+    """
+    if text is None:
+        return math.inf
+    expected = 'a time above 0, such as "500 ms"'
+    try:
+        seconds = units.parse(literal(text) if isinstance(text, str) else f"{text} s", "s")
+    except units.UnitError as problem:
+        raise ConfigError(file, key, f'"{text}"', expected, str(problem)) from None
+    if not seconds > 0:
+        raise ConfigError(file, key, f'"{text}"', expected, "leave the option out for no target")
+    return seconds
+
+
+def read_requests(texts: Mapping[str, Any], file: str) -> tuple[Requests, dict[str, float]]:
+    """The requests, and the fields of them that the user gives.
+
+    **Raises:** `ConfigError` for a bad value, or where both a rate and a number of clients are given.
+    """
+    given = {}
+    for name, text in texts.items():
+        if text is not None:
+            declared, value = declared_at(Requests(), name, file), literal(text)
+            # A plain number is a rate per second: nobody means anything else.
+            value = f"{text} 1/s" if name == "rate" and isinstance(value, int | float) else value
+            given[name] = checked(declared, value, file, f"--{flag_of(name)}")
+    if "rate" in given and "concurrency" in given:
+        expected = "a rate of requests or a number of clients"
+        raise ConfigError(file, "--rate", "--concurrency too", expected, "drop one of them")
+    return replace(Requests(), given), given
+
+
+def refuse_batches(question: Question) -> None:
+    """Raises `ConfigError` where `--set` gives the strategy a batch or a length, which the requests say."""
+    for name in OF_REQUESTS:
+        if name in question.table:
+            found, expected = "a field that follows from the requests", "options of the requests"
+            remedy = "use --input, --output, --concurrency or --batch-cap"
+            raise ConfigError(question.asker, f"strategy.{name}", found, expected, remedy)
+
+
+def check_context(question: Question, requests: Requests) -> None:
+    """Raises `ConfigError` where requests are longer than the positions that the model has learned."""
+    longest, positions = requests.input_length + requests.output_length, question.model.learned_positions
+    if 0 < positions < longest:
+        found = f"requests of {float(longest):,.0f} tokens, prompt and answer"
+        expected = f"at most the {float(positions):,.0f} positions of {question.model.name}"
+        raise ConfigError(question.asker, "--input, --output", found, expected, "shorten them")

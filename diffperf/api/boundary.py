@@ -1,0 +1,87 @@
+"""Where a user's Python enters the library: how it computes there, and what errors call its arguments."""
+
+import functools
+import re
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import jax
+
+from diffperf.api.question import COMMAND_LINE
+from diffperf.compiler import compile_quickly, storing_in, user_folder
+from diffperf.errors import ARGUMENTS, ConfigError
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def asker_of(name: str) -> str:
+    """What errors call the public function of a name."""
+    return f"dp.{name}"
+
+
+def naming(name: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """A decorator: errors of the function speak of `dp.NAME` and of its arguments.
+
+    Programs that are compiled from the first such call on are compiled quickly (see `compile_quickly`).
+    """
+
+    def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        @functools.wraps(function)
+        def called(*args: Parameters.args, **settings: Parameters.kwargs) -> Result:
+            _set_up()
+            try:
+                return function(*args, **settings)
+            except ConfigError as problem:
+                raise in_python(problem, name) from None
+
+        called.__name__ = called.__qualname__ = name
+        return called
+
+    return decorate
+
+
+def answering(name: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """A decorator: the function computes as the command line does, and its errors speak of `dp.NAME`.
+
+    That is in double precision whatever the caller's precision is, which stays as it was, and with the
+    compiled programs of the user's folder where JAX has none of its own.
+    """
+
+    def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        @functools.wraps(function)
+        def called(*args: Parameters.args, **settings: Parameters.kwargs) -> Result:
+            with jax.enable_x64(True), storing_in(user_folder()):
+                return function(*args, **settings)
+
+        return naming(name)(called)
+
+    return decorate
+
+
+@functools.cache
+def _set_up() -> None:
+    """Once in a process, before its first computation."""
+    compile_quickly()
+
+
+def in_python(problem: ConfigError, name: str) -> ConfigError:
+    """The same error about a call of `dp.NAME`: options of the command line become arguments."""
+    asker = asker_of(name)
+    file = problem.file
+    for unnamed in (COMMAND_LINE, ARGUMENTS):
+        file = asker + file.removeprefix(unnamed) if file.startswith(unnamed) else file
+    found, expected, remedy = map(as_arguments, (problem.found, problem.expected, problem.remedy))
+    return ConfigError(file, as_arguments(problem.key), found, expected, remedy)
+
+
+def as_arguments(text: object) -> str:
+    """A text in which options, such as `--global-batch 8`, are spelled as arguments of a function."""
+    text = re.sub(r"""--set ([\w.]+)=(["']?)([^"']+)\2""", r'set={"\1": "\3"}', str(text))
+    text = re.sub(r"""--([a-z][a-z-]*) ([\d.e+]+)\b""", lambda match: f"{_name(match[1])}={match[2]}", text)
+    return re.sub(r"--([a-z][a-z-]*)", lambda match: _name(match[1]), text)
+
+
+def _name(option: str) -> str:
+    """The argument that an option corresponds to."""
+    return option.replace("-", "_")

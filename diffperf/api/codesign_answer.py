@@ -1,0 +1,168 @@
+"""dp.codesign: which chip to build."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from diffperf import units
+from diffperf.api.answer import Answer
+from diffperf.api.boundary import answering, asker_of
+from diffperf.api.question import describe_strategy
+from diffperf.explore.codesign.problem import DesignProblem
+from diffperf.explore.codesign.problem_file import load_problem
+from diffperf.explore.codesign.result import Codesign, ConstraintRow
+from diffperf.explore.codesign.search import STARTS
+from diffperf.explore.codesign.search import codesign as best_design
+from diffperf.report.tables import outputs, show, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@answering("codesign")
+def codesign(
+    problem: DesignProblem | str | Path | Mapping[str, Any], *, starts: int = STARTS, seed: int = 0
+) -> "CodesignAnswer":
+    """The chip and package that a design problem asks for, found by gradient.
+
+    **Arguments:**
+
+    - `problem`: the name of a shipped problem (see `diffperf list problems`), the path of a TOML file, or its
+      table.
+    - `starts`, `seed`: the points of the multi-start, and their seed.
+
+    **Raises:** `ConfigError`, in one line. Where no design satisfies every constraint, the answer is not
+    `feasible`, and its design is the one that misses the least.
+    """
+    return CodesignAnswer(best_design(load_problem(problem, asker_of("codesign")), starts=starts, seed=seed))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class CodesignAnswer(Answer):
+    """The best design of a problem, beside its baseline: `result` has everything that the search came to."""
+
+    result: Codesign
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the design satisfies every constraint."""
+        return self.result.feasible
+
+    @property
+    def title(self) -> str:
+        problem, devices = self.result.problem, float(self.result.design.system.n_devices)
+        return f"{problem.name}: {problem.baseline.model.name} {problem.phase} on {devices:,.0f} devices"
+
+    def lines(self) -> list[RenderableType]:
+        result = self.result
+        lines: list[RenderableType] = [
+            f"[bold]{self.title}[/bold]",
+            describe_strategy(result.design.strategy, result.problem.phase),
+            "",
+            verdict(result),
+            "",
+        ]
+        for part in (design_table(result), comparison_table(result), constraint_table(result)):
+            lines += [part, ""]
+        residual = f"KKT residual {result.stationarity:.1e} after {result.evaluations:,} evaluations"
+        return [*lines, table(result.outcome.chip, "chip"), "", residual]
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.result.as_dict()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each variable, in the baseline and in the design."""
+        return [dataclasses.asdict(row) for row in self.result.variables()]
+
+    def figure(self) -> "Figure":
+        """The search, the design's time beside the baseline's, and the constraints."""
+        from diffperf.report import plots
+
+        return plots.codesign(self.result, self.title)
+
+
+def verdict(result: Codesign) -> str:
+    """In a sentence: what was gained, or what cannot be met."""
+    problem, unit = result.problem, result.objective_unit
+    if not result.feasible:
+        missed = [
+            f"{row.constraint} is missed by {row.excess:.1%} "
+            f"(reaches {units.show(row.value, row.constraint.declared.unit)})"
+            for row in result.constraints()
+            if row.excess > 0
+        ]
+        missed += [result.broken_rule] if result.broken_rule else []
+        return (
+            "[bold red]No design satisfies every constraint.[/bold red] The least-violating one follows: "
+            + "; ".join(missed)
+        )
+    change = result.objective / result.baseline_objective - 1
+    before, after = units.show(result.baseline_objective, unit), units.show(result.objective, unit)
+    return (
+        f"[bold]{problem.objective} {after}[/bold] against the baseline's {before} ({change:+.1%}), "
+        "every constraint satisfied"
+    )
+
+
+def _section(title: str, columns: dict[str, Literal["left", "right"]]) -> Table:
+    """An empty table with a title and the given columns, each with its side."""
+    section = Table(title=title, box=None, pad_edge=False, title_justify="left", title_style="bold")
+    for name, side in columns.items():
+        section.add_column(name, justify=side)
+    return section
+
+
+def design_table(result: Codesign) -> Table:
+    """Every variable in the baseline and in the design."""
+    section = _section("design", {"variable": "left", "baseline": "right", "design": "right"})
+    for row in result.variables():
+        section.add_row(row.path.removeprefix("design.").replace("_", " "), row.baseline, row.design)
+    return section
+
+
+def comparison_table(result: Codesign) -> Table:
+    """The design's report beside the baseline's."""
+    section = _section("report", {"": "left", "baseline": "right", "design": "right", "change": "right"})
+    ours, theirs = outputs(result.outcome.report), outputs(result.problem.baseline_outcome.report)
+    heading = ""
+    for path, (declared, value) in ours.items():
+        before, parent = theirs[path][1], path.rpartition(".")[0]
+        if parent != heading:
+            section.add_row(f"[bold]{parent.replace('_', ' ').replace('.', ', ')}[/bold]")
+            heading = parent
+        change = f"{float(value) / float(before) - 1:+.1%}" if float(before) else ""
+        text = "  " * bool(parent) + declared.doc
+        section.add_row(text, show(before, declared), show(value, declared), change)
+    return section
+
+
+def constraint_table(result: Codesign) -> Table:
+    """Every constraint, how full it is, and what one more unit of it would be worth."""
+    section = _section(
+        "constraints", {"constraint": "left", "value": "right", "": "left", "shadow price": "left"}
+    )
+    for row in result.constraints():
+        state = "[red]violated[/red]" if row.excess > 0 else "[bold]active[/bold]" if row.active else "slack"
+        value = units.show(row.value, row.constraint.declared.unit)
+        section.add_row(str(row.constraint), value, state, shadow_price(result, row))
+    return section
+
+
+def shadow_price(result: Codesign, row: ConstraintRow) -> str:
+    """What 1 % and one unit more of a limit change; empty where the constraint is not active."""
+    if not row.active or row.percent is None or row.price is None:
+        return ""
+    text = f"1 % more changes {result.problem.objective} by {row.percent:+.3g} %"
+    if not row.constraint.limit:
+        return text
+    unit = row.constraint.declared.unit or "unit"
+    return f"{text} ({signed(row.price, result.objective_unit)} per {unit})"
+
+
+def signed(value: float, unit: str) -> str:
+    """A value with its unit and its sign, also where it is positive."""
+    return ("+" if value > 0 else "−") + units.show(abs(value), unit, 3)

@@ -1,0 +1,190 @@
+"""dp.compare: systems × models × phases in one table, the best layout of each."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+
+from diffperf.api.answer import Answer
+from diffperf.api.boundary import answering, asker_of
+from diffperf.api.compare_table import comparison_lines
+from diffperf.api.compared import FIGURES, Compared
+from diffperf.api.from_python import asked, phase_of
+from diffperf.api.question import Question
+from diffperf.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@answering("compare")
+def compare(
+    models: Any,
+    systems: Any,
+    phases: str | Sequence[str] = "training",
+    *,
+    stacks: Any = None,
+    against: str | None = None,
+    devices: float | None = None,
+    set: Mapping[str, Any] | None = None,
+    **strategy: Any,
+) -> "CompareAnswer":
+    """Models on systems in phases, and under stacks: the best layout of each, and what it is worth.
+
+        dp.compare(["llama-3-8b", "llama-2-70b"], ["dgx-a100", "dgx-h100"], "generate", devices=8)
+
+    **Arguments:**
+
+    - `models`, `systems`, `phases`, `stacks`: one, or a list, of what `dp.estimate` takes. Without `stacks`
+      every system has its own.
+    - `against`: the name of a system of the comparison, which adds the ratios to it.
+    - `devices`, `set`, `strategy`: as of `dp.estimate`, for all.
+
+    A configuration that does not fit memory, or of which no layout is possible, has a `problem` in place of
+    figures. **Raises:** `ConfigError`, in one line.
+    """
+    asker = asker_of("compare")
+    names = [phase_of(asker, phase) for phase in several(phases)]
+    own = ("models", "systems", "phases", "stacks", "against", "devices", "set")
+
+    def question(model: Any, system: Any, stack: Any) -> Question:
+        return asked(
+            "compare",
+            model,
+            system,
+            devices=devices,
+            stack=stack,
+            set=set,
+            strategy=strategy,
+            others=own,
+        )
+
+    stacked = [None] if stacks is None else several(stacks)
+    return CompareAnswer.of(question, several(models), several(systems), names, stacked, against, asker)
+
+
+def several(given: Any) -> list[Any]:
+    """A list of what is given one by one or in a list."""
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class CompareAnswer(Answer):
+    """The cells of a comparison: model by model, phase by phase, the systems beside each other.
+
+    `against` is the name of the system that the others are compared with; None for none.
+    """
+
+    cells: list[Compared]
+    against: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        question: Callable[[Any, Any, Any], Question],
+        models: Sequence[Any],
+        systems: Sequence[Any],
+        phases: Iterable[str],
+        stacks: Sequence[Any],
+        against: str | None,
+        asker: str,
+        advance: Callable[[int], None] = lambda cells: None,
+    ) -> "CompareAnswer":
+        """Reads all questions first, so that a mistake is found at once; then answers them one by one."""
+        rows = [
+            [question(model, system, stack) for system in systems for stack in stacks] for model in models
+        ]
+        if not rows or not rows[0]:
+            found, expected = "nothing to compare", "at least one model and one system"
+            raise ConfigError(asker, "--models, --systems", found, expected, "name some")
+        names = list(dict.fromkeys(str(each.system.name) for each in rows[0]))
+        if against is not None and against not in names:
+            hint = did_you_mean(against, names)
+            raise ConfigError(asker, "--against", f'"{against}"', "a system of the comparison", hint)
+        phases, cells = list(phases), []
+        for questions in rows:
+            for phase in phases:
+                for each in questions:
+                    cells.append(Compared.of(each, phase))
+                    advance(1)
+        return cls(cells, against)
+
+    def baseline_of(self, cell: Compared) -> Compared | None:
+        """The baseline system's cell of the same model and phase, with the same stack where it has that."""
+        if self.against is None:
+            return None
+        same = [
+            each
+            for each in self.cells
+            if (each.system, each.model, each.phase) == (self.against, cell.model, cell.phase)
+        ]
+        return next((each for each in same if each.stack == cell.stack), same[0] if len(same) == 1 else None)
+
+    def ratios(self, cell: Compared) -> dict[str, float | None]:
+        """Each figure of a cell over the baseline's; None where one of them has none."""
+        baseline = self.baseline_of(cell)
+        result: dict[str, float | None] = {}
+        for name in FIGURES:
+            own, its = getattr(cell, name), getattr(baseline, name, None)
+            result[name] = None if own is None or its is None else own / its
+        return result
+
+    @property
+    def several_stacks(self) -> bool:
+        """Whether some system is compared under several stacks in one phase."""
+        places = [(cell.model, cell.system, cell.phase) for cell in self.cells]
+        return len(dict.fromkeys(places)) < len(places)
+
+    def groups(self) -> dict[tuple[str, str], list[Compared]]:
+        """The cells by model and phase."""
+        groups: dict[tuple[str, str], list[Compared]] = {}
+        for cell in self.cells:
+            groups.setdefault((cell.model, cell.phase), []).append(cell)
+        return groups
+
+    def lines(self) -> list[RenderableType]:
+        ratios = None if self.against is None else self.ratios
+        return comparison_lines(self.groups(), self.against, ratios, self.several_stacks)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each cell, with its ratios to the baseline."""
+        return [
+            dataclasses.asdict(cell)
+            | ({f"{name}_ratio": ratio for name, ratio in self.ratios(cell).items()} if self.against else {})
+            for cell in self.cells
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"against": self.against, "rows": self.rows()}
+
+    def to_csv(self) -> str:
+        """The rows as a CSV table, empty where there is no figure."""
+        from diffperf.api.compare_files import csv_text
+
+        return csv_text(self.rows())
+
+    def to_html(self) -> str:
+        """The table and the figure as a page of its own, without references to other files."""
+        from diffperf.api.compare_files import html_page
+
+        return html_page(self.lines(), self.figure(), "Comparison")
+
+    def figure(self) -> "Figure":
+        """Throughput per device, per dollar and per joule: a row of panels for each model and phase."""
+        from diffperf.report import plots
+
+        groups = {
+            f"{model} {phase}": [
+                plots.Bars(
+                    name=f"{cell.system}, {cell.stack}" if self.several_stacks else cell.system,
+                    values={name: getattr(cell, name) for name in FIGURES},
+                    error=cell.relative,
+                    remark="" if cell.fits else cell.problem.split(":")[0],
+                )
+                for cell in cells
+            ]
+            for (model, phase), cells in self.groups().items()
+        }
+        titles = {name: (meaning, unit) for name, (_, unit, meaning) in FIGURES.items()}
+        return plots.comparison(groups, titles)

@@ -1,0 +1,87 @@
+"""The table of a comparison: a section for each model and phase, a row for each system."""
+
+from collections.abc import Callable, Mapping
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from diffperf import units
+from diffperf.api.compared import FIGURES, Compared
+from diffperf.report.tables import column_table
+
+Ratios = Callable[[Compared], dict[str, float | None]]
+_NONE = "–"
+
+
+def comparison_lines(
+    groups: Mapping[tuple[str, str], list[Compared]],
+    against: str | None,
+    ratios: Ratios | None,
+    several_stacks: bool,
+) -> list[RenderableType]:
+    """The table, and below it what its columns mean and why some rows have no figures."""
+    lines: list[RenderableType] = []
+    for (model, phase), cells in groups.items():
+        title = f"{model} {phase}, the best layout of each system"
+        lines += [_section(title, cells, ratios, several_stacks), ""]
+        lines += [f"{cell.system}: {cell.problem}" for cell in cells if not cell.fits and not cell.layout]
+    lines += [
+        "tok/J: tokens per second and watt of the devices. Mtok/$: of a system that is owned (purchase and "
+        "electricity) or rented, at published prices.",
+        "Rests on: calibrated, with the 90 % interval of the time; datasheet: hardware that nobody fitted, "
+        "under software fitted elsewhere; estimate: neither was fitted.",
+    ]
+    if against is not None:
+        lines.append(f"×: over {against}, per device / dollar owned / dollar rented / joule")
+    return lines
+
+
+def _section(title: str, cells: list[Compared], ratios: Ratios | None, several_stacks: bool) -> Table:
+    """The rows of one model in one phase."""
+    headings = ["system", *(["stack"] if several_stacks else []), "layout", "devices", "time", "memory"]
+    headings += [heading for heading, _, _ in FIGURES.values()]
+    rows = column_table(*headings, *(["×"] * bool(ratios)), left=2 + several_stacks, title=title)
+    rows.add_column("rests on", justify="left")
+    for column in rows.columns:
+        column.no_wrap = column.header != "layout"
+    best = {name: max((getattr(cell, name) or 0.0 for cell in cells), default=0.0) for name in FIGURES}
+    for cell in cells:
+        start = [cell.system, *([cell.stack] if several_stacks else []), cell.layout, f"{cell.devices:,.0f}"]
+        if not cell.fits:
+            state = f"{_filled(cell)}: too large" if cell.layout else "no layout"
+            rows.add_row(*start, _NONE, f"[red]{state}[/red]")
+            continue
+        shown = [_shown(name, getattr(cell, name), best[name]) for name in FIGURES]
+        ratio = [] if ratios is None else [" / ".join(_ratio(value) for value in ratios(cell).values())]
+        rows.add_row(
+            *start,
+            units.show(cell.time or 0.0, "s", 3),
+            _filled(cell),
+            *shown,
+            *ratio,
+            _rests(cell),
+        )
+    return rows
+
+
+def _shown(name: str, value: float | None, best: float) -> str:
+    """A figure as a text, bold where it is the best of its section."""
+    if value is None:
+        return _NONE
+    number = value / 1e6 if "dollar" in name else value
+    text = f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
+    return f"[bold]{text}[/bold]" if value >= best * (1 - 1e-9) else text
+
+
+def _filled(cell: Compared) -> str:
+    """The share of the memory that is in use."""
+    return f"{(cell.memory_peak or 0.0) / (cell.memory_capacity or 1.0):.0%}"
+
+
+def _ratio(value: float | None) -> str:
+    return _NONE if value is None else f"{value:.2f}"
+
+
+def _rests(cell: Compared) -> str:
+    """What the figures rest on, with the interval of the time."""
+    return cell.basis if cell.relative is None else f"{cell.basis} ± {cell.relative:.0%}"

@@ -1,0 +1,146 @@
+"""One cell of a comparison: the best layout of a model on a system in a phase, and what it is worth."""
+
+import dataclasses
+from typing import Any
+
+from diffperf.api.layout_lines import time_interval
+from diffperf.api.question import Question
+from diffperf.cost.ownership import rental
+from diffperf.errors import ConfigError
+from diffperf.explore.calibrate.interval import Interval
+from diffperf.explore.plan.best_layout import Layout
+from diffperf.explore.plan.plan import Search
+from diffperf.explore.plan.plan import plan as rank_strategies
+from diffperf.relax import Exact
+from diffperf.workload.strategy import Strategy
+
+# What is compared, all of which is better the more there is of it: heading, unit, and meaning.
+FIGURES = {
+    "tokens_per_second_per_device": ("tok/s/dev", "token/s", "tokens per second and device"),
+    "tokens_per_dollar_owned": ("Mtok/$", "token/USD", "tokens per dollar of an owned system"),
+    "tokens_per_dollar_rented": ("rented", "token/USD", "tokens per dollar of rented devices"),
+    "tokens_per_joule": ("tok/J", "token/J", "tokens per joule"),
+}
+DATASHEET, ESTIMATE, CALIBRATED = "datasheet", "estimate", "calibrated"
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """A model on a system in a phase, in the best layout that was found.
+
+    - `layout`: the degrees of parallelism in words; empty where no layout is possible.
+    - `problem`: why there are no figures; empty where there are some.
+    - `time`: of the phase, in s, and `low` and `high` the ends of its 90 % interval where it is calibrated.
+    - `tokens_per_dollar_rented`: None where no rent of the accelerator is published.
+    - `mfu`: of a training step, else None.
+    - `basis`: what the figures rest on. "calibrated": fitted efficiencies and software fitted to measured
+      runs; "datasheet": software fitted to measured runs on hardware that was not; "estimate": neither.
+    """
+
+    model: str
+    system: str
+    phase: str
+    stack: str
+    devices: float
+    layout: str = ""
+    fits: bool = False
+    problem: str = ""
+    time: float | None = None
+    low: float | None = None
+    high: float | None = None
+    tokens_per_second: float | None = None
+    tokens_per_second_per_device: float | None = None
+    tokens_per_dollar_owned: float | None = None
+    tokens_per_dollar_rented: float | None = None
+    tokens_per_joule: float | None = None
+    mfu: float | None = None
+    memory_peak: float | None = None
+    memory_capacity: float | None = None
+    basis: str = ""
+
+    @classmethod
+    def of(cls, question: Question, phase: str) -> "Compared":
+        """Searches the best layout of a question: in training of everything that `diffperf plan` searches."""
+        system = question.system
+        stack = system.stack if phase == "training" else system.inference_stack
+        named = cls(
+            model=str(question.model.name),
+            system=str(system.name),
+            phase=phase,
+            stack=str(stack.name),
+            devices=float(system.n_devices),
+        )
+        try:
+            layout = _best(question, phase)
+        except ConfigError as problem:
+            return dataclasses.replace(
+                named, problem=f"{problem.key}: {problem.found}, not {problem.expected}"
+            )
+        named = dataclasses.replace(named, layout=describe_layout(layout.strategy), **_memory(layout.report))
+        if not layout.fits:
+            return named
+        spread = time_interval(question, layout, phase, Exact())
+        figures = _figures(question, layout.report)
+        ends = {} if spread is None else dict(zip(("low", "high"), map(float, spread.ends), strict=True))
+        basis = _basis(spread, stack.is_measured)
+        return dataclasses.replace(named, fits=True, problem="", basis=basis, **figures, **ends)
+
+    @property
+    def relative(self) -> float | None:
+        """Half the width of the interval, as a share of the time; None where the system is not calibrated."""
+        return None if self.high is None or self.time is None else self.high / self.time - 1
+
+
+def _best(question: Question, phase: str) -> Layout:
+    """The best layout of a question; where none fits, the one that exceeds the memory by the least."""
+    if phase != "training":
+        return question.layout(phase, Exact())
+    search = Search.of(question.model, question.system, question.table, file=question.asker)
+    ranked = rank_strategies(search, top=1, file=question.asker)
+    best = ranked.best[0] if ranked.best else ranked.least
+    assert best is not None, "a plan without a best strategy has a least one"
+    return Layout(best.strategy, best.report, {}, ranked.possible)
+
+
+def _figures(question: Question, report: Any) -> dict[str, float | None]:
+    """What a report says of time, throughput and its price, in internal units."""
+    devices, rate = float(question.system.n_devices), float(report.tokens_per_second)
+    owned = float(report.cost.depreciation + report.cost.electricity)  # USD/s
+    rent = float(rental(question.system))  # USD/s, 0 where none is published
+    return {
+        "time": float(report.time),
+        "tokens_per_second": rate,
+        "tokens_per_second_per_device": rate / devices,
+        "tokens_per_dollar_owned": rate / owned,
+        "tokens_per_dollar_rented": rate / rent if rent > 0 else None,
+        "tokens_per_joule": rate / (float(report.power) * devices),
+        "mfu": float(report.mfu) if hasattr(report, "mfu") else None,
+    }
+
+
+def _memory(report: Any) -> dict[str, Any]:
+    """What a layout needs of the memory of a device, in bytes, and what is wrong with that."""
+    peak, capacity = float(report.memory.peak), float(report.memory.capacity)
+    needs = f"does not fit: needs {peak / capacity:.0%} of the memory"
+    return {"memory_peak": peak, "memory_capacity": capacity, "problem": needs}
+
+
+def _basis(spread: Interval | None, stack_is_measured: bool) -> str:
+    """What an answer rests on."""
+    if spread is None:
+        return DATASHEET if stack_is_measured else ESTIMATE
+    return CALIBRATED if stack_is_measured else f"{CALIBRATED}, software an {ESTIMATE}"
+
+
+def describe_layout(strategy: Strategy) -> str:
+    """The degrees of a layout that are not 1, and what else a plan searches where it is not the default."""
+    names = ("tp", "pp", "dp", "cp", "ep")
+    shown = [
+        f"{name} {float(getattr(strategy, name)):g}" for name in names if float(getattr(strategy, name)) > 1
+    ]
+    default = Strategy()
+    for name, text in (("zero", "ZeRO {}"), ("recompute", "{} recompute")):
+        value = getattr(strategy, name).likeliest()
+        if value != getattr(default, name).likeliest():
+            shown.append(text.format(value))
+    return ", ".join(shown) or "one device"

@@ -1,0 +1,198 @@
+"""dp.cost: what a system costs to build, to buy and to run."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
+
+from diffperf import units
+from diffperf.api.answer import Answer
+from diffperf.api.boundary import answering, asker_of
+from diffperf.api.from_python import in_float64, refuse_traced
+from diffperf.api.input_values import plain, with_paths_and_units
+from diffperf.api.ownership_table import Ownership, ownership_table
+from diffperf.api.question import describe_system, read_system
+from diffperf.api.renting import rented
+from diffperf.compiler import stored
+from diffperf.cost.design_cost import DesignCost, Production, design_cost
+from diffperf.cost.ownership import HOUR, Cost, run_cost
+from diffperf.hardware.system import System
+from diffperf.load import override
+from diffperf.quantity import real, replace
+from diffperf.relax import Exact
+from diffperf.report.tables import as_dict, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SMALLEST_DIE = 50.0  # mm², where the figure's curve of package costs starts
+
+
+@answering("cost")
+def cost(
+    system: Any,
+    *,
+    devices: float | None = None,
+    stack: Any = None,
+    calibration: Any = None,
+    set: Mapping[str, Any] | None = None,
+    volume: float | None = None,
+    against: Any = None,
+    rent: bool = False,
+) -> "CostAnswer":
+    """What a system costs: an accelerator piece by piece, the purchase, and an hour at full power.
+
+    **Arguments:** `system`, `devices`, `stack`, `calibration` and `set` as of `dp.estimate`, and
+
+    - `volume`: divides the design of the package and its dies over so many accelerators.
+    - `against`: another system as configured, to price beside it.
+    - `rent`: refuses a system without a published rent.
+
+    **Raises:** `ConfigError`, in one line.
+    """
+    asker, settings = asker_of("cost"), dict(set or {})
+    refuse_traced(asker, {"system": system, "devices": devices, "set": settings, "against": against})
+    number = None if devices is None else str(plain(devices))
+    priced = read_system(in_float64(system), number, stack, calibration, asker)[0]
+    other = None if against is None else read_system(in_float64(against), asker=asker)[0]
+    return CostAnswer.of(priced_with(priced, settings, asker), volume, other, rent, asker)
+
+
+class _Inputs(eqx.Module):
+    """What `set` can change where there is no model and no strategy."""
+
+    system: System
+
+
+def priced_with(system: System, settings: Mapping[str, Any], asker: str) -> System:
+    """A system with other values of some inputs."""
+    inputs = _Inputs(system)
+    return override(inputs, with_paths_and_units(inputs, settings, asker), asker).system
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class CostAnswer(Answer):
+    """The prices of a system.
+
+    - `hour`: its purchase, and an hour in which every accelerator draws its power limit.
+    - `design`: USD of designing an accelerator, divided over `volume` of them, where that is asked for.
+    - `other`, `owners`: the system beside it, and the prices of a device of each.
+    """
+
+    system: System
+    hour: Cost
+    volume: float | str | None
+    design: DesignCost | None
+    other: System | None
+    owners: list[Ownership]
+
+    @classmethod
+    def of(
+        cls, system: System, volume: float | str | None, other: System | None, rent: bool, asker: str
+    ) -> "CostAnswer":
+        """Prices a system, and another one beside it."""
+        if rent:
+            for each in [system] if other is None else [system, other]:
+                rented(each, asker)  # refuses a system without a rent
+        hour = hourly_cost(system)
+        design = None if volume is None else design_per_accelerator(system, volume, asker)
+        owners = [Ownership.of(system, hour)]
+        owners += [] if other is None else [Ownership.of(other, hourly_cost(other))]
+        return cls(system, hour, volume, design, other, owners)
+
+    @property
+    def per_hour(self) -> dict[str, float]:
+        """What an hour at full power costs, in USD."""
+        return {name: float(getattr(self.hour, name)) * HOUR for name in ("depreciation", "electricity")}
+
+    def lines(self) -> list[RenderableType]:
+        lines: list[RenderableType] = [f"[bold]{describe_system(self.system)}[/bold]"]
+        if self.other is not None:
+            lines.append(f"[bold]against {describe_system(self.other)}[/bold]")
+        lines += ["", table(self.hour.accelerator, "One accelerator"), ""]
+        if self.design is not None:
+            lines += [table(self.design, f"Its design, divided over {self.volume} accelerators"), ""]
+        lines += [table(self.hour.purchase, "The system: purchase price"), "", hour_table(self.per_hour)]
+        return [*lines, "", ownership_table(self.owners)]
+
+    def to_dict(self) -> dict[str, Any]:
+        answer = {
+            "cost": as_dict(self.hour),
+            "per_hour": self.per_hour | {"total": sum(self.per_hour.values())},
+            "ownership": self.owners[0].as_dict(),
+            **({} if self.other is None else {"against": self.owners[1].as_dict()}),
+            "system": as_dict(self.system),
+        }
+        return answer if self.design is None else answer | {"design": as_dict(self.design)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each price of a device, with a column for each system."""
+        sections = {owner.system: owner.sections() for owner in self.owners}
+        keys = {
+            (title, name): None
+            for each in sections.values()
+            for title, prices in each.items()
+            for name in prices
+        }
+        return [
+            {"section": title, "price": name}
+            | {system: each.get(title, {}).get(name) for system, each in sections.items()}
+            for title, name in keys
+        ]
+
+    def figure(self) -> "Figure":
+        """What a package costs, and how that grows with the area of a die."""
+        from diffperf.report import plots
+
+        system, hour = self.system, self.hour
+        die = system.accelerator.package.dies[0]  # the die that computes, where there are several kinds
+        area = float(die.area)
+        areas = np.linspace(min(_SMALLEST_DIE, area), max(float(die.process.reticle), area), 100)
+
+        def package_cost(area: jax.Array) -> jax.Array:
+            return hourly_cost(
+                replace(system, {f"accelerator.package.dies.{die.name}.area": area})
+            ).manufacturing
+
+        totals = np.asarray(jax.vmap(package_cost)(real(areas)))
+        title = str(system.accelerator.name)
+        return plots.package_cost(hour.accelerator, areas, totals, area, title)
+
+
+@stored()
+def hourly_cost(system: System) -> Cost:
+    """The cost of an hour in which every accelerator draws its power limit."""
+    energy = system.n_devices * system.accelerator.power_limit * HOUR
+    return run_cost(system, real(HOUR), energy, Exact())
+
+
+def design_per_accelerator(system: System, volume: str | float, asker: str) -> DesignCost:
+    """USD of designing the package and its dies per accelerator, of as many as the user says.
+
+    **Raises:** `ConfigError` that names `asker`, where that is not a number of at least 1.
+    """
+    production = override(Production(volume=real(1.0)), {"volume": volume}, asker)
+    design = design_cost(system.accelerator.package, Exact())
+    return jax.tree.map(lambda price: price / production.volume, design)
+
+
+def hour_table(per_hour: dict[str, float]) -> Table:
+    """What an hour costs, by what it is spent on; `per_hour` is in USD."""
+    rows = Table(
+        title="An hour at full power",
+        title_justify="left",
+        title_style="bold",
+        show_header=False,
+        box=None,
+        pad_edge=False,
+    )
+    total = sum(per_hour.values())
+    for name, value in per_hour.items():
+        rows.add_row(name, units.show(value, "USD"), f"{value / total:6.1%}")
+    rows.add_row("total", units.show(total, "USD"), "")
+    return rows

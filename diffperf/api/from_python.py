@@ -1,0 +1,97 @@
+"""Questions from the arguments of Python functions: names, tables and modules, numbers and texts."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from diffperf.api.boundary import asker_of
+from diffperf.api.input_values import plain
+from diffperf.api.question import Question
+from diffperf.errors import ConfigError, did_you_mean
+from diffperf.estimate.phases import PHASES
+from diffperf.explore.inputs import check_phase
+from diffperf.quantity import as_float64, is_traced
+from diffperf.relax import Exact, Relaxation, Smooth
+from diffperf.workload.strategy import Strategy
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Strategy))
+
+
+def asked(
+    name: str,
+    model: Any,
+    system: Any,
+    *,
+    devices: float | None = None,
+    stack: Any = None,
+    calibration: Any = None,
+    set: Mapping[str, Any] | None = None,
+    strategy: Mapping[str, Any] | None = None,
+    others: Iterable[str] = (),
+) -> Question:
+    """The question that a call of `dp.NAME` asks, in the precision that JAX has.
+
+    `strategy` has the keywords that are fields of a strategy, `others` the names of the function's own, for
+    hints.
+
+    **Raises:** `ConfigError` that names the function and the argument.
+    """
+    asker, given, settings = asker_of(name), dict(strategy or {}), dict(set or {})
+    arguments = {"model": model, "system": system, "devices": devices, "set": settings}
+    refuse_traced(asker, arguments | given)
+    for keyword in given:
+        if keyword not in _FIELDS:
+            found, hint = f'unknown argument "{keyword}"', did_you_mean(keyword, [*_FIELDS, *others])
+            raise ConfigError(asker, keyword, found, "an argument or a field of a strategy", hint)
+    return Question.read(
+        model=in_float64(model),
+        system=in_float64(system),
+        devices=None if devices is None else _text(devices),
+        stack=stack,
+        calibration=calibration,
+        settings=settings,
+        strategy={field: plain(value) for field, value in given.items()},
+        asker=asker,
+    )
+
+
+def refuse_traced(asker: str, arguments: dict[str, Any]) -> None:
+    """Raises `ConfigError` for the first argument that JAX traces: such answers are searched for."""
+    for name, value in arguments.items():
+        if any(map(is_traced, jax.tree.leaves(value))):
+            remedy = f"inside jit, grad and vmap, call dp.{', dp.'.join(_pure_names())}"
+            raise ConfigError(asker, name, "a traced value", "numbers", remedy)
+
+
+def _pure_names() -> list[str]:
+    """The pure functions of the phases."""
+    return ["training_step" if phase == "training" else phase for phase in PHASES]
+
+
+def in_float64(source: Any) -> Any:
+    """A module that is loaded already in double precision; anything else as it is."""
+    return as_float64(source) if isinstance(source, eqx.Module) else source
+
+
+def _text(devices: Any) -> str:
+    """A number of devices as the command line gives it."""
+    devices = plain(devices)
+    return str(int(devices)) if isinstance(devices, float) and devices.is_integer() else str(devices)
+
+
+def relaxation(asker: str, smooth: float | None) -> Relaxation:
+    """The exact estimate, or the smooth one of a sharpness."""
+    if smooth is None:
+        return Exact()
+    if isinstance(smooth, bool) or not isinstance(smooth, int | float) or not 1 <= smooth < float("inf"):
+        remedy = "leave it out for the exact estimate"
+        raise ConfigError(asker, "smooth", repr(smooth), "a sharpness of at least 1", remedy)
+    return Smooth(float(smooth))
+
+
+def phase_of(asker: str, phase: object) -> str:
+    """The phase itself, where it is the name of one."""
+    return check_phase(phase, asker, "phase")

@@ -1,0 +1,36 @@
+"""Values of inputs by path, as a user gives them: texts with units, or numbers in internal units."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from diffperf.explore.inputs import own_path
+from diffperf.load import declared_at
+from diffperf.quantity import Quantity, is_traced
+
+
+def with_paths_and_units(module: eqx.Module, assignments: Mapping[str, Any], asker: str) -> dict[str, Any]:
+    """Values by full path, ready for `diffperf.load.override`: numbers have the internal unit of their input.
+
+    Traced values stay as they are.
+    """
+    values = {}
+    for written, value in assignments.items():
+        path = own_path(module, written, asker)
+        declared, number = declared_at(module, path, asker, written), plain(value)
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        unit = declared.unit if is_number and isinstance(declared, Quantity) else ""
+        values[path] = f"{number!r} {unit}" if unit else number
+    return values
+
+
+def plain(value: Any) -> Any:
+    """A number of NumPy or JAX as one of Python; anything else as it is."""
+    if is_traced(value):
+        return value
+    if isinstance(value, np.generic | np.ndarray | jax.Array) and np.ndim(value) == 0:
+        return np.asarray(value).item()
+    return value

@@ -1,0 +1,73 @@
+"""What is said about a layout: what was chosen and why, whether it fits, how sure its time is."""
+
+from typing import Any
+
+from diffperf import units
+from diffperf.api.question import COMMAND_LINE, Question
+from diffperf.explore.calibrate.interval import Interval, interval
+from diffperf.explore.plan.best_layout import Layout
+from diffperf.explore.plan.candidates import DEGREES
+from diffperf.quantity import locate
+from diffperf.relax import Relaxation
+from diffperf.workload.configuration import Configuration
+
+
+def describe_choice(layout: Layout) -> list[str]:
+    """Lines about what was chosen for the user, and why."""
+    degrees = [f"{name} {value:g}" for name, value in layout.chosen.items() if name in DEGREES]
+    if layout.candidates == 1:
+        why = "the only layout possible" if len(degrees) > 1 else "what the other degrees leave"
+    else:
+        best = "the fastest that fits memory" if layout.fits else "the least too large"
+        why = f"{best} of {layout.candidates} layouts"
+    lines = [f"Chosen: {', '.join(degrees)} ({why})"] if degrees else []
+    if "global_batch" in layout.chosen:
+        lines.append(f"Chosen: global batch {layout.chosen['global_batch']:g} (one micro-batch per device)")
+    return lines
+
+
+def describe_search_hint(question: Question, phase: str) -> list[str]:
+    """A line about the command that searches more than the degrees, where none of them is given."""
+    if any(name in question.table for name in DEGREES):
+        return []
+    command, more = {
+        "training": ("plan", "micro-batches, virtual stages, recomputation and ZeRO stages too"),
+    }.get(phase, ("serve", "the batch, the tokens of a step and replicas too, under targets for latencies"))
+    name = f"diffperf {command}" if question.asker == COMMAND_LINE else f"dp.{command}"
+    return [f"{name} searches {more}"]
+
+
+def describe_utilization(report: Any) -> list[str]:
+    """A line about MFU and HFU of a training step: what they count."""
+    mfu, hfu = float(report.mfu), float(report.hfu)
+    return [
+        f"MFU {mfu:.1%}: the FLOP/s that the model needs, over the devices' peak; "
+        f"HFU {hfu:.1%}: with those of recomputed activations"
+    ]
+
+
+def describe_conversion(question: Question, layout: Layout) -> list[str]:
+    """A line about operands that the accelerator has no matrix units for, where there are any."""
+    accelerator, name = question.system.accelerator, layout.strategy.precision.likeliest()
+    units_of = accelerator.multiplied_in(name)
+    if units_of == name:
+        return []
+    return [f"{accelerator.name} has no matrix units for {name}: products are computed in {units_of}"]
+
+
+def describe_fit(layout: Layout) -> str:
+    """A line about whether the configuration fits memory, and by how much it does not."""
+    peak, capacity = (float(locate(layout.report, f"memory.{name}")[0]) for name in ("peak", "capacity"))
+    if layout.fits:
+        return f"Fits memory: {units.show(peak, 'byte')} of {units.show(capacity, 'byte')} per device"
+    needs = f"needs {units.show(peak, 'byte')} of the {units.show(capacity, 'byte')} of a device"
+    over = f"{units.show(peak - capacity, 'byte')} ({peak / capacity - 1:.1%}) too much"
+    return f"[bold red]Does not fit memory[/bold red]: {needs}, {over}"
+
+
+def time_interval(question: Question, layout: Layout, phase: str, relax: Relaxation) -> Interval | None:
+    """How sure the time is, where the system is calibrated."""
+    if question.calibration is None:
+        return None
+    configuration = Configuration(question.model, question.system, layout.strategy, relax)
+    return interval(question.calibration, configuration, phase)

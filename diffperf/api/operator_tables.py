@@ -1,0 +1,52 @@
+"""The operators and collectives of a phase as tables: how long each takes, and what bounds it."""
+
+from rich.table import Table
+
+from diffperf import units
+from diffperf.explore.bottlenecks import CollectiveTime, Operator, memory_bound_share
+from diffperf.report.tables import column_table
+
+_SHOWN_BOUND = 0.05  # share of an operator's time from which a resource is named as what bounds it
+
+
+def operator_table(listed: list[Operator], phase: str) -> Table:
+    """Operators of a phase on a device of the slowest stage: the time of all runs, and what bounds it."""
+    share = memory_bound_share(listed)
+    title = f"operators of {_passes(phase)} ({share:.1%} of their time is bound by memory bandwidth)"
+    rows = column_table("operator", "runs", "time", "share", title=title)
+    rows.add_column("bound by", justify="left")
+    total = sum(operator.time for operator in listed)
+    for operator in listed:
+        bounds = sorted(operator.bounds.items(), key=lambda bound: -bound[1])
+        rows.add_row(
+            _row_name(operator, phase),
+            f"{operator.count:,.4g}",
+            units.show(operator.time, "s"),
+            f"{operator.time / total:.1%}",
+            ", ".join(f"{resource} {part:.0%}" for resource, part in bounds if part >= _SHOWN_BOUND),
+        )
+    return rows
+
+
+def collective_table(listed: list[CollectiveTime], phase: str) -> Table:
+    """Collectives of a phase on a device of the slowest stage: the time of all runs, hidden or exposed."""
+    title = f"collectives of {_passes(phase)}"
+    rows = column_table("collective", "runs", "time", "exposed", title=title)
+    for collective in listed:
+        rows.add_row(
+            _row_name(collective, phase),
+            f"{collective.count:,.4g}",
+            units.show(collective.time, "s"),
+            units.show(collective.exposed, "s"),
+        )
+    return rows
+
+
+def _passes(phase: str) -> str:
+    """What the rows of a listing belong to."""
+    return {"training": "a step", "generate": "the prefill and of one decode pass"}.get(phase, "the pass")
+
+
+def _row_name(row: Operator | CollectiveTime, phase: str) -> str:
+    """The name of a row; a generation says which of its passes the row belongs to."""
+    return f"{row.pass_name}: {row.name}" if phase == "generate" else row.name

@@ -1,0 +1,143 @@
+"""dp.validate: how far the estimator is from measurements."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from diffperf.api.answer import Answer
+from diffperf.api.boundary import answering, asker_of
+from diffperf.explore.measured.statistics import Summary
+from diffperf.explore.measured.validate import Validation
+from diffperf.explore.measured.validate import validate as compare
+from diffperf.report.tables import column_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@answering("validate")
+def validate(
+    file: str | Path,
+    *,
+    by: str = "group",
+    where: Sequence[str] = (),
+    systems: Sequence[str] = (),
+    calibration: str | Path | None = None,
+) -> "ValidationAnswer":
+    """The errors of the estimator on a CSV table of measurements, by the texts of a column.
+
+    **Arguments:**
+
+    - `file`: its rows are runs, kernels or collectives; the columns decide which.
+    - `by`: the column whose texts name the groups.
+    - `where`: conditions on rows, such as "framework=vllm*".
+    - `systems`: systems or accelerators, by path, that rows of their names ran on.
+    - `calibration`: fitted values in place of those that systems name; "none" for none.
+
+    **Raises:** `ConfigError`, in one line. A row that cannot be read is a fault of the answer.
+    """
+    asker = asker_of("validate")
+    return ValidationAnswer(
+        str(file), compare(file, calibration, systems=systems, where=where, file=asker), by
+    )
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class ValidationAnswer(Answer):
+    """The errors of the rows of a table, by the texts of the column `by`."""
+
+    file: str
+    result: Validation
+    by: str
+
+    @property
+    def summary(self) -> Summary:
+        """The statistics of all rows."""
+        return self.result.summary()
+
+    @property
+    def title(self) -> str:
+        overall = self.summary
+        counts = f"{_evaluated(overall):,} of {overall.rows:,} rows evaluated"
+        return f"{Path(self.file).name} ({self.result.kind}): {counts}"
+
+    def lines(self) -> list[RenderableType]:
+        """The errors by group and by hardware, who ran out of memory, and what was skipped."""
+        summaries, overall = self.result.summaries(self.by), self.summary
+        groups, by = {**summaries, "overall": overall}, self.by
+        lines: list[RenderableType] = [f"[bold]{self.title}[/bold]"]
+        if not _evaluated(overall):
+            lines += ["", "Nothing could be evaluated, for the reasons counted below."]
+        if overall.metrics:
+            lines += ["", errors_table(groups, by)]
+        if overall.metrics and by == "group":
+            by_hardware = self.result.summaries("hardware").items()
+            evaluated_on = {name: summary for name, summary in by_hardware if summary.metrics}
+            lines += ["", errors_table(evaluated_on, "hardware")]
+        if overall.oom:
+            lines += ["", "[bold]out of memory[/bold]", out_of_memory_table(groups, by)]
+        if overall.skipped:
+            lines += ["", "[bold]skipped[/bold]", skipped_table(overall)]
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.result.as_dict(self.by)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each group and measured column."""
+        groups = {**self.result.summaries(self.by), "overall": self.summary}
+        return [
+            {self.by: name, "column": column, **dataclasses.asdict(errors)}
+            for name, summary in groups.items()
+            for column, errors in summary.metrics.items()
+        ]
+
+    def figure(self) -> "Figure":
+        """Predicted against measured values of the column with the most rows."""
+        from diffperf.report import plots
+
+        metrics = self.summary.metrics
+        column = max(metrics, key=lambda name: metrics[name].n, default="")
+        points = self.result.points_by(self.by, column)
+        return plots.predicted_against_measured(points, column, self.title)
+
+
+def _evaluated(summary: Summary) -> int:
+    """How many rows were neither bad nor skipped."""
+    return summary.rows - sum(summary.skipped.values())
+
+
+def errors_table(summaries: dict[str, Summary], by: str) -> Table:
+    """The relative errors of predictions by group and column: statistics of their size, and their mean."""
+    rows = column_table(by, "column", "n", "mean", "median", "p90", "bias", left=2)
+    for name, summary in summaries.items():
+        for index, (column, errors) in enumerate(summary.metrics.items()):
+            shares = (f"{value:.1%}" for value in (errors.mean_ape, errors.median_ape, errors.p90_ape))
+            rows.add_row("" if index else name, column, f"{errors.n:,}", *shares, f"{errors.bias:+.1%}")
+        if not summary.metrics:
+            # Rows may say no more than that they ran out of memory, which has a table of its own.
+            rows.add_row(name, "–" if _evaluated(summary) else "no row evaluated", "0")
+    return rows
+
+
+def out_of_memory_table(summaries: dict[str, Summary], by: str) -> Table:
+    """How well running out of memory is foretold, by group."""
+    rows = column_table(by, "n", "accuracy", "precision", "recall")
+    for name, summary in summaries.items():
+        if oom := summary.oom:
+            ratios = (oom.accuracy, oom.precision, oom.recall)
+            shown = ("–" if ratio is None else f"{ratio:.1%}" for ratio in ratios)
+            rows.add_row(name, f"{oom.n:,}", *shown)
+    return rows
+
+
+def skipped_table(overall: Summary) -> Table:
+    """How many rows were skipped, by reason."""
+    rows = column_table("reason", "rows")
+    for reason, count in overall.skipped.items():
+        rows.add_row(reason, f"{count:,}")
+    return rows

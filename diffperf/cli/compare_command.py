@@ -1,0 +1,112 @@
+"""diffperf compare: systems × models × phases in one table, the best layout of each."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from diffperf.api.answer import print_lines
+from diffperf.api.compare_answer import CompareAnswer
+from diffperf.api.question import COMMAND_LINE, Question
+from diffperf.cli.options import (
+    STRATEGY_FIELDS,
+    json_option,
+    names_of_list,
+    options,
+    output_file,
+    plot_option,
+    set_option,
+    strategy_options,
+)
+from diffperf.cli.terminal import console, progress, write_json, write_output
+from diffperf.explore.inputs import check_phase
+from diffperf.explore.plan.candidates import FIELDS
+
+
+def _phases(ctx: click.Context, parameter: click.Parameter, value: str) -> list[str]:
+    """The names of phases of a list with commas."""
+    return [check_phase(name, COMMAND_LINE, "--phase") for name in names_of_list(ctx, parameter, value)]
+
+
+@click.command()
+@click.option(
+    "--models", required=True, metavar="NAME|FILE,…", callback=names_of_list, help="models to compare on"
+)
+@click.option(
+    "--systems", required=True, metavar="NAME|FILE,…", callback=names_of_list, help="systems to compare"
+)
+@click.option(
+    "--phase",
+    "phases",
+    default="training",
+    show_default=True,
+    metavar="NAME,…",
+    callback=_phases,
+    help="phases to compare in: training, prefill, decode, generate",
+)
+@click.option(
+    "--stack",
+    "stacks",
+    metavar="NAME,…",
+    callback=names_of_list,
+    help="software stacks in place of the systems' own, all of them on every system",
+)
+@click.option("--devices", metavar="N", help="devices in every system [as configured]")
+@click.option("--against", metavar="SYSTEM", help="add the ratios to this system of the comparison")
+@options(set_option, strategy_options(FIELDS, "best layout"), json_option)
+@click.option("--csv", "csv_file", metavar="FILE", callback=output_file, help="write the rows as CSV")
+@click.option(
+    "--html",
+    "html_file",
+    metavar="FILE",
+    callback=output_file,
+    help="write a page with the table and the figure",
+)
+@options(plot_option)
+def compare(
+    models: tuple[str, ...],
+    systems: tuple[str, ...],
+    phases: list[str],
+    stacks: tuple[str, ...],
+    devices: str | None,
+    against: str | None,
+    settings: dict[str, str],
+    json_file: str | None,
+    csv_file: str | None,
+    html_file: str | None,
+    plot: Path | None,
+    **strategy: Any,
+) -> None:
+    """Compare systems on models and in phases: the best layout of each, and what it is worth.
+
+    Throughput is given per device, per dollar of an owned and of a rented system, and per joule, with what
+    the figures rest on. In training the layout is searched as by `diffperf plan`, in the other phases as by
+    `diffperf estimate`. A configuration that does not fit memory says so.
+    """
+    fields = {name: strategy[name] for name in STRATEGY_FIELDS}
+
+    def question(model: str, system: str, stack: str | None) -> Question:
+        return Question.read(
+            model=model,
+            system=system,
+            devices=devices,
+            stack=stack,
+            calibration=None,
+            settings=settings,
+            strategy=fields,
+        )
+
+    cells = len(models) * len(systems) * len(phases) * max(len(stacks), 1)
+    with progress(f"comparing {cells} configurations", cells) as advance:
+        answer = CompareAnswer.of(
+            question, models, systems, phases, stacks or [None], against, COMMAND_LINE, advance
+        )
+    terminal = console("-" if "-" in (json_file, csv_file, html_file) else None)
+    print_lines(terminal, answer.lines())
+    write_json(answer.to_dict(), json_file)
+    if csv_file:
+        write_output(answer.to_csv(), csv_file)
+    if html_file:
+        write_output(answer.to_html(), html_file)
+    if plot:
+        answer.plot(plot)

@@ -1,0 +1,110 @@
+"""dp.compare and diffperf compare: each cell is the answer to its own question."""
+
+import csv
+import io
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import diffperf as dp
+from diffperf.cli import cli
+from diffperf.report import plots
+
+SYSTEMS = ["dgx-a100", "dgx-h100"]
+
+
+@pytest.fixture(scope="module")
+def generation():
+    return dp.compare("gpt3-22b", SYSTEMS, "generate", against="dgx-a100", devices=8, global_batch=8)
+
+
+def test_a_cell_of_inference_is_an_estimate(generation):
+    for cell in generation.cells:
+        answer = dp.estimate("gpt3-22b", cell.system, "generate", devices=8, global_batch=8)
+        report = answer.report
+        assert cell.time == float(report.time)
+        assert cell.tokens_per_second_per_device == pytest.approx(float(report.tokens_per_second) / 8)
+        # The report computes both for itself.
+        assert cell.tokens_per_joule == pytest.approx(float(report.tokens_per_joule), rel=1e-9)
+        million = float(report.cost_per_million_tokens)
+        assert cell.tokens_per_dollar_owned == pytest.approx(1e6 / million, rel=1e-9)
+        assert answer.interval is not None
+        assert (cell.low, cell.high) == pytest.approx(answer.interval.ends)
+        assert cell.basis.startswith("calibrated")
+
+
+def test_ratios_are_over_the_baseline(generation):
+    first, second = generation.rows()
+    assert first["tokens_per_second_per_device_ratio"] == 1.0
+    name = "tokens_per_dollar_owned"
+    assert second[f"{name}_ratio"] == pytest.approx(second[name] / first[name])
+    assert first["tokens_per_dollar_rented"] is None
+    assert second["tokens_per_dollar_rented_ratio"] is None
+
+
+@pytest.mark.slow
+def test_a_cell_of_training_is_the_best_of_a_plan():
+    (cell,) = dp.compare("gpt3-22b", "dgx-a100", devices=16).cells
+    best = dp.plan("gpt3-22b", "dgx-a100", devices=16, top=1).best[0]
+    assert cell.time == float(best.report.time)
+    assert cell.mfu == float(best.report.mfu)
+    assert f"tp {float(best.strategy.tp):g}" in cell.layout
+
+
+def test_what_does_not_fit_says_so():
+    answer = dp.compare(["gpt3-22b", "gpt3-175b"], "dgx-a100", devices=1)
+    for cell in answer.cells:
+        assert not cell.fits
+        assert cell.problem.startswith("does not fit")
+        assert cell.tokens_per_second is None
+    assert "too large" in str(answer)
+    assert answer.figure().axes
+
+
+def test_what_has_no_layout_says_why(generation):
+    (cell,) = dp.compare("gpt3-22b", "dgx-a100", "generate", devices=8, tp=7).cells
+    assert "strategy.tp" in cell.problem
+    assert not cell.layout
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: dp.compare("gpt3-22b", "dgx-a10"), 'dp.compare: system: found "dgx-a10"'),
+        (lambda: dp.compare([], "dgx-a100"), "nothing to compare"),
+        (lambda: dp.compare("gpt3-22b", "dgx-a100", against="dgx-h100"), "dp.compare: against:"),
+        (lambda: dp.compare("gpt3-22b", "dgx-a100", "train"), "dp.compare: phase:"),
+    ],
+)
+def test_mistakes_are_found_at_once(call, words):
+    with pytest.raises(dp.ConfigError) as caught:
+        call()
+    assert words in str(caught.value)
+
+
+@pytest.mark.slow
+def test_the_command_writes_every_format(generation, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = "compare --models gpt3-22b --systems dgx-a100,dgx-h100 --phase generate --against dgx-a100"
+    files = "--devices 8 --global-batch 8 --csv rows.csv --html page.html --json rows.json --plot figure.png"
+    result = CliRunner().invoke(cli, f"{line} {files}".split())
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.split() == str(generation).split()
+    assert json.loads((tmp_path / "rows.json").read_text()) == json.loads(json.dumps(generation.to_dict()))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "rows.csv").read_text())))
+    assert [float(row["time"]) for row in rows] == [cell.time for cell in generation.cells]
+    page = (tmp_path / "page.html").read_text()
+    assert "dgx-h100" in page
+    assert "<svg" in page
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    ).replace("https://matplotlib.org", "")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_names_that_are_too_long_keep_both_ends():
+    members = [plots.Bars(f"the-same-long-beginning-of-a-name, stack-{i}", {"a": 1.0}) for i in range(2)]
+    figure = plots.comparison({"x": members}, {"a": ("a", "token/s")})
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert len(set(labels)) == 2

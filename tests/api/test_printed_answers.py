@@ -1,0 +1,55 @@
+"""What printed answers say beside their figures: overrides, hints, what MFU counts, and nothing of zeros."""
+
+import pytest
+
+import diffperf as dp
+
+QUESTION = ("gpt3-22b", "dgx-a100")
+
+
+@pytest.fixture(scope="module")
+def printed() -> str:
+    settings = {"hbm.bandwidth": "1.8 TB/s", "strategy.zero": "1"}
+    return str(dp.estimate(*QUESTION, devices=16, set=settings))
+
+
+def test_active_overrides_are_repeated(printed):
+    assert "hbm.bandwidth = 1.8 TB/s (was 2.039 TB/s), strategy.zero = 1" in printed
+    assert "Overridden" not in str(dp.estimate(*QUESTION, devices=16, tp=8, pp=1))
+
+
+def test_open_degrees_hint_at_the_search(printed):
+    assert "dp.plan searches" in printed
+    assert "dp.plan" not in str(dp.estimate(*QUESTION, devices=16, tp=8))
+
+
+def test_utilizations_are_explained(printed):
+    assert "MFU" in printed
+    assert "recomputed activations" in printed
+
+
+def test_zero_rows_are_left_out(printed):
+    breakdown = printed[printed.index("breakdown") : printed.index("\nmemory")]
+    assert "pipeline bubble" not in breakdown
+    assert "linear layers" in breakdown
+    assert "total" in breakdown
+    assert "KV cache" not in printed
+    # What is zero is still in the answer for programs.
+    answer = dp.estimate(*QUESTION, devices=16, tp=8, pp=1)
+    assert answer.to_dict()["report"]["breakdown"]["pipeline_bubble"] == 0
+
+
+def test_a_plan_tells_what_a_whole_training_takes():
+    answer = dp.plan(*QUESTION, devices=16, top=2, tokens=1e9, set={"hbm.bandwidth": 1.8e12})
+    assert "Training on 1e+09 tokens" in str(answer)
+    assert "Overridden" in str(answer)
+    assert answer.to_dict()["training"]["tokens"] == 1e9
+    assert len(answer.rows()) == 2
+
+
+def test_a_plan_that_fits_nothing_has_no_best():
+    answer = dp.plan("gpt3-175b", "dgx-a100", devices=1)
+    assert not answer.fits
+    assert answer.best == ()
+    assert "No strategy fits memory" in str(answer)
+    assert answer.to_dict()["least"]["report"]["memory"]["excess"] > 0

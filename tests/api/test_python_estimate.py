@@ -1,0 +1,144 @@
+"""dp.estimate and the pure functions beside it: the answers of the command line, in Python's words."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from helpers import check_error
+
+import diffperf as dp
+from diffperf.cli import cli
+from diffperf.load import load_calibrated
+
+QUESTION = ("gpt3-22b", "dgx-a100")
+LINE = "estimate gpt3-22b dgx-a100 --json -"
+
+
+def command_line(line: str, *more: str) -> dict:
+    result = CliRunner().invoke(cli, [*line.split(), *more])
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_the_answer_is_that_of_the_command_line():
+    answer = dp.estimate(*QUESTION, devices=16, tp=8, recompute="full", set={"hbm.bandwidth": "1.8 TB/s"})
+    options = "--devices 16 --tp 8 --recompute full --set"
+    expected = command_line(f"{LINE} {options}", "hbm.bandwidth=1.8 TB/s")
+    assert json.loads(json.dumps(answer.to_dict())) == expected
+    assert float(answer.report.time) == expected["report"]["time"]
+    assert answer.fits is expected["fits"]
+    printed = CliRunner().invoke(
+        cli, [*f"estimate {' '.join(QUESTION)} {options}".split(), "hbm.bandwidth=1.8 TB/s"]
+    )
+    assert str(answer).split() == printed.stdout.split()
+
+
+def test_numbers_are_in_internal_units_and_of_any_type():
+    text, number, array = (
+        dp.estimate(*QUESTION, tp=8, set={"system.accelerator.memory.hbm.bandwidth": value}).report.time
+        for value in ("1.8 TB/s", 1.8e12, np.float64(1.8e12))
+    )
+    assert text == number == array
+
+
+def test_modules_and_tables_are_systems_and_models():
+    model, (system, _) = dp.load_model("gpt3-22b"), load_calibrated("dgx-a100")
+    by_name = dp.estimate(*QUESTION, tp=8)
+    assert float(dp.estimate(model, system, tp=8).report.time) == float(by_name.report.time)
+    table = {"extends": "dgx-a100", "accelerator": {"memory": {"hbm": {"bandwidth": "1.8 TB/s"}}}}
+    extended = dp.estimate("gpt3-22b", table, tp=8)
+    changed = dp.estimate(*QUESTION, tp=8, set={"hbm.bandwidth": "1.8 TB/s"})
+    assert float(extended.report.time) == float(changed.report.time)
+    assert extended.interval is not None
+    assert extended.interval.relative == pytest.approx(changed.interval.relative)
+
+
+def test_the_answer_is_that_of_the_pure_function():
+    answer = dp.estimate(*QUESTION, devices=16, tp=8, pp=1, global_batch=16)
+    strategy = dp.load_strategy({"tp": 8, "global_batch": 16}, n_devices=16)
+    inputs = dp.load_model("gpt3-22b"), dp.load_system("dgx-a100", 16), strategy
+    report = dp.training_step(*inputs)
+    assert float(report.time) == pytest.approx(float(answer.report.time), rel=1e-12)
+    traced = jax.jit(dp.training_step)(*inputs)
+    assert float(traced.time) == pytest.approx(float(report.time), rel=1e-12)
+
+
+def test_the_caller_s_precision_stays():
+    with jax.enable_x64(False):
+        answer = dp.estimate(*QUESTION, tp=8)
+        assert jax.numpy.asarray(1.0).dtype == np.float32
+    assert np.asarray(answer.report.time).dtype == np.float64
+
+
+def test_results_turn_into_other_things(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    answer = dp.estimate(*QUESTION, tp=8)
+    frame = answer.to_frame()
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame.set_index("output").loc["time", "value"] == float(answer.report.time)
+    assert frame.set_index("output").loc["time", "unit"] == "s"
+    assert "step time" in answer._repr_html_()
+    assert "<pre" in answer._repr_html_()
+    figure = answer.plot(tmp_path / "step.svg")
+    assert (tmp_path / "step.svg").read_text(encoding="utf-8").startswith("<?xml")
+    assert len(figure.axes) > 1
+    with pytest.raises(dp.ConfigError, match=r"\.svg"):
+        answer.plot(tmp_path / "step.gif")
+
+
+def test_a_missing_pandas_is_one_line(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"diffperf\[frames\]"):
+        dp.estimate(*QUESTION, tp=8).to_frame()
+
+
+WRONG = [
+    (lambda: dp.estimate("gpt9", "dgx-a100"), "dp.estimate: model:", ["gpt3-175b"]),
+    (lambda: dp.estimate("gpt3-22b", 7), "dp.estimate: system:", ["type int"]),
+    (lambda: dp.estimate(*QUESTION, tp_=8), "dp.estimate: tp_:", ['did you mean "tp"?']),
+    (lambda: dp.estimate(*QUESTION, device=8), "dp.estimate: device:", ['did you mean "devices"?']),
+    (lambda: dp.estimate(*QUESTION, tp=7), "dp.estimate: strategy.tp:", ["divisor of the heads"]),
+    (lambda: dp.estimate(*QUESTION, phase="train"), "dp.estimate: phase:", ['"training"']),
+    (lambda: dp.estimate(*QUESTION, tokens="many"), "dp.estimate: tokens:", ["15e12"]),
+    (lambda: dp.estimate(*QUESTION, smooth=0.5), "dp.estimate: smooth:", ["at least 1"]),
+    (lambda: dp.estimate(*QUESTION, "decode", tokens=1e9), "dp.estimate: tokens:", ["drop tokens or phase"]),
+    (lambda: dp.estimate(*QUESTION, set={"hbm.bandwith": 1e12}), "dp.estimate: hbm.bandwith:", ["mean"]),
+    (lambda: dp.estimate(*QUESTION, stack="vlm"), "dp.estimate: stack:", ['"vllm']),
+    (lambda: dp.load_system("dgx-h10"), "dp.load_system: system:", ['"dgx-h100"']),
+    (lambda: dp.load_strategy({"tp": "a"}), "dp.load_strategy: tp:", ["number"]),
+    (lambda: dp.load_accelerator({"extends": "h10"}), "dp.load_accelerator: accelerator:", ["extends"]),
+]
+
+
+@pytest.mark.parametrize(("call", "begins", "words"), WRONG, ids=[begins for _, begins, _ in WRONG])
+def test_errors_name_the_function_and_the_argument(call, begins, words):
+    with pytest.raises(dp.ConfigError) as caught:
+        call()
+    assert str(caught.value).startswith(begins)
+    assert "command line" not in str(caught.value)
+    assert "--" not in str(caught.value)
+    check_error(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_traced_values_are_for_the_pure_functions():
+    with pytest.raises(dp.ConfigError, match=r"dp\.estimate: set: .*dp\.training_step"):
+        jax.jit(lambda x: dp.estimate(*QUESTION, tp=8, set={"hbm.bandwidth": x}).report.time)(1e12)
+
+
+def test_impossible_layouts_of_numbers_are_refused():
+    inputs = dp.load_model("gpt3-22b"), dp.load_system("dgx-a100", 64)
+    impossible = dp.load_strategy({"tp": 7, "pp": 3}, n_devices=64)
+    with pytest.raises(dp.ConfigError, match=r"dp\.training_step: strategy\.tp"):
+        dp.training_step(*inputs, impossible)
+
+
+def test_a_room_of_the_package_is_a_question_too():
+    import diffperf.estimate.training
+
+    assert diffperf.estimate.training.training_step is not dp.training_step
+    assert callable(dp.estimate)
+    assert list(dp.estimate.__signature__.parameters)[:3] == ["model", "system", "phase"]

@@ -1,0 +1,87 @@
+"""The other questions in Python: each answers what the command of its name answers."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import diffperf as dp
+from diffperf.cli import cli
+
+
+def command_line(line: str) -> dict:
+    result = CliRunner().invoke(cli, line.split())
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def plain(answer) -> dict:
+    return json.loads(json.dumps(answer.to_dict()))
+
+
+def test_cost():
+    answer = dp.cost("dgx-h100", against="mi300x-8", volume=1000)
+    assert plain(answer) == command_line("cost dgx-h100 --against mi300x-8 --volume 1000 --json -")
+    rows = {(row["section"], row["price"]): row for row in answer.rows()}
+    purchase = rows["Purchase of a device", "accelerator"]
+    assert purchase["dgx-h100"] == pytest.approx(28_000, rel=1e-3)
+    assert "Purchase of a device" in str(answer)
+    changed = dp.cost("dgx-h100", set={"prices.pue": 2.0})
+    assert changed.per_hour["electricity"] > answer.per_hour["electricity"]
+    with pytest.raises(dp.ConfigError, match=r"^dp\.cost: system:"):
+        dp.cost("dgx-h10")
+
+
+@pytest.mark.slow
+def test_sensitivity():
+    answer = dp.sensitivity("gpt3-22b", "dgx-a100", tp=8, of="system", top=3)
+    assert plain(answer) == command_line("sensitivity gpt3-22b dgx-a100 --tp 8 --json -")
+    first = answer.rows()[0]
+    assert abs(first["elasticity"]) == max(abs(row["elasticity"]) for row in answer.rows())
+    with pytest.raises(dp.ConfigError, match=r"^dp\.sensitivity: of: "):
+        dp.sensitivity("gpt3-22b", "dgx-a100", of="hardware")
+    with pytest.raises(dp.ConfigError, match=r"^dp\.sensitivity: output: "):
+        dp.sensitivity("gpt3-22b", "dgx-a100", tp=8, output="tim")
+
+
+@pytest.mark.slow
+def test_sweep(tmp_path):
+    axis = {"path": "strategy.tp", "powers_of_two": {"from": 1, "to": 8}}
+    space = {"model": "gpt3-22b", "system": "dgx-a100", "set": {"strategy.pp": 1}, "axis": [axis]}
+    answer = dp.sweep(space, double=True)
+    assert answer.result.points == 4
+    assert answer.table().num_rows == 4
+    best = answer.rows()[0]
+    estimated = dp.estimate("gpt3-22b", "dgx-a100", tp=best["strategy.tp"], pp=1)
+    assert best["time"] == pytest.approx(float(estimated.report.time), rel=1e-9)
+    written = dp.sweep(space, tmp_path / "points.parquet", double=True)
+    assert (tmp_path / "points.parquet").exists()
+    assert np.allclose([row["time"] for row in written.rows()], [row["time"] for row in answer.rows()])
+    with pytest.raises(dp.ConfigError, match=r"^dp\.sweep: axis\[0\]"):
+        dp.sweep(space | {"axis": [{"path": "strategy.tq", "values": [1]}]})
+
+
+def test_validate(tmp_path):
+    table = tmp_path / "gemm.csv"
+    table.write_text("id,hardware,m,n,k,dtype,latency_s\na,h100-sxm5-80gb,4096,4096,4096,bf16,2.4e-4\n")
+    answer = dp.validate(table)
+    assert plain(answer) == command_line(f"validate {table} --json -")
+    assert "1 of 1 rows evaluated" in str(answer)
+    assert [row["n"] for row in answer.rows()] == [1, 1]
+    with pytest.raises(dp.ConfigError, match=r"^dp\.validate: "):
+        dp.validate(table, where=["m>1e9"])
+
+
+@pytest.mark.slow
+def test_loading_questions():
+    space, problem = dp.load_space("gpt3-175b-strategy-sweep"), dp.load_problem("gpt3-175b-under-a100-budget")
+    assert space.size > 1
+    assert str(problem.baseline.model.name) == "gpt3-175b"
+    assert dp.load_space(space) is space
+    assert str(dp.load_stack("vllm").name) == "vllm"
+    assert dp.load_calibration("h100-sxm5-80gb").hardware == "h100-sxm5-80gb"
+    with pytest.raises(dp.ConfigError, match=r"^dp\.load_problem: "):
+        dp.load_problem("gpt9")
+    with pytest.raises(dp.ConfigError, match=r"^dp\.load_space: "):
+        dp.load_space({"model": "gpt3-22b"})
