@@ -54,16 +54,39 @@ class Question:
     ) -> "Question":
         """Loads what a user names; the settings are values by dotted path, those of `--set` being texts."""
         loaded, fitted = read_system(system, devices, stack, calibration, asker)
-        inputs = Configuration(load_model(model, asker, "model"), loaded, Strategy())
-        paths = with_paths_and_units(inputs, settings, asker)
+        return cls.about(
+            model=load_model(model, asker, "model"),
+            system=loaded,
+            calibration=fitted,
+            settings=settings,
+            strategy=strategy,
+            gives_devices=devices is not None,
+            asker=asker,
+        )
+
+    @classmethod
+    def about(
+        cls,
+        *,
+        model: Model,
+        system: System,
+        calibration: Calibration | None,
+        settings: dict[str, Any],
+        strategy: dict[str, Any],
+        gives_devices: bool = False,
+        asker: str = COMMAND_LINE,
+    ) -> "Question":
+        """What a user asks about a model and a system that are loaded already."""
+        before = Configuration(model, system, Strategy())
+        paths = with_paths_and_units(before, settings, asker)
         of_strategy = {path: text for path, text in paths.items() if path.startswith("strategy.")}
         others = {path: text for path, text in paths.items() if path not in of_strategy}
-        before, inputs = inputs, override(inputs, others, asker)
-        shown = {path: _change(before, inputs, path) for path in others}
+        inputs = override(before, others, asker)
         given = {name: value for name, value in strategy.items() if value is not None}
         given |= {path.removeprefix("strategy."): literal(text) for path, text in of_strategy.items()}
-        shown |= {path: str(value) for path, value in of_strategy.items()}
-        return cls(inputs.model, inputs.system, fitted, given, devices is not None, asker, shown)
+        overrides = {path: _change(before, inputs, path) for path in others}
+        overrides |= {path: str(value) for path, value in of_strategy.items()}
+        return cls(inputs.model, inputs.system, calibration, given, gives_devices, asker, overrides)
 
     def layout(self, phase: str, relax: Relaxation) -> Layout:
         """The best layout for what the user leaves open, with its report."""

@@ -30,13 +30,13 @@ def test_utilizations_are_explained(printed):
 
 def test_zero_rows_are_left_out(printed):
     breakdown = printed[printed.index("breakdown") : printed.index("\nmemory")]
-    assert "pipeline bubble" not in breakdown
+    assert "context-parallel" not in breakdown
     assert "linear layers" in breakdown
     assert "total" in breakdown
     assert "KV cache" not in printed
     # What is zero is still in the answer for programs.
     answer = dp.estimate(*QUESTION, devices=16, tp=8, pp=1)
-    assert answer.to_dict()["report"]["breakdown"]["pipeline_bubble"] == 0
+    assert answer.to_dict()["report"]["breakdown"]["context_parallel"] == 0
 
 
 def test_a_plan_tells_what_a_whole_training_takes():
