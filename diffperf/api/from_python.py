@@ -13,8 +13,9 @@ from diffperf.api.question import Question
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.estimate.phases import PHASES
 from diffperf.explore.inputs import check_phase
+from diffperf.quantity import is_traced
 from diffperf.relax import Exact, Relaxation, Smooth
-from diffperf.trees import as_float64, is_traced
+from diffperf.trees import as_float64
 from diffperf.workload.strategy import Strategy
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Strategy))

@@ -53,6 +53,10 @@ COMMANDS = {
         "diffperf.cli.cost_command:cost",
         "Price a system: an accelerator piece by piece, the purchase, an hour at full power.",
     ),
+    "init": Command(
+        "diffperf.cli.init_command:init",
+        "Write a commented file of your own: a config, a problem, a space, a table.",
+    ),
     "list": Command(
         "diffperf.cli.configs_command:list_configs",
         "List the shipped configs, each with its main figures.",

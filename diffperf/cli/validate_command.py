@@ -15,8 +15,25 @@ from diffperf.cli.options import (
 from diffperf.cli.terminal import console, progress, write_json
 
 
+def _print_template(ctx: click.Context, parameter: click.Parameter, kind: str | None) -> None:
+    """Prints a table of that kind with one row, and ends the command."""
+    if kind is not None:
+        from diffperf.api.templates import measurements
+
+        click.echo(measurements(kind, "--template"), nl=False)
+        ctx.exit()
+
+
 @click.command()
 @click.argument("file")
+@click.option(
+    "--template",
+    metavar="KIND",
+    is_eager=True,
+    expose_value=False,
+    callback=_print_template,
+    help="print a table with one published row to begin with: of training, inference, gemm, …",
+)
 @click.option(
     "--by",
     default="group",
@@ -31,7 +48,8 @@ def validate(ctx, file, by, where, systems, calibration, json_file, plot):
 
     Its rows are training or inference runs, servers under load, servers' power, GEMMs, attention kernels or
     collectives, recognized from the columns, in SI units, with empty cells for what is unknown. The column
-    `hardware` has names of accelerators or systems, or paths of their files.
+    `hardware` has names of accelerators or systems, or paths of their files. Columns that the config of the
+    `model` knows may be left out; diffperf init measurements lists all columns.
 
     Prints the errors by group. What cannot be evaluated is counted with the reason; a row that cannot be
     read is named on stderr.
