@@ -52,14 +52,37 @@ class Question:
     ) -> "Question":
         """Loads what a user names; the settings are dotted paths with texts, those of `--set`."""
         loaded, fitted = read_system(system, devices, stack, calibration, asker)
-        inputs = Configuration(load_model(model, asker), loaded, Strategy())
-        paths = {full_path(inputs, path): text for path, text in settings.items()}
+        return cls.about(
+            model=load_model(model, asker),
+            system=loaded,
+            calibration=fitted,
+            settings=settings,
+            strategy=strategy,
+            gives_devices=devices is not None,
+            asker=asker,
+        )
+
+    @classmethod
+    def about(
+        cls,
+        *,
+        model: Model,
+        system: System,
+        calibration: Calibration | None,
+        settings: dict[str, str],
+        strategy: dict[str, Any],
+        gives_devices: bool = False,
+        asker: str = COMMAND_LINE,
+    ) -> "Question":
+        """What a user asks about a model and a system that are loaded already."""
+        inputs = Configuration(model, system, Strategy())
+        paths = {full_path(inputs, path, asker): text for path, text in settings.items()}
         of_strategy = {path: text for path, text in paths.items() if path.startswith("strategy.")}
         others = {path: text for path, text in paths.items() if path not in of_strategy}
         inputs = override(inputs, others, asker)
         given = {name: value for name, value in strategy.items() if value is not None}
         given |= {path.removeprefix("strategy."): literal(text) for path, text in of_strategy.items()}
-        return cls(inputs.model, inputs.system, fitted, given, devices is not None, asker)
+        return cls(inputs.model, inputs.system, calibration, given, gives_devices, asker)
 
     def layout(self, phase: str, relax: Relaxation) -> Layout:
         """The best layout for what the user leaves open, with its report."""

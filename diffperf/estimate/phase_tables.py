@@ -1,13 +1,16 @@
 """A phase's operators and collectives as tables: what listings show is what the report sums."""
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from diffperf.estimate.kernels.evaluation import TimedOperators
+from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import TimedCollective
 from diffperf.quantity import Scalar
 from diffperf.relax import positive
@@ -24,6 +27,8 @@ class OperatorTable(eqx.Module):
     kernels: tuple[str, ...] = eqx.field(static=True)  # kinds of kernels
     run_time: Float[Array, " operators"]  # s of one run
     runs: Float[Array, " operators"]  # in the phase
+    flops: Float[Array, " operators"]  # FLOP of one run on the matrix units
+    traffic: Float[Array, "levels operators"]  # bytes of one run by memory level outside the innermost
 
     @property
     def time(self) -> Float[Array | np.ndarray, " operators"]:
@@ -62,33 +67,58 @@ def operator_table(
     names: list[str] = []
     parts: list[str] = []
     kernels: list[str] = []
-    columns: list[tuple[Array, Array]] = []
+    columns: list[_Columns] = []
     for timed in operators:
         group = timed.operators
         count = _count(counts[group.per], group, sizes)
         rows = [
             f"{name} ({kind})" if kind else name for kind in group.layers or ("",) for name in group.names
         ]
-        time, runs = timed.work.time, count * group.runs
+        work, runs = timed.work, count * group.runs
         if len(set(group.names)) < len(group.names):  # one kernel at several contexts of a generation
-            weighted = jnp.sum(time * runs, axis=-1, keepdims=True)
+            work, rows = _mean_work(work, runs), rows[:: len(group.names)]
             runs = jnp.sum(runs, axis=-1, keepdims=True)
-            time, rows = weighted / positive(runs), rows[:: len(group.names)]
         repeated = jnp.ravel(runs * group.recomputed)
-        time, runs = jnp.ravel(time), jnp.ravel(runs)
+        row = _Columns(
+            time=jnp.ravel(work.time),
+            runs=jnp.ravel(runs),
+            flops=jnp.ravel(work.flops),
+            traffic=jnp.reshape(work.traffic, (work.traffic.shape[0], -1)),
+        )
         names += rows
         parts += [group.part] * len(rows)
         kernels += [group.kernel] * len(rows)
-        columns.append((time, runs))
+        columns.append(row)
         if trained and group.per == "layer" and group.direction == "forward":
             names += [f"{name}, recomputed" for name in rows]
             parts += ["recompute"] * len(rows)
             kernels += [group.kernel] * len(rows)
-            columns.append((time, repeated))
-    run_time, runs = (jnp.concatenate(column) for column in zip(*columns, strict=True))
+            columns.append(row._replace(runs=repeated))
+    whole = _Columns(*(jnp.concatenate(column, axis=-1) for column in zip(*columns, strict=True)))
     return OperatorTable(
-        names=tuple(names), parts=tuple(parts), kernels=tuple(kernels), run_time=run_time, runs=runs
+        names=tuple(names),
+        parts=tuple(parts),
+        kernels=tuple(kernels),
+        run_time=whole.time,
+        runs=whole.runs,
+        flops=whole.flops,
+        traffic=whole.traffic,
     )
+
+
+class _Columns(NamedTuple):
+    """The numbers of rows of a table of operators: those of one run, and how many runs there are."""
+
+    time: Array
+    runs: Array
+    flops: Array
+    traffic: Array
+
+
+def _mean_work(work: Work, runs: Array) -> Work:
+    """The mean of the work of several operators on the last axis, weighted by how often each runs."""
+    share = runs / positive(jnp.sum(runs, axis=-1, keepdims=True))
+    return jax.tree.map(lambda leaf: jnp.sum(leaf * share, axis=-1, keepdims=True), work)
 
 
 def _count(count: Array | float, group: Operators, sizes: dict[int, int]) -> Array | float:
