@@ -64,7 +64,7 @@ def _varied(configuration: Configuration) -> dict[str, tuple[Quantity, Array]]:
     }
 
 
-@stored("phase")
+@stored("phase", optimized=False)
 def _evaluate(
     configuration: Configuration, directions: Float[Array, "inputs inputs"], phase: str
 ) -> tuple[dict[str, Float[Array, ""]], dict[str, Float[Array, " inputs"]]]:

@@ -10,6 +10,7 @@ import numpy as np
 from diffperf import load, units
 from diffperf.estimate.phases import PHASES
 from diffperf.explore.plan.candidates import DEGREES
+from diffperf.load import literal
 from diffperf.page.state import DEFAULTS, FOLDERS, State
 from diffperf.quantity import Choice, Quantity, declaration, walk
 from diffperf.report.tables import show
@@ -20,7 +21,8 @@ _FIRST = (
     "tp", "pp", "dp", "cp", "ep", "global_batch", "micro_batch", "sequence_length", "output_length",
     "recompute", "zero", "precision",
 )  # fmt: skip
-_DIGITS = 7  # of a number in a control, where fewer do not say it exactly
+# Digits of a number in a control where fewer do not say it exactly, and what counts as exact.
+_DIGITS, _EXACT = 8, 1e-7
 
 
 def catalog() -> dict[str, Any]:
@@ -62,11 +64,12 @@ def written(value: Any, declared: Quantity | Choice) -> str:
     """The text of a value in a control, as a user may write it: with as many digits as it has."""
     if isinstance(declared, Choice):
         return show(value, declared)
-    exact = float(np.asarray(value))
-    text = units.show(exact, declared.unit)
-    if units.parse(text if declared.unit else float(text.replace(",", "")), declared.unit) == exact:
-        return text
-    return units.show(exact, declared.unit, _DIGITS)
+    exact, unit = float(np.asarray(value)), declared.unit
+    texts = (units.show(exact, unit), units.show(exact, unit, _DIGITS))
+    for text in texts:
+        if np.isclose(units.parse(text if unit else literal(text), unit), exact, rtol=_EXACT, atol=0):
+            return text
+    return f"{exact:.{_DIGITS}g} {unit}".strip()
 
 
 def _described(declared: Quantity | Choice) -> dict[str, Any]:

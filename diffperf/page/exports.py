@@ -8,7 +8,7 @@ import tomlkit
 from diffperf.api.question import Question
 from diffperf.explore.inputs import full_path
 from diffperf.load import literal
-from diffperf.page.programs import Programs
+from diffperf.page.programs import Compiling, Programs
 from diffperf.page.state import STRATEGY_FIELDS, State
 from diffperf.quantity import Choice, locate
 from diffperf.relax import Exact
@@ -18,7 +18,7 @@ from diffperf.workload.strategy import Strategy
 _FUNCTIONS = {"training": "training_step", "prefill": "prefill", "decode": "decode", "generate": "generate"}
 
 
-def export(state: State, programs: Programs) -> dict[str, str]:
+def export(state: State, programs: Programs) -> dict[str, Any]:
     """The state as text in each format. Degrees that the page searched are written out in Python and TOML.
 
     **Raises:** `ConfigError` for a state that cannot be used.
@@ -26,8 +26,12 @@ def export(state: State, programs: Programs) -> dict[str, str]:
     question = state.question()
     inputs = Configuration(question.model, question.system, Strategy())
     settings = {full_path(inputs, path): text for path, text in state.settings.items()}
-    chosen = _chosen(question, state, inputs, programs)
+    try:
+        chosen = _chosen(question, state, inputs, programs)
+    except Compiling:
+        return {"compiling": ["the layout"]}
     return {
+        "compiling": [],
         "cli": command(state, settings),
         "python": program(state, settings, chosen),
         "toml": space(state, settings, chosen),

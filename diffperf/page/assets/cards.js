@@ -65,19 +65,26 @@ export function roofline(host, a) {
         [row.name, row.count.toLocaleString("en", { maximumFractionDigits: 0 }), row.time_text, row.exposed_text]))) : null];
 }
 
-const SHOWN_OUTPUT = { output: "time" };
+// What the tornado shows; it outlasts a redraw.
+const shown = { output: "time", layout: false };
 
 /** The tornado of an output that the user chooses. */
 export function tornado(a, pick, redraw) {
   const { ranked, inputs } = a.sensitivities;
-  if (!(SHOWN_OUTPUT.output in ranked)) SHOWN_OUTPUT.output = "time";
+  if (!(shown.output in ranked)) shown.output = "time";
   const choose = h("select", { id: "tornado-output", onchange: (event) => {
-    SHOWN_OUTPUT.output = event.target.value;
+    shown.output = event.target.value;
     redraw();
   } }, Object.keys(ranked).map((path) => h("option", { value: path }, a.outputs[path]?.doc ?? path)));
-  choose.value = SHOWN_OUTPUT.output;
-  const rows = ranked[SHOWN_OUTPUT.output];
+  choose.value = shown.output;
+  const both = h("input", { type: "checkbox", id: "tornado-layout", onchange: (event) => {
+    shown.layout = event.target.checked;
+    redraw();
+  } });
+  both.checked = shown.layout;
+  const rows = ranked[shown.output].filter(([path]) => shown.layout || path.startsWith("system."));
   return [h("label", { for: "tornado-output" }, "What moves"), choose,
+    h("p", { class: "check" }, both, h("label", { for: "tornado-layout" }, "degrees and batches of the layout too")),
     rows.length ? bars.tornado(rows, inputs, pick) : h("p", {}, "Nothing moves it here."),
     h("p", { class: "hint" }, "Exact derivatives at this point. * is whole in reality. A name leads to its control.")];
 }

@@ -6,6 +6,7 @@ import { byId, h } from "./dom.js";
 import { copy, fromAddress, query, toAddress } from "./state.js";
 
 const TYPING = 150; // ms without a key before a text is read
+const FOCUSABLE = "button, select, input, summary";
 const IDLE = 400; // ms after a change before the page asks how sure the time is
 const POLL = 500; // ms between two questions while something compiles
 
@@ -196,10 +197,10 @@ function card(name, title, body, kind = "") {
   const host = section.lastElementChild;
   const opened = [...host.querySelectorAll("details")].map((one) => one.open);
   const focused = host.contains(document.activeElement) ? document.activeElement : null;
-  const place = focused ? [...host.querySelectorAll("button, select, summary")].indexOf(focused) : -1;
+  const place = focused ? [...host.querySelectorAll(FOCUSABLE)].indexOf(focused) : -1;
   host.replaceChildren(...body(host).filter((child) => child !== null));
   [...host.querySelectorAll("details")].forEach((one, index) => (one.open = Boolean(opened[index])));
-  if (place >= 0) host.querySelectorAll("button, select, summary")[place]?.focus();
+  if (place >= 0) host.querySelectorAll(FOCUSABLE)[place]?.focus();
 }
 
 /** Shows the control of a number. */
@@ -244,7 +245,7 @@ function theme() {
 async function exports() {
   const found = await ask("export", page.a);
   const labels = { cli: "Command line", python: "Python", toml: "TOML: a space for diffperf sweep" };
-  const body = found.error || found.compiling
+  const body = found.error || found.compiling.length
     ? [h("p", {}, found.error?.line ?? "The layout is still being compiled: try again in a moment.")]
     : Object.entries(labels).flatMap(([name, label]) => {
       const text = h("textarea", { id: `export-${name}`, readonly: true, rows: Math.min(14, found[name].split("\n").length + 1) });
