@@ -25,7 +25,7 @@ def test_the_texts_of_controls_are_the_configured_values(system):
             "test",
             row["path"],
         )
-        np.testing.assert_allclose(read, np.asarray(values[row["path"]]), rtol=1e-6, err_msg=row["path"])
+        np.testing.assert_allclose(read, np.asarray(values[path]), rtol=1e-6, err_msg=path)
         assert row["doc"]
         assert row.get("alternatives") or row["bounds"]
 

@@ -63,7 +63,7 @@ def test_a_query_is_written_as_it_was_read():
     ],
 )
 def test_a_bad_query_is_refused_with_its_key(query, key, words):
-    with pytest.raises(ConfigError, match="^page") as caught:
+    with pytest.raises(ConfigError, match=r"^page") as caught:
         of(query)
     assert caught.value.key == key
     assert words in str(caught.value)

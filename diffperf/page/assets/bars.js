@@ -63,7 +63,7 @@ export function memory(a, b) {
       s("svg", { class: "chart", viewBox: "0 0 100 30", preserveAspectRatio: "none", height: 34, role: "img",
         "aria-label": `${name} ${one.outputs["memory.peak"].text} of ${one.outputs["memory.capacity"].text}` },
         parts,
-        s("rect", { x: limit - 0.15, y: 0, width: 0.4, height: 30, class: one.fits ? "fill-good" : "fill-bad" })));
+        s("rect", { x: limit - 0.3, y: 0, width: 0.6, height: 30, class: one.fits ? "fill-good" : "fill-bad" })));
   });
   const legend = a.memory.parts.filter((part) => part.value > 0).map((part) => {
     const mark = h("i");

@@ -56,7 +56,18 @@ async function numbers() {
   bare.settings = {};
   const found = await ask("inputs", bare);
   if (found.error) return;
+  whole(found.inputs.map((one) => one.path));
   controls.numbers(found.inputs, page.a, changeNumber);
+}
+
+/** Writes overridden inputs by their whole paths, so that each has one control. */
+function whole(paths) {
+  const settings = {};
+  for (const [path, text] of Object.entries(page.a.settings)) {
+    const ending = paths.filter((one) => one.endsWith(`.${path}`));
+    settings[!paths.includes(path) && ending.length === 1 ? ending[0] : path] = text;
+  }
+  page.a.settings = settings;
 }
 
 function changeText(key, text, typing = false) {
@@ -164,11 +175,15 @@ function draw() {
     if (!a.wholes.some(({ path }) => old.id === `card-whole-${path}`)) old.remove();
   }
   card("training", "The whole training", a.training ? () => cards.training(a) : null);
-  card("roofline", "Roofline of the operators", a.operators ? (host) => cards.roofline(host, a) : null, "wide");
-  card("tornado", "What matters: exact elasticities", a.sensitivities ? () => cards.tornado(a, pick, draw) : null);
-  card("dollars", "What one more dollar would buy", a.sensitivities ? () => cards.dollars(a, pick) : null);
+  card("roofline", "Roofline of the operators", (host) => (a.operators ? cards.roofline(host, a) : compiling()), "wide");
+  card("tornado", "What matters: exact elasticities", () => (a.sensitivities ? cards.tornado(a, pick, draw) : compiling()));
+  card("dollars", "What one more dollar would buy", () => (a.sensitivities ? cards.dollars(a, pick) : compiling()));
   card("front", "Layouts: time against memory", (host) => layouts(host, a), "wide");
   card("figures", "Every figure", () => cards.figures(a, full), "wide");
+}
+
+function compiling() {
+  return [h("p", { class: "hint" }, "compiling: this takes a while once for each kind of model, system and phase …")];
 }
 
 /** The button that compares layouts, or the chart once it was pressed. */
