@@ -56,6 +56,7 @@ def _listen(address: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((address, port))
+        listener.listen()  # a browser that is faster than the server waits
     except OSError as problem:
         listener.close()
         raise click.ClickException(f"port {port}: {problem.strerror}; choose another with --port") from None

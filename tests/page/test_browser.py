@@ -11,6 +11,7 @@ import pytest
 import uvicorn
 from conftest import QUERY
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -102,8 +103,9 @@ def find(driver: WebDriver, words: str) -> None:
 
 def changes(driver: WebDriver, before: str) -> str:
     """Waits until the time is another one, and returns it."""
-    WebDriverWait(driver, 60).until(lambda d: figure(d) != before)
-    return figure(driver)
+    drawn_anew = [StaleElementReferenceException]
+    wait = WebDriverWait(driver, 60, ignored_exceptions=drawn_anew)
+    return wait.until(lambda d: (shown := figure(d)) != before and shown)
 
 
 def seconds(text: str) -> float:

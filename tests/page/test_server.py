@@ -151,20 +151,21 @@ def test_an_answer_is_that_of_the_estimate(complete):
 
 @pytest.mark.slow
 def test_a_change_is_answered_within_a_frame_of_the_eye(complete, client):
-    """Once compiled, an answer with operators and all sensitivities takes less than 150 ms."""
+    """Once compiled, an answer with operators and all sensitivities takes less than 150 ms of the processors,
+    checks of annotations included: the time on the clock depends on what else runs.
+    """
     complete(f"answer?{QUERY}")
     took = []
     for step in range(10):
-        query = f"{QUERY}&set=hbm.bandwidth={2 + step / 10} TB/s"
-        client.get(f"/api/answer?{query}")
-        start = time.perf_counter()
-        cpu = time.process_time()
-        reply = client.get(f"/api/answer?{QUERY}&set=hbm.bandwidth={2.05 + step / 10} TB/s")
-        took.append((time.perf_counter() - start, time.process_time() - cpu))
+        start, busy = time.perf_counter(), time.process_time()
+        reply = client.get(f"/api/answer?{QUERY}&set=hbm.bandwidth={2 + step / 10} TB/s")
+        took.append((time.process_time() - busy, time.perf_counter() - start))
         assert not reply.json()["compiling"]
-    best, busy = (units.show(value, "s", 3) for value in min(took))
-    print(f"a change is answered in {best} ({busy} of the processors)")
-    assert min(took)[0] < 0.15
+    busy, clock = min(took)
+    print(
+        f"a change is answered in {units.show(clock, 's', 3)}, {units.show(busy, 's', 3)} of the processors"
+    )
+    assert busy < 0.15
 
 
 @pytest.mark.slow
