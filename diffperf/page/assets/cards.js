@@ -34,10 +34,12 @@ export function headline(a, b) {
     h("dl", { class: "figures" }, figures)].filter(Boolean);
 }
 
-/** Cards of parts that add up to a whole. */
+/** Cards of parts that add up to a whole: those of times, and all others. */
 export function wholes(a, b) {
-  return a.wholes.map(({ path, parts }) => [`whole-${path}`, TITLES[path] ?? path.replaceAll(".", " "),
-    bars.whole(path, parts, a, b?.outputs ? b : null)]);
+  const made = ({ path, parts }) => [`whole-${path}`, TITLES[path] ?? path.replaceAll(".", " "),
+    bars.whole(path, parts, a, b)];
+  const isTime = ({ path }) => a.outputs[`${path}.total`].unit === "s";
+  return [a.wholes.filter(isTime).map(made), a.wholes.filter((one) => !isTime(one)).map(made)];
 }
 
 export function memory(a, b) {
@@ -52,17 +54,16 @@ export function training(a) {
 export function roofline(host, a) {
   const { rows, collectives } = a.operators;
   const percent = (share) => `${(100 * share).toFixed(0)} %`;
-  const total = rows.reduce((sum, row) => sum + row.time, 0);
   const bound = (row) => Object.entries(row.bounds).sort((one, other) => other[1] - one[1])
     .filter(([, share]) => share >= 0.05).map(([name, share]) => `${name} ${percent(share)}`).join(", ");
   return [...charts.roofline(host, a.operators),
     h("details", {}, h("summary", {}, `Table of ${rows.length} operators`),
       table("On a device of the slowest pipeline stage", ["operator", "runs", "time", "share", "bound by"],
-        rows.map((row) => [row.name, row.count.toLocaleString("en", { maximumFractionDigits: 0 }), row.time_text,
-          percent(row.time / total), bound(row)]))),
+        rows.map((row) => [charts.operatorName(row, rows), row.count.toLocaleString("en", { maximumFractionDigits: 0 }), row.time_text,
+          percent(row.time / charts.timeOfPass(row, rows)), bound(row)]), { class: "words-last" })),
     collectives.length ? h("details", {}, h("summary", {}, `Table of ${collectives.length} collectives`),
       table("", ["collective", "runs", "time", "exposed"], collectives.map((row) =>
-        [row.name, row.count.toLocaleString("en", { maximumFractionDigits: 0 }), row.time_text, row.exposed_text]))) : null];
+        [charts.operatorName(row, collectives), row.count.toLocaleString("en", { maximumFractionDigits: 0 }), row.time_text, row.exposed_text]))) : null];
 }
 
 // What the tornado shows; it outlasts a redraw.

@@ -53,6 +53,20 @@ function ticks(low, high, most) {
   return [];
 }
 
+function passesOf(rows) {
+  return [...new Set(rows.map((row) => row.pass_name))].sort().reverse();
+}
+
+/** The name of an operator, with its pass where there are several. */
+export function operatorName(row, rows) {
+  return passesOf(rows).length > 1 ? `${row.pass_name}: ${row.name}` : row.name;
+}
+
+/** Seconds of all operators of the pass that an operator belongs to. */
+export function timeOfPass(row, rows) {
+  return rows.filter((one) => one.pass_name === row.pass_name).reduce((sum, one) => sum + one.time, 0);
+}
+
 /** Operators under the roofs of matrix units and memory levels; the area of a point is its share of the time. */
 export function roofline(host, operators) {
   const { rows, roofs } = operators;
@@ -61,7 +75,7 @@ export function roofline(host, operators) {
     .filter((row) => row.flops > 0 && row.traffic[memory] > 0)
     .map((row) => ({ row, x: row.flops / row.traffic[memory], y: row.flops / row.time }));
   const rest = rows.length - points.length;
-  const total = rows.reduce((sum, row) => sum + row.time, 0);
+  const passes = passesOf(rows);
   const ridge = roofs.compute / roofs.levels[memory];
   const levels = Object.entries(roofs.levels).filter(([, bandwidth]) => bandwidth > 0);
   const xs = [ridge, ...points.map((point) => point.x)];
@@ -90,11 +104,12 @@ export function roofline(host, operators) {
     s("text", { class: "faint", x: chart.right, y: chart.y(roofs.compute) - 5, "text-anchor": "end" },
       `${roofs.precision} ${short(roofs.compute)}FLOP/s`));
   for (const { row, x, y } of points) {
-    const radius = 3 + 14 * Math.sqrt(row.time / total);
-    chart.svg.append(s("circle", { class: "point", cx: chart.x(x), cy: chart.y(y), r: radius },
-      s("title", {}, `${row.name}: ${row.time_text}, bound by ${row.bound}`)));
+    const radius = 3 + 14 * Math.sqrt(row.time / timeOfPass(row, rows));
+    chart.svg.append(s("circle", { class: row.pass_name === passes[1] ? "point b" : "point", cx: chart.x(x), cy: chart.y(y), r: radius },
+      s("title", {}, `${operatorName(row, rows)}: ${row.time_text}, bound by ${row.bound}`)));
   }
-  return [chart.svg, h("p", { class: "hint" }, `Areas are shares of the time. ${rest} of ${rows.length} operators have no FLOP on the `
+  const kinds = passes.length > 1 ? `Blue: ${passes[0]}; orange: one pass of ${passes[1]}. ` : "";
+  return [chart.svg, h("p", { class: "hint" }, `${kinds}Areas are shares of the time of a pass. ${rest} of ${rows.length} operators have no FLOP on the `
     + "matrix units, or no traffic: they are in the table.")];
 }
 

@@ -120,9 +120,7 @@ async function update() {
   controls.overridden(page.a, dropNumber);
   const begun = performance.now();
   byId("results").classList.add("waiting");
-  const questions = [ask("answer", page.a), page.b ? ask("answer", page.b) : null];
-  if (page.fronts) questions.push(ask("front", page.a));
-  const [a, b, front] = await Promise.all(questions);
+  const [a, b] = await Promise.all([ask("answer", page.a), page.b ? ask("answer", page.b) : null]);
   if (asked !== page.asked) return;
   byId("results").classList.remove("waiting");
   controls.explain(a.error ?? (b?.error ? { key: "", line: `B: ${b.error.line}` } : null));
@@ -132,9 +130,8 @@ async function update() {
     return;
   }
   page.answers = { a, b: b && !b.error ? b : null };
-  page.front = front && !front.error ? front : null;
   draw();
-  const compiling = [...new Set([...a.compiling, ...(b?.compiling ?? []), ...(front?.compiling ?? [])])];
+  const compiling = [...new Set([...a.compiling, ...(b?.compiling ?? [])])];
   if (compiling.length) {
     status(`compiling ${compiling.join(", ")} …`);
     poll = setTimeout(update, POLL);
@@ -142,22 +139,19 @@ async function update() {
   }
   const took = performance.now() - begun;
   document.body.dataset.redraw = took.toFixed(0);
-  clearTimeout(poll);
-  poll = setTimeout(interval, IDLE);
+  poll = setTimeout(refine, IDLE);
   status(`${a.outputs.time.doc} ${a.outputs.time.text}, ${a.fits ? "fits memory" : "does not fit memory"}`);
 }
 
-/** Asks how sure the time is, as long as nothing else is asked. */
-async function interval() {
+/** Asks for what takes longer than a redraw, as long as nothing else is asked: layouts, and how sure the time is. */
+async function refine() {
   const asked = page.asked;
-  const found = await ask("interval", page.a);
-  if (asked !== page.asked || found.error) return;
-  if (found.compiling.length) {
-    poll = setTimeout(interval, POLL);
-    return;
-  }
-  page.answers.a.interval = found.interval;
+  const [found, front] = await Promise.all([ask("interval", page.a), page.fronts ? ask("front", page.a) : null]);
+  if (asked !== page.asked) return;
+  if (found.interval) page.answers.a.interval = found.interval;
+  if (front) page.front = front.points || !page.front?.points ? front : page.front;
   draw();
+  if (found.compiling?.length || front?.compiling?.length) poll = setTimeout(refine, POLL);
 }
 
 /** Draws all cards of the answers; open details and the focus stay. */
@@ -167,8 +161,8 @@ function draw() {
   const full = b?.outputs ? b : null;
   controls.chosen(a.chosen);
   byId("headline").replaceChildren(...cards.headline(a, full));
-  const [first, ...others] = cards.wholes(a, full);
-  card(first[0], first[1], () => first[2]);
+  const [times, others] = cards.wholes(a, full);
+  for (const [id, title, body] of times) card(id, title, () => body);
   card("memory", "Memory of a device", () => cards.memory(a, full));
   for (const [id, title, body] of others) card(id, title, () => body);
   for (const old of document.querySelectorAll('section[id^="card-whole-"]')) {
@@ -189,11 +183,13 @@ function compiling() {
 /** The button that compares layouts, or the chart once it was pressed. */
 function layouts(host, a) {
   if (page.front?.points) return cards.front(host, page.front, a, use);
-  const busy = page.fronts && page.front?.compiling;
+  const busy = page.fronts && !page.front?.error;
   return [h("p", { class: "hint" }, "All layouts of the devices, with the batch and the other fields given here."),
     h("button", { type: "button", id: "compare", disabled: Boolean(busy), onclick: () => {
       page.fronts = true;
-      update();
+      draw();
+      clearTimeout(poll);
+      refine();
     } }, busy ? "comparing …" : "Compare all layouts")];
 }
 
