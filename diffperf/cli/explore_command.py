@@ -1,7 +1,9 @@
 """diffperf explore: a live page in the browser, served by this machine to itself."""
 
 import contextlib
+import os
 import socket
+import sys
 import threading
 import webbrowser
 from urllib.parse import urlencode
@@ -32,15 +34,22 @@ def explore(model: str | None, system: str | None, port: int, browser: bool) -> 
     named = {name: value for name, value in (("model", model), ("system", system)) if value}
     query = f"?{urlencode(named)}" if named else ""
     address = f"http://{LOOPBACK}:{listener.getsockname()[1]}/{query}"
-    server = uvicorn.Server(
-        uvicorn.Config(application(Backend(_configure)), log_level="warning", access_log=False, lifespan="on")
+    settings = uvicorn.Config(
+        application(Backend(_configure)),
+        log_level="warning",
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=1,
     )
+    server = uvicorn.Server(settings)
     click.echo(f"{address}  (Ctrl-C ends it)")
     if browser:
         threading.Timer(0.1, webbrowser.open, [address]).start()
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
     click.echo("\nThe page has ended.")
+    sys.stdout.flush()
+    os._exit(0)  # a compilation in the background cannot be interrupted, and nobody waits for it any more
 
 
 def _configure() -> None:

@@ -12,8 +12,9 @@ _FIRST_PAINT = 2.0  # s of a processor
 
 
 @pytest.fixture
-def started(tmp_path):
+def started(tmp_path, monkeypatch):
     """The process and the address that it prints."""
+    monkeypatch.setenv("DIFFPERF_CACHE", "off")
     command = [sys.executable, "-m", "diffperf", "explore", "llama-2-7b", "dgx-a100", "--no-browser"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -35,8 +36,11 @@ def test_the_page_is_served_before_anything_is_compiled_and_ends_with_ctrl_c(sta
     with socket.socket() as other:
         other.settimeout(5)
         assert other.connect_ex(("127.0.0.2", port)) != 0
+    question = address.replace("/?", "/api/answer?")
+    with urllib.request.urlopen(question, timeout=60) as reply:
+        assert '"compiling":["the estimate"' in reply.read().decode()
     process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=60)
+    out, error = process.communicate(timeout=20)  # the compilation takes longer, and is not waited for
     assert out.split("\n") == ["", "The page has ended.", ""]
     assert error == ""
     assert process.returncode == 0

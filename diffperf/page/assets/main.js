@@ -125,7 +125,7 @@ async function update() {
   byId("results").classList.remove("waiting");
   controls.explain(a.error ?? (b?.error ? { key: "", line: `B: ${b.error.line}` } : null));
   if (a.error) {
-    status("This state cannot be estimated; the figures are those before.");
+    status(`This state cannot be estimated${page.answers.a ? "; the figures are those before." : "."}`);
     byId("results").classList.add("waiting");
     return;
   }
