@@ -19,12 +19,9 @@ def test_the_texts_of_controls_are_the_configured_values(system):
     listed = inputs(state)
     assert len(listed) > 300
     for row in listed:
-        read = load.checked(
-            load.declared_at(configuration, row["path"], "test"),
-            load.literal(row["text"]),
-            "test",
-            row["path"],
-        )
+        path = row["path"]
+        declared = load.declared_at(configuration, path, "test")
+        read = load.checked(declared, load.literal(row["text"]), "test", path)
         np.testing.assert_allclose(read, np.asarray(values[path]), rtol=1e-6, err_msg=path)
         assert row["doc"]
         assert row.get("alternatives") or row["bounds"]

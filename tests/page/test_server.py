@@ -109,6 +109,7 @@ PIECES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_mutated_states_never_break_the_server(validator):
     """A thousand queries made of pieces, and a good one with pieces put in: refused or answered, at once."""
     draw, start = random.Random(7), time.monotonic()
