@@ -97,7 +97,7 @@ export function tornado(ranked, inputs, pick, top = 20) {
       h("td", { class: "bar" }, s("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
         s("rect", { x: slope < 0 ? 50 - half : 50, y: 0, width: half, height: 10, class: slope < 0 ? "fill-good" : "fill-b" }),
         s("rect", { x: 49.8, y: 0, width: 0.4, height: 10, class: "fill-a" }))),
-      h("td", {}, `${slope > 0 ? "+" : "−"}${Math.abs(slope).toFixed(4)} %`), h("td", {}, inputs[path].text));
+      h("td", {}, `${slope > 0 ? "+" : "−"}${Math.abs(slope) < 5e-5 ? Math.abs(slope).toExponential(0) : Math.abs(slope).toFixed(4)} %`), h("td", {}, inputs[path].text));
   });
   return framed(["+1 % of", "", "changes it by", "value"], body);
 }

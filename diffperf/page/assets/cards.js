@@ -2,7 +2,7 @@
 
 import * as bars from "./bars.js";
 import * as charts from "./charts.js";
-import { breakable, h, table } from "./dom.js";
+import { breakable, h, short, table } from "./dom.js";
 
 const TITLES = { breakdown: "Where the time goes", prefill: "Where the time of the prefill goes",
   decode: "Where the time of a decode pass goes", energy: "Energy", "cost.accelerator": "Cost of making one accelerator",
@@ -90,6 +90,7 @@ export function tornado(a, pick, redraw) {
     h("p", { class: "hint" }, "Exact derivatives at this point. * is whole in reality. A name leads to its control.")];
 }
 
+const percent = (slope) => `${slope > 0 ? "+" : "−"}${Number(Math.abs(slope).toPrecision(2))} %`;
 const money = (value) => (Math.abs(value) >= 1000 ? `$${Math.round(value).toLocaleString("en")}` : `$${value.toPrecision(3)}`);
 
 /** What a dollar buys, and what unpriced inputs are worth. */
@@ -102,13 +103,13 @@ export function dollars(a, pick) {
   const first = priced.length
     ? table(`For 1 % of the purchase price of ${money(capital)} (${money(capital / 100)}), spent at the margin on`,
       ["", "shorter by", "saved a dollar"],
-      priced.map((way) => [name(way), `${((way.saved * capital) / time).toPrecision(3)} %`, `${(way.saved * 1e6).toPrecision(3)} µs`]))
+      priced.map((way) => [name(way), `${((way.saved * capital) / time).toPrecision(3)} %`, `${short(way.saved, "s")}`]))
     : h("p", {}, "Nothing that is priced here makes the time shorter.");
   const second = unpriced.length
     ? table("The price of this system does not follow these: a datasheet gives them, with no technology behind. What 1 % "
       + "more may cost in purchase price before a run gets dearer:",
       ["", "time", "worth"],
-      unpriced.map((way) => [name(way), `${way.time > 0 ? "+" : "−"}${Math.abs(way.time).toFixed(3)} %`, money(way.worth)]))
+      unpriced.map((way) => [name(way), percent(way.time), money(way.worth)]))
     : null;
   return [first, second ? h("div", { class: "more" }, second) : null];
 }

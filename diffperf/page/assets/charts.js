@@ -96,13 +96,13 @@ export function roofline(host, operators) {
     const angle = (Math.atan2(chart.y(end * bandwidth) - chart.y(start * bandwidth), chart.x(end) - chart.x(start)) * 180) / Math.PI;
     if (chart.x(end) - chart.x(start) > 90) {
       chart.svg.append(s("text", { class: "faint", transform: `translate(${chart.x(at)} ${chart.y(at * bandwidth) - 5}) rotate(${angle})` },
-        `${name} ${short(bandwidth)}B/s`));
+        `${name} ${short(bandwidth, "B/s")}`));
     }
   }
   const from = Math.max(left, roofs.compute / Math.max(...levels.map(([, bandwidth]) => bandwidth)));
   chart.svg.append(s("line", { class: "roof", x1: chart.x(from), x2: chart.right, y1: chart.y(roofs.compute), y2: chart.y(roofs.compute) }),
     s("text", { class: "faint", x: chart.right, y: chart.y(roofs.compute) - 5, "text-anchor": "end" },
-      `${roofs.precision} ${short(roofs.compute)}FLOP/s`));
+      `${roofs.precision} ${short(roofs.compute, "FLOP/s")}`));
   for (const { row, x, y } of points) {
     const radius = 3 + 14 * Math.sqrt(row.time / timeOfPass(row, rows));
     chart.svg.append(s("circle", { class: row.pass_name === passes[1] ? "point b" : "point", cx: chart.x(x), cy: chart.y(y), r: radius },

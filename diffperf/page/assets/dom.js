@@ -36,13 +36,13 @@ export function table(caption, headings, rows, attributes = {}) {
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell))))));
 }
 
-/** A number in few digits with a prefix of SI, for axes: 2.5e12 is "2.5 T". */
-export function short(value) {
-  if (value === 0) return "0";
+/** A number in few digits with a prefix of SI: 2.5e12 is "2.5 T", with the unit "B/s" it is "2.5 TB/s". */
+export function short(value, unit = "") {
+  if (value === 0) return `0 ${unit}`.trimEnd();
   const prefixes = { "-15": "f", "-12": "p", "-9": "n", "-6": "µ", "-3": "m", 0: "", 3: "k", 6: "M", 9: "G",
     12: "T", 15: "P", 18: "E", 21: "Z" };
   const power = Math.min(21, Math.max(-15, 3 * Math.floor(Math.log10(Math.abs(value) * (1 + 1e-12)) / 3)));
-  return `${Number((value / 10 ** power).toPrecision(3))} ${prefixes[power]}`.trimEnd();
+  return `${Number((value / 10 ** power).toPrecision(3))} ${prefixes[power]}${unit}`.trimEnd();
 }
 
 /** A dotted path that may break after its dots and underscores. */

@@ -259,7 +259,7 @@ async function exports() {
   const body = found.error || found.compiling.length
     ? [h("p", {}, found.error?.line ?? "The layout is still being compiled: try again in a moment.")]
     : Object.entries(labels).flatMap(([name, label]) => {
-      const text = h("textarea", { id: `export-${name}`, readonly: true, rows: Math.min(14, found[name].split("\n").length + 1) });
+      const text = h("textarea", { id: `export-${name}`, readonly: true, rows: Math.min(18, found[name].split("\n").length + 2) });
       text.value = found[name];
       const button = h("button", { type: "button", onclick: async () => {
         text.select();
