@@ -190,6 +190,15 @@ def test_an_impossible_layout_is_explained(page):
     assert page.find_element(By.ID, "field-strategy.tp-wrong").is_displayed()
 
 
+def test_what_does_not_belong_to_the_phase_has_a_control_to_clear_it(page, address):
+    page.get(f"{address}/?phase=prefill&tokens=2e12&zero=1")
+    problem = page.find_element(By.ID, "problem")
+    WebDriverWait(page, 20).until(lambda d: problem.is_displayed())
+    assert page.find_element(By.ID, "field-tokens-wrong").is_displayed()
+    assert control(page, "tokens").get_attribute("value") == "2e12"
+    assert Select(control(page, "strategy.zero")).first_selected_option.text == "1"
+
+
 def test_b_stands_beside_a_and_in_the_address(page):
     before = figure(page)
     page.find_element(By.ID, "pin").click()

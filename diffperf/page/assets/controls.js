@@ -47,7 +47,7 @@ export function subject(catalog, state, change) {
     tokens: () => input(state.texts.tokens, "none", (text, typing) => change("tokens", text, typing)),
   };
   const shown = ["model", "system", "phase", "devices", "stack", "calibration"];
-  if (state.texts.phase === "training") shown.push("tokens");
+  if (state.texts.phase === "training" || state.texts.tokens) shown.push("tokens");
   byId("subject").replaceChildren(h("legend", {}, "What runs where"),
     ...shown.map((key) => field(key, LABELS[key], control[key](), HINTS[key])));
 }
@@ -55,8 +55,9 @@ export function subject(catalog, state, change) {
 /** The fields of the layout; those of training are shown for training only. */
 export function layout(catalog, state, change) {
   const training = state.texts.phase === "training";
-  const hidden = training ? ["output_length"] : [];
-  const fields = catalog.strategy.filter((one) => (training || !one.training_only) && !hidden.includes(one.name));
+  // What does not belong to the phase is shown where it is given, to be cleared.
+  const belongs = (one) => (training ? one.name !== "output_length" : !one.training_only);
+  const fields = catalog.strategy.filter((one) => belongs(one) || state.strategy[one.name]);
   const make = (one) => {
     const value = state.strategy[one.name] || "";
     const words = one.name.replaceAll("_", " ");
