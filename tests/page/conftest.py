@@ -4,13 +4,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from page_states import ADDRESS
 from starlette.testclient import TestClient
 
-from diffperf.page.server import LOOPBACK, Backend, application
-
-ADDRESS = f"http://{LOOPBACK}:8000"
-# A state whose programs all tests share.
-QUERY = "model=gpt3-175b&system=dgx-a100&devices=64&tp=8&pp=8"
+from diffperf.page.server import Backend, application
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import ADDRESS, QUERY
+from page_states import ADDRESS, QUERY
 from starlette.testclient import TestClient
 
 from diffperf import units

@@ -8,7 +8,7 @@ import { copy, fromAddress, query, toAddress } from "./state.js";
 const TYPING = 150; // ms without a key before a text is read
 const FOCUSABLE = "button, select, input, summary";
 const IDLE = 400; // ms after a change before the page asks how sure the time is
-const POLL = 500; // ms between two questions while something compiles
+const POLL = 1000; // ms between two questions while something compiles
 
 const page = { catalog: null, a: null, b: null, answers: { a: null, b: null }, front: null, fronts: false, asked: 0 };
 let timer = 0;
