@@ -37,6 +37,9 @@ _QUICK_FLAGS = {
 
 # The folder of stored programs for calls in a `storing_in` block.
 _CHOSEN_FOLDER: ContextVar[Path | None] = ContextVar("folder of stored programs", default=None)
+# Compiler options of programs that somebody waits for, and that then run a few times only.
+_UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
 _KEPT = 64  # stored programs, of about half a megabyte each; older ones are deleted
 
 Parameters = ParamSpec("Parameters")
@@ -80,12 +83,15 @@ def storing_in(folder: Path | None) -> Iterator[None]:
         _CHOSEN_FOLDER.reset(token)
 
 
-def stored(*static: str) -> Callable[[Callable[Parameters, Result]], "StoredFunction[Parameters, Result]"]:
+def stored(
+    *static: str, optimized: bool = True
+) -> Callable[[Callable[Parameters, Result]], "StoredFunction[Parameters, Result]"]:
     """A decorator that jits a function and stores its programs (see `StoredFunction`).
 
     `static` names the arguments that a program is compiled for, as `static_argnames` does for `jax.jit`.
+    Programs that are not `optimized` take half as long to compile, and up to three times as long to run.
     """
-    return lambda function: StoredFunction(function, static)
+    return lambda function: StoredFunction(function, static, {} if optimized else _UNOPTIMIZED)
 
 
 class StoredFunction(Generic[Parameters, Result]):
@@ -98,10 +104,15 @@ class StoredFunction(Generic[Parameters, Result]):
     arguments that are traced) the function is jitted as usual.
     """
 
-    def __init__(self, function: Callable[Parameters, Result], static: tuple[str, ...]):
+    def __init__(
+        self,
+        function: Callable[Parameters, Result],
+        static: tuple[str, ...],
+        options: dict[str, Any] | None = None,
+    ):
         functools.update_wrapper(self, function)
-        self.function, self.static = function, static
-        self.jitted = jax.jit(function, static_argnames=static)
+        self.function, self.static, self.options = function, static, options or {}
+        self.jitted = jax.jit(function, static_argnames=static, compiler_options=self.options or None)
         self.programs: dict[Any, _Program | None] = {}  # None: jitted, because the stored program failed
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -125,7 +136,7 @@ class StoredFunction(Generic[Parameters, Result]):
         if file.exists() and file.stat().st_size == 0:
             return None
         with contextlib.suppress(Exception):  # errors of the function itself come again when it is jitted
-            _write(file, functools.partial(self.function, **static), arguments)
+            _write(file, functools.partial(self.function, **static), arguments, self.options)
             return _Program.read(file).tried(leaves)
         with contextlib.suppress(OSError):  # an empty file spares other processes the attempt
             file.write_bytes(b"")
@@ -170,7 +181,9 @@ class _Program:
         return jax.tree.unflatten(jax.tree.structure(self.skeleton), self.compiled(*leaves))
 
 
-def _write(file: Path, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+def _write(
+    file: Path, function: Callable[..., Any], arguments: dict[str, Any], options: dict[str, Any]
+) -> None:
     """Compiles a function for arguments of a structure, and writes the program for `_Program.read`."""
     leaves, structure = jax.tree.flatten(arguments)
     made = []
@@ -183,7 +196,7 @@ def _write(file: Path, function: Callable[..., Any], arguments: dict[str, Any]) 
     # XLA serializes a program that JAX read from its own store without its machine code. Under a name that
     # is new, JAX finds none there; the one that it stores in turn is of no use to anybody.
     flat.__name__ = f"stored_{secrets.token_hex(16)}"
-    compiled = jax.jit(flat).lower(*leaves).compile()
+    compiled = jax.jit(flat).lower(*leaves).compile(compiler_options=options or None)
     for useless in file.parent.glob(f"*{flat.__name__}*"):
         useless.unlink(missing_ok=True)
     skeleton = jax.tree.unflatten(made[0], range(made[0].num_leaves))

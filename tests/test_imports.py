@@ -24,6 +24,7 @@ LAYERS = (
     ("load",),
     ("explore",),
     ("api",),
+    ("page",),
     ("cli",),
 )
 # The same inside the estimator: a kernel or a link knows nothing of layers and steps.

@@ -57,6 +57,11 @@ COMMANDS = {
         "diffperf.cli.init_command:init",
         "Write a commented file of your own: a config, a problem, a space, a table.",
     ),
+    "explore": Command(
+        "diffperf.cli.explore_command:explore",
+        "Serve a live page on this machine: controls for every number, and exact sensitivities.",
+        needs_jax=False,
+    ),
     "list": Command(
         "diffperf.cli.configs_command:list_configs",
         "List the shipped configs, each with its main figures.",
@@ -77,10 +82,11 @@ def cli(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
         return
-    # Here rather than above: the help of the group needs no JAX.
-    from diffperf.cli.jax_settings import configure_jax
+    if COMMANDS[ctx.invoked_subcommand].needs_jax:
+        # Here rather than above: the help of the group needs no JAX.
+        from diffperf.cli.jax_settings import configure_jax
 
-    configure_jax()
+        configure_jax()
 
 
 def main() -> None:

@@ -24,10 +24,12 @@ class Command(NamedTuple):
 
     - `home`: where it is defined, "module:name".
     - `summary`: what the help of the group says about it.
+    - `needs_jax`: whether JAX is imported and configured before the command starts.
     """
 
     home: str
     summary: str
+    needs_jax: bool = True
 
 
 class Commands(click.Group):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -23,6 +24,8 @@ class OperatorTable(eqx.Module):
     kernels: tuple[str, ...] = eqx.field(static=True)  # kinds of kernels
     run_time: Float[Array, " operators"]  # s of one run
     runs: Float[Array, " operators"]  # in the phase
+    flops: Float[Array, " operators"]  # FLOP of one run on the matrix units
+    traffic: Float[Array, "levels operators"]  # bytes of one run by memory level outside the innermost
 
     @property
     def time(self) -> Float[Array | np.ndarray, " operators"]:
@@ -73,22 +76,24 @@ def operator_table(
     first, alone = members.argmax(axis=1), members.sum(axis=1) == 1
     repeated = np.array([is_repeated for _, _, is_repeated in rows])
 
-    runs, recomputed, time = (
-        jnp.concatenate(column)
-        for column in zip(
-            *((kernel.runs, kernel.recomputed, kernel.work.time) for kernel in operators.kernels), strict=True
-        )
-    )
+    numbers = [(kernel.runs, kernel.recomputed, kernel.work) for kernel in operators.kernels]
+    runs, recomputed, work = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1), *numbers)
     runs = runs * _counts(operators, counts)
     every = sums_over(runs, members)
     in_rows = jnp.where(repeated, sums_over(runs * recomputed, members), every)
-    mean = sums_over(time * runs, members) / positive(every)
+
+    def of_one_run(number: Array) -> Array:
+        """A number of one run of every row: the mean where a row stands for several operators."""
+        return jnp.where(alone, number[..., first], sums_over(number * runs, members) / positive(every))
+
     return OperatorTable(
         names=tuple(_row_name(label, is_repeated) for label, _, is_repeated in rows),
         parts=tuple("recompute" if is_repeated else label.part for label, _, is_repeated in rows),
         kernels=tuple(label.kernel for label, _, _ in rows),
-        run_time=jnp.where(alone, time[first], mean),
+        run_time=of_one_run(work.time),
         runs=in_rows,
+        flops=of_one_run(work.flops),
+        traffic=of_one_run(work.traffic),
     )
 
 

@@ -7,7 +7,6 @@ one.
 
 import dataclasses
 from collections.abc import Iterable
-from functools import partial
 
 import equinox as eqx
 import jax
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from diffperf.compiler import stored
 from diffperf.estimate.phase_tables import PhaseTables
 from diffperf.estimate.phases import phase_tables
 from diffperf.hardware.accelerator import MatrixFormat
@@ -33,6 +33,8 @@ class Operator:
     - `count`: how often the operator runs in the phase.
     - `time`: seconds of all its runs.
     - `bounds`: by resource, the share of a per cent that one per cent more of the resource saves.
+    - `flops`: FLOP of all its runs on the matrix units.
+    - `traffic`: bytes of all its runs, by the name of the memory level that serves them.
     """
 
     name: str
@@ -41,6 +43,8 @@ class Operator:
     count: float
     time: float
     bounds: dict[str, float]
+    flops: float
+    traffic: dict[str, float]
 
     @property
     def bound(self) -> str:
@@ -99,7 +103,7 @@ def _scaled(system: System, growth: Float[Array, " resources"]) -> System:
     return eqx.tree_at(lambda s: s.accelerator, system, grown)
 
 
-@partial(jax.jit, static_argnames="phase")
+@stored("phase")
 def _evaluate(configuration: Configuration, phase: str):
     """The phase's tables, and by how much the time of each operator falls as each resource grows, relative to
     both.
@@ -126,18 +130,22 @@ def operators(configuration: Configuration, phase: str = "training") -> list[Ope
     """
     tables, shares = jax.device_get(_evaluate(configuration, phase))
     resources = _resources(configuration.system)
+    levels = [str(level.name) for level in configuration.system.accelerator.memory[1:]]
     rows = [
-        row for name, table in tables.items() for row in _operator_rows(name, table, shares[name], resources)
+        row
+        for name, table in tables.items()
+        for row in _operator_rows(name, table, shares[name], resources, levels)
     ]
     return sorted(rows, key=lambda operator: -operator.time)
 
 
 def _operator_rows(
-    pass_name: str, table: PhaseTables, shares: np.ndarray, resources: list[str]
+    pass_name: str, table: PhaseTables, shares: np.ndarray, resources: list[str], levels: list[str]
 ) -> Iterable[Operator]:
     asked = table.operators
-    columns = zip(asked.names, asked.parts, asked.run_time, asked.runs, shares, strict=True)
-    for name, part, run_time, runs, share in columns:
+    numbers = asked.run_time, asked.runs, asked.flops, asked.traffic.T
+    columns = zip(asked.names, asked.parts, shares, *numbers, strict=True)
+    for name, part, share, run_time, runs, flops, traffic in columns:
         bounds = {resource: max(float(saved), 0.0) for resource, saved in zip(resources, share, strict=True)}
         bounds[OVERHEAD] = max(1.0 - sum(bounds.values()), 0.0)
         if run_time * runs > 0:
@@ -148,6 +156,8 @@ def _operator_rows(
                 count=float(runs),
                 time=float(run_time * runs),
                 bounds=bounds,
+                flops=float(flops * runs),
+                traffic=dict(zip(levels, (traffic * runs).tolist(), strict=True)),
             )
 
 

@@ -48,6 +48,22 @@ def test_times_add_up_to_those_of_the_report(listed):
     assert np.all(np.diff([row.time for row in rows]) <= 0)
 
 
+def test_no_operator_is_above_its_roofs(listed):
+    """Neither the matrix units nor a memory level work faster than their peak; and the work is that of the
+    model."""
+    configuration, rows = listed
+    accelerator = configuration.system.accelerator
+    peak = float(accelerator.matrix_rate(configuration.strategy.precision))
+    bandwidths = {str(level.name): float(level.bandwidth) for level in accelerator.memory[1:]}
+    for row in rows:
+        assert row.flops <= peak * row.time * (1 + 1e-9), row.name
+        assert set(row.traffic) == set(bandwidths)
+        for level, served in row.traffic.items():
+            assert served <= bandwidths[level] * row.time * (1 + 1e-9), (row.name, level)
+    products = sum(row.flops for row in rows if row.part in ("matmul", "head"))
+    assert products > 0.5 * sum(row.flops for row in rows) > 0
+
+
 def test_collectives_add_up_to_those_of_the_report(listed):
     """What no computation hides, part by part; a run hides at most the time that it takes."""
     configuration, _ = listed

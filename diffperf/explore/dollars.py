@@ -1,0 +1,90 @@
+"""What one more dollar buys: inputs whose price is known, by what money spent on them saves, and what the
+others may cost.
+
+The elasticities of an estimate say both by how much a per cent more of an input shortens a run, and by how
+much it raises the purchase price of the system. Their ratio is what a dollar buys. Where the price does not
+follow an input, as for a datasheet's bandwidth that no technology stands behind, the run still says what the
+input is worth: the rise of the purchase price that one per cent more may cost before a run gets dearer.
+"""
+
+import dataclasses
+from typing import Any
+
+from diffperf.explore.elasticities import Elasticities
+from diffperf.quantity import locate
+
+_LEAST = 1e-9  # elasticities up to this are rounding
+_SHOWN = 12
+# More devices are bought with a degree of parallelism that uses them; the global batch stays.
+_USED_BY = {
+    "dp": "more devices, data-parallel",
+    "pp": "more devices, as pipeline stages",
+    "tp": "more devices, tensor-parallel",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Bought:
+    """One way to spend money.
+
+    - `name`: the input's path, or what is bought.
+    - `price`: USD that 1 % more adds to the purchase price of the system; 0 where the price does not follow.
+    - `time`: share by which 1 % more changes the time, in per cent.
+    - `saved`: seconds by which a dollar of purchase price shortens the time; 0 where no price is known.
+    - `worth`: USD of purchase price that 1 % more may cost before a run costs more than now.
+    """
+
+    name: str
+    price: float
+    time: float
+    saved: float
+    worth: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Purchases:
+    """What money buys on a system.
+
+    - `priced`: what the purchase price follows, by the seconds that a dollar saves, the most first.
+    - `unpriced`: what shortens the time without a price, by what 1 % more is worth.
+    - `capital`: the purchase price of the system in USD.
+    """
+
+    priced: list[Bought]
+    unpriced: list[Bought]
+    capital: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return dataclasses.asdict(self)
+
+
+def purchases(found: Elasticities, report: Any) -> Purchases:
+    """What money buys, by the elasticities of a configuration and its report."""
+    time, capital = found.outputs["time"], found.outputs["cost.capital"]
+    slopes = [found.of(output) for output in ("time", "cost.capital", "cost.run")]
+    rates = [float(locate(report, f"cost.{name}")[0]) for name in ("depreciation", "electricity")]
+    depreciation = rates[0] / sum(rates)  # of the cost of a run, in proportion to the capital
+
+    def bought(name: str, *paths: str) -> Bought:
+        of_time, of_capital, of_run = (sum(slope[path] for path in paths) for slope in slopes)
+        unpaid = of_run - of_capital * depreciation  # of a run, if the input cost nothing
+        priced = of_capital > _LEAST
+        return Bought(
+            name=name,
+            price=0.01 * of_capital * capital if priced else 0.0,
+            time=of_time,
+            saved=-of_time * time / (of_capital * capital) if priced else 0.0,
+            worth=-0.01 * unpaid / depreciation * capital,
+        )
+
+    inputs = [
+        bought(path, path)
+        for path, (declared, _) in found.inputs.items()
+        if path.startswith("system.") and declared.kind == "input" and not declared.integer
+    ]
+    devices = [bought(name, "system.n_devices", f"strategy.{field}") for field, name in _USED_BY.items()]
+    faster = [way for way in [*inputs, *devices] if way.time < -_LEAST]
+    priced = sorted((way for way in faster if way.price), key=lambda way: -way.saved)
+    unpriced = sorted((way for way in faster if not way.price), key=lambda way: -way.worth)
+    return Purchases(priced[:_SHOWN], unpriced[:_SHOWN], capital)
