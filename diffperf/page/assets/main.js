@@ -2,15 +2,24 @@
 
 import * as cards from "./cards.js";
 import * as controls from "./controls.js";
-import { byId, h } from "./dom.js";
+import { byId, card, h } from "./dom.js";
+import { showExports } from "./exports.js";
 import { copy, fromAddress, query, toAddress } from "./state.js";
+import { theme } from "./theme.js";
 
 const TYPING = 150; // ms without a key before a text is read
-const FOCUSABLE = "button, select, input, summary";
 const IDLE = 400; // ms after a change before the page asks how sure the time is
 const POLL = 1000; // ms between two questions while something compiles
 
-const page = { catalog: null, a: null, b: null, answers: { a: null, b: null }, front: null, fronts: false, asked: 0 };
+const page = {
+  catalog: null,
+  a: null,
+  b: null,
+  answers: { a: null, b: null },
+  front: null,
+  fronts: false,
+  asked: 0,
+};
 let timer = 0;
 let poll = 0;
 
@@ -75,7 +84,9 @@ function changeText(key, text, typing = false) {
   const rebuilt = ["model", "system", "phase", "stack", "calibration", "devices"].includes(key);
   later(typing, async () => {
     if (key === "phase") {
-      const training = new Set(page.catalog.strategy.filter((one) => one.training_only).map((one) => one.name));
+      const training = new Set(
+        page.catalog.strategy.filter((one) => one.training_only).map((one) => one.name),
+      );
       if (text !== "training") {
         for (const name of training) delete page.a.strategy[name];
         delete page.a.texts.tokens;
@@ -143,10 +154,13 @@ async function update() {
   status(`${a.outputs.time.doc} ${a.outputs.time.text}, ${a.fits ? "fits memory" : "does not fit memory"}`);
 }
 
-/** Asks for what takes longer than a redraw, as long as nothing else is asked: layouts, and how sure the time is. */
+/** Asks for what takes longer than a redraw, unless more is asked: layouts, and how sure the time is. */
 async function refine() {
   const asked = page.asked;
-  const [found, front] = await Promise.all([ask("interval", page.a), page.fronts ? ask("front", page.a) : null]);
+  const [found, front] = await Promise.all([
+    ask("interval", page.a),
+    page.fronts ? ask("front", page.a) : null,
+  ]);
   if (asked !== page.asked) return;
   if (found.interval) page.answers.a.interval = found.interval;
   if (front) page.front = front.points || !page.front?.points ? front : page.front;
@@ -169,49 +183,54 @@ function draw() {
     if (!a.wholes.some(({ path }) => old.id === `card-whole-${path}`)) old.remove();
   }
   card("training", "The whole training", a.training ? () => cards.training(a) : null);
-  card("roofline", "Roofline of the operators", (host) => (a.operators ? cards.roofline(host, a) : compiling()), "wide");
-  card("tornado", "What matters: exact elasticities", () => (a.sensitivities ? cards.tornado(a, pick, draw) : compiling()));
-  card("dollars", "What one more dollar would buy", () => (a.sensitivities ? cards.dollars(a, pick) : compiling()));
+  card(
+    "roofline",
+    "Roofline of the operators",
+    (host) => (a.operators ? cards.roofline(host, a) : compiling()),
+    "wide",
+  );
+  card("tornado", "What matters: exact elasticities", () =>
+    a.sensitivities ? cards.tornado(a, pick, draw) : compiling(),
+  );
+  card("dollars", "What one more dollar would buy", () =>
+    a.sensitivities ? cards.dollars(a, pick) : compiling(),
+  );
   card("front", "Layouts: time against memory", (host) => layouts(host, a), "wide");
   card("figures", "Every figure", () => cards.figures(a, full), "wide");
 }
 
 function compiling() {
-  return [h("p", { class: "hint" }, "compiling: this takes a while once for each kind of model, system and phase …")];
+  return [
+    h(
+      "p",
+      { class: "hint" },
+      "compiling: this takes a while once for each kind of model, system and phase …",
+    ),
+  ];
 }
 
 /** The button that compares layouts, or the chart once it was pressed. */
 function layouts(host, a) {
   if (page.front?.points) return cards.front(host, page.front, a, use);
   const busy = page.fronts && !page.front?.error;
-  return [h("p", { class: "hint" }, "All layouts of the devices, with the batch and the other fields given here."),
-    h("button", { type: "button", id: "compare", disabled: Boolean(busy), onclick: () => {
-      page.fronts = true;
-      draw();
-      clearTimeout(poll);
-      refine();
-    } }, busy ? "comparing …" : "Compare all layouts")];
-}
-
-/** A card with a title; without a body it is removed. The focus inside it and open details are kept. */
-function card(name, title, body, kind = "") {
-  const id = `card-${name}`;
-  let section = byId(id);
-  if (!body) {
-    section?.remove();
-    return;
-  }
-  if (!section) {
-    section = h("section", { id, class: kind, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), h("div"));
-    byId(kind || "cards").append(section);
-  }
-  const host = section.lastElementChild;
-  const opened = [...host.querySelectorAll("details")].map((one) => one.open);
-  const focused = host.contains(document.activeElement) ? document.activeElement : null;
-  const place = focused ? [...host.querySelectorAll(FOCUSABLE)].indexOf(focused) : -1;
-  host.replaceChildren(...body(host).filter((child) => child !== null));
-  [...host.querySelectorAll("details")].forEach((one, index) => (one.open = Boolean(opened[index])));
-  if (place >= 0) host.querySelectorAll(FOCUSABLE)[place]?.focus();
+  return [
+    h("p", { class: "hint" }, "All layouts of the devices, with the batch and the other fields given here."),
+    h(
+      "button",
+      {
+        type: "button",
+        id: "compare",
+        disabled: Boolean(busy),
+        onclick: () => {
+          page.fronts = true;
+          draw();
+          clearTimeout(poll);
+          refine();
+        },
+      },
+      busy ? "comparing …" : "Compare all layouts",
+    ),
+  ];
 }
 
 /** Shows the control of a number. */
@@ -226,55 +245,30 @@ function pick(path) {
 
 /** Takes a layout. */
 function use(fields) {
-  const searched = ["tp", "pp", "dp", "cp", "ep", "expert_tp", "embedding_in_split", "loss_in_split", "virtual_stages",
-    "micro_batch", "recompute", "zero", "schedule"];
+  const searched = [
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "ep",
+    "expert_tp",
+    "embedding_in_split",
+    "loss_in_split",
+    "virtual_stages",
+    "micro_batch",
+    "recompute",
+    "zero",
+    "schedule",
+  ];
   for (const name of searched) delete page.a.strategy[name];
   Object.assign(page.a.strategy, fields);
   build();
   update();
 }
 
-/** Colours: as the system has them, light, dark. */
-function theme() {
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const names = ["auto", "light", "dark"];
-  let chosen = localStorage.getItem("theme") || "auto";
-  const apply = () => {
-    document.documentElement.dataset.theme = chosen === "auto" ? (dark.matches ? "dark" : "light") : chosen;
-    byId("theme").textContent = `Colours: ${chosen}`;
-    byId("theme").setAttribute("aria-label", `Colours: ${chosen}${chosen === "auto" ? ", as the system has them" : ""}`);
-  };
-  byId("theme").addEventListener("click", () => {
-    chosen = names[(names.indexOf(chosen) + 1) % names.length];
-    localStorage.setItem("theme", chosen);
-    apply();
-  });
-  dark.addEventListener("change", apply);
-  apply();
-}
-
-async function exports() {
-  const found = await ask("export", page.a);
-  const labels = { cli: "Command line", python: "Python", toml: "TOML: a space for diffperf sweep" };
-  const body = found.error || found.compiling.length
-    ? [h("p", {}, found.error?.line ?? "The layout is still being compiled: try again in a moment.")]
-    : Object.entries(labels).flatMap(([name, label]) => {
-      const text = h("textarea", { id: `export-${name}`, readonly: true, rows: Math.min(18, found[name].split("\n").length + 2) });
-      text.value = found[name];
-      const button = h("button", { type: "button", onclick: async () => {
-        text.select();
-        await navigator.clipboard?.writeText(text.value);
-        button.textContent = "copied";
-      } }, "Copy");
-      return [h("h3", {}, h("label", { for: `export-${name}` }, label)), text, h("div", {}, button)];
-    });
-  byId("exports-body").replaceChildren(...body);
-  byId("exports").showModal();
-}
-
 byId("controls").addEventListener("submit", (event) => event.preventDefault());
 byId("search").addEventListener("input", controls.search);
-byId("export").addEventListener("click", exports);
+byId("export").addEventListener("click", async () => showExports(await ask("export", page.a)));
 byId("pin").addEventListener("click", () => {
   page.b = copy(page.a);
   build();
