@@ -180,7 +180,7 @@ class CompareAnswer(Answer):
                     name=f"{cell.system}, {cell.stack}" if self.several_stacks else cell.system,
                     values={name: getattr(cell, name) for name in FIGURES},
                     error=cell.relative,
-                    remark="" if cell.fits else cell.problem.split(":")[0],
+                    remark="" if cell.fits else "does not fit" if cell.layout else "no layout",
                 )
                 for cell in cells
             ]

@@ -83,7 +83,7 @@ def test_an_interrupt_is_one_line(run, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("diffperf.cli.options.best_layout", interrupted)
+    monkeypatch.setattr("diffperf.api.question.best_layout", interrupted)
     result = run("estimate gpt3-22b dgx-a100")
     assert (result.exit_code, result.stderr) == (130, "Error: interrupted\n")
 
