@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@answering("compare")
+@answering("compare", model="models", system="systems", stack="stacks", phase="phases")
 def compare(
     models: Any,
     systems: Any,

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from diffperf import units
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, as_arguments, asker_of
-from diffperf.api.from_python import asked
+from diffperf.api.from_python import asked, whole_number
 from diffperf.api.plan_tables import (
     describe_margin,
     describe_search,
@@ -58,6 +58,7 @@ def plan(
     would.
     """
     asker = asker_of("plan")
+    whole_number(asker, "top", top, 1, 1000)
     tokens = None if tokens is None else number_of_tokens(tokens, asker, "tokens")
     own = ("by", "top", "schedules", "devices", "stack", "calibration", "set", "tokens", "rent")
     question = asked(
