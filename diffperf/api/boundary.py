@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar
 
 import jax
@@ -20,9 +20,12 @@ def asker_of(name: str) -> str:
     return f"dp.{name}"
 
 
-def naming(name: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+def naming(
+    name: str, **arguments: str
+) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """A decorator: errors of the function speak of `dp.NAME` and of its arguments.
 
+    `arguments` has those of the function that errors would call something else, by what they would call them.
     Programs that are compiled from the first such call on are compiled quickly (see `compile_quickly`).
     """
 
@@ -33,7 +36,7 @@ def naming(name: str) -> Callable[[Callable[Parameters, Result]], Callable[Param
             try:
                 return function(*args, **settings)
             except ConfigError as problem:
-                raise in_python(problem, name) from None
+                raise in_python(problem, name, arguments) from None
 
         called.__name__ = called.__qualname__ = name
         return called
@@ -41,9 +44,12 @@ def naming(name: str) -> Callable[[Callable[Parameters, Result]], Callable[Param
     return decorate
 
 
-def answering(name: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+def answering(
+    name: str, **arguments: str
+) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """A decorator: the function computes as the command line does, and its errors speak of `dp.NAME`.
 
+    `arguments` are as of `naming`.
     That is in double precision whatever the caller's precision is, which stays as it was, and with the
     compiled programs of the user's folder where JAX has none of its own.
     """
@@ -54,7 +60,7 @@ def answering(name: str) -> Callable[[Callable[Parameters, Result]], Callable[Pa
             with jax.enable_x64(True), storing_in(user_folder()):
                 return function(*args, **settings)
 
-        return naming(name)(called)
+        return naming(name, n_devices="devices", **arguments)(called)
 
     return decorate
 
@@ -65,14 +71,15 @@ def _set_up() -> None:
     compile_quickly()
 
 
-def in_python(problem: ConfigError, name: str) -> ConfigError:
+def in_python(problem: ConfigError, name: str, arguments: Mapping[str, str]) -> ConfigError:
     """The same error about a call of `dp.NAME`: options of the command line become arguments."""
     asker = asker_of(name)
     file = problem.file
     for unnamed in (COMMAND_LINE, ARGUMENTS):
         file = asker + file.removeprefix(unnamed) if file.startswith(unnamed) else file
     found, expected, remedy = map(as_arguments, (problem.found, problem.expected, problem.remedy))
-    return ConfigError(file, as_arguments(problem.key), found, expected, remedy)
+    key = as_arguments(arguments.get(problem.key, problem.key))
+    return ConfigError(file, key, found, expected, remedy)
 
 
 def as_arguments(text: object) -> str:

@@ -12,6 +12,7 @@ from rich.table import Table
 from diffperf import units
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
+from diffperf.api.from_python import whole_number
 from diffperf.errors import ConfigError
 from diffperf.explore.calibrate.calibrate import calibrate as fit_system
 from diffperf.explore.calibrate.calibrate import calibrate_stack
@@ -69,6 +70,7 @@ def calibrate(
     if prior_spread is not None and not (math.isfinite(prior_spread) and prior_spread > 0):
         expected = "a standard deviation above 0"
         raise ConfigError(asker, "prior_spread", prior_spread, expected, "leave it out for the declared ones")
+    whole_number(asker, "folds", folds, 2, 1000)
     tables = read_tables(paths, systems, where, asker)
     settings = {"prior_spread": prior_spread, "folds": folds, "leave_out": leave_out, "column": column}
     return CalibrationAnswer.of(tables, hardware, parameters, stack, file, asker, settings)

@@ -11,6 +11,7 @@ from rich.table import Table
 from diffperf import units
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
+from diffperf.api.from_python import whole_number
 from diffperf.api.question import describe_strategy
 from diffperf.explore.codesign.problem import DesignProblem
 from diffperf.explore.codesign.problem_file import load_problem
@@ -38,7 +39,10 @@ def codesign(
     **Raises:** `ConfigError`, in one line. Where no design satisfies every constraint, the answer is not
     `feasible`, and its design is the one that misses the least.
     """
-    return CodesignAnswer(best_design(load_problem(problem, asker_of("codesign")), starts=starts, seed=seed))
+    whole_number(asker_of("codesign"), "starts", starts, 2, 100_000)
+    return CodesignAnswer(
+        best_design(load_problem(problem, asker_of("codesign"), "problem"), starts=starts, seed=seed)
+    )
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@answering("compare")
+@answering("compare", model="models", system="systems", stack="stacks", phase="phases")
 def compare(
     models: Any,
     systems: Any,
@@ -180,7 +180,7 @@ class CompareAnswer(Answer):
                     name=f"{cell.system}, {cell.stack}" if self.several_stacks else cell.system,
                     values={name: getattr(cell, name) for name in FIGURES},
                     error=cell.relative,
-                    remark="" if cell.fits else cell.problem.split(":")[0],
+                    remark="" if cell.fits else "does not fit" if cell.layout else "no layout",
                 )
                 for cell in cells
             ]

@@ -93,6 +93,13 @@ def relaxation(asker: str, smooth: float | None) -> Relaxation:
     return Smooth(float(smooth))
 
 
+def whole_number(asker: str, name: str, value: object, least: int, most: int) -> None:
+    """Raises `ConfigError` for an argument that is no whole number from `least` to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        expected = f"a whole number from {least:,} to {most:,}"
+        raise ConfigError(asker, name, repr(value), expected, "correct it")
+
+
 def phase_of(asker: str, phase: object) -> str:
     """The phase itself, where it is the name of one."""
     return check_phase(phase, asker, "phase")

@@ -101,7 +101,7 @@ def load_space(space: "Space | str | Path | dict[str, Any]") -> "Space":
     """The space of a sweep by the name of a shipped space, the path of a TOML file, or its table."""
     from diffperf.explore.sweep.space_file import load_space as read_space
 
-    return read_space(space, asker_of("load_space"))
+    return read_space(space, asker_of("load_space"), "space")
 
 
 @naming("load_problem")
@@ -109,4 +109,4 @@ def load_problem(problem: "DesignProblem | str | Path | dict[str, Any]") -> "Des
     """A design problem by the name of a shipped problem, the path of a TOML file, or its table."""
     from diffperf.explore.codesign.problem_file import load_problem as read_problem
 
-    return read_problem(problem, asker_of("load_problem"))
+    return read_problem(problem, asker_of("load_problem"), "problem")

@@ -8,8 +8,8 @@ from rich.console import RenderableType
 
 from diffperf import units
 from diffperf.api.answer import Answer
-from diffperf.api.boundary import answering, asker_of
-from diffperf.api.from_python import asked
+from diffperf.api.boundary import answering, as_arguments, asker_of
+from diffperf.api.from_python import asked, whole_number
 from diffperf.api.plan_tables import (
     describe_margin,
     describe_search,
@@ -19,7 +19,7 @@ from diffperf.api.plan_tables import (
     strategy_json,
     strategy_table,
 )
-from diffperf.api.question import Question, describe_strategy, describe_system
+from diffperf.api.question import COMMAND_LINE, Question, describe_strategy, describe_system
 from diffperf.api.renting import describe_rent, rent_of_run, rented
 from diffperf.api.whole_training import describe_training, number_of_tokens, training_totals
 from diffperf.explore.plan.plan import Plan, RankedStrategy, Search, largest_part, smallest_system
@@ -58,6 +58,7 @@ def plan(
     would.
     """
     asker = asker_of("plan")
+    whole_number(asker, "top", top, 1, 1000)
     tokens = None if tokens is None else number_of_tokens(tokens, asker, "tokens")
     own = ("by", "top", "schedules", "devices", "stack", "calibration", "set", "tokens", "rent")
     question = asked(
@@ -145,7 +146,8 @@ class PlanAnswer(Answer):
             lines += ["", describe_rent(self.question.system, what, self.rent)]
         if len(self.ranked.best) > 1:
             lines += ["", "Why the others lose", reason_table(self.ranked)]
-        return [*lines, *describe_margin(self.search, best)]
+        margin = describe_margin(self.search, best)
+        return [*lines, *(margin if self.question.asker == COMMAND_LINE else map(as_arguments, margin))]
 
     @property
     def described_strategy(self) -> str:

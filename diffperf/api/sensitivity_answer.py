@@ -10,7 +10,7 @@ from rich.table import Table
 from diffperf import units
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
-from diffperf.api.from_python import asked, phase_of, relaxation
+from diffperf.api.from_python import asked, phase_of, relaxation, whole_number
 from diffperf.api.question import Question, describe_strategy
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.plan.best_layout import Layout
@@ -53,6 +53,7 @@ def sensitivity(
     **Raises:** `ConfigError`, in one line.
     """
     asker = asker_of("sensitivity")
+    whole_number(asker, "top", top, 1, 100_000)
     question = asked(
         "sensitivity",
         model,

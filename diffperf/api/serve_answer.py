@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from diffperf.api.answer import Answer
 from diffperf.api.asked_requests import check_context, read_requests, refuse_batches, target_time
 from diffperf.api.boundary import answering, as_arguments, asker_of
-from diffperf.api.from_python import asked
+from diffperf.api.from_python import asked, whole_number
 from diffperf.api.input_values import plain
 from diffperf.api.question import Question, describe_system
 from diffperf.api.renting import describe_rent, rent_of_tokens, rented
@@ -77,6 +77,7 @@ def serve(
     what would.
     """
     asker = asker_of("serve")
+    whole_number(asker, "top", top, 1, 1000)
     own = ("ttft", "tpot", "input", "output", "rate", "concurrency", "requests", "percentile", "by", "pools")
     question = asked(
         "serve",

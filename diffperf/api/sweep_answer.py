@@ -15,6 +15,7 @@ from rich.table import Table
 from diffperf import units
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
+from diffperf.api.from_python import whole_number
 from diffperf.explore.sweep.space import Axis, Space
 from diffperf.explore.sweep.space_file import load_space
 from diffperf.explore.sweep.sweep import SweepResult, commonest_violation
@@ -52,7 +53,9 @@ def sweep(
 
     **Raises:** `ConfigError`, in one line.
     """
-    declared = load_space(space, asker_of("sweep"))
+    declared = load_space(space, asker_of("sweep"), "space")
+    if top is not None:
+        whole_number(asker_of("sweep"), "top", top, 1, 10_000)
     declared = declared if top is None else dataclasses.replace(declared, top=top)
     folder = tempfile.TemporaryDirectory(prefix="diffperf-sweep-") if out is None else None
     path = Path(folder.name) / f"{declared.name}.parquet" if folder is not None else Path(str(out))

@@ -1,5 +1,6 @@
 """Configurations as the tools of this room need them: the outputs of a report, and inputs by path."""
 
+import dataclasses
 import difflib
 from typing import Any
 
@@ -60,7 +61,8 @@ def own_path(module: eqx.Module, path: str, file: str) -> str:
         locate(module, path)
     except KeyError:
         match = _only_ending([known for known, _, _ in walk(module)], path, file, path)
-        if match is None and (hint := _nearest(module, path)):
+        begins_inside = any(field.name == path.split(".")[0] for field in dataclasses.fields(module))
+        if match is None and not begins_inside and (hint := _nearest(module, path)):
             raise ConfigError(file, path, f'unknown name "{path}"', "a path into the inputs", hint) from None
         return match or path
     return path

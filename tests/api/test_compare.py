@@ -71,10 +71,10 @@ def test_what_has_no_layout_says_why(generation):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: dp.compare("gpt3-22b", "dgx-a10"), 'dp.compare: system: found "dgx-a10"'),
+        (lambda: dp.compare("gpt3-22b", "dgx-a10"), 'dp.compare: systems: found "dgx-a10"'),
         (lambda: dp.compare([], "dgx-a100"), "nothing to compare"),
         (lambda: dp.compare("gpt3-22b", "dgx-a100", against="dgx-h100"), "dp.compare: against:"),
-        (lambda: dp.compare("gpt3-22b", "dgx-a100", "train"), "dp.compare: phase:"),
+        (lambda: dp.compare("gpt3-22b", "dgx-a100", "train"), "dp.compare: phases:"),
     ],
 )
 def test_mistakes_are_found_at_once(call, words):

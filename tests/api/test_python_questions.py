@@ -85,3 +85,27 @@ def test_loading_questions():
         dp.load_problem("gpt9")
     with pytest.raises(dp.ConfigError, match=r"^dp\.load_space: "):
         dp.load_space({"model": "gpt3-22b"})
+
+
+@pytest.mark.slow
+def test_calibrate(tmp_path):
+    """Rows that are exactly those of another efficiency give this efficiency back."""
+    header = "id,hardware,m,n,k,dtype,latency_s"
+    path, system = "accelerator.matrix.bf16.efficiency", dp.load_system("dgx-h100", calibration="none")
+    shapes = [(m, n, k) for m in (2048, 4096, 8192) for n in (4096, 8192) for k in (4096, 8192)]
+    assert float(system.accelerator.matrix.bf16.efficiency) != 0.6
+    slow = [2 * m * n * k / (0.6 * 989.4e12) for m, n, k in shapes]
+    rows = [
+        f"{index},h100-sxm5-80gb,{m},{n},{k},bf16,{time}"
+        for index, ((m, n, k), time) in enumerate(zip(shapes, slow, strict=True))
+    ]
+    table = tmp_path / "gemm.csv"
+    table.write_text("\n".join([header, *rows]) + "\n")
+    answer = dp.calibrate(table, tmp_path / "mine.toml", hardware="h100-sxm5-80gb", parameters=[path])
+    (row,) = answer.rows()
+    # Tiles, waves and launches take the rest of the time, so that the fitted value is somewhat higher.
+    assert 0.6 <= row["fitted"] < 0.8
+    assert dp.load_calibration(tmp_path / "mine.toml").values[path] == pytest.approx(row["fitted"], rel=1e-3)
+    assert "1 parameters fitted to 12 rows" in str(answer)
+    with pytest.raises(dp.ConfigError, match=r"^dp\.calibrate: out: "):
+        dp.calibrate(table, tmp_path / "mine.json")

@@ -85,10 +85,15 @@ def test_a_changed_number_does_not_compile_again(gpt, system, strategy):
     from diffperf.explore.sensitivity import _elasticities
 
     sensitivities(Configuration(gpt, system, strategy))
-    before = _elasticities._cache_size()
+
+    def programs() -> int:
+        """Those that are stored, and those that JAX holds where nothing is stored."""
+        return len(_elasticities.programs) + _elasticities.jitted._cache_size()
+
+    before = programs()
     faster = dp.override(system, {"accelerator.memory.hbm.bandwidth": "4 TB/s"})
     sensitivities(Configuration(gpt, faster, replace(strategy, {"recompute": np.array([0.0, 0.0, 1.0])})))
-    assert _elasticities._cache_size() == before
+    assert programs() == before > 0
 
 
 def test_unknown_and_zero_outputs_are_refused(gpt, system, strategy):

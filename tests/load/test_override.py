@@ -51,7 +51,7 @@ def test_override_changes_inputs(system):
     ("path", "value", "words"),
     [
         ("accelerator.memory.hmb.bandwidth", "4 TB/s", ['did you mean "hbm"?']),
-        ("acelerator.vector", "4 TFLOP/s", ['did you mean "accelerator"?']),
+        ("acelerator.vector", "4 TFLOP/s", ['did you mean "accelerator.vector"?']),
         ("accelerator.vector.peak", "4 TFLOP/s", ["accelerator.vector has no parts"]),
         ("accelerator.memory.hbm", "4 TB/s", ["capacity"]),
         ("accelerator.memory", "4 TB/s", ["hbm"]),

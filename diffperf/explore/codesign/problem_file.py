@@ -73,7 +73,7 @@ KEYS = (
 
 
 def load_problem(
-    source: DesignProblem | str | Path | Mapping[str, Any], file: str = ARGUMENTS
+    source: DesignProblem | str | Path | Mapping[str, Any], file: str = ARGUMENTS, key: str = ""
 ) -> DesignProblem:
     """A design problem by the name of a shipped problem or the path of a TOML file, or its table.
 
@@ -84,7 +84,7 @@ def load_problem(
     with jax.enable_x64(True):
         if isinstance(source, Mapping):
             return ProblemReader(file, Path(), dict(source)).problem("design problem")
-        path = find(str(source), "problems", asked_by=(file, ""))
+        path = find(str(source), "problems", asked_by=(file, key))
         return ProblemReader(display(path), path.parent, read_toml(path)).problem(path.stem)
 
 

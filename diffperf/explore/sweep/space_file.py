@@ -60,7 +60,7 @@ _MOST_TOP = 10_000  # best points that are kept, at most: they are held in memor
 _MOST_VALUES = 10_000_000  # values of a linear or logarithmic axis, at most: they are held in memory
 
 
-def load_space(source: Space | str | Path | Mapping[str, Any], file: str = ARGUMENTS) -> Space:
+def load_space(source: Space | str | Path | Mapping[str, Any], file: str = ARGUMENTS, key: str = "") -> Space:
     """The space that a TOML file declares, by the file's path or the name of a shipped space, or its table.
 
     **Raises:** `ConfigError`, in one line.
@@ -69,7 +69,7 @@ def load_space(source: Space | str | Path | Mapping[str, Any], file: str = ARGUM
         return source
     if isinstance(source, Mapping):
         return _Reader(file, Path(), dict(source)).space("space")
-    path = find(str(source), "spaces", asked_by=(file, ""))
+    path = find(str(source), "spaces", asked_by=(file, key))
     return _Reader(display(path), path.parent, read_toml(path)).space(path.stem)
 
 
