@@ -1,4 +1,4 @@
-"""The README holds: its Python runs, its commands parse, its test command is the one that CI runs."""
+"""README and documentation hold: their Python runs, their commands parse, CI runs their test command."""
 
 import re
 import shlex
@@ -13,14 +13,19 @@ from diffperf.cli import cli
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [path.read_text(encoding="utf-8") for path in sorted((ROOT / ".docs" / "pages").glob("*.md"))]
+BLOCK = r"```{}\n(.*?)```"
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+    """The code of a language in the README and in the pages of the documentation, each block once."""
+    pattern = BLOCK.format(language)
+    found = [block for text in (README, *PAGES) for block in re.findall(pattern, text, flags=re.DOTALL)]
+    return list(dict.fromkeys(found))
 
 
 LINES = [line.split("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
-COMMANDS = [line for line in LINES if line.startswith("diffperf ")]
+COMMANDS = list(dict.fromkeys(line for line in LINES if line.startswith("diffperf ")))
 
 
 @pytest.mark.parametrize(("place", "words"), [(0, "step time"), (1, ""), (2, "")])
@@ -32,8 +37,8 @@ def test_python_runs_as_printed(place, words):
     assert done.stderr == ""
     assert words in done.stdout
     number = float(done.stdout.splitlines()[-1].removesuffix(" s"))
-    # The last block prints a derivative: more bandwidth, less time.
-    assert number < 0 if place == 2 else number > 0
+    # The second block prints a derivative: more bandwidth, less time.
+    assert number < 0 if place == 1 else number > 0
 
 
 def test_every_python_block_is_run():
@@ -47,6 +52,13 @@ def test_commands_parse(command):
     command_object = cli.get_command(click.Context(cli), name)
     assert command_object is not None, name
     command_object.make_context(name, arguments)
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere():
+    assert len(README.splitlines()) <= 120
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert len(links) > 5
+    assert not [link for link in links if "://" not in link and not (ROOT / link).is_file()]
 
 
 def test_an_unknown_option_would_be_noticed():
