@@ -248,9 +248,9 @@ def _kind(file: str, header: list[str]) -> str:
         kind: {name for name, column in schema.items() if column.needed} for kind, schema in SCHEMAS.items()
     }
 
-    def likeness(kind: str) -> tuple[float, int]:
-        """The share of a kind's needed columns that are present, and how many of all its columns are."""
-        return len(present & needed[kind]) / len(needed[kind]), len(present & set(SCHEMAS[kind]))
+    def likeness(kind: str) -> tuple[int, float]:
+        """How many of a kind's columns are present, and which share of those that it needs."""
+        return len(present & set(SCHEMAS[kind])), len(present & needed[kind]) / len(needed[kind])
 
     kind = max(needed, key=likeness)
     missing = [name for name in SCHEMAS[kind] if name in needed[kind] - present]
