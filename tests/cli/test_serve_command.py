@@ -31,6 +31,7 @@ def test_serve_ranks_says_why_draws_and_prints_flags(run, tmp_path):
     assert (tmp_path / "front.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_targets_and_loads_that_nothing_serves_name_what_works(run):
     """One line, exit code 3, and options that do serve."""
     strict = run(f"{LINE} --ttft 1ms --tpot 20ms --json nothing.json")

@@ -143,6 +143,7 @@ def test_with_prefill_and_network_for_free_decoding_is_all(inputs):
     assert float(report.serving.queueing) == pytest.approx(half, rel=0.01)
 
 
+@pytest.mark.slow
 def test_caches_travel_faster_within_a_node(inputs):
     """Six devices share the links of a node; with a worker of eight the caches cross between nodes."""
     model, system, prefill, _ = inputs

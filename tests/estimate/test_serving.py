@@ -44,6 +44,7 @@ def test_littles_law_holds(inputs, load):
     assert float(report.tokens_per_second) == pytest.approx(256 * float(report.requests_per_second))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", LOADS)
 def test_more_load_is_slower_and_finite_beyond_saturation(inputs, load):
     loads = np.geomspace(1, 1e5, 21)

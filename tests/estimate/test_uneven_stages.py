@@ -119,6 +119,7 @@ def test_every_kind_counts_where_it_is():
     assert step(True) > 1.02 * step(False)
 
 
+@pytest.mark.slow
 def test_tables_count_the_layers_of_the_slowest_stage():
     """Fifteen layers of the last stage, one of them that of multi-token prediction; or as many layers as the
     last stage waits for, beside its head.

@@ -81,6 +81,7 @@ def test_cost_is_proportional_to_what_is_bought(gpt, system, strategy):
     assert sum(elasticities[f"system.{path}"] for path in prices) == pytest.approx(1, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_changed_number_does_not_compile_again(gpt, system, strategy):
     from diffperf.explore.sensitivity import _elasticities
 

@@ -44,6 +44,8 @@ to = 160
 [[variable]]
 path = "design.memory_stacks"
 from = 2
+
+pytestmark = pytest.mark.slow  # every test needs a whole search
 to = 9
 """
 BUDGET = """

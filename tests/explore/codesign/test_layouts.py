@@ -45,6 +45,8 @@ UNITS = """
 [[variable]]
 path = "design.compute_units"
 from = 80
+
+pytestmark = pytest.mark.slow  # every test needs a whole search
 to = 110
 """
 LIMITS = """

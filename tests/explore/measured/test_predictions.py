@@ -143,6 +143,7 @@ def test_models_of_experts_in_rows_are_the_shipped_ones(tmp_path, name, attentio
     assert values(found) == values(expected)
 
 
+@pytest.mark.slow
 def test_rows_with_experts_are_estimated_as_the_library_does(tmp_path):
     """Experts over expert-parallel ranks, a shared one, and a dense layer before them."""
     cells = SPARSE | {"ep": 4, "expert_tp": 2}

@@ -117,6 +117,7 @@ def test_both_kinds_are_ranked_together(search):
     assert {served.prefill is None for served in first_two} == {True, False}
 
 
+@pytest.mark.slow
 def test_pools_that_nothing_serves(search):
     strict = plan_pools(search(targets=Targets(first_token=1e-3)))
     assert (strict.best, strict.pairs["able"], strict.pairs["evaluated"]) == ((), 0, 0)

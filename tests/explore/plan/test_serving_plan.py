@@ -120,6 +120,7 @@ def test_replicas_follow_from_the_load(search, load):
     assert most.load_per_engine * float(most.strategy.dp) < asked.load
 
 
+@pytest.mark.slow
 def test_a_percentile_is_stricter_than_the_mean(search):
     mean = plan_serving(search({"rate": 20.0})).best[0]
     strict = plan_serving(search({"rate": 20.0}, dataclasses.replace(TARGETS, percentile="90"))).best[0]

@@ -57,6 +57,7 @@ def space_of(folder, text):
     return load_space(path)
 
 
+@pytest.mark.slow
 def test_equals_a_loop_of_estimates(space, tmp_path):
     """Every row against the public functions, one estimate at a time, in float64."""
     table = (
