@@ -22,6 +22,8 @@ from diffperf.explore.codesign.search import Search
 from diffperf.load import available, load
 from diffperf.relax import Exact
 
+pytestmark = pytest.mark.slow  # every test needs a whole search
+
 HEAD = """
 model = "gpt3-22b"
 system = "dgx-a100"
@@ -44,8 +46,6 @@ to = 160
 [[variable]]
 path = "design.memory_stacks"
 from = 2
-
-pytestmark = pytest.mark.slow  # every test needs a whole search
 to = 9
 """
 BUDGET = """

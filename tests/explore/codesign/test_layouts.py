@@ -16,6 +16,8 @@ from diffperf.explore.codesign.result import Codesign
 from diffperf.explore.codesign.search import Search
 from diffperf.relax import Exact
 
+pytestmark = pytest.mark.slow  # every test needs a whole search
+
 HEAD = """
 model = "gpt3-22b"
 system = "dgx-a100"
@@ -45,8 +47,6 @@ UNITS = """
 [[variable]]
 path = "design.compute_units"
 from = 80
-
-pytestmark = pytest.mark.slow  # every test needs a whole search
 to = 110
 """
 LIMITS = """
