@@ -2,6 +2,7 @@
 figure.
 """
 
+import abc
 import functools
 import io
 from collections.abc import Callable
@@ -36,7 +37,7 @@ def print_lines(console: Console, lines: list[RenderableType]) -> None:
         console.print(line, soft_wrap=isinstance(line, str))
 
 
-class Answer:
+class Answer(abc.ABC):
     """The answer to a question. `print(answer)` shows what the command line shows.
 
     The methods of subclasses compute in double precision, as the answer was, whatever the caller's is.
@@ -48,21 +49,21 @@ class Answer:
             if name in vars(cls):
                 setattr(cls, name, _in_double_precision(vars(cls)[name]))
 
+    @abc.abstractmethod
     def lines(self) -> list[RenderableType]:
         """The texts and tables that the terminal shows, one below the other."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Everything as nested plain values in internal units: what `--json` writes."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def rows(self) -> list[dict[str, Any]]:
         """The rows of the answer's main table, in internal units."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def figure(self) -> "Figure":
         """The answer as a figure: what `--plot` draws."""
-        raise NotImplementedError
 
     def plot(self, file: str | Path | None = None) -> "Figure":
         """The answer as a matplotlib figure, which is also written to a file if one is named.
