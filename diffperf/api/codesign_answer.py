@@ -1,6 +1,7 @@
 """dp.codesign: which chip to build."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,20 +14,30 @@ from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import whole_number
 from diffperf.api.question import describe_strategy
+from diffperf.errors import ConfigError
 from diffperf.explore.codesign.problem import DesignProblem
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.result import Codesign, ConstraintRow
-from diffperf.explore.codesign.search import STARTS
-from diffperf.explore.codesign.search import codesign as best_design
+from diffperf.explore.codesign.search import POPULATION, Progress, Search
+from diffperf.explore.codesign.unpaid import Unpaid
 from diffperf.report.tables import outputs, show, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_MISSED = 1e-6  # excess of a limit, relative to it, that is worth telling
+
+
 @answering("codesign")
 def codesign(
-    problem: DesignProblem | str | Path | Mapping[str, Any], *, starts: int = STARTS, seed: int = 0
+    problem: DesignProblem | str | Path | Mapping[str, Any],
+    *,
+    population: int = POPULATION,
+    seed: int = 0,
+    budget_seconds: float = math.inf,
+    checkpoint: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> "CodesignAnswer":
     """The chip and package that a design problem asks for, found by gradient.
 
@@ -34,22 +45,41 @@ def codesign(
 
     - `problem`: the name of a shipped problem (see `diffperf list problems`), the path of a TOML file, or its
       table.
-    - `starts`, `seed`: the points of the multi-start, and their seed.
+    - `population`: designs that evolve together; `seed`: of the sample that they start from.
+    - `budget_seconds`: after which the search stops with the best design so far.
+    - `checkpoint`: a file for the state of the search, from which the same call goes on after it was stopped;
+      it is deleted when the search is through.
+    - `progress`: called with a word on what is going on and the fraction of it that is done.
 
     **Raises:** `ConfigError`, in one line. Where no design satisfies every constraint, the answer is not
-    `feasible`, and its design is the one that misses the least.
+    `feasible`: its design is the one that misses the least, and it names the constraints in conflict.
     """
-    whole_number(asker_of("codesign"), "starts", starts, 2, 100_000)
-    return CodesignAnswer(
-        best_design(load_problem(problem, asker_of("codesign"), "problem"), starts=starts, seed=seed)
+    asker = asker_of("codesign")
+    whole_number(asker, "population", population, 16, 1_000_000)
+    if not budget_seconds > 0:
+        raise ConfigError(asker, "budget_seconds", f"{budget_seconds}", "more than 0", "name some seconds")
+    search = Search(
+        load_problem(problem, asker, "problem"),
+        population=population,
+        seed=seed,
+        budget_seconds=budget_seconds,
+        checkpoint=None if checkpoint is None else Path(checkpoint),
+        **({} if progress is None else {"progress": progress}),
     )
+    unpaid = search.unpaid()
+    return CodesignAnswer(search.answer(), tuple(unpaid))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class CodesignAnswer(Answer):
-    """The best design of a problem, beside its baseline: `result` has everything that the search came to."""
+    """The best design of a problem, beside its baseline.
+
+    - `result`: everything that the search came to.
+    - `unpaid`: the variables that nothing in the problem pays for, and that the search takes to their bounds.
+    """
 
     result: Codesign
+    unpaid: tuple[Unpaid, ...] = ()
 
     @property
     def feasible(self) -> bool:
@@ -62,21 +92,29 @@ class CodesignAnswer(Answer):
         return f"{problem.name}: {problem.baseline.model.name} {problem.phase} on {devices:,.0f} devices"
 
     def lines(self) -> list[RenderableType]:
+        return [*map(unpaid_line, self.unpaid), *self.result_lines()]
+
+    def result_lines(self) -> list[RenderableType]:
+        """The lines without the warnings about the problem, which a terminal shows before the search."""
         result = self.result
         lines: list[RenderableType] = [
             f"[bold]{self.title}[/bold]",
             describe_strategy(result.design.strategy, result.problem.phase),
             "",
             verdict(result),
+            *conflict_lines(result),
             "",
         ]
         for part in (design_table(result), comparison_table(result), constraint_table(result)):
             lines += [part, ""]
-        residual = f"KKT residual {result.stationarity:.1e} after {result.evaluations:,} evaluations"
+        residual = f"after {result.evaluations:,} evaluations"
+        if result.feasible and not result.problem.all_whole:
+            residual = f"KKT residual {result.stationarity:.1e} {residual}"
         return [*lines, table(result.outcome.chip, "chip"), "", residual]
 
     def to_dict(self) -> dict[str, Any]:
-        return self.result.as_dict()
+        unpaid = {each.variable.path: each.end for each in self.unpaid}
+        return self.result.as_dict() | {"unpaid": unpaid}
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each variable, in the baseline and in the design."""
@@ -97,7 +135,7 @@ def verdict(result: Codesign) -> str:
             f"{row.constraint} is missed by {row.excess:.1%} "
             f"(reaches {units.show(row.value, row.constraint.declared.unit)})"
             for row in result.constraints()
-            if row.excess > 0
+            if row.excess > _MISSED
         ]
         missed += [result.broken_rule] if result.broken_rule else []
         return (
@@ -110,6 +148,37 @@ def verdict(result: Codesign) -> str:
         f"[bold]{problem.objective} {after}[/bold] against the baseline's {before} ({change:+.1%}), "
         "every constraint satisfied"
     )
+
+
+def unpaid_line(unpaid: Unpaid) -> str:
+    """A warning that the answer for a variable will be its bound."""
+    variable, end = unpaid.variable, units.show(unpaid.end, unpaid.declared.unit)
+    return (
+        f"[bold yellow]nothing pays for {variable.path}[/bold yellow]: moving it to {end} costs nothing that "
+        "this problem limits, so that the search will end there; limit what it costs, or leave it out"
+    )
+
+
+def conflict_lines(result: Codesign) -> list[str]:
+    """Which constraints no design satisfies together, and which limit would have to move how far."""
+    conflict, constraints = result.conflict, result.problem.constraints
+    if conflict is None:
+        return []
+    names = [str(constraints[index]) for index in conflict.constraints]
+    if not names:
+        return ["no conflict of constraints explains it: the rules of layouts allow none of the designs"]
+    together = "within the bounds of the variables, no design has"
+    lines = [f"in conflict: {together} {names[0]}" if len(names) == 1 else ""]
+    if len(names) > 1:
+        lines = ["in conflict: each of these can be met without one of the others, but not all together: "]
+        lines[0] += " and ".join(names)
+    for number, relief in enumerate(conflict.reliefs):
+        constraint = constraints[relief.constraint]
+        change = relief.limit / constraint.limit - 1 if constraint.limit else relief.limit
+        moved = units.show(relief.limit, constraint.declared.unit)
+        start = "the cheapest way out" if number == 0 else "or"
+        lines.append(f"  {start}: {constraint.quantity} {constraint.relation} {moved} ({change:+.1%})")
+    return lines
 
 
 def _section(title: str, columns: dict[str, Literal["left", "right"]]) -> Table:

@@ -1,6 +1,8 @@
 """diffperf codesign: which chip to build."""
 
-from typing import TYPE_CHECKING
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -19,34 +21,53 @@ if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help
 @click.command()
 @click.argument("problem")
 @click.option(
-    "--starts", type=click.IntRange(min=2), default=64, show_default=True, help="points of the multi-start"
+    "--population",
+    type=click.IntRange(16, 1_000_000),
+    default=1024,
+    show_default=True,
+    help="designs that evolve together",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="seed of the starting points")
+@click.option("--seed", type=int, default=0, show_default=True, help="seed of the sample of designs")
+@click.option(
+    "--budget-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=math.inf,
+    show_default="no limit",
+    help="show the best design so far after this time",
+)
+@click.option(
+    "--checkpoint",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="file from which the same command goes on after it was stopped; deleted at the end",
+)
 @options(json_option, plot_option)
 @click.pass_context
-def codesign(ctx, problem, starts, seed, json_file, plot):
-    """Find by gradient which chip and package to build for PROBLEM.
+def codesign(ctx, problem, population, seed, budget_seconds, checkpoint, json_file, plot):
+    """Find which chip and package to build for PROBLEM.
 
     PROBLEM is a name from `diffperf list problems`, or a TOML file. Prints the design beside the baseline,
-    its report, the constraints that hold it back and what relaxing each would be worth. Ctrl-C stops the
+    its report, the constraints that hold it back and what relaxing each would be worth. Where no design
+    satisfies every constraint, it prints which of them conflict and what would make room. Ctrl-C stops the
     search and shows the best design so far.
     """
-    answer = search(problem, starts, seed)
-    print_lines(console(json_file), answer.lines())
+    answer = search(
+        problem, population=population, seed=seed, budget_seconds=budget_seconds, checkpoint=checkpoint
+    )
+    print_lines(console(json_file), answer.result_lines())
     write_json(answer.to_dict(), json_file)
     if plot:
         answer.plot(plot)
-    if answer.result.interrupted:
+    if answer.result.stopped == "interrupted":
         raise Interrupted("interrupted: this is the best design so far")
     if not answer.feasible:
         ctx.exit(3)
 
 
-def search(name: str, starts: int, seed: int) -> "CodesignAnswer":
+def search(problem: str, **settings: Any) -> "CodesignAnswer":
     """The best design of the named problem, with a bar on the terminal while the search runs."""
-    from diffperf.api.codesign_answer import CodesignAnswer
+    from diffperf.api.codesign_answer import CodesignAnswer, unpaid_line
     from diffperf.explore.codesign.problem_file import load_problem
-    from diffperf.explore.codesign.search import codesign as best_design
+    from diffperf.explore.codesign.search import Search
 
     terminal = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -56,5 +77,8 @@ def search(name: str, starts: int, seed: int) -> "CodesignAnswer":
         def progress(stage: str, done: float) -> None:
             bar.update(task, description=stage, completed=done)
 
-        problem = load_problem(name, COMMAND_LINE)
-        return CodesignAnswer(best_design(problem, starts=starts, seed=seed, progress=progress))
+        whole_search = Search(load_problem(problem, COMMAND_LINE), progress=progress, **settings)
+        unpaid = tuple(whole_search.unpaid())
+        for each in unpaid:  # before the search, which somebody may not want to wait for
+            bar.console.print(unpaid_line(each), soft_wrap=True)
+        return CodesignAnswer(whole_search.answer(), unpaid)

@@ -1,9 +1,8 @@
 """The best package at every budget, by the product's co-design, and what one more dollar buys there.
 
-Counts of compute units and memory stacks are real numbers here, as in the relaxed stage of `diffperf
-codesign`: only then do the marginal values of an optimum have to be equal. Numbers of dies and generations of
-memory are held, one combination in each start of the solver; a budget starts from the designs of the one
-before.
+Counts of compute units and memory stacks are real numbers here: only then do the marginal values of an
+optimum have to be equal. Numbers of dies and generations of memory are held, one combination after another; a
+budget starts from the designs of the one before.
 """
 
 import dataclasses
@@ -16,14 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from diffperf.explore.codesign.lagrangian import Fixed, Schedule, Solver, State
+from diffperf.explore.codesign.cube import Cube
+from diffperf.explore.codesign.descent import Descent
 from diffperf.explore.codesign.problem import DesignProblem
 from diffperf.explore.codesign.problem_file import load_problem
-from diffperf.explore.codesign.rounding import Combination, hold
-from diffperf.explore.codesign.scoring import Scorer
+from diffperf.explore.codesign.scoring import Goal, Scorer
 from diffperf.hardware.chip import Chip, chip
 from diffperf.hardware.technology import MemoryTechnology
 from diffperf.load import load
+from diffperf.relax import Smooth
 
 # What dollars are spent on, and the variable of each.
 RESOURCES = {
@@ -43,10 +43,8 @@ SHARPNESS = {"decode": 100.0, "training": 10.0}
 # Those stairs make local optima in the number of compute units: every budget of training starts from several
 # multiples of the best number of the budget before.
 _MULTIPLES = {"decode": np.ones(1), "training": np.geomspace(0.7, 1.45, 17)}
-_INNER = 60
-# The logistic function is flat at the ends of a range: a design that ends there starts the next budget within
-# 98 % of the range, σ(±4).
-_WITHIN = 4.0
+_FIRST_MULTIPLES = (0.5, 1.0, 2.0)  # of the baseline's compute units, where the first budget starts
+_BLOCK = 64  # designs whose slopes are computed together
 _LEAST_VALUE = 0.02  # per cent faster for 1 % more budget, below which nothing has a worth in budget
 _FEASIBLE = 1e-3  # largest excess of a limit, relative to it, of a design that counts
 _HOPELESS = 1e3  # scores worse than the logarithm of any time
@@ -156,7 +154,7 @@ def constraint_of(problem: DesignProblem, quantity: str) -> int:
     return [constraint.quantity for constraint in problem.constraints].index(quantity)
 
 
-def fixed_numbers(problem: DesignProblem, generation: str, dies: int) -> Combination:
+def fixed_numbers(problem: DesignProblem, generation: str, dies: int) -> dict[int, float]:
     """The number of dies, and every number of a generation of memory that is a variable of the problem."""
     memory = load(MemoryTechnology, generation)
     numbers = {
@@ -168,7 +166,7 @@ def fixed_numbers(problem: DesignProblem, generation: str, dies: int) -> Combina
 
 
 class Tracer:
-    """Follows the best designs of a problem along budgets, all generations and numbers of dies at once."""
+    """Follows the best designs of a problem along budgets, for all generations and numbers of dies."""
 
     def __init__(
         self,
@@ -177,21 +175,21 @@ class Tracer:
         dies: Sequence[int] = DIES,
     ):
         self.sharpness, self.multiples = SHARPNESS[problem.phase], _MULTIPLES[problem.phase]
-        self.problem, self.scorer = problem, Scorer(problem, block=1)
-        self.solver = Solver(self.scorer.smooth, problem.bounds, _INNER)
+        self.problem = problem
         self.kinds = [(generation, count) for generation in generations for count in dies]
-        combinations = [fixed_numbers(problem, *kind) for kind in self.kinds] * len(self.multiples)
-        count = len(combinations)
-        self.fixed = hold(combinations, len(problem.vector.start), count)
-        x = np.tile(problem.vector.start, (count, 1))
-        self.start = State(self._encoded(x), jnp.zeros((count, len(problem.constraints))))
+        # Only what the dollars are spent on is free, and all of it is real.
+        every = Cube.of(problem.vector, [])
+        free = np.sort([index_of(problem, path) for path in RESOURCES.values()])
+        cube = Cube(every.reals.take(free), (), every.entries)
+        self.scorer = Scorer(problem, cube, block=64)
         self._slopes = jax.jit(jax.vmap(self._slopes_of, in_axes=(0, None)))
 
     def _slopes_of(self, x: Float[Array, " n"], limits: Float[Array, " constraints"]) -> Slopes:
         """Scores and slopes of one design."""
 
         def scores(x: Float[Array, " n"]) -> tuple[Array, Array]:
-            objective, excess = self.scorer.smooth(x, jnp.asarray(self.sharpness), limits)
+            outcome = self.problem.outcome(x, Smooth(jnp.asarray(self.sharpness)))
+            objective, excess = self.problem.score(outcome, limits)
             both = jnp.concatenate([objective[None], excess])
             return both, both
 
@@ -200,73 +198,78 @@ class Tracer:
         made = chip(candidate.design, candidate.technology, candidate.system.accelerator)
         return Slopes(both[0], both[1:], jacobian[0], jacobian[1:], made)
 
-    def _spread(self, designs: Sequence[Design]) -> State:
-        """Starts at multiples of the compute units of the best design of every kind."""
-        x, multipliers = (
-            np.tile(np.stack([getattr(design, name) for design in designs]), (len(self.multiples), 1))
-            for name in ("x", "multipliers")
-        )
-        x[:, index_of(self.problem, RESOURCES["compute"])] *= np.repeat(self.multiples, len(designs))
-        return State(self._encoded(x), jnp.asarray(multipliers))
-
-    def _encoded(self, x: Float[np.ndarray, "starts n"]) -> Float[Array, "starts n"]:
-        """Unbounded variables of some designs, moved to where the ends of their ranges are not yet flat."""
-        bounds = self.problem.bounds
-        inside = np.clip(x, np.asarray(bounds.low), np.asarray(bounds.high))
-        return jnp.clip(jax.vmap(bounds.encode)(jnp.asarray(inside)), -_WITHIN, _WITHIN)
+    def slopes(self, x: Float[np.ndarray, "designs n"], limits: Float[np.ndarray, " constraints"]) -> Slopes:
+        """Scores and slopes of designs, in blocks of one size, so that one program serves all."""
+        blocks = []
+        for begin in range(0, len(x), _BLOCK):
+            block = x[begin : begin + _BLOCK]
+            padded = jnp.asarray(np.resize(block, (_BLOCK, x.shape[1])))
+            slopes = jax.device_get(self._slopes(padded, jnp.asarray(limits)))
+            blocks.append(jax.tree.map(lambda leaf, count=len(block): leaf[:count], slopes))
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *blocks)
 
     def trace(self, budgets: Sequence[float]) -> list[list[Design]]:
         """For each budget (USD), rising or falling, the best design of every generation that has one."""
-        state, limits, traced = self.start, self.problem.limits, []
-        anneal = Schedule(outer=25, inner=_INNER, sharpness=(5.0, self.sharpness))
+        limits, traced = self.problem.limits, []
+        starts = [self._starts(kind) for kind in self.kinds]
         for budget in budgets:
             limits[constraint_of(self.problem, "cost.manufacturing")] = budget
-            if not traced:
-                state = self.solver.solve(state, self.fixed, jnp.asarray(limits), anneal)
-                state = self._spread(self._best_of_kinds(state, limits, budget))
-            designs = self._best_of_kinds(self._descend(state, limits), limits, budget)
-            state = self._spread(designs)
+            designs = [
+                self._best_of_kind(kind, np.stack(start), limits.copy(), budget)
+                for kind, start in zip(self.kinds, starts, strict=True)
+            ]
+            starts = [self._spread(design.x) for design in designs]
             traced.append(_fastest_of_generations(designs))
         return traced
 
-    def _descend(self, state: State, limits: Float[np.ndarray, " constraints"]) -> State:
-        """The optimum near every start; where there are stairs, at first with its compute units held."""
-        final, penalty = (self.sharpness, self.sharpness), (20.0, 1000.0)
-        far = Schedule(outer=20, inner=_INNER, sharpness=final, penalty=penalty, step=(0.05, 1e-5))
-        if len(self.multiples) == 1:
-            return self.solver.solve(state, self.fixed, jnp.asarray(limits), far)
-        units = index_of(self.problem, RESOURCES["compute"])
-        x = jax.vmap(self.problem.bounds.decode)(state.z)
-        with_units = Fixed(
-            self.fixed.mask.at[:, units].set(True), self.fixed.values.at[:, units].set(x[:, units])
-        )
-        state = self.solver.solve(state, with_units, jnp.asarray(limits), far)
-        near = dataclasses.replace(far, step=(0.01, 1e-5))
-        return self.solver.solve(state, self.fixed, jnp.asarray(limits), near)
+    def _starts(self, kind: tuple[str, int]) -> list[np.ndarray]:
+        """Where the first budget starts: the baseline, and multiples of its compute units."""
+        x = np.array(self.problem.vector.start)
+        for index, number in fixed_numbers(self.problem, *kind).items():
+            x[index] = number
+        return [start for scale in _FIRST_MULTIPLES for start in self._spread(self._scaled(x, scale))]
 
-    def _best_of_kinds(
-        self, state: State, limits: Float[np.ndarray, " constraints"], budget: float
-    ) -> list[Design]:
-        """The best start of every kind: one that keeps all limits, or else the one nearest to them."""
-        x = np.asarray(self.fixed.apply(jax.vmap(self.problem.bounds.decode)(state.z)))
-        slopes = jax.device_get(self._slopes(jnp.asarray(x), jnp.asarray(limits)))
+    def _spread(self, x: np.ndarray) -> list[np.ndarray]:
+        """A design at multiples of its compute units."""
+        return [self._scaled(x, multiple) for multiple in self.multiples]
+
+    def _scaled(self, x: np.ndarray, multiple: float) -> np.ndarray:
+        """A design with a multiple of its compute units."""
+        scaled, units = x.copy(), index_of(self.problem, RESOURCES["compute"])
+        bounds = self.problem.bounds
+        scaled[units] = np.clip(scaled[units] * multiple, bounds.low[units], bounds.high[units])
+        return scaled
+
+    def _best_of_kind(
+        self,
+        kind: tuple[str, int],
+        starts: Float[np.ndarray, "starts n"],
+        limits: Float[np.ndarray, " constraints"],
+        budget: float,
+    ) -> Design:
+        """The best of descents from some starts: one that keeps all limits, or that nearest to them."""
+        descent = Descent(self.scorer, limits, Goal.of(self.problem))
+        exact = np.zeros(len(limits))
+        x = np.stack([self._descended(descent, start, exact) for start in starts])
+        slopes = self.slopes(x, limits)
         beyond = np.maximum(slopes.excess.max(axis=1) - _FEASIBLE, 0.0)
-        score = np.where(beyond > 0, _HOPELESS * (1 + beyond), slopes.objective)
-        designs = []
-        for number, (generation, dies) in enumerate(self.kinds):
-            rows = np.arange(number, len(x), len(self.kinds))
-            row = int(rows[np.argmin(score[rows])])
-            own = jax.tree.map(lambda values, row=row: values[row], slopes)
-            multipliers = np.asarray(state.multipliers[row])
-            designs.append(Design(self.problem, budget, generation, dies, x[row], multipliers, own))
-        return designs
+        row = int(np.argmin(np.where(beyond > 0, _HOPELESS * (1 + beyond), slopes.objective)))
+        own = jax.tree.map(lambda values: values[row], slopes)
+        multipliers = descent.ended(x[row], exact, self.sharpness).multipliers
+        return Design(self.problem, budget, *kind, x[row], multipliers, own)
+
+    def _descended(self, descent: Descent, x: np.ndarray, margins: np.ndarray) -> np.ndarray:
+        """The optimum near a start, at a sharpness that rises to that of the study."""
+        for sharpness in (self.sharpness / 4, self.sharpness):
+            x = descent.solve(x, margins, sharpness)
+        return x
 
     def with_whole_speeds(self, designs: Sequence[Design]) -> list[Design]:
         """The designs with their exact speeds at whole numbers of units and stacks."""
         x = np.stack([design.x for design in designs])
         whole = [index_of(self.problem, RESOURCES[name]) for name in ("compute", "stacks")]
         x[:, whole] = np.round(x[:, whole])
-        speeds = np.exp(-self.scorer.rank(x, self.problem.limits).objective)
+        speeds = np.exp(-self.scorer.exact(x, self.problem.limits).values[:, 0])
         pairs = zip(designs, speeds, strict=True)
         return [dataclasses.replace(design, whole_speed=float(speed)) for design, speed in pairs]
 

@@ -49,6 +49,10 @@ class Layouts:
     def __len__(self):
         return len(self.values)
 
+    def sorted(self, order: Int[np.ndarray, " layouts"]) -> "Layouts":
+        """The same layouts in another order."""
+        return Layouts(self.entries, self.values[order])
+
     def applied(self, x: Float[np.ndarray, " n"]) -> Float[np.ndarray, "layouts n"]:
         """A vector of variables with each layout in turn."""
         rows = np.tile(x, (len(self), 1))

@@ -1,6 +1,7 @@
 """A design problem: which numbers may change, what to optimize, what must hold; all pure functions."""
 
 import dataclasses
+import functools
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,10 +9,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from diffperf import units
+from diffperf.compiler import digest_of
 from diffperf.estimate.phases import estimate
-from diffperf.explore.codesign.lagrangian import Bounds
 from diffperf.explore.codesign.layouts import Layouts, broken_rules
-from diffperf.explore.codesign.variables import Candidate, DesignVector, Variable
+from diffperf.explore.codesign.variables import Bounds, Candidate, DesignVector, Variable
 from diffperf.hardware.chip import Chip, chip, system_of
 from diffperf.quantity import Quantity, locate
 from diffperf.relax import Relaxation
@@ -34,9 +35,12 @@ class Constraint:
     sense: int
     limit: float
 
+    @property
+    def relation(self) -> str:
+        return "≤" if self.sense > 0 else "≥"
+
     def __str__(self):
-        relation = "≤" if self.sense > 0 else "≥"
-        return f"{self.quantity} {relation} {units.show(self.limit, self.declared.unit)}"
+        return f"{self.quantity} {self.relation} {units.show(self.limit, self.declared.unit)}"
 
     def excess(self, value: Array, limit: Array) -> Array:
         """How far a value lies beyond the limit, at most 0 where the constraint holds.
@@ -76,6 +80,11 @@ class DesignProblem:
         return self.vector.variables
 
     @property
+    def all_whole(self) -> bool:
+        """Whether no variable is a real number."""
+        return all(variable.whole for variable in self.variables)
+
+    @property
     def bounds(self) -> Bounds:
         return self.vector.bounds
 
@@ -83,6 +92,20 @@ class DesignProblem:
     def limits(self) -> Float[np.ndarray, " constraints"]:
         """The limit of every constraint, in the unit of its quantity."""
         return np.array([constraint.limit for constraint in self.constraints])
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A digest of the problem but for its limits: equal for problems whose programs are equal."""
+        asked = (
+            self.phase,
+            self.objective,
+            self.sense,
+            [(c.quantity, c.sense, c.limit == 0) for c in self.constraints],
+        )
+        searched = (self.variables, self.vector.derives_dp, len(self.vector.nodes))
+        return digest_of(
+            repr(asked), repr(searched), self.baseline, *self.vector.nodes, self.baseline_outcome
+        )
 
     def outcome(self, x: Float[Array, " n"], relax: Relaxation) -> Outcome:
         """Chip and report of a vector of variables; pure JAX."""

@@ -23,9 +23,8 @@ moves the technology to another silicon node: every figure of the node follows.
 """
 
 import dataclasses
-import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ import numpy as np
 from jaxtyping import Array
 
 from diffperf import units
+from diffperf.compiler import stored
 from diffperf.errors import ARGUMENTS, did_you_mean
 from diffperf.estimate.phases import estimate
 from diffperf.explore.codesign.layouts import possible_layouts
@@ -88,10 +88,10 @@ def load_problem(
         return ProblemReader(display(path), path.parent, read_toml(path)).problem(path.stem)
 
 
-@functools.cache
-def _compiled_estimate(phase: str) -> Callable[[Configuration], eqx.Module]:
-    """The estimator of a phase, compiled once."""
-    return jax.jit(lambda configuration: estimate(configuration, phase))
+@stored("phase", optimized=False)
+def _estimated(configuration: Configuration, phase: str) -> eqx.Module:
+    """The report of a phase, by a program that stays compiled from one process to the next."""
+    return estimate(configuration, phase)
 
 
 class ProblemReader(TableReader):
@@ -179,7 +179,7 @@ class ProblemReader(TableReader):
     def baseline_outcome(self, baseline: Candidate, phase: str) -> Outcome:
         """The exact report of the baseline on the system as configured, and its chip in the technology."""
         made = chip(baseline.design, baseline.technology, baseline.system.accelerator)
-        return Outcome(made, _compiled_estimate(phase)(baseline.configuration))
+        return Outcome(made, _estimated(baseline.configuration, phase))
 
     def variable(self, baseline: Candidate, table: dict[str, Any], key: str) -> Variable:
         """A variable with its bounds, which are those of its declaration where the table gives none."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +12,12 @@ from diffperf.explore.codesign.layouts import broken_rule
 from diffperf.explore.codesign.problem import Constraint, DesignProblem, Outcome, output_of
 from diffperf.explore.codesign.variables import Candidate
 from diffperf.report import tables
+
+if TYPE_CHECKING:
+    from diffperf.explore.codesign.conflict import Conflict
+
+# What ended a search before it was through; empty where nothing did.
+Stopped = Literal["", "interrupted", "out of time"]
 
 # A constraint with a smaller multiplier does not hold the design back: 1 % of its limit changes the objective
 # by 1e-5.
@@ -85,7 +91,8 @@ class Codesign:
     - `stationarity`: the largest slope of the Lagrangian, 0 at an optimum of the variables that are not
       whole.
     - `trace`: how the search converged; `evaluations` counts the estimates it took.
-    - `interrupted`: whether Ctrl-C ended the search before it was through.
+    - `stopped`: what ended the search before it was through, empty where nothing did.
+    - `conflict`: the constraints that no design satisfies together, where the search came to none.
     """
 
     problem: DesignProblem
@@ -97,7 +104,8 @@ class Codesign:
     stationarity: float
     trace: list[TracePoint]
     evaluations: int
-    interrupted: bool
+    stopped: Stopped
+    conflict: "Conflict | None" = None
 
     @property
     def feasible(self) -> bool:
@@ -176,7 +184,7 @@ class Codesign:
         return {
             "problem": self.problem.name,
             "feasible": self.feasible,
-            "interrupted": self.interrupted,
+            "stopped": self.stopped,
             "objective": {
                 "name": self.problem.objective,
                 "baseline": self.baseline_objective,

@@ -1,18 +1,17 @@
-"""Scores of many designs of one problem at once: smooth for the descent, exact for what is kept."""
+"""Scores of designs of one problem: exact ones of many at once, and smooth ones with their derivatives."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from diffperf.explore.codesign.problem import DesignProblem
+from diffperf.compiler import stored_closure
+from diffperf.explore.codesign.cube import Cube
+from diffperf.explore.codesign.problem import DesignProblem, Outcome
 from diffperf.relax import Exact, Smooth
-
-# Constraints are solved for with this much room, so that what the solver leaves over still satisfies them
-# exactly.
-MARGIN = 2e-5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,36 +31,148 @@ class Ranking:
     def order(self) -> Int[np.ndarray, " designs"]:
         return np.lexsort((self.objective, self.violation))
 
+    def better_than(self, other: "Ranking") -> Bool[np.ndarray, " designs"]:
+        """Which designs violate less than the other's, or as much with a better objective."""
+        less = self.violation < other.violation
+        return less | ((self.violation == other.violation) & (self.objective < other.objective))
+
+    def equals(self, other: "Ranking") -> Bool[np.ndarray, " designs"]:
+        """Which designs are as good as the other's."""
+        return (self.violation == other.violation) & (self.objective == other.objective)
+
+    def merit(self, rows: Bool[np.ndarray, " designs"]) -> Float[np.ndarray, " rows"]:
+        """What evolution improves: the violation of designs that have one, else the objective."""
+        violation, objective = self.violation[rows], self.objective[rows]
+        return np.where(violation > 0, violation, objective)
+
+    def replaced(self, rows: Bool[np.ndarray, " designs"], by: "Ranking") -> "Ranking":
+        """These scores, but those of another ranking in some rows."""
+        return Ranking(
+            np.where(rows, by.violation, self.violation), np.where(rows, by.objective, self.objective)
+        )
+
+    def take(self, rows: Int[np.ndarray, " rows"]) -> "Ranking":
+        """The scores of some designs."""
+        return Ranking(self.violation[rows], self.objective[rows])
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """What a search minimizes, and which constraints it holds: the problem's own goal, or part of it.
+
+    - `row`: 0 to minimize the objective, 1 + i to minimize the excess of constraint i.
+    - `held`: the indices of the constraints that have to hold.
+    """
+
+    row: int
+    held: tuple[int, ...]
+
+    @classmethod
+    def of(cls, problem: DesignProblem) -> "Goal":
+        """The objective under all constraints."""
+        return cls(0, tuple(range(len(problem.constraints))))
+
+
+class ExactScores(NamedTuple):
+    """Exact scores of some designs.
+
+    - `values`: `sense` · log of the objective over the baseline's, then the excess of every constraint.
+    - `broken`: how many rules of layouts they break.
+    """
+
+    values: Float[np.ndarray, "designs outputs"]
+    broken: Float[np.ndarray, " designs"]
+
+    def ranking(self, goal: Goal) -> Ranking:
+        """How good the designs are for a goal. One without a finite score is worse than all others."""
+        excess = self.values[:, 1:][:, list(goal.held)]
+        violation = np.linalg.norm(np.maximum(excess, 0), axis=1) + self.broken
+        objective = self.values[:, goal.row]
+        return Ranking(
+            np.where(np.isfinite(violation), violation, np.inf),
+            np.where(np.isfinite(objective), objective, np.inf),
+        )
+
+
+class Smoothed(NamedTuple):
+    """One design's smooth scores and their derivatives by the shares of its real variables' ranges.
+
+    - `values`: `sense` · log of the objective over the baseline's, then the excess of every constraint.
+    - `slopes`: the derivatives, (1 + constraints, reals).
+    """
+
+    values: Float[np.ndarray, " outputs"]
+    slopes: Float[np.ndarray, "outputs reals"]
+
 
 class Scorer:
     """Scores designs of a problem under limits that need not be the problem's own; exact ones in blocks of
-    designs.
+    one size, so that one program serves any number of designs.
     """
 
-    def __init__(self, problem: DesignProblem, block: int):
-        self.problem, self.block = problem, block
-        # Programs that contain the estimate, and derivatives of it, share one trace of it.
-        self.exact_outcome = jax.jit(lambda x: problem.outcome(x, Exact()))
-        self.smooth = jax.jit(self._smooth)
-        self._exact_block = jax.jit(jax.vmap(self._exact, in_axes=(0, None)))
+    def __init__(self, problem: DesignProblem, cube: Cube, block: int):
+        self.problem, self.cube, self.block = problem, cube, block
+        self.outcome = stored_closure(self._outcome, problem.digest, optimized=False)
+        self._exact_block = stored_closure(self._exact, problem.digest)
+        self._with_slopes = stored_closure(self._sloped, problem.digest, optimized=False)
+        self.evaluations = 0  # estimates so far, smooth and exact
 
-    def _smooth(self, x: Array, sharpness: Array, limits: Array) -> tuple[Array, Array]:
-        """(f, g) of one design for the solver: relaxed, with a margin."""
-        objective, excess = self.problem.score(self.problem.outcome(x, Smooth(sharpness)), limits)
-        return objective, excess + MARGIN
+    # The functions of the compiled programs.
 
-    def _exact(self, x: Array, limits: Array) -> tuple[Array, Array, Array]:
-        """(f, g, broken rules) of one design."""
-        objective, excess = self.problem.score(self.exact_outcome(x), limits)
-        return objective, excess, self.problem.broken_rules(x)
+    def _outcome(self, x: Array) -> Outcome:
+        return self.problem.outcome(x, Exact())
 
-    def rank(self, x: Float[np.ndarray, "designs n"], limits: Float[np.ndarray, " constraints"]) -> Ranking:
-        """Exact scores. Blocks have one shape, so that one program serves any number of designs."""
+    def _exact(self, designs: Array, limits: Array) -> tuple[Array, Array, Array]:
+        """Objectives, excesses and numbers of broken rules."""
+
+        def of_one(x: Array) -> tuple[Array, Array, Array]:
+            return *self.problem.score(self._outcome(x), limits), self.problem.broken_rules(x)
+
+        return jax.vmap(of_one)(designs)
+
+    def _sloped(self, reals: Array, x: Array, limits: Array, sharpness: Array) -> tuple[Array, Array]:
+        """Smooth scores of a design whose real variables are `reals`, and their derivatives."""
+
+        def twice(reals: Array) -> tuple[Array, Array]:
+            design = x.at[self.cube.reals.entries].set(reals)
+            outcome = self.problem.outcome(design, Smooth(sharpness))
+            objective, excess = self.problem.score(outcome, limits)
+            values = jnp.concatenate([objective[None], excess])
+            return values, values
+
+        forwards = len(self.cube.reals) <= len(self.problem.constraints)
+        differentiate = jax.jacfwd if forwards else jax.jacrev
+        slopes, values = differentiate(twice, has_aux=True)(reals)
+        return values, slopes
+
+    def compile(self, limits: np.ndarray) -> None:
+        """Compiles what only later stages need, the derivatives above all: beside the first stages."""
+        with jax.enable_x64(True):
+            x = self.problem.vector.start
+            if len(self.cube.reals):
+                self.smooth(x, limits, 100.0)
+            self.outcome(jnp.asarray(x))
+
+    def smooth(
+        self, x: Float[np.ndarray, " n"], limits: Float[np.ndarray, " constraints"], sharpness: float
+    ) -> Smoothed:
+        """Smooth scores of one design and their slopes."""
+        self.evaluations += 1
+        reals = x[self.cube.reals.entries]
+        arguments = (reals, x, limits, np.asarray(sharpness, dtype=float))
+        values, slopes = jax.device_get(self._with_slopes(*map(jnp.asarray, arguments)))
+        return Smoothed(values, slopes * self.cube.reals.slope(x))
+
+    def exact(
+        self, x: Float[np.ndarray, "designs n"], limits: Float[np.ndarray, " constraints"]
+    ) -> ExactScores:
+        """Exact scores of any number of designs."""
+        self.evaluations += len(x)
         count = len(x)
-        padded = jnp.asarray(x[np.arange(-(-count // self.block) * self.block) % count])
+        padded = x[np.arange(-(-count // self.block) * self.block) % count]
         blocks = [
-            self._exact_block(rows, jnp.asarray(limits))
-            for rows in jnp.split(padded, len(padded) // self.block)
+            jax.device_get(self._exact_block(jnp.asarray(block), jnp.asarray(limits)))
+            for block in np.split(padded, len(padded) // self.block)
         ]
         objective, excess, broken = (np.concatenate(parts)[:count] for parts in zip(*blocks, strict=True))
-        return Ranking(np.linalg.norm(np.maximum(excess, 0), axis=1) + broken, objective)
+        return ExactScores(np.concatenate([objective[:, None], excess], axis=1), broken)

@@ -1,63 +1,65 @@
-"""Which chip and package to build: gradient-based search for the best design of a problem.
+"""Which chip and package to build: the search for the best design of a problem.
 
-1. Relaxed: all variables real, but for the layout on devices, of which every start holds a possible one; many
-   starts, sharpness annealed (`lagrangian`).
-2. Whole: whole numbers, choices and layouts are held at values around the best starts (`rounding`) and the
-   rest is polished again, for many combinations at once; then each is moved over its whole range, and the
-   neighbourhood searched, until nothing improves.
-3. Exact: what is reported is evaluated without relaxation, and satisfies every constraint as stated.
+1. Global: a population of whole designs evolves under exact scores (`evolution`), hundreds of thousands of
+   estimates a second. It starts from the baseline and a low-discrepancy sample of the cube.
+2. Descent: from its best designs, which differ in whole numbers, choices or layouts, the real variables
+   descend along true slopes (`descent`).
+3. Rounds of both follow each other, every second population gathered around the best design, until none
+   improves it. Where all variables are whole and few enough, every combination is scored instead.
+4. A last descent gives the multipliers. Where no design satisfies every constraint, the least-violating one
+   and the constraints in conflict (`conflict`) are the answer.
 
-Shadow prices are the multipliers of the last polish: what the objective gains per unit of each limit, whole
-numbers held.
+What is reported is evaluated without relaxation, and satisfies every constraint as stated. Shadow prices are
+the multipliers of the last descent: what the objective gains per unit of each limit, whole numbers held.
 """
 
-import dataclasses
-from collections.abc import Callable
+import contextlib
+import contextvars
+import functools
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
+from scipy.stats import qmc
 
-from diffperf.explore.codesign.lagrangian import Fixed, Schedule, Solver, State
+from diffperf.compiler import digest_of
+from diffperf.explore.codesign.checkpoint import Checkpoint
+from diffperf.explore.codesign.conflict import Conflict, conflict_of
+from diffperf.explore.codesign.cube import Cube
+from diffperf.explore.codesign.descent import LAST_SHARPNESS, Descended, Descent
+from diffperf.explore.codesign.evolution import Evolution
 from diffperf.explore.codesign.problem import DesignProblem
-from diffperf.explore.codesign.result import Codesign, TracePoint
-from diffperf.explore.codesign.rounding import (
-    Combination,
-    LayoutSlot,
-    Slot,
-    held,
-    hold,
-    ladder,
-    neighbours,
-    slots,
-)
-from diffperf.explore.codesign.scoring import MARGIN, Ranking, Scorer
+from diffperf.explore.codesign.result import Codesign, Stopped, TracePoint
+from diffperf.explore.codesign.scoring import Goal, Ranking, Scorer
+from diffperf.explore.codesign.slots import slots
+from diffperf.explore.codesign.unpaid import Unpaid, unpaid_variables
 
-# A smooth maximum of ten terms is then within 0.28 % of exact.
-FINAL_SHARPNESS = 1000.0
-ANNEAL = Schedule(outer=25, inner=80, sharpness=(5.0, 300.0))
-# Rounded designs start far off their constraints' prices, which a stiff penalty finds quickly.
-POLISH = Schedule(
-    outer=20, inner=80, sharpness=(300.0, FINAL_SHARPNESS), penalty=(100.0, 5000.0), step=(0.05, 1e-5)
-)
-REFINE = Schedule(
-    outer=30,
-    inner=80,
-    sharpness=(FINAL_SHARPNESS, FINAL_SHARPNESS),
-    penalty=(100.0, 2000.0),
-    step=(0.02, 2e-6),
-)
-STARTS = 64
-CENTRES = 8  # relaxed designs that are rounded
-ROUNDS = 6  # neighbourhoods searched at most
-EXACT_TRIED = 1024  # combinations tried at once where no variable is left to descend on
-# Where every start of the relaxed search violates by more than this share, the problem looks infeasible.
-HOPELESS = 0.05
-# Designs whose log objectives differ by less are equal.
-EQUAL = 1e-7
-# The objective gives way by this much to the multipliers of a refined design.
-REFINED = 1e-6
+POPULATION = 1024  # designs that evolve together
+SAMPLE = 8  # times the population: the designs of a low-discrepancy sample
+GENERATIONS = 120  # of a round
+CHUNK = 10  # generations between looks at the clock
+CENTRES = 8  # designs of a population that descend in a round
+APART = 0.1  # how far they lie from each other in the cube, where they hold the same whole numbers
+EXCURSIONS = 3  # of a population that pursues another goal
+ROUNDS = 16  # at most
+UNIMPROVED = 2  # rounds without an improvement that end the search
+IMPROVED = 1e-6  # of the log of the objective, that counts
+HOPELESS = 0.05  # violation of an evolved population above which descents only look for a smaller one
+LESS_VIOLATING = 0.01  # share of the violation that a better design must save to count
+SPREADS = (0.02, 0.2)  # of the coordinates of populations that are gathered around the best design
+MOVED = 0.5  # the share of the coordinates that they move
+JUDGED = 32  # designs from which is judged which variables nothing pays for
+# Combinations of whole numbers, choices and layouts that are all tried, where no variable is real.
+MOST_ENUMERATED = 500_000
+# The objective gives way by this much to a design whose multipliers can be read as prices.
+REFINED = 2e-5
 
 Progress = Callable[[str, float], None]  # (what is going on, fraction done)
 
@@ -66,296 +68,365 @@ def _silent(stage: str, done: float) -> None:
     """Reports no progress."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Incumbent:
-    """The best whole design so far: its exact violation and objective, its variables, and its multipliers."""
-
-    violation: float
-    objective: float
-    x: Float[np.ndarray, " n"]
-    multipliers: Float[np.ndarray, " constraints"]
-
-    def better_than(self, other: "Incumbent | None") -> bool:
-        """Whether it violates less, or as much with a better objective."""
-        if other is None:
-            return True
-        return (self.violation, self.objective) < (other.violation, other.objective - EQUAL)
-
-
-@dataclasses.dataclass(frozen=True)
-class Designs:
-    """Designs to go on from, and their multipliers."""
-
-    x: Float[np.ndarray, "designs n"]
-    multipliers: Float[np.ndarray, "designs constraints"]
-
-    def __len__(self):
-        return len(self.x)
-
-    def take(self, rows: np.ndarray) -> "Designs":
-        return Designs(self.x[rows], self.multipliers[rows])
+class OutOfTime(Exception):
+    """The search has spent its budget of seconds."""
 
 
 class Search:
-    """The search for the best design of one problem, with one compiled program for all its stages."""
+    """The search for the best design of one problem, with compiled programs that all its stages share."""
 
     def __init__(
-        self, problem: DesignProblem, *, starts: int = STARTS, seed: int = 0, progress: Progress = _silent
+        self,
+        problem: DesignProblem,
+        *,
+        population: int = POPULATION,
+        seed: int = 0,
+        budget_seconds: float = math.inf,
+        checkpoint: Path | None = None,
+        progress: Progress = _silent,
     ):
-        self.problem, self.starts, self.seed, self.progress = problem, starts, seed, progress
-        self.bounds, self.baseline = problem.bounds, problem.vector.start
-        self.slots = slots(problem)
-        self.all_whole = all(variable.whole for variable in problem.variables)
-        self.tried = max(starts, EXACT_TRIED) if self.all_whole else starts
-        self.scorer = Scorer(problem, block=starts)
-        self.solver = Solver(self.scorer.smooth, self.bounds, ANNEAL.inner)
+        self.problem, self.population, self.seed = problem, population, seed
+        self.budget_seconds, self.checkpoint, self.progress = budget_seconds, checkpoint, progress
+        self.goal = Goal.of(problem)
+        self.cube = Cube.of(problem.vector, slots(problem.vector, problem.layouts))
+        self.scorer = Scorer(problem, self.cube, block=population)
+        if problem.layouts is not None:
+            # The best layouts of the baseline's hardware first: they are the likeliest for others too.
+            with jax.enable_x64(True):
+                rows = problem.layouts.applied(problem.vector.start)
+                order = self.scorer.exact(rows, problem.limits).ranking(self.goal).order
+            self.cube = Cube.of(problem.vector, slots(problem.vector, problem.layouts.sorted(order)))
+            self.scorer.cube = self.cube
         self.reset(problem.limits)
 
     def reset(self, limits: Float[np.ndarray, " constraints"]) -> None:
         """Forgets everything but the compiled programs, to search again under other limits."""
-        self.limits = limits
+        self.limits, self.descent = limits, Descent(self.scorer, limits, self.goal)
         self.random = np.random.default_rng(self.seed)
-        self.evaluations = 0  # estimates so far, smooth and exact
+        self.scorer.evaluations = 0
         self.trace: list[TracePoint] = []
-        self.latest: State | None = None
-        self.incumbent: Incumbent | None = None
+        self.incumbent: Descended | None = None
+        self.descended: dict[tuple[float, ...], Descended] = {}
+        self.conflict: Conflict | None = None
+        self.deadline = math.inf
 
     @property
-    def best(self) -> Incumbent:
-        """The best whole design so far. Raises `RuntimeError` before there is any."""
+    def best(self) -> Descended:
+        """The best design so far. Raises `RuntimeError` before there is any."""
         if self.incumbent is None:
-            raise RuntimeError("the search has not come to a whole design yet")
+            raise RuntimeError("the search has not come to a design yet")
         return self.incumbent
 
     @property
-    def best_as_designs(self) -> Designs:
-        return Designs(self.best.x[None], self.best.multipliers[None])
+    def question(self) -> str:
+        """A digest of all that the search depends on."""
+        asked = (self.limits.tolist(), self.seed, self.population, version("diffperf"))
+        return digest_of(self.problem.digest, repr(asked))
 
-    def rank(self, x: Float[np.ndarray, "designs n"]) -> Ranking:
-        """Exact scores of some designs."""
-        self.evaluations += len(x)
-        return self.scorer.rank(x, self.limits)
+    def look_at_the_clock(self) -> None:
+        """Raises `OutOfTime` once the budget of seconds is spent and there is a design to show for it."""
+        if self.incumbent is not None and time.monotonic() > self.deadline:
+            raise OutOfTime
 
-    # --- where to start
+    def score(self, points: Float[np.ndarray, "designs size"], goal: Goal | None = None) -> Ranking:
+        """Exact scores of the designs at points of the cube."""
+        self.look_at_the_clock()
+        return self.scorer.exact(self.cube.designs(points), self.limits).ranking(goal or self.goal)
 
-    def initial(self) -> State:
-        """The baseline, and a Latin hypercube over the bounds."""
-        shape = (self.starts, len(self.baseline))
-        share = self.random.permuted(
-            (np.arange(self.starts)[:, None] + self.random.random(shape)) / self.starts, axis=0
-        )
-        z = np.log(share) - np.log1p(-share)
-        z[0] = np.asarray(self.bounds.encode(jnp.asarray(self.baseline)))
-        return State(jnp.asarray(z), jnp.zeros((self.starts, len(self.limits))))
+    def keep(self, design: Descended) -> bool:
+        """Remembers a design if it is the best so far; whether it is so by enough to go on searching."""
+        known = self.incumbent
+        if known is None:
+            self.incumbent = design
+            return True
+        if (design.violation, design.objective) < (known.violation, known.objective):
+            self.incumbent = design
+        if design.violation != known.violation:
+            return design.violation < known.violation * (1 - LESS_VIOLATING)
+        return design.objective < known.objective - IMPROVED
 
-    def held_layouts(self) -> list[Combination]:
-        """A possible layout for each start.
-
-        Of more layouts than starts, half are the best with the baseline's hardware, half are others.
-        """
-        if self.problem.layouts is None:
-            return [{}]
-        rungs = LayoutSlot(self.problem.layouts).rungs(self.starts)
-        if len(rungs) <= self.starts:
-            return [rungs[start % len(rungs)] for start in range(self.starts)]
-        order = self.rank(self.problem.layouts.applied(self.baseline)).order
-        best = order[: self.starts // 2]
-        others = np.linspace(len(best), len(order) - 1, self.starts - len(best)).astype(int)
-        return [rungs[number] for number in [*best, *order[others]]]
-
-    # --- one descent
-
-    def solve(
-        self, state: State, fixed: Fixed, schedule: Schedule, stage: str, weight: float = 1.0
-    ) -> Designs:
-        """Runs a schedule from a state, and records how the best of all starts goes."""
-        done = 0
-
-        def watch(state: State, objectives: np.ndarray, excess: np.ndarray) -> None:
-            nonlocal done
-            done += 1
-            self.latest = state
-            self.evaluations += self.starts * schedule.inner
-            violation = np.maximum(excess - MARGIN, 0).max(axis=1)
-            close = violation <= max(violation.min(), 1e-3)
-            objective = float(np.exp(objectives[close].min()))
-            self.trace.append(TracePoint(stage, objective, float(violation.min())))
-            self.progress(stage, done / schedule.outer)
-
-        limits = jnp.asarray(self.limits)
-        state = self.solver.solve(state, fixed, limits, schedule, weight=weight, watch=watch)
-        x = np.asarray(fixed.apply(jax.vmap(self.bounds.decode)(state.z)))
-        return Designs(x, np.asarray(state.multipliers))
-
-    def polish(
-        self,
-        chosen: list[Combination],
-        designs: Designs,
-        stage: str,
-        *,
-        weight: float = 1.0,
-        schedule: Schedule = POLISH,
-    ) -> bool:
-        """Descends from some designs, each with a combination held; whether the best design improved.
-
-        Combinations without a design of their own start from the last one.
-        """
-        if self.all_whole:
-            return self.keep_whole(chosen, stage)
-        row = [min(start, len(designs) - 1) if start < len(chosen) else 0 for start in range(self.starts)]
-        z = jax.vmap(self.bounds.encode)(jnp.asarray(designs.x))[np.array(row)]
-        state = State(z, jnp.asarray(designs.multipliers)[np.array(row)])
-        fixed = hold(chosen, len(self.baseline), self.starts)
-        return self.keep(self.solve(state, fixed, schedule, stage, weight))
-
-    def keep_whole(self, chosen: list[Combination], stage: str) -> bool:
-        """Remembers the best of combinations that leave nothing to descend on, where no limit has a price."""
-        x = np.asarray(hold(chosen, len(self.baseline), len(chosen)).values)
-        improved = self.keep(Designs(x, np.zeros((len(x), len(self.limits)))))
-        self.progress(stage, 1.0)
-        return improved
-
-    def keep(self, designs: Designs) -> bool:
-        """Remembers the best of some whole designs; whether it improved on the incumbent."""
-        ranking = self.rank(designs.x)
+    def keep_best_of(self, points: np.ndarray, ranking: Ranking) -> bool:
+        """Remembers the best of some scored points, as `keep` does."""
         first = ranking.order[0]
-        challenger = Incumbent(
-            violation=float(ranking.violation[first]),
-            objective=float(ranking.objective[first]),
-            x=designs.x[first].copy(),
-            multipliers=designs.multipliers[first].copy(),
+        return self.keep(
+            Descended(
+                x=self.cube.designs(points[first : first + 1])[0],
+                violation=float(ranking.violation[first]),
+                objective=float(ranking.objective[first]),
+                multipliers=np.zeros(len(self.limits)),
+                residual=math.inf,
+            )
         )
-        improved = challenger.better_than(self.incumbent)
-        if improved:
-            self.incumbent = challenger
+
+    def record(self, stage: str, done: float) -> None:
+        """Adds how good the best design is to the trace, and reports progress."""
+        objective = math.exp(min(self.best.objective, 700.0))
+        self.trace.append(TracePoint(stage, objective, self.best.violation))
+        self.progress(stage, done)
+
+    # --- populations
+
+    def sampled(self, count: int) -> np.ndarray:
+        """A low-discrepancy sample of the cube, and the baseline."""
+        points = qmc.Sobol(self.cube.size, rng=self.random).random(count)
+        points[0] = self.cube.points(self.problem.vector.start[None])[0]
+        return points
+
+    def spread(self, goal: Goal) -> Evolution:
+        """A population over the whole cube: the baseline, and the best of a sample."""
+        points = self.sampled(SAMPLE * self.population)
+        ranking = self.score(points, goal)
+        chosen = np.concatenate([[0], ranking.order[ranking.order != 0]])[: self.population]
+        score = functools.partial(self.score, goal=goal)
+        return Evolution(score, self.random, points[chosen].copy(), ranking.take(chosen))
+
+    def gathered(self) -> Evolution:
+        """A population around the best design, some of it near and some of it far."""
+        centre, shape = self.cube.points(self.best.x[None]), (self.population, self.cube.size)
+        # Whole numbers that are few take larger steps, from one to the next.
+        least = [0.0] * len(self.cube.reals) + [1.0 / slot.count for slot in self.cube.slots]
+        spread = np.maximum(np.geomspace(*SPREADS, self.population)[:, None], least)
+        moved = np.abs(centre + spread * self.random.standard_normal(shape))
+        moved = np.clip(np.where(moved > 1, 2 - moved, moved), 0.0, 1.0)
+        points = np.where(self.random.random(shape) < MOVED, moved, centre)
+        points[0] = centre[0]
+        return Evolution.of(self.score, self.random, points)
+
+    # --- stages
+
+    def enumerate(self) -> None:
+        """Scores every combination of whole numbers, choices and layouts."""
+        values = [slot.values() for slot in self.cube.slots]
+        numbers = np.indices([len(each) for each in values]).reshape(len(values), -1)
+        blocks = np.array_split(numbers, math.ceil(numbers.shape[1] / (64 * self.population)), axis=1)
+        for done, block in enumerate(blocks, start=1):
+            self.look_at_the_clock()
+            x = np.empty((block.shape[1], self.cube.entries))
+            for slot, each, chosen in zip(self.cube.slots, values, block, strict=True):
+                x[:, slot.indices] = each[chosen]
+            ranking = self.scorer.exact(x, self.limits).ranking(self.goal)
+            self.keep_best_of(self.cube.points(x), ranking)
+            self.record("every combination", done / len(blocks))
+
+    def evolve(self, evolution: Evolution, stage: str) -> bool:
+        """Lets a population evolve for a round; whether the best design improved."""
+        improved = self.keep_best_of(evolution.points, evolution.ranking)
+        for chunk in range(GENERATIONS // CHUNK):
+            evolution.run(CHUNK)
+            improved |= self.keep_best_of(evolution.points, evolution.ranking)
+            self.record(stage, (chunk + 1) * CHUNK / GENERATIONS)
         return improved
 
-    # --- from relaxed to whole
+    def descend(self, evolution: Evolution, stage: str) -> bool:
+        """Descends from the best designs of a population, which differ; whether the best design improved."""
+        improved, centres = False, self.centres(evolution)
+        hopeless = self.best.violation > HOPELESS
+        for number, x in enumerate(centres[:EXCURSIONS] if hopeless else centres):
+            self.look_at_the_clock()
+            design = self.descent.least_violating(x) if hopeless else self.descent(x)
+            combination = self.cube.combinations(x[None])[0]
+            known = self.descended.get(combination)
+            if known is None or (design.violation, design.objective) < (known.violation, known.objective):
+                self.descended[combination] = design
+            improved |= self.keep(design)
+            self.record(stage, (number + 1) / len(centres))
+        return improved
 
-    def relaxed(self, weight: float = 1.0) -> Designs:
-        """The best designs of the relaxed search, best first; a weight of 0 looks for the least violation."""
-        fixed = hold(self.held_layouts(), len(self.baseline), self.starts)
-        designs = self.solve(self.initial(), fixed, ANNEAL, "relaxed", weight)
-        return designs.take(self.rank(designs.x).order[:CENTRES])
+    def centres(self, evolution: Evolution) -> list[np.ndarray]:
+        """The best designs of a population that differ from each other and from where descents ended."""
+        order = evolution.ranking.order
+        designs = self.cube.designs(evolution.points[order])
+        combinations = self.cube.combinations(designs)
+        chosen: list[int] = []
+        for rank, row in enumerate(order):
+            ended = self.descended.get(combinations[rank])
+            violation = float(evolution.ranking.violation[row])
+            objective = float(evolution.ranking.objective[row]) + IMPROVED
+            if ended is not None and (ended.violation, ended.objective) <= (violation, objective):
+                continue
+            alike = [order[other] for other in chosen if combinations[other] == combinations[rank]]
+            if any(np.abs(evolution.points[row] - evolution.points[other]).max() < APART for other in alike):
+                continue
+            chosen.append(rank)
+            if len(chosen) == CENTRES:
+                break
+        return [designs[rank] for rank in chosen]
 
-    def round(self, designs: Designs, reach: int, stage: str, weight: float = 1.0) -> bool:
-        """Polishes whole designs around some designs; whether the best improved."""
-        chosen = neighbours(list(designs.x), self.slots, reach, self.tried)
-        centres = designs.take(np.array([neighbour.centre for neighbour in chosen]))
-        combinations = [neighbour.combination for neighbour in chosen]
-        return self.polish(combinations, centres, stage, weight=weight)
+    def refine(self) -> None:
+        """Descends once more from the best design, for multipliers that can be read as prices."""
+        again = self.descent(self.best.x, LAST_SHARPNESS)
+        if again.violation <= self.best.violation and again.objective < self.best.objective + REFINED:
+            self.incumbent = again
+        elif not math.isfinite(self.best.residual):
+            self.incumbent = self.descent.ended(self.best.x)
+        self.record("refine", 1.0)
 
-    def climb(self, slot: Slot, stage: str, weight: float = 1.0) -> bool:
-        """Moves a slot of the best design over its range and polishes each; whether the best improved."""
-        rungs = ladder(self.best.x, self.slots, slot, self.tried)
-        if len(rungs) > self.starts and not self.all_whole:
-            fixed = hold(rungs, len(self.baseline), len(rungs))
-            order = self.rank(np.asarray(fixed.apply(jnp.asarray(self.best.x)))).order
-            rungs = [rungs[number] for number in order[: self.starts]]
-        return self.polish(rungs, self.best_as_designs, stage, weight=weight)
+    def least_violating(self) -> None:
+        """Descends from the best designs to where the greatest excess is least."""
+        designs = [self.best, *sorted(self.descended.values(), key=lambda design: design.violation)]
+        for design in designs[:CENTRES]:
+            self.look_at_the_clock()
+            self.keep(self.descent.least_violating(design.x))
+        self.record("least violation", 1.0)
 
-    def settle(self, designs: Designs, weight: float = 1.0) -> None:
-        """From relaxed designs to the best whole one: until no climb and no neighbour improves on it."""
-        if not self.slots:
-            self.polish([{}] * len(designs), designs, "polish", weight=weight)
-        else:
-            self.round(designs, 2, "whole numbers", weight)
-            for number in range(1, ROUNDS + 1):
-                if not self.improve(number, weight) or (weight == 0 and self.best.violation == 0):
-                    break
-        self.refine(weight)
+    def excursion(self, goal: Goal, *, satisfied: bool = False) -> Iterator[Descended]:
+        """Designs for another goal, which leave the best design and its trace as they are.
 
-    def improve(self, number: int, weight: float) -> bool:
-        """One round: a climb of every slot, then the neighbours; whether the best design improved."""
-        improved = False
-        for slot in self.slots:
-            improved |= self.climb(slot, f"round {number}: {slot.name}", weight)
-        reach = 1 + number % 3
-        return improved | self.round(self.best_as_designs, reach, f"round {number}: neighbourhood", weight)
+        Where it is enough that the constraints are `satisfied`, the first design that does so is the last.
+        """
+        descent, evolution = Descent(self.scorer, self.limits, goal), self.spread(goal)
+        for _ in range(GENERATIONS // CHUNK):
+            if satisfied and evolution.ranking.violation.min() == 0:
+                break
+            evolution.run(CHUNK)
+        best = self.cube.designs(evolution.points[evolution.ranking.order[:EXCURSIONS]])
+        for x in best:
+            yield descent.ended(x)
+            yield descent.least_violating(x) if satisfied else descent(x)
 
-    def refine(self, weight: float = 1.0) -> None:
-        """Polishes the best once more, whole numbers held, until its multipliers can be read as prices."""
-        designs, combination = self.best_as_designs, held(self.best.x, self.slots)
-        # The multipliers improve even where the objective no longer does: the refined one of equals is kept.
-        self.incumbent = dataclasses.replace(self.best, objective=self.best.objective + REFINED)
-        self.polish([combination], designs, "refine", weight=weight, schedule=REFINE)
+    # --- the whole search
+
+    def unpaid(self) -> list[Unpaid]:
+        """The variables that nothing in the problem pays for."""
+        with jax.enable_x64(True):
+            points = self.sampled(JUDGED)
+            self.random = np.random.default_rng(self.seed)
+            return unpaid_variables(self.scorer, self.limits, self.cube.designs(points))
 
     def run(self) -> None:
         """The whole search; where nothing satisfies every constraint, for what violates them least."""
-        designs = self.relaxed()
-        if self.rank(designs.x).violation.min() <= HOPELESS:
-            self.settle(designs)
-            if self.best.violation == 0:
-                return
-        self.settle(self.relaxed(weight=0.0), weight=0.0)
-        if self.best.violation == 0:
-            self.settle(designs)
+        self.deadline = time.monotonic() + self.budget_seconds
+        with self.compiling() as compiled:
+            combinations = math.prod(slot.count for slot in self.cube.slots)
+            if not len(self.cube.reals) and combinations <= MOST_ENUMERATED:
+                self.enumerate()
+            else:
+                self.rounds(compiled)
+        if self.best.violation > 0:
+            self.least_violating()
+        if self.best.violation > 0:
+            self.progress("which constraints conflict", 0.0)
+            self.conflict = conflict_of(self)
+        elif len(self.cube.reals):
+            self.refine()
 
-    def salvage(self) -> None:
-        """After an interruption before any whole design: the latest starts, rounded down and up."""
-        state = self.latest or self.initial()
-        x = np.asarray(jax.vmap(self.bounds.decode)(state.z))
-        for end in (0, -1):
-            whole = x.copy()
-            for row in whole:
-                for slot in self.slots:
-                    beside = sorted(slot.near(row, 0), key=lambda combination: tuple(combination.values()))
-                    for index, value in beside[end].items():
-                        row[index] = value
-            self.keep(Designs(whole, np.asarray(state.multipliers)))
+    def rounds(self, compiled: Callable[[], None]) -> None:
+        """Rounds of evolution and descent, until several in a row have not improved the best design."""
+        number, idle = self.resumed()
+        while idle < UNIMPROVED and number < ROUNDS:
+            evolution = self.gathered() if number % 2 else self.spread(self.goal)
+            number += 1
+            improved = self.evolve(evolution, f"round {number}: evolution")
+            compiled()
+            if len(self.cube.reals):
+                improved |= self.descend(evolution, f"round {number}: descent")
+            idle = 0 if improved else idle + 1
+            self.save(number, idle)
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[Callable[[], None]]:
+        """Compiles the derivatives beside the body; calling what it yields waits for them."""
+        # In the context of this thread, which says where programs are stored.
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=context.run, args=(self.scorer.compile, self.limits))
+        thread.start()
+        try:
+            yield thread.join
+        finally:
+            thread.join()
+
+    def save(self, number: int, idle: int) -> None:
+        """Writes the state after a round, where the search has a checkpoint."""
+        if self.checkpoint is not None:
+            state = dict(self.random.bit_generator.state)
+            Checkpoint(
+                question=self.question,
+                number=number,
+                idle=idle,
+                evaluations=self.scorer.evaluations,
+                best=self.best,
+                descended=self.descended,
+                random=state,
+                trace=self.trace,
+            ).write(self.checkpoint)
+
+    def resumed(self) -> tuple[int, int]:
+        """The rounds done, and how many of the last were idle, from the checkpoint where there is one."""
+        state = self.checkpoint and Checkpoint.read(self.checkpoint, self.question)
+        if not state:
+            return 0, 0
+        self.incumbent, self.descended, self.trace = state.best, state.descended, state.trace
+        self.random.bit_generator.state = state.random
+        self.scorer.evaluations = state.evaluations
+        return state.number, state.idle
 
     def answer(self) -> Codesign:
-        """Runs the search; interrupted by Ctrl-C, the best design so far is the answer."""
-        interrupted = False
+        """Runs the search; interrupted by Ctrl-C or out of time, the best design so far is the answer."""
+        stopped: Stopped = ""
         with jax.enable_x64(True):
             try:
                 self.run()
+                if self.checkpoint is not None:
+                    self.checkpoint.unlink(missing_ok=True)
+            except OutOfTime:
+                stopped = "out of time"
             except KeyboardInterrupt:
-                interrupted = True
-                if self.incumbent is None:
-                    self.salvage()
-            return self.result(interrupted)
+                stopped = "interrupted"
+            if self.incumbent is None:
+                points = self.cube.points(self.problem.vector.start[None])
+                scores = self.scorer.exact(self.cube.designs(points), self.limits)
+                self.keep_best_of(points, scores.ranking(self.goal))
+            return self.result(stopped)
 
-    def residual(self) -> float:
-        """The largest slope of the Lagrangian at the best design, whole variables held: 0 at an optimum."""
-        if self.all_whole:
-            return 0.0
-        fixed = hold([held(self.best.x, self.slots)], len(self.baseline), 1)
-        z = self.bounds.encode(jnp.asarray(self.best.x))[None]
-        state = State(z, jnp.asarray(self.best.multipliers)[None])
-        return float(self.solver.stationarity(state, fixed, jnp.asarray(self.limits), FINAL_SHARPNESS)[0])
-
-    def result(self, interrupted: bool) -> Codesign:
+    def result(self, stopped: Stopped = "") -> Codesign:
         """The best design, evaluated exactly."""
         x = self.best.x
-        outcome = self.scorer.exact_outcome(jnp.asarray(x))
-        _, excess = self.problem.score(outcome, jnp.asarray(self.limits))
+        scores = self.scorer.exact(x[None], self.limits)
         return Codesign(
             problem=self.problem,
             x=x,
-            outcome=outcome,
-            excess=np.asarray(excess),
-            broken_rules=int(self.problem.broken_rules(jnp.asarray(x))),
+            outcome=self.scorer.outcome(jnp.asarray(x)),
+            excess=scores.values[0, 1:],
+            broken_rules=int(scores.broken[0]),
             multipliers=self.best.multipliers,
-            stationarity=self.residual(),
+            stationarity=self.best.residual,
+            conflict=self.conflict,
             trace=self.trace,
-            evaluations=self.evaluations,
-            interrupted=interrupted,
+            evaluations=self.scorer.evaluations,
+            stopped=stopped,
         )
 
 
 def codesign(
-    problem: DesignProblem, *, starts: int = STARTS, seed: int = 0, progress: Progress = _silent
+    problem: DesignProblem,
+    *,
+    population: int = POPULATION,
+    seed: int = 0,
+    budget_seconds: float = math.inf,
+    checkpoint: Path | None = None,
+    progress: Progress = _silent,
 ) -> Codesign:
-    """The best design of a problem. Interrupted by Ctrl-C, the best so far.
+    """The best design of a problem. Interrupted by Ctrl-C, or out of time, the best so far.
 
     **Arguments:**
 
-    - `starts`: points of the multi-start, and combinations of whole numbers tried at once.
-    - `seed`: of the starting points; the result is deterministic in it.
+    - `population`: designs that evolve together.
+    - `seed`: of the samples and the evolution; the result is deterministic in it.
+    - `budget_seconds`: after which the search stops with the best design so far.
+    - `checkpoint`: a file for the state between rounds, from which the same call goes on after it was
+      stopped; deleted when the search is through.
     - `progress`: called with a word on what is going on and the fraction done.
 
     **Returns:** a `Codesign`; where no design satisfies every constraint, the least-violating one (`feasible`
-    is False).
+    is False), and the constraints in conflict.
+
+    **Raises:** `ConfigError` for a checkpoint of another search.
     """
-    return Search(problem, starts=starts, seed=seed, progress=progress).answer()
+    return Search(
+        problem,
+        population=population,
+        seed=seed,
+        budget_seconds=budget_seconds,
+        checkpoint=checkpoint,
+        progress=progress,
+    ).answer()

@@ -5,9 +5,8 @@ import dataclasses
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from diffperf.explore.codesign.lagrangian import Bounds
 from diffperf.hardware.chip import ChipDesign
 from diffperf.hardware.node import Node, node_at
 from diffperf.hardware.system import System
@@ -22,6 +21,15 @@ DIVIDES_DEVICES = ("strategy.tp", "strategy.pp", "strategy.cp", "system.n_device
 
 # The variable that moves the technology to another silicon node, by interpolation between nodes.
 FEATURE = "technology.feature"
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """The range of every entry of a vector of variables, and whether it is searched by its logarithm."""
+
+    low: Float[np.ndarray, " n"]
+    high: Float[np.ndarray, " n"]
+    log: Bool[np.ndarray, " n"]
 
 
 class Candidate(eqx.Module):
@@ -97,14 +105,9 @@ class DesignVector:
         sizes = [variable.size for variable in self.variables]
         scales = [isinstance(v.declared, Quantity) and v.declared.log for v in self.variables]
         return Bounds(
-            low=jnp.asarray(np.repeat([variable.low for variable in self.variables], sizes)),
-            high=jnp.asarray(np.repeat([variable.high for variable in self.variables], sizes)),
-            log=jnp.asarray(np.repeat(scales, sizes)),
-            simplexes=tuple(
-                (begin, begin + variable.size)
-                for begin, variable in self.placed()
-                if isinstance(variable.declared, Choice)
-            ),
+            low=np.repeat([float(variable.low) for variable in self.variables], sizes),
+            high=np.repeat([float(variable.high) for variable in self.variables], sizes),
+            log=np.repeat(scales, sizes),
         )
 
     @property
@@ -114,7 +117,7 @@ class DesignVector:
             np.atleast_1d(np.asarray(locate(self.baseline, variable.path)[0], dtype=float))
             for variable in self.variables
         ]
-        return np.clip(np.concatenate(parts), np.asarray(self.bounds.low), np.asarray(self.bounds.high))
+        return np.clip(np.concatenate(parts), self.bounds.low, self.bounds.high)
 
     def candidate(self, x: Float[Array, " n"]) -> Candidate:
         """The candidate that a vector stands for; pure JAX."""

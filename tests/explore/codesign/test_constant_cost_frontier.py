@@ -13,6 +13,7 @@ import pytest
 
 from diffperf.hardware.technology import MemoryTechnology
 from diffperf.load import load
+from diffperf.relax import Smooth
 
 STUDY = Path(__file__).parents[3] / "studies" / "constant_cost_frontier"
 BUDGETS = (2970.0, 3000.0, 3030.0)
@@ -61,10 +62,8 @@ def limits_of(design):
 
 
 def slopes_of(tracer, x, limits):
-    """Scores and slopes of a few designs, by the program that the tracer compiled for all its starts."""
-    padded = np.resize(x, tracer.start.z.shape)
-    slopes = tracer._slopes(jnp.asarray(padded), limits)
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(x)], slopes)
+    """Scores and slopes of a few designs, by the program that the tracer compiled."""
+    return tracer.slopes(np.asarray(x), np.asarray(limits))
 
 
 def test_another_design_of_that_cost_has_unequal_values(tracer, traced):
@@ -92,10 +91,12 @@ def test_no_design_of_a_grid_is_better(tracer, traced):
     indices = [frontier.index_of(design.problem, path) for path in frontier.RESOURCES.values()]
     x = np.repeat(design.x[None], len(spans) ** len(indices), axis=0)
     x[:, indices] *= np.array(list(itertools.product(spans, repeat=len(indices))))
-    sharpness = jnp.asarray(tracer.sharpness)
-    scores = jax.jit(
-        lambda x: jax.lax.map(lambda row: tracer.scorer.smooth(row, sharpness, limits), x, batch_size=729)
-    )
+    problem, relax = design.problem, Smooth(tracer.sharpness)
+
+    def score(row):
+        return problem.score(problem.outcome(row, relax), limits)
+
+    scores = jax.jit(lambda x: jax.lax.map(score, x, batch_size=729))
     objective, excess = map(np.asarray, scores(jnp.asarray(x)))
     allowed = excess.max(axis=1) <= 1e-4
     assert 20 < allowed.sum() < len(x)

@@ -83,7 +83,7 @@ def commanded(tmp_path_factory) -> tuple[Codesign, str]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Search, "answer", recorded)
-        printed = CliRunner().invoke(command, [str(path), "--starts", "8"]).output
+        printed = CliRunner().invoke(command, [str(path), "--population", "128"]).output
     (design,) = designs
     return design, printed
 
@@ -201,7 +201,7 @@ def test_real_variables_are_polished_beside_layouts(tmp_path):
     power = '[[constraint]]\nquantity = "chip.power"\nat_most = "400 W"\n'
     limits = LIMITS.replace('"baseline"', '"1.01 baseline"') + power
     problem = problem_of(tmp_path, HEAD + DEGREES + voltage + limits)
-    result = Search(problem, starts=8).answer()
+    result = Search(problem, population=128).answer()
     assert result.feasible
     assert tuple(result.x[:3]) in layouts_of(problem)
     assert result.objective < result.baseline_objective

@@ -1,0 +1,166 @@
+"""Descent on the real variables of one design by sequential quadratic programming, whole ones held.
+
+scipy's SLSQP (Kraft, DFVLR-FB 88-28, 1988) with the true derivatives of the smooth estimate, at a sharpness
+that rises from one solve to the next. A smooth estimate differs from the exact one by a little: margins,
+which are corrected until the exact constraints hold, make up for it. Multipliers are those that leave the
+least of the Lagrangian's slope, found by nonnegative least squares over active constraints and bounds.
+"""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import minimize, nnls
+
+from diffperf.explore.codesign.scoring import Goal, Scorer, Smoothed
+
+# A smooth maximum of two equal numbers is 0.07 % above the exact one at 1000.
+SHARPNESS = (30.0, 300.0, 1000.0)
+# From designs that are already near an optimum, smaller sharpness would lead away.
+LAST_SHARPNESS = SHARPNESS[-1:]
+_ITERATIONS = 60
+_PRECISION = 1e-11  # of the objective at which SLSQP stops
+_CORRECTIONS = 4  # of the margins, at most
+_SETTLED = 1e-9  # change of the objective that ends corrections
+_ROOM = 1e-9  # by which exact constraints are cleared
+# A constraint or a bound that is this close, relative to its limit or range, holds the design back.
+_ACTIVE = 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Descended:
+    """Where a descent ended.
+
+    - `x`: the vector of variables; `violation` and `objective` are its exact scores.
+    - `multipliers`: of every constraint.
+    - `residual`: the largest slope of the Lagrangian, by the share of a variable's range, that no active
+      bound stands against: 0 where the conditions of Karush, Kuhn and Tucker hold.
+    """
+
+    x: Float[np.ndarray, " n"]
+    violation: float
+    objective: float
+    multipliers: Float[np.ndarray, " constraints"]
+    residual: float
+
+
+class Descent:
+    """Descends from designs of one problem, under given limits, towards a goal."""
+
+    def __init__(self, scorer: Scorer, limits: Float[np.ndarray, " constraints"], goal: Goal):
+        self.scorer, self.limits, self.goal = scorer, limits, goal
+        self.cube, self.held = scorer.cube, np.array(goal.held, dtype=int)
+
+    def __call__(self, x: Float[np.ndarray, " n"], sharpness: tuple[float, ...] = SHARPNESS) -> Descended:
+        """The optimum near a design, its whole variables held."""
+        margins = np.zeros(len(self.held))
+        if not len(self.cube.reals):
+            return self.ended(x, margins)
+        for value in sharpness:
+            x = self.solve(x, margins, value)
+        best = self.ended(x, margins)
+        for _ in range(_CORRECTIONS):
+            margins = self._corrected(best.x, margins)
+            again = self.ended(self.solve(best.x, margins, sharpness[-1]), margins)
+            settled = again.violation == 0 and abs(again.objective - best.objective) < _SETTLED
+            if (again.violation, again.objective) < (best.violation, best.objective) or settled:
+                best = again
+            if settled:
+                break
+        return best
+
+    def least_violating(self, x: Float[np.ndarray, " n"]) -> Descended:
+        """The design near another whose greatest excess is least: min t under excess ≤ t (elastic SLSQP)."""
+        if not len(self.cube.reals) or not len(self.held):
+            return self.ended(x, np.zeros(len(self.held)))
+        for value in SHARPNESS:
+            x = self.solve(x, np.zeros(len(self.held)), value, elastic=True)
+        return self.ended(x, np.zeros(len(self.held)))
+
+    def _corrected(self, x: np.ndarray, margins: np.ndarray) -> np.ndarray:
+        """Margins with which smooth constraints hold where exact ones do."""
+        exact = self.scorer.exact(x[None], self.limits).values[0, 1:]
+        smooth = self.scorer.smooth(x, self.limits, SHARPNESS[-1]).values[1:]
+        difference = (exact - smooth)[self.held]
+        return np.where(np.isfinite(difference), difference, margins) + _ROOM
+
+    def solve(
+        self, x: np.ndarray, margins: np.ndarray, sharpness: float, *, elastic: bool = False
+    ) -> np.ndarray:
+        """Where SLSQP leads from a design at one sharpness; where it fails, the design itself.
+
+        `margins` are added to the excess of every constraint that is held. With `elastic`, the greatest
+        excess is minimized in place of the goal.
+        """
+        latest: tuple[bytes, Smoothed] | None = None
+        reals = self.cube.reals
+
+        def at(point: np.ndarray) -> Smoothed:
+            nonlocal latest
+            share = point[: len(self.cube.reals)]
+            if latest is None or latest[0] != share.tobytes():
+                latest = share.tobytes(), self.scorer.smooth(reals.moved(x, share), self.limits, sharpness)
+            return latest[1]
+
+        start = self.cube.reals.share(x)
+        rows = 1 + self.held
+        # One more variable, where violations are to be least: what all excesses are at most.
+        beside = np.ones((len(rows), 1)) if elastic else np.zeros((len(rows), 0))
+        unit = np.zeros(len(start) + 1)
+        unit[-1] = 1.0
+        held = {
+            "type": "ineq",
+            "fun": lambda point: beside @ point[len(start) :] - (at(point).values[rows] + margins),
+            "jac": lambda point: np.hstack([-at(point).slopes[rows], beside]),
+        }
+        worst = [float(at(start).values[rows].max())] if elastic else []
+        solved = minimize(
+            (lambda point: point[-1]) if elastic else (lambda point: at(point).values[self.goal.row]),
+            np.concatenate([start, worst]),
+            jac=(lambda _: unit) if elastic else (lambda point: at(point).slopes[self.goal.row]),
+            method="SLSQP",
+            bounds=[(0.0, 1.0)] * len(start) + [(None, None)] * len(worst),
+            constraints=[held] if len(rows) else [],
+            options={"maxiter": _ITERATIONS, "ftol": _PRECISION},
+        )
+        share = solved.x[: len(start)]
+        return self.cube.reals.moved(x, np.clip(share, 0.0, 1.0)) if np.all(np.isfinite(share)) else x
+
+    def ended(
+        self,
+        x: Float[np.ndarray, " n"],
+        margins: Float[np.ndarray, " held"] | None = None,
+        sharpness: float = SHARPNESS[-1],
+    ) -> Descended:
+        """The end of a descent: exact scores, multipliers and residual of a design."""
+        ranking = self.scorer.exact(x[None], self.limits).ranking(self.goal)
+        multipliers, residual = np.zeros(len(self.limits)), 0.0
+        if len(self.cube.reals):
+            margins = np.zeros(len(self.held)) if margins is None else margins
+            smooth = self.scorer.smooth(x, self.limits, sharpness)
+            rows = np.array([self.goal.row, *(1 + self.held)])
+            chosen = Smoothed(smooth.values[rows], smooth.slopes[rows])
+            multipliers[self.held], residual = lagrange_multipliers(chosen, self.cube.reals.share(x), margins)
+        return Descended(x, float(ranking.violation[0]), float(ranking.objective[0]), multipliers, residual)
+
+
+def lagrange_multipliers(
+    smooth: Smoothed, share: Float[np.ndarray, " reals"], margins: Float[np.ndarray, " constraints"]
+) -> tuple[Float[np.ndarray, " constraints"], float]:
+    """The multipliers of constraints, and the largest slope of the Lagrangian that is left.
+
+    min ‖∇f + Σ λ·∇g − Σ ν_low + Σ ν_high‖ over λ ≥ 0 of active constraints and ν ≥ 0 of active bounds.
+    """
+    active = np.flatnonzero(smooth.values[1:] + margins > -_ACTIVE)
+    identity = np.eye(len(share))
+    low, high = -identity[:, share < _ACTIVE], identity[:, share > 1 - _ACTIVE]
+    columns = np.concatenate([smooth.slopes[1:][active].T, low, high], axis=1)
+    multipliers = np.zeros(len(margins))
+    left = smooth.slopes[0].copy()
+    if columns.shape[1]:
+        # Columns of one length, because least squares of columns that differ by decades lose digits.
+        scale = np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
+        weights = nnls(columns / scale, -smooth.slopes[0])[0] / scale
+        multipliers[active] = weights[: len(active)]
+        left += columns @ weights
+    return multipliers, float(np.abs(left).max(initial=0.0))

@@ -1,0 +1,133 @@
+"""Slots: what becomes whole together, one whole number, one definite choice, or all degrees of a layout.
+
+A slot lists the values that it can take, and lays them out along a coordinate between 0 and 1, so that values
+which are alike lie close together.
+"""
+
+import abc
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float
+
+from diffperf.explore.codesign.layouts import Layouts
+from diffperf.explore.codesign.variables import DesignVector, Variable
+from diffperf.quantity import Choice
+
+# Whole numbers whose greatest is this many times the least lie along the coordinate by their logarithms.
+_DECADES = 8.0
+# More layouts than these are laid out by the logarithm of their rank: the first of them are the likeliest.
+_MANY_LAYOUTS = 32
+
+
+class Slot(abc.ABC):
+    """What becomes whole together."""
+
+    name: str  # how progress messages call the slot
+    indices: list[int]  # the entries of the vector of variables that belong to the slot
+
+    @property
+    @abc.abstractmethod
+    def count(self) -> int:
+        """How many values the slot can take."""
+
+    @abc.abstractmethod
+    def at(self, share: Float[np.ndarray, " designs"]) -> Float[np.ndarray, "designs entries"]:
+        """The values at coordinates from 0 to 1."""
+
+    @abc.abstractmethod
+    def share(self, values: Float[np.ndarray, "designs entries"]) -> Float[np.ndarray, " designs"]:
+        """Coordinates at which values lie, or those nearest to them."""
+
+    @abc.abstractmethod
+    def values(self) -> Float[np.ndarray, "count entries"]:
+        """Everything that the slot can be."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CountSlot(Slot):
+    """One variable that is a whole number from `low` to `high`."""
+
+    name: str
+    indices: list[int]
+    low: int
+    high: int
+
+    @property
+    def count(self) -> int:
+        return self.high - self.low + 1
+
+    @property
+    def _by_ratio(self) -> bool:
+        return self.low > 0 and self.high / self.low >= _DECADES
+
+    # Every whole number has the coordinates from its own to the next one's.
+    def at(self, share: Float[np.ndarray, " designs"]) -> Float[np.ndarray, "designs entries"]:
+        if self._by_ratio:
+            number = self.low * ((self.high + 1) / self.low) ** share
+        else:
+            number = self.low + self.count * share
+        # Rounding errors of the power must not lead below the number whose coordinate it is.
+        return np.clip(np.floor(number * (1 + 1e-12)), self.low, self.high)[:, None]
+
+    def share(self, values: Float[np.ndarray, "designs entries"]) -> Float[np.ndarray, " designs"]:
+        middle = np.clip(np.round(values[:, 0]), self.low, self.high) + 0.5
+        if self._by_ratio:
+            return np.log(middle / self.low) / np.log((self.high + 1) / self.low)
+        return (middle - self.low) / self.count
+
+    def values(self) -> Float[np.ndarray, "count entries"]:
+        return np.arange(self.low, self.high + 1, dtype=float)[:, None]
+
+
+@dataclasses.dataclass(frozen=True)
+class ListedSlot(Slot):
+    """One of a list of `rows`: alternatives of a choice, or possible layouts.
+
+    `by_rank`: the rows are sorted, likely ones first, and lie along the coordinate by the logarithm of their
+    rank.
+    """
+
+    name: str
+    indices: list[int]
+    rows: Float[np.ndarray, "count entries"]
+    by_rank: bool = False
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+    def at(self, share: Float[np.ndarray, " designs"]) -> Float[np.ndarray, "designs entries"]:
+        number = (self.count + 1) ** share - 1 if self.by_rank else self.count * share
+        return self.rows[np.clip(np.floor(number * (1 + 1e-12)).astype(int), 0, self.count - 1)]
+
+    def share(self, values: Float[np.ndarray, "designs entries"]) -> Float[np.ndarray, " designs"]:
+        distances = np.stack([self._distance(row) for row in values])
+        middle = np.argmin(distances, axis=1) + 0.5
+        return np.log(middle + 1) / np.log(self.count + 1) if self.by_rank else middle / self.count
+
+    def _distance(self, row: np.ndarray) -> np.ndarray:
+        """How far every row of the list is from a row, in ratios."""
+        return np.abs(np.log1p(self.rows) - np.log1p(row)).sum(axis=1)
+
+    def values(self) -> Float[np.ndarray, "count entries"]:
+        return self.rows
+
+
+def slots(vector: DesignVector, layouts: Layouts | None) -> list[Slot]:
+    """Everything that has to become whole: the layout, and each other whole number and choice."""
+    found: list[Slot] = []
+    if layouts is not None:
+        entries = [int(entry) for entry in layouts.entries]
+        found.append(ListedSlot("layout", entries, layouts.values, len(layouts) > _MANY_LAYOUTS))
+    taken = {index for slot in found for index in slot.indices}
+    return found + [
+        _slot(begin, variable) for begin, variable in vector.placed() if variable.whole and begin not in taken
+    ]
+
+
+def _slot(begin: int, variable: Variable) -> Slot:
+    """The slot of one whole variable that belongs to no layout."""
+    if isinstance(variable.declared, Choice):
+        return ListedSlot(variable.path, list(range(begin, begin + variable.size)), np.eye(variable.size))
+    return CountSlot(variable.path, [begin], *variable.whole_numbers())

@@ -1,0 +1,184 @@
+"""Whole searches of a problem with real variables: seeds, stops, checkpoints, conflicts, unpaid variables."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from diffperf.errors import ConfigError
+from diffperf.explore.codesign.problem_file import load_problem
+from diffperf.explore.codesign.search import Search
+from diffperf.relax import Exact
+
+pytestmark = pytest.mark.slow  # the programs of a search take ten seconds to compile
+
+PROBLEM = """
+model = "gpt3-22b"
+system = "dgx-a100"
+n_devices = 8
+technology = "n7-hbm2e"
+minimize = "time"
+[strategy]
+tp = 8
+micro_batch = 4
+global_batch = 4
+recompute = "selective"
+[[variable]]
+path = "design.compute_units"
+from = 40
+to = 200
+[[variable]]
+path = "design.voltage"
+from = "0.55 V"
+to = "1 V"
+[[variable]]
+path = "design.network_bandwidth"
+from = "20 GB/s"
+to = "2 TB/s"
+[[variable]]
+path = "system.accelerator.kernel_latency"
+from = "1 us"
+to = "9 us"
+[[constraint]]
+quantity = "cost.manufacturing"
+at_most = "0.9 baseline"
+[[constraint]]
+quantity = "chip.power"
+at_most = "400 W"
+[[constraint]]
+quantity = "memory.excess"
+at_most = 0
+"""
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory):
+    path = tmp_path_factory.mktemp("problem") / "chip.toml"
+    path.write_text(PROBLEM)
+    return Search(load_problem(path), population=256)
+
+
+@pytest.fixture
+def fresh(search):
+    """The search as it was before its first run."""
+    search.seed, search.checkpoint, search.budget_seconds = 0, None, float("inf")
+    search.progress = lambda stage, done: None
+    search.reset(search.problem.limits)
+    return search
+
+
+@pytest.fixture(scope="module")
+def best(search):
+    return search.answer()
+
+
+def test_the_design_satisfies_everything_and_is_an_optimum(best):
+    assert best.feasible
+    assert best.stationarity < 1e-5
+
+
+def test_no_random_design_is_better(search, best):
+    points = np.random.default_rng(1).random((20_000, search.cube.size))
+    with jax.enable_x64(True):
+        ranking = search.score(points)
+        ours = search.scorer.exact(best.x[None], search.problem.limits).ranking(search.goal)
+    assert ranking.objective[ranking.violation == 0].min() > ours.objective[0]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_other_seeds_come_to_the_same_design(fresh, best, seed):
+    fresh.seed = seed
+    fresh.reset(fresh.problem.limits)
+    again = fresh.answer()
+    assert again.objective == pytest.approx(best.objective, rel=1e-5)
+
+
+def test_a_shadow_price_is_what_another_dollar_buys(fresh, best):
+    """Whole numbers held: the optimum under a budget that is 0.1 % larger and smaller."""
+    assert best.multipliers[0] > 1e-3
+    optima = []
+    with jax.enable_x64(True):
+        for sign in (1, -1):
+            limits = fresh.problem.limits
+            limits[0] *= 1 + sign * 1e-3
+            fresh.reset(limits)
+            optima.append(np.exp(fresh.descent(best.x).objective) * best.baseline_objective)
+    slope = (optima[0] - optima[1]) / (2e-3 * best.problem.limits[0])
+    assert best.shadow_price(0) == pytest.approx(slope, rel=0.02)
+
+
+def test_out_of_time_the_best_so_far_is_the_answer(fresh, best):
+    fresh.budget_seconds = 0.05
+    result = fresh.answer()
+    assert result.stopped == "out of time"
+    assert result.evaluations < best.evaluations
+    assert np.all(np.isfinite(result.x))
+
+
+def test_a_stopped_search_goes_on_to_the_same_design(fresh, best, tmp_path):
+    fresh.checkpoint = tmp_path / "search.json"
+
+    def stop(stage, done):
+        if stage.startswith("round 2") and "evolution" in stage:
+            raise KeyboardInterrupt
+
+    fresh.progress = stop
+    assert fresh.answer().stopped == "interrupted"
+    assert json.loads(fresh.checkpoint.read_text())["number"] == 1
+    fresh.reset(fresh.problem.limits)
+    fresh.progress = lambda stage, done: None
+    resumed = fresh.answer()
+    np.testing.assert_array_equal(resumed.x, best.x)
+    assert not fresh.checkpoint.exists()
+
+
+def test_checkpoints_of_something_else_are_refused(fresh, tmp_path):
+    fresh.checkpoint = tmp_path / "search.json"
+    fresh.checkpoint.write_text("{}")
+    with pytest.raises(ConfigError, match=r"search\.json: found no checkpoint"):
+        fresh.answer()
+    fresh.checkpoint.unlink()
+    fresh.progress = _stop_after_first_round
+    fresh.answer()
+    fresh.seed = 5
+    with pytest.raises(ConfigError, match="another problem, seed"):
+        fresh.answer()
+
+
+def _stop_after_first_round(stage, done):
+    if stage.startswith("round 2"):
+        raise KeyboardInterrupt
+
+
+def test_a_conflict_is_named_with_what_would_make_room(fresh, best):
+    """Each of cost and time can be had, but not both: the relief is the least cost of that time."""
+    problem = fresh.problem
+    cost = dataclasses.replace(problem.constraints[0], limit=0.98 * problem.limits[0])
+    time = dataclasses.replace(
+        cost, quantity="time", declared=problem.objective_declared, limit=best.objective
+    )
+    constraints = (cost, time)
+    conflicting = Search(dataclasses.replace(problem, constraints=constraints), population=256)
+    result = conflicting.answer()
+    assert not result.feasible
+    assert result.conflict.constraints == (0, 1)
+    reliefs = {relief.constraint: relief for relief in result.conflict.reliefs}
+    for index, relief in reliefs.items():
+        assert relief.limit > constraints[index].limit
+        # The relieved limit is met, and by no more than it has to be.
+        outcome = problem.outcome(jnp.asarray(relief.x), Exact())
+        values = [float(outcome.report.cost.manufacturing), float(outcome.report.time)]
+        assert values[index] == pytest.approx(relief.limit, rel=1e-9)
+        assert values[1 - index] <= constraints[1 - index].limit * (1 + 1e-9)
+    assert (
+        1 < result.conflict.reliefs[0].limit / constraints[result.conflict.reliefs[0].constraint].limit < 1.1
+    )
+
+
+def test_a_variable_that_nothing_pays_for_is_named(fresh):
+    (unpaid,) = fresh.unpaid()
+    assert unpaid.variable.path == "system.accelerator.kernel_latency"
+    assert unpaid.end == 1e-6
