@@ -23,6 +23,8 @@ _PRECISION = 1e-11  # of the objective at which SLSQP stops
 _CORRECTIONS = 4  # of the margins, at most
 _SETTLED = 1e-9  # change of the objective that ends corrections
 _ROOM = 1e-9  # by which exact constraints are cleared
+_ROUNDING = 1e-6  # the greatest excess that is taken for a rounding error
+_RESTORATIONS = 3
 # A constraint or a bound that is this close, relative to its limit or range, holds the design back.
 _ACTIVE = 1e-5
 
@@ -61,7 +63,7 @@ class Descent:
         best = self.ended(x, margins)
         for _ in range(_CORRECTIONS):
             margins = self._corrected(best.x, margins)
-            again = self.ended(self.solve(best.x, margins, sharpness[-1]), margins)
+            again = self.ended(self._restored(self.solve(best.x, margins, sharpness[-1])), margins)
             settled = again.violation == 0 and abs(again.objective - best.objective) < _SETTLED
             if (again.violation, again.objective) < (best.violation, best.objective) or settled:
                 best = again
@@ -83,6 +85,22 @@ class Descent:
         smooth = self.scorer.smooth(x, self.limits, SHARPNESS[-1]).values[1:]
         difference = (exact - smooth)[self.held]
         return np.where(np.isfinite(difference), difference, margins) + _ROOM
+
+    def _restored(self, x: np.ndarray) -> np.ndarray:
+        """The design, moved by Newton's method to where no exact constraint is violated by rounding errors.
+
+        SLSQP stops as soon as its merit function resolves no descent, which leaves about 1e-12.
+        """
+        rows = 1 + self.held
+        for _ in range(_RESTORATIONS):
+            excess = self.scorer.exact(x[None], self.limits).values[0, rows]
+            violated = excess > 0
+            if not np.any(violated) or excess.max() > _ROUNDING:
+                break
+            slopes = self.scorer.smooth(x, self.limits, SHARPNESS[-1]).slopes[rows][violated]
+            step = np.linalg.lstsq(slopes, -(excess[violated] + _ROOM), rcond=None)[0]
+            x = self.cube.reals.moved(x, np.clip(self.cube.reals.share(x) + step, 0.0, 1.0))
+        return x
 
     def solve(
         self, x: np.ndarray, margins: np.ndarray, sharpness: float, *, elastic: bool = False
