@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import equinox as eqx
 from rich.console import RenderableType
 from rich.table import Table
 
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_MEASURED = {
+    "mean": "in the mean of",
+    "quantile": "in the quantile asked for of",
+    "worst": "in the worst of",
+}
 _MISSED = 1e-6  # excess of a limit, relative to it, that is worth telling
 
 
@@ -89,7 +95,12 @@ class CodesignAnswer(Answer):
     @property
     def title(self) -> str:
         problem, devices = self.result.problem, float(self.result.design.system.n_devices)
-        return f"{problem.name}: {problem.baseline.model.name} {problem.phase} on {devices:,.0f} devices"
+        jobs = [problem.baseline.model, *(job.model for job in problem.baseline.beside)]
+        runs = [f"{job.name} {each.phase}" for job, each in zip(jobs, problem.workloads, strict=True)]
+        if len(runs) > 1:
+            named = zip(problem.workloads, runs, strict=True)
+            runs = [f"{each.name} ({run}, {each.share:.0%} of the time)" for each, run in named]
+        return f"{problem.name}: {' beside '.join(runs)} on {devices:,.0f} devices"
 
     def lines(self) -> list[RenderableType]:
         return [*map(unpaid_line, self.unpaid), *self.result_lines()]
@@ -99,13 +110,13 @@ class CodesignAnswer(Answer):
         result = self.result
         lines: list[RenderableType] = [
             f"[bold]{self.title}[/bold]",
-            describe_strategy(result.design.strategy, result.problem.phase),
+            *strategy_lines(result),
             "",
             verdict(result),
             *conflict_lines(result),
             "",
         ]
-        for part in (design_table(result), comparison_table(result), constraint_table(result)):
+        for part in (design_table(result), *comparison_tables(result), constraint_table(result)):
             lines += [part, ""]
         residual = f"after {result.evaluations:,} evaluations"
         if result.feasible and not result.problem.all_whole:
@@ -144,10 +155,18 @@ def verdict(result: Codesign) -> str:
         )
     change = result.objective / result.baseline_objective - 1
     before, after = units.show(result.baseline_objective, unit), units.show(result.objective, unit)
-    return (
-        f"[bold]{problem.objective} {after}[/bold] against the baseline's {before} ({change:+.1%}), "
-        "every constraint satisfied"
+    judged = problem.uncertainty and (
+        f", {_MEASURED[problem.uncertainty.measure]} {len(problem.uncertainty.factors)} samples of what is "
+        "uncertain"
     )
+    satisfied = f"every constraint satisfied{judged or ''}"
+    if result.relative:
+        return (
+            f"[bold]{problem.objective} of the workloads, by their shares, {result.objective:.4g} of the "
+            f"baseline's[/bold] ({change:+.1%}), {satisfied}"
+        )
+    gained = f"[bold]{problem.objective} {after}[/bold] against the baseline's {before} ({change:+.1%})"
+    return f"{gained}, {satisfied}"
 
 
 def unpaid_line(unpaid: Unpaid) -> str:
@@ -197,10 +216,28 @@ def design_table(result: Codesign) -> Table:
     return section
 
 
-def comparison_table(result: Codesign) -> Table:
-    """The design's report beside the baseline's."""
-    section = _section("report", {"": "left", "baseline": "right", "design": "right", "change": "right"})
-    ours, theirs = outputs(result.outcome.report), outputs(result.problem.baseline_outcome.report)
+def strategy_lines(result: Codesign) -> list[str]:
+    """The layout of each workload."""
+    strategies = [result.design.strategy, *(job.strategy for job in result.design.beside)]
+    lines = []
+    for strategy, workload in zip(strategies, result.problem.workloads, strict=True):
+        prefix = f"{workload.name}: " if result.relative else ""
+        lines.append(prefix + describe_strategy(strategy, workload.phase))
+    return lines
+
+
+def comparison_tables(result: Codesign) -> list[Table]:
+    """The design's report beside the baseline's, for each workload."""
+    first = result.problem.workloads[0].name
+    ours, theirs = result.outcome.reports(first), result.problem.baseline_outcome.reports(first)
+    titles = {name: f"report of {name}" if result.relative else "report" for name in ours}
+    return [_comparison(titles[name], ours[name], theirs[name]) for name in ours]
+
+
+def _comparison(title: str, design: eqx.Module, baseline: eqx.Module) -> Table:
+    """One report beside the baseline's."""
+    section = _section(title, {"": "left", "baseline": "right", "design": "right", "change": "right"})
+    ours, theirs = outputs(design), outputs(baseline)
     heading = ""
     for path, (declared, value) in ours.items():
         before, parent = theirs[path][1], path.rpartition(".")[0]

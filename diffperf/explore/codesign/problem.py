@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -11,19 +12,61 @@ from jaxtyping import Array, Float
 from diffperf import units
 from diffperf.compiler import digest_of
 from diffperf.estimate.phases import estimate
-from diffperf.explore.codesign.layouts import Layouts, broken_rules
+from diffperf.explore.codesign.layouts import Layouts
 from diffperf.explore.codesign.variables import Bounds, Candidate, DesignVector, Variable
 from diffperf.hardware.chip import Chip, chip, system_of
-from diffperf.quantity import Quantity, locate
+from diffperf.quantity import Quantity, locate, replace
 from diffperf.relax import Relaxation
 from diffperf.workload.configuration import Configuration
+from diffperf.workload.rules import broken
 
 
 class Outcome(eqx.Module):
-    """What a candidate comes to: the chip, and the report of the phase on a system built of that chip."""
+    """What a candidate comes to on a system built of its chip.
+
+    - `report`: of the first workload; `beside`: of the others, by their names.
+    """
 
     chip: Chip
     report: eqx.Module
+    beside: dict[str, eqx.Module] = eqx.field(default_factory=dict)
+
+    def reports(self, first: str) -> dict[str, eqx.Module]:
+        """The reports of all workloads by name; `first` is the name of the first."""
+        return {first: self.report, **self.beside}
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """What is asked of one workload: the phase to estimate, and its share of the baseline's time."""
+
+    name: str
+    phase: str
+    share: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Uncertainty:
+    """Inputs that are not known exactly, and how a design is judged over what they may be.
+
+    - `paths`: the inputs; `factors`: what each is multiplied by, in every sample.
+    - `measure`: the mean of every score over the samples, its worst value, or a `quantile` of it.
+    """
+
+    paths: tuple[str, ...]
+    factors: Float[np.ndarray, "samples paths"]
+    measure: str
+    quantile: float
+
+    def judged(self, scores: Float[Array, "samples outputs"], relax: Relaxation) -> Float[Array, " outputs"]:
+        """One score of each, for which less is better, from those of all samples."""
+        if self.measure == "mean":
+            return jnp.mean(scores, axis=0)
+        if self.measure == "quantile":
+            return jnp.quantile(scores, self.quantile, axis=0)
+        # The smooth maximum is one of numbers ≥ 0.
+        least = jax.lax.stop_gradient(jnp.min(scores, axis=0))
+        return least + relax.reduce_maximum(scores - least)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,19 +100,28 @@ class DesignProblem:
     """A loaded design problem; every array is float64.
 
     - `vector`: the variables, and the baseline that they change.
-    - `objective`: the output to optimize, by path; `sense` is 1 to minimize it and −1 to maximize it.
+    - `workloads`: what runs; the first is that of the candidate's own model and strategy.
+    - `objective`: the output to optimize, by path; `sense` is 1 to minimize it and −1 to maximize it. Of
+      several workloads it is the mean over them, relative to the baseline and weighted by their shares.
+    - `uncertainty`: of inputs, over which a design is judged, if there is any.
     - `layouts`: the possible values of those variables that lay the model out on devices, None where none do.
     """
 
     name: str
     vector: DesignVector
     baseline_outcome: Outcome
-    phase: str
+    workloads: tuple[Workload, ...]
     objective: str
     objective_declared: Quantity
     sense: int
     constraints: tuple[Constraint, ...]
     layouts: Layouts | None
+    uncertainty: Uncertainty | None = None
+
+    @property
+    def phase(self) -> str:
+        """The phase of the first workload."""
+        return self.workloads[0].phase
 
     @property
     def baseline(self) -> Candidate:
@@ -97,40 +149,106 @@ class DesignProblem:
     def digest(self) -> str:
         """A digest of the problem but for its limits: equal for problems whose programs are equal."""
         asked = (
-            self.phase,
+            self.workloads,
             self.objective,
             self.sense,
             [(c.quantity, c.sense, c.limit == 0) for c in self.constraints],
         )
         searched = (self.variables, self.vector.derives_dp, len(self.vector.nodes))
-        return digest_of(
-            repr(asked), repr(searched), self.baseline, *self.vector.nodes, self.baseline_outcome
-        )
+        doubted = self.uncertainty and (self.uncertainty, self.uncertainty.factors.tolist())
+        options = [option for variable in self.variables for option in variable.options or ()]
+        trees = (self.baseline, *self.vector.nodes, *options, self.baseline_outcome)
+        return digest_of(repr(asked), repr(searched), repr(doubted), *trees)
 
     def outcome(self, x: Float[Array, " n"], relax: Relaxation) -> Outcome:
-        """Chip and report of a vector of variables; pure JAX."""
-        candidate = self.vector.candidate(x)
+        """Chip and reports of a vector of variables; pure JAX."""
+        return self.outcome_of(self.vector.candidate(x), relax)
+
+    def outcome_of(self, candidate: Candidate, relax: Relaxation) -> Outcome:
+        """Chip and reports of a candidate; pure JAX."""
         system = system_of(candidate.design, candidate.technology, candidate.system)
         made = chip(candidate.design, candidate.technology, candidate.system.accelerator)
-        configuration = Configuration(candidate.model, system, candidate.strategy, relax)
-        return Outcome(made, estimate(configuration, self.phase))
+        return reported(made, candidate.configurations(system), self.workloads, relax)
 
     def score(self, outcome: Outcome, limits: Float[Array, " constraints"]) -> tuple[Array, Array]:
-        """(f, g): `sense` · log of the objective over the baseline's, and the excess of every constraint."""
-        base = output_of(self.baseline_outcome, self.objective)
-        objective = self.sense * jnp.log(output_of(outcome, self.objective) / base)
+        """(f, g): the log of the objective over the baseline's, and the excess of every constraint.
+
+        Of an objective to be maximized, and of several workloads, f is the log of Σ share · baseline/value.
+        """
+        relative = sum(
+            workload.share * jnp.exp(self.sense * jnp.log(self._of(outcome, workload) / self.base(workload)))
+            for workload in self.workloads
+        )
         excess = [
-            constraint.excess(output_of(outcome, constraint.quantity), limits[index])
+            constraint.excess(self.value(outcome, constraint.quantity), limits[index])
             for index, constraint in enumerate(self.constraints)
         ]
-        return objective, jnp.stack(excess)
+        return jnp.log(relative), jnp.stack(excess)
+
+    def scores(self, x: Float[Array, " n"], limits: Float[Array, " constraints"], relax: Relaxation) -> Array:
+        """f and then g of a vector of variables, judged over what is uncertain; pure JAX."""
+        candidate, uncertainty = self.vector.candidate(x), self.uncertainty
+
+        def of(candidate: Candidate) -> Array:
+            objective, excess = self.score(self.outcome_of(candidate, relax), limits)
+            return jnp.concatenate([objective[None], excess])
+
+        if uncertainty is None:
+            return of(candidate)
+
+        def sampled(factors: Array) -> Array:
+            pairs = zip(uncertainty.paths, factors, strict=True)
+            return of(replace(candidate, {at: locate(candidate, at)[0] * factor for at, factor in pairs}))
+
+        return uncertainty.judged(jax.vmap(sampled)(jnp.asarray(uncertainty.factors)), relax)
+
+    def value(self, outcome: Outcome, path: str) -> Array:
+        """An output of the chip, of a workload by its name, or of the first workload."""
+        return output_of(outcome, path, self.workloads[0].name)
+
+    def base(self, workload: Workload) -> float:
+        """The objective of one workload in the baseline."""
+        return float(self._of(self.baseline_outcome, workload))
+
+    def _of(self, outcome: Outcome, workload: Workload) -> Array:
+        """The objective of one workload."""
+        if self.objective.startswith("chip."):
+            return output_of(outcome, self.objective)
+        path = self.objective.removeprefix("report.")
+        return locate(outcome.reports(self.workloads[0].name)[workload.name], path)[0]
 
     def broken_rules(self, x: Float[Array, " n"]) -> Array:
         """How many rules of layouts (`diffperf.workload.rules`) a vector of variables breaks; pure JAX."""
-        return broken_rules(self.vector, self.phase, x)
+        candidate = self.vector.candidate(x)
+        return sum(
+            (
+                broken(configuration, workload.phase)
+                for configuration, workload in zip(
+                    candidate.configurations(candidate.system), self.workloads, strict=True
+                )
+            ),
+            jnp.zeros(()),
+        )
 
 
-def output_of(outcome: Outcome, path: str) -> Array:
-    """An output of the chip (`chip.power`) or of the report (`time`, or `report.time`) by path."""
+def reported(
+    made: Chip, configurations: list[Configuration], workloads: tuple[Workload, ...], relax: Relaxation
+) -> Outcome:
+    """A chip with the reports of all workloads."""
+    reports = {
+        workload.name: estimate(dataclasses.replace(configuration, relax=relax), workload.phase)
+        for configuration, workload in zip(configurations, workloads, strict=True)
+    }
+    return Outcome(made, reports.pop(workloads[0].name), reports)
+
+
+def output_of(outcome: Outcome, path: str, first: str = "") -> Array:
+    """An output of the chip (`chip.power`), of the first report (`time`, or `report.time`), or of a workload
+    by its name (`chat.time`); `first` is the name of the first workload.
+    """
+    name, _, rest = path.partition(".")
+    reports = outcome.reports(first)
+    if name in reports and rest:
+        return locate(reports[name], rest)[0]
     full = path if path.startswith(("chip.", "report.")) else f"report.{path}"
     return locate(outcome, full)[0]

@@ -18,6 +18,19 @@
     quantity = "cost.manufacturing"
     at_most = "baseline"           # or a quantity with its unit, or "0.9 baseline"
 
+Several workloads are tables of their own, and the objective is the mean over them, relative to the baseline:
+
+    [[workload]]
+    name = "chat"                  # constraints may name it: "chat.time_per_output_token"
+    share = 0.7                    # of the baseline's time
+    model = "llama-2-70b"
+    phase = "decode"
+    strategy = {tp = 8}
+
+A variable may be one of listed numbers or configs: `path = "technology.memory"`, `values = ["hbm3", "hbm4"]`.
+What is not known exactly is sampled (`[[uncertain]]` with a path and factors from and to), and the design is
+judged by the mean, a quantile or the worst of every score over the samples (`[robust]` with `measure`).
+
 Optional are `phase`, and a table `set` of overrides by path. `technology.feature`, as a variable or in `set`,
 moves the technology to another silicon node: every figure of the node follows.
 """
@@ -32,44 +45,47 @@ import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array
+from scipy.stats import qmc
 
 from diffperf import units
 from diffperf.compiler import stored
 from diffperf.errors import ARGUMENTS, did_you_mean
 from diffperf.estimate.phases import estimate
+from diffperf.explore.codesign.job_file import OF_A_WORKLOAD, JobReader
 from diffperf.explore.codesign.layouts import possible_layouts
-from diffperf.explore.codesign.problem import Constraint, DesignProblem, Outcome, output_of
+from diffperf.explore.codesign.problem import (
+    Constraint,
+    DesignProblem,
+    Outcome,
+    Uncertainty,
+    Workload,
+    output_of,
+)
 from diffperf.explore.codesign.variables import FEATURE, Candidate, DesignVector, Variable
-from diffperf.explore.inputs import check_phase
 from diffperf.explore.reader import TableReader
-from diffperf.hardware.chip import chip, design_of
-from diffperf.hardware.node import node_at
-from diffperf.hardware.system import System
-from diffperf.hardware.technology import Technology, moved
+from diffperf.hardware.chip import chip
 from diffperf.load import (
-    check,
     checked,
     declared_at,
     display,
     find,
-    literal,
+    load,
     load_nodes,
-    load_strategy,
-    override,
     read_toml,
     refuse_training_fields,
 )
-from diffperf.quantity import Choice, Quantity
+from diffperf.quantity import Choice, Quantity, locate
 from diffperf.report.tables import outputs
 from diffperf.trees import as_float64
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.model import Model
-from diffperf.workload.strategy import Strategy
 
 KEYS = (
     "model", "system", "n_devices", "technology", "phase", "minimize", "maximize", "strategy", "set",
-    "variable", "constraint",
+    "variable", "constraint", "workload", "uncertain", "robust",
 )  # fmt: skip
+MEASURES = ("mean", "quantile", "worst")  # of scores over samples of what is uncertain
+# Outputs that are the same for every workload, because they depend on the chip alone.
+_OF_THE_CHIP = ("chip.", "cost.manufacturing", "report.cost.manufacturing")
 
 
 def load_problem(
@@ -100,34 +116,104 @@ class ProblemReader(TableReader):
     def problem(self, name: str) -> DesignProblem:
         """The design problem, checked: its baseline, variables, constraints, and that a layout exists."""
         self.known_keys(self.table, KEYS, "", "a key of a design problem")
-        phase = check_phase(self.table.get("phase", "training"), self.file, "phase")
+        first, *others = self.workloads()
         objective, sense = self.objective()
         variables, constraints = self.tables("variable"), self.tables("constraint")
-        baseline = self.baseline(phase)
-        outcome = self.baseline_outcome(baseline, phase)
+        baseline = first.baseline(first.workload.phase)
+        beside = tuple(job.beside(baseline, f"workload[{number}]") for number, job in enumerate(others, 1))
+        baseline = dataclasses.replace(baseline, beside=beside)
+        total = sum(job.workload.share for job in (first, *others))
+        workloads = tuple(
+            dataclasses.replace(job.workload, share=job.workload.share / total) for job in (first, *others)
+        )
+        outcome = self.baseline_outcome(baseline, workloads)
         declared = self.output(outcome, objective, "minimize" if sense == 1 else "maximize")
         vector = DesignVector(
             baseline,
             tuple(self.variable(baseline, v, f"variable[{i}]") for i, v in enumerate(variables)),
-            derives_dp="dp" not in self.strategy_table(),
+            derives_dp="dp" not in first.strategy_table(),
             nodes=load_nodes() if any(table.get("path") == FEATURE for table in variables) else (),
         )
         self.each_path_once(vector.variables)
         designed = [variable.path.removeprefix("strategy.") for variable in vector.variables]
-        refuse_training_fields(designed, phase, self.file)
-        limited = tuple(self.constraint(outcome, c, f"constraint[{i}]") for i, c in enumerate(constraints))
+        refuse_training_fields(designed, workloads[0].phase, self.file)
+        limited = tuple(
+            limit
+            for i, table in enumerate(constraints)
+            for limit in self.constraints(outcome, table, f"constraint[{i}]", workloads)
+        )
         self.no_contradiction(limited)
         return DesignProblem(
             name=name,
             vector=vector,
             baseline_outcome=outcome,
-            phase=phase,
+            workloads=workloads,
             objective=objective,
             objective_declared=declared,
             sense=sense,
             constraints=limited,
-            layouts=possible_layouts(vector, phase, self.file),
+            layouts=possible_layouts(vector, workloads[0].phase, self.file),
+            uncertainty=self.uncertainty(baseline),
         )
+
+    def workloads(self) -> list[JobReader]:
+        """What runs: one workload of the file itself, or one of each table `workload`."""
+        if "workload" not in self.table:
+            return [JobReader(self.file, self.folder, self.table)]
+        for key in OF_A_WORKLOAD:
+            if key in self.table:
+                raise self.error(
+                    key, "a key beside [[workload]]", "each in its workload", f"move {key} there"
+                )
+        shared = {key: value for key, value in self.table.items() if key != "workload"}
+        readers = []
+        for number, table in enumerate(self.tables("workload")):
+            self.known_keys(
+                table, ("name", "share", *OF_A_WORKLOAD), f"workload[{number}].", "a workload's key"
+            )
+            readers.append(JobReader(self.file, self.folder, shared | table, f"workload[{number}]."))
+        names = [reader.workload.name for reader in readers]
+        for number, name in enumerate(names):
+            if name in names[:number] or name in ("chip", "report"):
+                key = f"workload[{number}].name"
+                raise self.error(key, f'"{name}"', "a name of its own", f'add name = "{name}-{number}"')
+        return readers
+
+    def uncertainty(self, baseline: Candidate) -> Uncertainty | None:
+        """The uncertain inputs, and how a design is judged over a sample of them."""
+        if "uncertain" not in self.table:
+            if "robust" in self.table:
+                raise self.error(
+                    "robust", "no uncertain input", "[[uncertain]] beside it", "name some inputs"
+                )
+            return None
+        robust = {"measure": "mean", "quantile": 0.9, "samples": 16} | self.sub_table("robust")
+        self.known_keys(robust, ("measure", "quantile", "samples"), "robust.", "measure, quantile, samples")
+        if robust["measure"] not in MEASURES:
+            hint = did_you_mean(str(robust["measure"]), MEASURES)
+            raise self.error("robust.measure", repr(robust["measure"]), " or ".join(MEASURES), hint)
+        quantile, samples = robust["quantile"], robust["samples"]
+        if not isinstance(quantile, float) or not 0 < quantile < 1:
+            raise self.error("robust.quantile", repr(quantile), "a number between 0 and 1", "write 0.9")
+        if not isinstance(samples, int) or not 2 <= samples <= 4096:
+            raise self.error("robust.samples", repr(samples), "a whole number from 2 to 4096", "write 16")
+        tables = self.tables("uncertain")
+        paths, ranges = [], []
+        for index, table in enumerate(tables):
+            key = f"uncertain[{index}]"
+            self.known_keys(table, ("path", "from", "to"), f"{key}.", "path, from and to")
+            path = str(table.get("path"))
+            if not isinstance(declared_at(baseline, path, self.file, f"{key}.path"), Quantity):
+                raise self.error(f"{key}.path", f'"{path}"', "a number", "choices are not uncertain")
+            low, high = table.get("from"), table.get("to")
+            if not isinstance(low, int | float) or not isinstance(high, int | float) or not 0 < low < high:
+                found = f"from {low!r} to {high!r}"
+                raise self.error(key, found, "factors from < to above 0", "write from = 0.8, to = 1.25")
+            paths.append(path)
+            ranges.append((float(low), float(high)))
+        shares = qmc.Sobol(len(paths), rng=np.random.default_rng(0)).random(samples)
+        low, high = np.array(ranges).T
+        return Uncertainty(tuple(paths), low * (high / low) ** shares, robust["measure"], quantile)
 
     def objective(self) -> tuple[str, int]:
         """The output to optimize, and 1 to minimize it or −1 to maximize it."""
@@ -139,52 +225,23 @@ class ProblemReader(TableReader):
             )
         return str(self.table[given[0]]), 1 if given[0] == "minimize" else -1
 
-    def baseline(self, phase: str) -> Candidate:
-        """The candidate before any variable changes, in float64."""
-        model, system, technology = (
-            self.config(Model, "model"),
-            self.config(System, "system"),
-            self.config(Technology, "technology"),
-        )
-        if "n_devices" in self.table:
-            system = override(system, {"n_devices": self.table["n_devices"]}, self.file)
-        candidate = Candidate(
-            design=design_of(system, technology),
-            model=model,
-            system=system,
-            strategy=Strategy(),
-            technology=technology,
-        )
-        overrides = self.sub_table("set")
-        others = {path: value for path, value in overrides.items() if not path.startswith("strategy.")}
-        candidate = override(candidate, others, self.file)
-        if FEATURE in others:
-            technology = moved(candidate.technology, node_at(load_nodes(), candidate.technology.feature))
-            candidate = dataclasses.replace(candidate, technology=technology)
-        strategy = load_strategy(self.strategy_table(), self.file, float(candidate.system.n_devices))
-        refuse_training_fields(self.strategy_table(), phase, self.file)
-        check(candidate.model, candidate.system, strategy, phase, self.file)
-        return as_float64(dataclasses.replace(candidate, strategy=strategy))
-
-    def strategy_table(self) -> dict[str, Any]:
-        """The given fields of the strategy, by name: those of its own table and those among the overrides."""
-        prefix = "strategy."
-        overridden = {
-            path.removeprefix(prefix): literal(value)
-            for path, value in self.sub_table("set").items()
-            if path.startswith(prefix)
-        }
-        return self.sub_table("strategy") | overridden
-
-    def baseline_outcome(self, baseline: Candidate, phase: str) -> Outcome:
-        """The exact report of the baseline on the system as configured, and its chip in the technology."""
+    def baseline_outcome(self, baseline: Candidate, workloads: tuple[Workload, ...]) -> Outcome:
+        """The exact reports of the baseline on the system as configured, and its chip in the technology."""
         made = chip(baseline.design, baseline.technology, baseline.system.accelerator)
-        return Outcome(made, _estimated(baseline.configuration, phase))
+        configurations = baseline.configurations(baseline.system)
+        first, *others = (
+            _estimated(configuration, workload.phase)
+            for configuration, workload in zip(configurations, workloads, strict=True)
+        )
+        names = [workload.name for workload in workloads[1:]]
+        return Outcome(made, first, dict(zip(names, others, strict=True)))
 
     def variable(self, baseline: Candidate, table: dict[str, Any], key: str) -> Variable:
         """A variable with its bounds, which are those of its declaration where the table gives none."""
-        self.known_keys(table, ("path", "from", "to"), f"{key}.", "path, from and to")
-        path = str(table.get("path"))
+        self.known_keys(table, ("path", "from", "to", "values"), f"{key}.", "path, from and to, or values")
+        path = self.full_path(baseline, str(table.get("path")))
+        if "values" in table:
+            return self.listed(baseline, path, table, key)
         declared = declared_at(baseline, path, self.file, f"{key}.path")
         if isinstance(declared, Choice):
             return Variable(path, declared, 0.0, 1.0)
@@ -202,6 +259,46 @@ class ProblemReader(TableReader):
             )
         return Variable(path, declared, low, high)
 
+    def full_path(self, baseline: Candidate, path: str) -> str:
+        """The path of an input; those of a workload beside the first one may begin with its name."""
+        names = [job.name.text for job in baseline.beside]
+        return f"beside.{path}" if path.partition(".")[0] in names else path
+
+    def listed(self, baseline: Candidate, path: str, table: dict[str, Any], key: str) -> Variable:
+        """A variable that takes one of some values: numbers, or names of configs."""
+        values = table["values"]
+        if not isinstance(values, list) or len(values) < 2 or "from" in table or "to" in table:
+            raise self.error(
+                f"{key}.values", repr(values), "two values or more, without from and to", "list them"
+            )
+        try:
+            node, declared = locate(baseline, path)
+        except KeyError:
+            node, declared = None, declared_at(baseline, path, self.file, f"{key}.path")
+        if isinstance(declared, Choice):
+            raise self.error(
+                f"{key}.values", repr(values), "no values", "a choice is among all its alternatives"
+            )
+        if isinstance(declared, Quantity):
+            numbers = sorted(
+                float(checked(declared, value, self.file, f"{key}.values[{index}]"))
+                for index, value in enumerate(values)
+            )
+            return Variable(path, declared, numbers[0], numbers[-1], values=tuple(numbers))
+        if not isinstance(node, eqx.Module):
+            declared_at(baseline, path, self.file, f"{key}.path")
+        options = []
+        for index, name in enumerate(values):
+            at = f"{key}.values[{index}]"
+            loaded = load(type(node), str(name), beside=self.folder, asked_by=(self.file, at))
+            options.append(as_float64(loaded))
+            if jax.tree.structure(options[-1]) != jax.tree.structure(options[0]):
+                raise self.error(
+                    at, f'"{name}"', f'the parts of "{values[0]}"', "compare configs of one kind"
+                )
+        declared = Choice(tuple(map(str, values)), f"which {path} to use")
+        return Variable(path, declared, 0.0, 1.0, options=tuple(options))
+
     def each_path_once(self, variables: tuple[Variable, ...]) -> None:
         """Refuses a second variable of the same path, which would leave the first without effect."""
         paths = [variable.path for variable in variables]
@@ -211,9 +308,12 @@ class ProblemReader(TableReader):
                     f"variable[{index}].path", f'"{path}" again', "each path once", "merge the two variables"
                 )
 
-    def output(self, outcome: Outcome, path: str, key: str) -> Quantity:
-        """The declaration of an output of the report or of the chip."""
-        known = {path.removeprefix("report."): declared for path, (declared, _) in outputs(outcome).items()}
+    def output(self, outcome: Outcome, path: str, key: str, first: str = "") -> Quantity:
+        """The declaration of an output of a report or of the chip."""
+        known = {f"chip.{path}": declared for path, (declared, _) in outputs(outcome.chip).items()}
+        known |= {path: declared for path, (declared, _) in outputs(outcome.report).items()}
+        for name, report in outcome.reports(first).items() if first else ():
+            known |= {f"{name}.{path}": declared for path, (declared, _) in outputs(report).items()}
         declared = known.get(path.removeprefix("report."))
         if not isinstance(declared, Quantity):
             raise self.error(
@@ -221,7 +321,22 @@ class ProblemReader(TableReader):
             )
         return declared
 
-    def constraint(self, outcome: Outcome, table: dict[str, Any], key: str) -> Constraint:
+    def constraints(
+        self, outcome: Outcome, table: dict[str, Any], key: str, workloads: tuple[Workload, ...]
+    ) -> list[Constraint]:
+        """A constraint; of several workloads' reports one for each, where it names none of them."""
+        quantity = str(table.get("quantity"))
+        named = quantity.partition(".")[0] in [workload.name for workload in workloads]
+        first = workloads[0].name if len(workloads) > 1 else ""
+        if not first or named or quantity.startswith(_OF_THE_CHIP):
+            return [self.constraint(outcome, table, key, first)]
+        path = quantity.removeprefix("report.")
+        return [
+            self.constraint(outcome, table | {"quantity": f"{workload.name}.{path}"}, key, first)
+            for workload in workloads
+        ]
+
+    def constraint(self, outcome: Outcome, table: dict[str, Any], key: str, first: str = "") -> Constraint:
         """A constraint with its limit in the unit of its quantity."""
         self.known_keys(
             table, ("quantity", "at_most", "at_least"), f"{key}.", "quantity and one of at_most, at_least"
@@ -235,8 +350,10 @@ class ProblemReader(TableReader):
                 "write these two keys",
             )
         quantity = str(table["quantity"])
-        declared = self.output(outcome, quantity, f"{key}.quantity")
-        limit = self.limit(output_of(outcome, quantity), declared, table[senses[0]], f"{key}.{senses[0]}")
+        declared = self.output(outcome, quantity, f"{key}.quantity", first)
+        limit = self.limit(
+            output_of(outcome, quantity, first), declared, table[senses[0]], f"{key}.{senses[0]}"
+        )
         return Constraint(quantity, declared, 1 if senses[0] == "at_most" else -1, limit)
 
     def limit(self, baseline: Array, declared: Quantity, value: Any, key: str) -> float:

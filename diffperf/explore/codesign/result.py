@@ -126,18 +126,28 @@ class Codesign:
         return f"{rule.key} is {rule.found}, which has to be {rule.expected}"
 
     @property
+    def relative(self) -> bool:
+        """Whether the objective is a mean over several workloads, relative to the baseline."""
+        return len(self.problem.workloads) > 1
+
+    @property
     def objective(self) -> float:
-        """The objective in its own unit."""
-        return float(output_of(self.outcome, self.problem.objective))
+        """The objective in its own unit; that of several workloads is relative to the baseline."""
+        if not self.relative:
+            return float(output_of(self.outcome, self.problem.objective))
+        score, _ = self.problem.score(self.outcome, jnp.asarray(self.problem.limits))
+        return float(jnp.exp(self.problem.sense * score))
 
     @property
     def objective_unit(self) -> str:
-        return self.problem.objective_declared.unit
+        return "" if self.relative else self.problem.objective_declared.unit
 
     @property
     def baseline_objective(self) -> float:
-        """The objective of the baseline in its own unit."""
-        return float(output_of(self.problem.baseline_outcome, self.problem.objective))
+        """The objective of the baseline, like that of the design."""
+        return (
+            1.0 if self.relative else float(output_of(self.problem.baseline_outcome, self.problem.objective))
+        )
 
     def shadow_price(self, index: int) -> float:
         """d objective / d limit of a constraint, in the objective's unit per unit of the limit.
@@ -157,7 +167,7 @@ class Codesign:
         return [
             ConstraintRow(
                 constraint=constraint,
-                value=float(output_of(self.outcome, constraint.quantity)),
+                value=float(self.problem.value(self.outcome, constraint.quantity)),
                 excess=float(self.excess[index]),
                 multiplier=float(self.multipliers[index]) if self.feasible else None,
                 percent=self.signed_multiplier(index) if self.feasible else None,
@@ -201,4 +211,5 @@ class Codesign:
             "chip": tables.as_dict(self.outcome.chip),
             "report": tables.as_dict(self.outcome.report),
             "baseline_report": tables.as_dict(self.problem.baseline_outcome.report),
+            "beside": {name: tables.as_dict(report) for name, report in self.outcome.beside.items()},
         }

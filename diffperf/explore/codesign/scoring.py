@@ -122,11 +122,11 @@ class Scorer:
     def _outcome(self, x: Array) -> Outcome:
         return self.problem.outcome(x, Exact())
 
-    def _exact(self, designs: Array, limits: Array) -> tuple[Array, Array, Array]:
-        """Objectives, excesses and numbers of broken rules."""
+    def _exact(self, designs: Array, limits: Array) -> tuple[Array, Array]:
+        """Scores, and numbers of broken rules."""
 
-        def of_one(x: Array) -> tuple[Array, Array, Array]:
-            return *self.problem.score(self._outcome(x), limits), self.problem.broken_rules(x)
+        def of_one(x: Array) -> tuple[Array, Array]:
+            return self.problem.scores(x, limits, Exact()), self.problem.broken_rules(x)
 
         return jax.vmap(of_one)(designs)
 
@@ -135,9 +135,7 @@ class Scorer:
 
         def twice(reals: Array) -> tuple[Array, Array]:
             design = x.at[self.cube.reals.entries].set(reals)
-            outcome = self.problem.outcome(design, Smooth(sharpness))
-            objective, excess = self.problem.score(outcome, limits)
-            values = jnp.concatenate([objective[None], excess])
+            values = self.problem.scores(design, limits, Smooth(sharpness))
             return values, values
 
         forwards = len(self.cube.reals) <= len(self.problem.constraints)
@@ -174,5 +172,5 @@ class Scorer:
             jax.device_get(self._exact_block(jnp.asarray(block), jnp.asarray(limits)))
             for block in np.split(padded, len(padded) // self.block)
         ]
-        objective, excess, broken = (np.concatenate(parts)[:count] for parts in zip(*blocks, strict=True))
-        return ExactScores(np.concatenate([objective[:, None], excess], axis=1), broken)
+        values, broken = (np.concatenate(parts)[:count] for parts in zip(*blocks, strict=True))
+        return ExactScores(values, broken)

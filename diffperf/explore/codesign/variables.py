@@ -3,6 +3,7 @@
 import dataclasses
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -11,7 +12,8 @@ from diffperf.hardware.chip import ChipDesign
 from diffperf.hardware.node import Node, node_at
 from diffperf.hardware.system import System
 from diffperf.hardware.technology import Technology, moved
-from diffperf.quantity import Choice, Quantity, locate, replace
+from diffperf.quantity import Choice, Label, Quantity, label, locate, replace
+from diffperf.trees import as_float64
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
@@ -32,6 +34,14 @@ class Bounds:
     log: Bool[np.ndarray, " n"]
 
 
+class Job(eqx.Module):
+    """A workload that runs beside the first one on the same system."""
+
+    model: Model
+    strategy: Strategy
+    name: Label = label("name of the workload, such as chat")
+
+
 class Candidate(eqx.Module):
     """Everything that the path of a variable may point into."""
 
@@ -40,21 +50,33 @@ class Candidate(eqx.Module):
     system: System
     strategy: Strategy
     technology: Technology
+    beside: tuple[Job, ...] = ()
 
     @property
     def configuration(self) -> Configuration:
         """The candidate's model, strategy, and system as configured: without the chip of its design."""
         return Configuration(self.model, self.system, self.strategy)
 
+    def configurations(self, system: System) -> list[Configuration]:
+        """What runs on a system: the first workload, and those beside it."""
+        jobs = [(self.model, self.strategy), *((job.model, job.strategy) for job in self.beside)]
+        return [Configuration(model, system, strategy) for model, strategy in jobs]
+
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """A number between `low` and `high`, or the weights of a choice, that the search may change."""
+    """A number between `low` and `high`, or the weights of a choice, that the search may change.
+
+    - `values`: the only numbers to choose from, where not every one of the range is.
+    - `options`: of a choice between configs, such as generations of memory: what each of them holds.
+    """
 
     path: str
     declared: Quantity | Choice
     low: float
     high: float
+    values: tuple[float, ...] | None = None
+    options: tuple[eqx.Module, ...] | None = dataclasses.field(default=None, repr=False)
 
     @property
     def size(self) -> int:
@@ -63,8 +85,21 @@ class Variable:
 
     @property
     def whole(self) -> bool:
-        """Whether the variable is real only while the search is relaxed: whole numbers, and choices."""
-        return isinstance(self.declared, Choice) or self.declared.integer
+        """Whether the variable takes separate values alone: whole numbers, listed ones, and choices."""
+        return isinstance(self.declared, Choice) or self.declared.integer or self.values is not None
+
+    def chosen(self, weights: Float[Array, " options"]) -> eqx.Module:
+        """What the weights over `options` stand for: the config itself where one of them has all weight."""
+        assert self.options is not None
+        return jax.tree.map(lambda *leaves: jnp.tensordot(weights, jnp.stack(leaves), 1), *self.options)
+
+    def baseline(self, candidate: Candidate) -> np.ndarray:
+        """The entries of the variable in a candidate."""
+        value = locate(candidate, self.path)[0]
+        if self.options is None:
+            return np.atleast_1d(np.asarray(value, dtype=float))
+        same = [eqx.tree_equal(as_float64(value), as_float64(option)) for option in self.options]
+        return np.eye(len(same))[same.index(True) if True in same else 0]
 
     def whole_numbers(self) -> tuple[int, int]:
         """The least and the greatest whole number within the variable's bounds."""
@@ -113,22 +148,21 @@ class DesignVector:
     @property
     def start(self) -> Float[np.ndarray, " n"]:
         """The baseline as a vector, moved into the bounds."""
-        parts = [
-            np.atleast_1d(np.asarray(locate(self.baseline, variable.path)[0], dtype=float))
-            for variable in self.variables
-        ]
+        parts = [variable.baseline(self.baseline) for variable in self.variables]
         return np.clip(np.concatenate(parts), self.bounds.low, self.bounds.high)
 
     def candidate(self, x: Float[Array, " n"]) -> Candidate:
         """The candidate that a vector stands for; pure JAX."""
-        values = {
-            variable.path: x[begin : begin + variable.size]
-            if isinstance(variable.declared, Choice)
-            else x[begin]
-            for begin, variable in self.placed()
-        }
+        baseline, values = self.baseline, {}
+        for begin, variable in self.placed():
+            if variable.options is None:
+                weighs = isinstance(variable.declared, Choice)
+                values[variable.path] = x[begin : begin + variable.size] if weighs else x[begin]
+            else:
+                chosen = variable.chosen(x[begin : begin + variable.size])
+                baseline = eqx.tree_at(lambda tree, at=variable.path: locate(tree, at)[0], baseline, chosen)
         feature = values.pop(FEATURE, None)
-        candidate: Candidate = replace(self.baseline, values)
+        candidate: Candidate = replace(baseline, values) if values else baseline
         if feature is not None:
             technology = moved(candidate.technology, node_at(self.nodes, feature))
             candidate = dataclasses.replace(candidate, technology=technology)

@@ -1,0 +1,95 @@
+"""Reading one workload of a design problem: what runs, on which system, and how it is laid out."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from diffperf.explore.codesign.problem import Workload
+from diffperf.explore.codesign.variables import FEATURE, Candidate, Job
+from diffperf.explore.inputs import check_phase
+from diffperf.explore.reader import TableReader
+from diffperf.hardware.chip import design_of
+from diffperf.hardware.node import node_at
+from diffperf.hardware.system import System
+from diffperf.hardware.technology import Technology, moved
+from diffperf.load import check, literal, load_nodes, load_strategy, override, refuse_training_fields
+from diffperf.quantity import Label
+from diffperf.trees import as_float64
+from diffperf.workload.model import Model
+from diffperf.workload.strategy import Strategy
+
+OF_A_WORKLOAD = ("model", "phase", "strategy")  # the keys that each of several workloads has for itself
+
+
+@dataclasses.dataclass(frozen=True)
+class JobReader(TableReader):
+    """Reads one workload: what it runs, where, and how it is laid out.
+
+    - `table`: the keys of the workload, and those of the file that it shares.
+    - `prefix`: leads to the workload's own keys in errors.
+    """
+
+    prefix: str = ""
+
+    def config(self, cls: type[eqx.Module], key: str) -> Any:
+        """The module of a class that the config named under a key holds."""
+        if key in OF_A_WORKLOAD and self.prefix and key not in self.table:
+            raise self.error(self.prefix + key, "no such key", f"the name of a {key}", f'add {key} = "…"')
+        return super().config(cls, key)
+
+    @functools.cached_property
+    def workload(self) -> Workload:
+        """The workload's name, phase and share."""
+        phase = check_phase(self.table.get("phase", "training"), self.file, f"{self.prefix}phase")
+        share = self.table.get("share", 1.0)
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < np.inf:
+            raise self.error(f"{self.prefix}share", repr(share), "a number above 0", "write share = 0.5")
+        return Workload(str(self.table.get("name", phase)), phase, float(share))
+
+    def baseline(self, phase: str) -> Candidate:
+        """The candidate before any variable changes, in float64."""
+        model, system, technology = (
+            self.config(Model, "model"),
+            self.config(System, "system"),
+            self.config(Technology, "technology"),
+        )
+        if "n_devices" in self.table:
+            system = override(system, {"n_devices": self.table["n_devices"]}, self.file)
+        candidate = Candidate(
+            design=design_of(system, technology),
+            model=model,
+            system=system,
+            strategy=Strategy(),
+            technology=technology,
+        )
+        overrides = self.sub_table("set")
+        others = {path: value for path, value in overrides.items() if not path.startswith("strategy.")}
+        candidate = override(candidate, others, self.file)
+        if FEATURE in others:
+            technology = moved(candidate.technology, node_at(load_nodes(), candidate.technology.feature))
+            candidate = dataclasses.replace(candidate, technology=technology)
+        strategy = load_strategy(self.strategy_table(), self.file, float(candidate.system.n_devices))
+        refuse_training_fields(self.strategy_table(), phase, self.file)
+        check(candidate.model, candidate.system, strategy, phase, self.file)
+        return as_float64(dataclasses.replace(candidate, strategy=strategy))
+
+    def beside(self, first: Candidate, key: str) -> Job:
+        """This workload beside another one, on the same system."""
+        model, devices = self.config(Model, "model"), float(first.system.n_devices)
+        strategy = load_strategy(self.strategy_table(), self.file, devices)
+        refuse_training_fields(self.strategy_table(), self.workload.phase, self.file)
+        check(model, first.system, strategy, self.workload.phase, self.file)
+        return as_float64(Job(model, strategy, Label(self.workload.name)))
+
+    def strategy_table(self) -> dict[str, Any]:
+        """The given fields of the strategy, by name: those of its own table and those among the overrides."""
+        prefix = "strategy."
+        overridden = {
+            path.removeprefix(prefix): literal(value)
+            for path, value in self.sub_table("set").items()
+            if path.startswith(prefix)
+        }
+        return self.sub_table("strategy") | overridden

@@ -1,0 +1,177 @@
+"""What a design problem can ask: several workloads, choices among configs and numbers, uncertain inputs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from diffperf.errors import ConfigError
+from diffperf.explore.codesign.problem_file import load_problem
+from diffperf.explore.codesign.search import Search
+from diffperf.hardware.technology import MemoryTechnology
+from diffperf.load import load
+from diffperf.quantity import replace
+from diffperf.relax import Exact, Smooth
+
+HEAD = """
+system = "dgx-h100"
+n_devices = 8
+technology = "n4-hbm3"
+minimize = "time"
+"""
+CHAT = """
+[[workload]]
+name = "chat"
+share = 3
+model = "llama-3-8b"
+phase = "decode"
+strategy = {tp = 8, global_batch = 32, sequence_length = 1024}
+"""
+PREFILL = """
+[[workload]]
+name = "prefill"
+model = "llama-3-8b"
+phase = "prefill"
+strategy = {tp = 8, global_batch = 1}
+"""
+VARIABLES = """
+[[variable]]
+path = "design.compute_units"
+from = 16
+to = 300
+[[variable]]
+path = "design.memory_stacks"
+values = [2, 5, 8]
+[[variable]]
+path = "technology.memory"
+values = ["hbm2e", "hbm3"]
+"""
+LIMITS = """
+[[constraint]]
+quantity = "cost.manufacturing"
+at_most = "baseline"
+[[constraint]]
+quantity = "memory.excess"
+at_most = 0
+"""
+UNCERTAIN = """
+[[uncertain]]
+path = "technology.memory.price"
+from = 0.5
+to = 2.0
+[robust]
+measure = "MEASURE"
+samples = 8
+"""
+X = np.array([100.0, 5.0, 1.0, 0.0])  # units, stacks, and HBM2E of the two generations
+
+
+def problem_of(folder, text):
+    path = folder / "mix.toml"
+    path.write_text(text)
+    return load_problem(path)
+
+
+@pytest.fixture(scope="module")
+def mix(tmp_path_factory):
+    return problem_of(tmp_path_factory.mktemp("problem"), HEAD + CHAT + PREFILL + VARIABLES + LIMITS)
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+def test_shares_weigh_the_times_relative_to_the_baseline(mix):
+    outcome, base = jax.jit(lambda x: mix.outcome(x, Exact()))(X), mix.baseline_outcome
+    chat = float(outcome.report.time / base.report.time)
+    prefill = float(outcome.beside["prefill"].time / base.beside["prefill"].time)
+    objective, _ = mix.score(outcome, jnp.asarray(mix.limits))
+    assert float(objective) == pytest.approx(np.log(0.75 * chat + 0.25 * prefill), rel=1e-12)
+    assert [workload.share for workload in mix.workloads] == [0.75, 0.25]
+
+
+def test_constraints_hold_for_every_workload_or_the_one_they_name(mix, tmp_path):
+    names = [constraint.quantity for constraint in mix.constraints]
+    assert names == ["cost.manufacturing", "chat.memory.excess", "prefill.memory.excess"]
+    named = LIMITS.replace('"memory.excess"', '"prefill.time"').replace("at_most = 0", 'at_most = "1 s"')
+    problem = problem_of(tmp_path, HEAD + CHAT + PREFILL + VARIABLES + named)
+    assert [constraint.quantity for constraint in problem.constraints][1:] == ["prefill.time"]
+
+
+def test_a_chosen_config_is_that_config(mix):
+    """HBM2E as a choice gives what HBM2E as the technology's memory gives."""
+    candidate = mix.vector.candidate(jnp.asarray(X))
+    memory = load(MemoryTechnology, "hbm2e")
+    for name in ("stack_capacity", "stack_bandwidth", "price", "phy_edge"):
+        assert float(getattr(candidate.technology.memory, name)) == float(getattr(memory, name))
+    other = mix.vector.candidate(jnp.asarray([*X[:2], 0.0, 1.0]))
+    assert float(other.technology.memory.stack_bandwidth) > float(memory.stack_bandwidth)
+
+
+def test_the_baselines_config_is_the_start(mix):
+    np.testing.assert_array_equal(mix.vector.start[-2:], [0, 1])
+
+
+def test_listed_values_are_all_there_is(mix):
+    search = Search(mix, population=64)
+    designs = search.cube.designs(np.random.default_rng(0).random((200, search.cube.size)))
+    assert set(designs[:, 1]) == {2.0, 5.0, 8.0}
+    assert {tuple(row) for row in designs[:, 2:]} == {(1.0, 0.0), (0.0, 1.0)}
+
+
+@pytest.mark.slow
+def test_a_mix_is_designed_for_all_of_it(mix):
+    """Every combination of the problem, one by one."""
+    search = Search(mix, population=64)
+    result = search.answer()
+    grid = [[units, stacks, *kind] for units in range(16, 301) for stacks in (2, 5, 8) for kind in np.eye(2)]
+    scores = search.scorer.exact(np.array(grid, dtype=float), mix.limits).ranking(search.goal)
+    best = np.where(scores.violation == 0, scores.objective, np.inf).min()
+    assert result.feasible
+    assert np.log(result.objective) == pytest.approx(best, abs=1e-9)
+
+
+@pytest.mark.parametrize("measure", ["mean", "quantile", "worst"])
+def test_uncertain_inputs_are_sampled(tmp_path, measure):
+    """Each sample is the problem with the price of memory multiplied, by hand."""
+    text = HEAD + CHAT + VARIABLES + LIMITS + UNCERTAIN.replace("MEASURE", measure)
+    problem = problem_of(tmp_path, text)
+    candidate = problem.vector.candidate(jnp.asarray(X))
+
+    @jax.jit
+    def cost(factor):
+        price = candidate.technology.memory.price * factor
+        sampled = replace(candidate, {"technology.memory.price": price})
+        return problem.outcome_of(sampled, Exact()).report.cost.manufacturing
+
+    costs = [float(cost(factor)) for factor in problem.uncertainty.factors[:, 0]]
+    expected = {"mean": np.mean, "worst": np.max, "quantile": lambda c: np.quantile(c, 0.9)}[measure](costs)
+    limits = jnp.asarray(problem.limits)
+    scored = jax.jit(problem.scores)
+    scores = scored(jnp.asarray(X), limits, Exact())
+    assert float(scores[1]) == pytest.approx(expected / problem.limits[0] - 1, rel=1e-9)
+    assert 0.5 <= problem.uncertainty.factors.min() < 0.7
+    smooth = scored(jnp.asarray(X), limits, Smooth(1e5))
+    np.testing.assert_allclose(smooth[:2], scores[:2], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("share = 3", "share = 0", r"workload\[0\]\.share: found 0"),
+        ('name = "prefill"', 'name = "chat"', r'workload\[1\]\.name: found "chat"'),
+        ('model = "llama-3-8b"', "", r"workload\[0\]\.model: found no such key"),
+        ("values = [2, 5, 8]", "values = [2]", r"variable\[1\]\.values"),
+        ('"hbm2e", "hbm3"', '"hbm2e", "hbm33"', "hbm33"),
+        ('measure = "worst"', 'measure = "wurst"', r"robust\.measure: found 'wurst'"),
+        ("from = 0.5", "from = -1", r"uncertain\[0\]: found from -1"),
+        ("samples = 8", "samples = 1", r"robust\.samples: found 1"),
+    ],
+)
+def test_mistakes_are_one_clear_line(tmp_path, old, new, message):
+    text = HEAD + CHAT + PREFILL + VARIABLES + LIMITS + UNCERTAIN.replace("MEASURE", "worst")
+    with pytest.raises(ConfigError, match=message) as raised:
+        problem_of(tmp_path, text.replace(old, new, 1))
+    assert "\n" not in str(raised.value)
