@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from diffperf.api.calibration_answer import calibrate
     from diffperf.api.codesign_answer import codesign
+    from diffperf.api.codesign_front import codesign_front
     from diffperf.api.compare_answer import compare
     from diffperf.api.cost_answer import cost
     from diffperf.api.estimate_answer import estimate
@@ -58,6 +59,7 @@ __all__ = [
     "calibrate",
     "check",
     "codesign",
+    "codesign_front",
     "compare",
     "compile_quickly",
     "cost",
@@ -93,6 +95,7 @@ _HOMES = {
     "calibrate": "diffperf.api.calibration_answer",
     "check": "diffperf.load",
     "codesign": "diffperf.api.codesign_answer",
+    "codesign_front": "diffperf.api.codesign_front",
     "compare": "diffperf.api.compare_answer",
     "compile_quickly": "diffperf.compiler",
     "decode": "diffperf.api.pure_phases",

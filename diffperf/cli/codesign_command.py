@@ -1,6 +1,8 @@
 """diffperf codesign: which chip to build."""
 
+import contextlib
 import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,9 @@ from diffperf.cli.options import json_option, options, plot_option
 from diffperf.cli.terminal import console, write_json
 
 if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help` need not wait for
+    from diffperf.api.answer import Answer
     from diffperf.api.codesign_answer import CodesignAnswer
+    from diffperf.api.codesign_front import FrontAnswer
 
 
 @click.command()
@@ -40,9 +44,17 @@ if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help
     type=click.Path(dir_okay=False, path_type=Path),
     help="file from which the same command goes on after it was stopped; deleted at the end",
 )
+@click.option(
+    "--front",
+    metavar="QUANTITY=LOW..HIGH",
+    help="the best designs along one limit, such as cost.manufacturing=0.6x..1.4x",
+)
+@click.option(
+    "--points", type=click.IntRange(2, 1000), default=9, show_default=True, help="limits of a front"
+)
 @options(json_option, plot_option)
 @click.pass_context
-def codesign(ctx, problem, population, seed, budget_seconds, checkpoint, json_file, plot):
+def codesign(ctx, problem, population, seed, budget_seconds, checkpoint, front, points, json_file, plot):
     """Find which chip and package to build for PROBLEM.
 
     PROBLEM is a name from `diffperf list problems`, or a TOML file. Prints the design beside the baseline,
@@ -50,17 +62,53 @@ def codesign(ctx, problem, population, seed, budget_seconds, checkpoint, json_fi
     satisfies every constraint, it prints which of them conflict and what would make room. Ctrl-C stops the
     search and shows the best design so far.
     """
-    answer = search(
-        problem, population=population, seed=seed, budget_seconds=budget_seconds, checkpoint=checkpoint
-    )
-    print_lines(console(json_file), answer.result_lines())
+    settings = {"population": population, "seed": seed}
+    if front is not None:
+        along = search_front(problem, front, points, **settings)
+        write_answer(along, along.lines(), json_file, plot)
+        feasible, stopped = along.feasible, along.front.designs[-1].stopped
+    else:
+        answer = search(problem, budget_seconds=budget_seconds, checkpoint=checkpoint, **settings)
+        write_answer(answer, answer.result_lines(), json_file, plot)
+        feasible, stopped = answer.feasible, answer.result.stopped
+    if stopped == "interrupted":
+        raise Interrupted("interrupted: this is the best design so far")
+    if not feasible:
+        ctx.exit(3)
+
+
+def write_answer(answer: "Answer", lines: list, json_file: str | None, plot: str | None) -> None:
+    """Prints an answer, and writes it as JSON and as a figure where that is asked for."""
+    print_lines(console(json_file), lines)
     write_json(answer.to_dict(), json_file)
     if plot:
         answer.plot(plot)
-    if answer.result.stopped == "interrupted":
-        raise Interrupted("interrupted: this is the best design so far")
-    if not answer.feasible:
-        ctx.exit(3)
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[tuple[Progress, Callable[[str, float], None]]]:
+    """A bar on the terminal, and what moves it: a word on what is going on, and the fraction done."""
+    terminal = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
+        task = bar.add_task("reading the problem", total=1.0)
+        yield bar, lambda stage, done: bar.update(task, description=stage, completed=done)
+
+
+def search_front(problem: str, front: str, points: int, **settings: Any) -> "FrontAnswer":
+    """The best designs of the named problem along one limit."""
+    from diffperf.api.codesign_front import FrontAnswer, front_range
+    from diffperf.explore.codesign.front import front as best_along
+    from diffperf.explore.codesign.problem_file import load_problem
+    from diffperf.explore.codesign.search import Search
+
+    with progress_bar() as (_, progress):
+        whole_search = Search(load_problem(problem, COMMAND_LINE), **settings)
+        span = front_range(whole_search.problem, front, COMMAND_LINE)
+        limits = span.limits(points)
+        return FrontAnswer(
+            best_along(whole_search, span.constraint, limits, lambda done: progress(front, done))
+        )
 
 
 def search(problem: str, **settings: Any) -> "CodesignAnswer":
@@ -69,14 +117,7 @@ def search(problem: str, **settings: Any) -> "CodesignAnswer":
     from diffperf.explore.codesign.problem_file import load_problem
     from diffperf.explore.codesign.search import Search
 
-    terminal = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
-        task = bar.add_task("reading the problem", total=1.0)
-
-        def progress(stage: str, done: float) -> None:
-            bar.update(task, description=stage, completed=done)
-
+    with progress_bar() as (bar, progress):
         whole_search = Search(load_problem(problem, COMMAND_LINE), progress=progress, **settings)
         unpaid = tuple(whole_search.unpaid())
         for each in unpaid:  # before the search, which somebody may not want to wait for

@@ -26,11 +26,12 @@ ACTIVE_MULTIPLIER = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class TracePoint:
-    """One point of the convergence figure: the best of all starts after an outer iteration."""
+    """One point of the convergence figure: the best design so far."""
 
     stage: str
     objective: float  # over the baseline's
     violation: float
+    seconds: float  # since the search began
 
 
 @dataclasses.dataclass(frozen=True)

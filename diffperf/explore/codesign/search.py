@@ -49,7 +49,7 @@ CENTRES = 8  # designs of a population that descend in a round
 APART = 0.1  # how far they lie from each other in the cube, where they hold the same whole numbers
 EXCURSIONS = 3  # of a population that pursues another goal
 ROUNDS = 16  # at most
-UNIMPROVED = 2  # rounds without an improvement that end the search
+UNIMPROVED = 3  # rounds without an improvement that end the search
 IMPROVED = 1e-6  # of the log of the objective, that counts
 HOPELESS = 0.05  # violation of an evolved population above which descents only look for a smaller one
 LESS_VIOLATING = 0.01  # share of the violation that a better design must save to count
@@ -108,7 +108,8 @@ class Search:
         self.incumbent: Descended | None = None
         self.descended: dict[tuple[float, ...], Descended] = {}
         self.conflict: Conflict | None = None
-        self.deadline = math.inf
+        self.known: list[np.ndarray] = []  # designs to start from beside the baseline
+        self.began, self.deadline = time.monotonic(), math.inf
 
     @property
     def best(self) -> Descended:
@@ -161,15 +162,17 @@ class Search:
     def record(self, stage: str, done: float) -> None:
         """Adds how good the best design is to the trace, and reports progress."""
         objective = math.exp(min(self.best.objective, 700.0))
-        self.trace.append(TracePoint(stage, objective, self.best.violation))
+        seconds = time.monotonic() - self.began
+        self.trace.append(TracePoint(stage, objective, self.best.violation, seconds))
         self.progress(stage, done)
 
     # --- populations
 
     def sampled(self, count: int) -> np.ndarray:
-        """A low-discrepancy sample of the cube, and the baseline."""
+        """A low-discrepancy sample of the cube, the baseline, and designs that are known."""
         points = qmc.Sobol(self.cube.size, rng=self.random).random(count)
-        points[0] = self.cube.points(self.problem.vector.start[None])[0]
+        known = np.stack([self.problem.vector.start, *self.known])
+        points[: len(known)] = self.cube.points(known)
         return points
 
     def spread(self, goal: Goal) -> Evolution:
@@ -293,9 +296,13 @@ class Search:
             self.random = np.random.default_rng(self.seed)
             return unpaid_variables(self.scorer, self.limits, self.cube.designs(points))
 
-    def run(self) -> None:
-        """The whole search; where nothing satisfies every constraint, for what violates them least."""
-        self.deadline = time.monotonic() + self.budget_seconds
+    def run(self, explain: bool) -> None:
+        """The whole search; where nothing satisfies every constraint, for what violates them least.
+
+        `explain` asks which constraints conflict there.
+        """
+        self.began = time.monotonic()
+        self.deadline = self.began + self.budget_seconds
         with self.compiling() as compiled:
             combinations = math.prod(slot.count for slot in self.cube.slots)
             if not len(self.cube.reals) and combinations <= MOST_ENUMERATED:
@@ -304,10 +311,10 @@ class Search:
                 self.rounds(compiled)
         if self.best.violation > 0:
             self.least_violating()
-        if self.best.violation > 0:
+        if self.best.violation > 0 and explain:
             self.progress("which constraints conflict", 0.0)
             self.conflict = conflict_of(self)
-        elif len(self.cube.reals):
+        elif self.best.violation == 0 and len(self.cube.reals):
             self.refine()
 
     def rounds(self, compiled: Callable[[], None]) -> None:
@@ -360,12 +367,15 @@ class Search:
         self.scorer.evaluations = state.evaluations
         return state.number, state.idle
 
-    def answer(self) -> Codesign:
-        """Runs the search; interrupted by Ctrl-C or out of time, the best design so far is the answer."""
+    def answer(self, *, explain: bool = True) -> Codesign:
+        """Runs the search; interrupted by Ctrl-C or out of time, the best design so far is the answer.
+
+        Where it comes to no feasible design, `explain` asks which constraints conflict.
+        """
         stopped: Stopped = ""
         with jax.enable_x64(True):
             try:
-                self.run()
+                self.run(explain)
                 if self.checkpoint is not None:
                     self.checkpoint.unlink(missing_ok=True)
             except OutOfTime:

@@ -5,6 +5,7 @@ Each function returns a matplotlib `Figure`; `save` writes it in the format of a
 
 from diffperf.report.plots.calibration_figure import calibration
 from diffperf.report.plots.codesign_figure import codesign
+from diffperf.report.plots.codesign_front import codesign_front
 from diffperf.report.plots.comparison_figure import Bars, comparison
 from diffperf.report.plots.scatter import Column, predicted_against_measured, scatter
 from diffperf.report.plots.serving_front import serving_front
@@ -40,6 +41,7 @@ __all__ = [
     "calibration",
     "check_format",
     "codesign",
+    "codesign_front",
     "comparison",
     "input_name",
     "package_cost",

@@ -48,7 +48,7 @@ def codesign(result: Any, title: str = "") -> Figure:
 
 
 def _draw_convergence(axes: Axes, result: Any) -> None:
-    """Draws the best objective of all starts over the baseline's by outer iteration, stage by stage."""
+    """Draws the best objective over the baseline's, stage by stage."""
     stages = [point.stage.split(":")[0] for point in result.trace]
     objective = np.array([point.objective for point in result.trace])
     settled = np.array([point.violation for point in result.trace]) <= _SETTLED
@@ -66,7 +66,7 @@ def _draw_convergence(axes: Axes, result: Any) -> None:
     # The start of a search is far off the scale on which it settles.
     axes.set_ylim(best - 0.15 * abs(1 - best) - 0.005, max(1.0, best) + 0.35 * abs(1 - best) + 0.01)
     axes.set_title("Search: best objective / baseline")
-    axes.set_xlabel("outer iteration")
+    axes.set_xlabel("steps of the search")
     bare(axes, keep="left")
 
 

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from diffperf.api.codesign_front import front_range
 from diffperf.errors import ConfigError
+from diffperf.explore.codesign.front import front
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.search import Search
 from diffperf.relax import Exact
@@ -61,8 +63,7 @@ def search(tmp_path_factory):
     return Search(load_problem(path), population=256)
 
 
-@pytest.fixture
-def fresh(search):
+def as_new(search):
     """The search as it was before its first run."""
     search.seed, search.checkpoint, search.budget_seconds = 0, None, float("inf")
     search.progress = lambda stage, done: None
@@ -70,9 +71,14 @@ def fresh(search):
     return search
 
 
+@pytest.fixture
+def fresh(search):
+    return as_new(search)
+
+
 @pytest.fixture(scope="module")
 def best(search):
-    return search.answer()
+    return as_new(search).answer()
 
 
 def test_the_design_satisfies_everything_and_is_an_optimum(best):
@@ -182,3 +188,37 @@ def test_a_variable_that_nothing_pays_for_is_named(fresh):
     (unpaid,) = fresh.unpaid()
     assert unpaid.variable.path == "system.accelerator.kernel_latency"
     assert unpaid.end == 1e-6
+
+
+def test_a_front_improves_with_its_limit_and_has_its_slope(fresh):
+    """The objective along the budget falls, at the rate of its shadow prices (by the trapezoid rule)."""
+    limits = fresh.problem.limits[0] * np.array([0.98, 1.0, 1.002])
+    along = front(fresh, 0, limits)
+    objectives = np.array([design.objective for design in along.designs])
+    assert all(design.feasible for design in along.designs)
+    assert np.all(np.diff(objectives) <= 1e-9 * objectives[0])
+    slope = (objectives[2] - objectives[1]) / (limits[2] - limits[1])
+    first, second = along.designs[1], along.designs[2]
+    assert first.x[0] == second.x[0]
+    assert slope == pytest.approx((first.shadow_price(0) + second.shadow_price(0)) / 2, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cost.manufacturing", "give both ends"),
+        ("cost.manufacturin=1x..2x", "cost.manufacturing"),
+        ("cost.manufacturing=2x..1x", "swap the ends"),
+        ("cost.manufacturing=1 mm..2 mm", "USD"),
+    ],
+)
+def test_ranges_of_fronts_are_checked(fresh, text, message):
+    with pytest.raises(ConfigError, match=message) as raised:
+        front_range(fresh.problem, text, "here")
+    assert "\n" not in str(raised.value)
+
+
+def test_ends_of_a_front_are_multiples_or_quantities(fresh):
+    limit = fresh.problem.limits[0]
+    span = front_range(fresh.problem, "cost.manufacturing=0.5x..$4000", "here")
+    assert (span.low, span.high) == (pytest.approx(0.5 * limit), 4000)
