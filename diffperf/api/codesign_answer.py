@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import equinox as eqx
+import numpy as np
 from rich.console import RenderableType
 from rich.table import Table
 
@@ -16,12 +17,13 @@ from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import whole_number
 from diffperf.api.question import describe_strategy
 from diffperf.errors import ConfigError
+from diffperf.explore.codesign.against import BoughtSystem, bought_systems
 from diffperf.explore.codesign.problem import DesignProblem
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.result import Codesign, ConstraintRow
 from diffperf.explore.codesign.search import POPULATION, Progress, Search
 from diffperf.explore.codesign.unpaid import Unpaid
-from diffperf.report.tables import outputs, show, table
+from diffperf.report.tables import as_dict, outputs, show, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,6 +45,7 @@ def codesign(
     seed: int = 0,
     budget_seconds: float = math.inf,
     checkpoint: str | Path | None = None,
+    against: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> "CodesignAnswer":
     """The chip and package that a design problem asks for, found by gradient.
@@ -55,6 +58,7 @@ def codesign(
     - `budget_seconds`: after which the search stops with the best design so far.
     - `checkpoint`: a file for the state of the search, from which the same call goes on after it was stopped;
       it is deleted when the search is through.
+    - `against`: names of systems as they are sold, which run the same workloads in the same layouts.
     - `progress`: called with a word on what is going on and the fraction of it that is done.
 
     **Raises:** `ConfigError`, in one line. Where no design satisfies every constraint, the answer is not
@@ -72,8 +76,8 @@ def codesign(
         checkpoint=None if checkpoint is None else Path(checkpoint),
         **({} if progress is None else {"progress": progress}),
     )
-    unpaid = search.unpaid()
-    return CodesignAnswer(search.answer(), tuple(unpaid))
+    unpaid, bought = search.unpaid(), bought_systems(search.problem, against, asker)
+    return CodesignAnswer(search.answer(), tuple(unpaid), tuple(bought))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -82,10 +86,12 @@ class CodesignAnswer(Answer):
 
     - `result`: everything that the search came to.
     - `unpaid`: the variables that nothing in the problem pays for, and that the search takes to their bounds.
+    - `bought`: systems as they are sold, with the same workloads.
     """
 
     result: Codesign
     unpaid: tuple[Unpaid, ...] = ()
+    bought: tuple[BoughtSystem, ...] = ()
 
     @property
     def feasible(self) -> bool:
@@ -118,6 +124,8 @@ class CodesignAnswer(Answer):
         ]
         for part in (design_table(result), *comparison_tables(result), constraint_table(result)):
             lines += [part, ""]
+        if self.bought:
+            lines += [against_table(result, self.bought), ""]
         residual = f"after {result.evaluations:,} evaluations"
         if result.feasible and not result.problem.all_whole:
             residual = f"KKT residual {result.stationarity:.1e} {residual}"
@@ -125,7 +133,11 @@ class CodesignAnswer(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         unpaid = {each.variable.path: each.end for each in self.unpaid}
-        return self.result.as_dict() | {"unpaid": unpaid}
+        bought = {
+            each.name: {name: as_dict(report) for name, report in each.reports.items()}
+            for each in self.bought
+        }
+        return self.result.as_dict() | {"unpaid": unpaid, "against": bought}
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each variable, in the baseline and in the design."""
@@ -248,6 +260,33 @@ def _comparison(title: str, design: eqx.Module, baseline: eqx.Module) -> Table:
         text = "  " * bool(parent) + declared.doc
         section.add_row(text, show(before, declared), show(value, declared), change)
     return section
+
+
+def against_table(result: Codesign, bought: tuple[BoughtSystem, ...]) -> Table:
+    """The design beside systems as they are sold: the objective and what they cost."""
+    problem, first = result.problem, result.problem.workloads[0].name
+    heading = f"{problem.objective} / baseline" if result.relative else problem.objective
+    costs = ("cost.manufacturing", "cost.capital", "cost.run")
+    columns: dict[str, Literal["left", "right"]] = {"": "left"}
+    for name in (heading, "the design is", *costs):
+        columns[name] = "right"
+    section = _section("against systems that are sold", columns)
+    ours = problem.sense * np.log(result.objective / result.baseline_objective)
+    rows = [("the design", ours, result.outcome.report)]
+    rows += [(each.name, each.relative, each.reports[first]) for each in bought]
+    for name, relative, report in rows:
+        value = result.baseline_objective * np.exp(problem.sense * relative)
+        ratio = np.exp(relative - ours)
+        better = f"{ratio:.2f} × as good" if name != "the design" else ""
+        prices = [show(value, declared) for declared, value in _found(report, costs)]
+        section.add_row(name, units.show(float(value), result.objective_unit), better, *prices)
+    return section
+
+
+def _found(report: eqx.Module, paths: tuple[str, ...]) -> list[Any]:
+    """The declarations and values of outputs of a report."""
+    known = outputs(report)
+    return [known[path] for path in paths]
 
 
 def constraint_table(result: Codesign) -> Table:

@@ -45,6 +45,11 @@ if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help
     help="file from which the same command goes on after it was stopped; deleted at the end",
 )
 @click.option(
+    "--against",
+    metavar="SYSTEMS",
+    help="systems as they are sold to compare with, such as dgx-h100,mi300x-8",
+)
+@click.option(
     "--front",
     metavar="QUANTITY=LOW..HIGH",
     help="the best designs along one limit, such as cost.manufacturing=0.6x..1.4x",
@@ -54,7 +59,9 @@ if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help
 )
 @options(json_option, plot_option)
 @click.pass_context
-def codesign(ctx, problem, population, seed, budget_seconds, checkpoint, front, points, json_file, plot):
+def codesign(
+    ctx, problem, population, seed, budget_seconds, checkpoint, against, front, points, json_file, plot
+):
     """Find which chip and package to build for PROBLEM.
 
     PROBLEM is a name from `diffperf list problems`, or a TOML file. Prints the design beside the baseline,
@@ -68,7 +75,8 @@ def codesign(ctx, problem, population, seed, budget_seconds, checkpoint, front, 
         write_answer(along, along.lines(), json_file, plot)
         feasible, stopped = along.feasible, along.front.designs[-1].stopped
     else:
-        answer = search(problem, budget_seconds=budget_seconds, checkpoint=checkpoint, **settings)
+        names = [name.strip() for name in against.split(",")] if against else []
+        answer = search(problem, names, **settings, **stops)
         write_answer(answer, answer.result_lines(), json_file, plot)
         feasible, stopped = answer.feasible, answer.result.stopped
     if stopped == "interrupted":
@@ -111,9 +119,10 @@ def search_front(problem: str, front: str, points: int, **settings: Any) -> "Fro
         )
 
 
-def search(problem: str, **settings: Any) -> "CodesignAnswer":
+def search(problem: str, against: list[str], **settings: Any) -> "CodesignAnswer":
     """The best design of the named problem, with a bar on the terminal while the search runs."""
     from diffperf.api.codesign_answer import CodesignAnswer, unpaid_line
+    from diffperf.explore.codesign.against import bought_systems
     from diffperf.explore.codesign.problem_file import load_problem
     from diffperf.explore.codesign.search import Search
 
@@ -122,4 +131,5 @@ def search(problem: str, **settings: Any) -> "CodesignAnswer":
         unpaid = tuple(whole_search.unpaid())
         for each in unpaid:  # before the search, which somebody may not want to wait for
             bar.console.print(unpaid_line(each), soft_wrap=True)
-        return CodesignAnswer(whole_search.answer(), unpaid)
+        bought = bought_systems(whole_search.problem, against, COMMAND_LINE)
+        return CodesignAnswer(whole_search.answer(), unpaid, tuple(bought))

@@ -214,8 +214,11 @@ class DesignProblem:
         """The objective of one workload."""
         if self.objective.startswith("chip."):
             return output_of(outcome, self.objective)
-        path = self.objective.removeprefix("report.")
-        return locate(outcome.reports(self.workloads[0].name)[workload.name], path)[0]
+        return self.of_report(outcome.reports(self.workloads[0].name)[workload.name])
+
+    def of_report(self, report: eqx.Module) -> Array:
+        """The objective in a report, where it is not one of the chip."""
+        return locate(report, self.objective.removeprefix("report."))[0]
 
     def broken_rules(self, x: Float[Array, " n"]) -> Array:
         """How many rules of layouts (`diffperf.workload.rules`) a vector of variables breaks; pure JAX."""

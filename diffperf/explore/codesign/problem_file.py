@@ -105,7 +105,7 @@ def load_problem(
 
 
 @stored("phase", optimized=False)
-def _estimated(configuration: Configuration, phase: str) -> eqx.Module:
+def estimated(configuration: Configuration, phase: str) -> eqx.Module:
     """The report of a phase, by a program that stays compiled from one process to the next."""
     return estimate(configuration, phase)
 
@@ -230,7 +230,7 @@ class ProblemReader(TableReader):
         made = chip(baseline.design, baseline.technology, baseline.system.accelerator)
         configurations = baseline.configurations(baseline.system)
         first, *others = (
-            _estimated(configuration, workload.phase)
+            estimated(configuration, workload.phase)
             for configuration, workload in zip(configurations, workloads, strict=True)
         )
         names = [workload.name for workload in workloads[1:]]

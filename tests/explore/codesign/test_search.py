@@ -10,6 +10,7 @@ import pytest
 
 from diffperf.api.codesign_front import front_range
 from diffperf.errors import ConfigError
+from diffperf.explore.codesign.against import bought_systems
 from diffperf.explore.codesign.front import front
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.search import Search
@@ -222,3 +223,10 @@ def test_ends_of_a_front_are_multiples_or_quantities(fresh):
     limit = fresh.problem.limits[0]
     span = front_range(fresh.problem, "cost.manufacturing=0.5x..$4000", "here")
     assert (span.low, span.high) == (pytest.approx(0.5 * limit), 4000)
+
+
+def test_the_baselines_own_system_is_as_good_as_the_baseline(fresh):
+    (bought,) = bought_systems(fresh.problem, ["dgx-a100"], "here")
+    assert bought.relative == pytest.approx(0, abs=1e-9)
+    with pytest.raises(ConfigError, match="dgx-a100"):
+        bought_systems(fresh.problem, ["dgx-a10"], "here")
