@@ -59,9 +59,7 @@ if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help
 )
 @options(json_option, plot_option)
 @click.pass_context
-def codesign(
-    ctx, problem, population, seed, budget_seconds, checkpoint, against, front, points, json_file, plot
-):
+def codesign(ctx, problem, population, seed, against, front, points, json_file, plot, **stops):
     """Find which chip and package to build for PROBLEM.
 
     PROBLEM is a name from `diffperf list problems`, or a TOML file. Prints the design beside the baseline,
