@@ -127,8 +127,10 @@ class CodesignAnswer(Answer):
         if self.bought:
             lines += [against_table(result, self.bought), ""]
         residual = f"after {result.evaluations:,} evaluations"
-        if result.feasible and not result.problem.all_whole:
+        if result.priced and not result.problem.all_whole:
             residual = f"KKT residual {result.stationarity:.1e} {residual}"
+        if result.stopped:
+            residual = f"{result.stopped}: the best design so far, {residual}"
         return [*lines, table(result.outcome.chip, "chip"), "", residual]
 
     def to_dict(self) -> dict[str, Any]:
@@ -296,6 +298,8 @@ def constraint_table(result: Codesign) -> Table:
     )
     for row in result.constraints():
         state = "[red]violated[/red]" if row.excess > 0 else "[bold]active[/bold]" if row.active else "slack"
+        if row.excess <= 0 and row.multiplier is None:
+            state = "met"
         value = units.show(row.value, row.constraint.declared.unit)
         section.add_row(str(row.constraint), value, state, shadow_price(result, row))
     return section

@@ -31,6 +31,7 @@ from scipy.optimize import NonlinearConstraint, differential_evolution
 
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.result import ACTIVE_MULTIPLIER, Codesign
+from diffperf.explore.codesign.scoring import Scorer
 from diffperf.explore.codesign.search import Search
 
 HERE = Path(__file__).parent
@@ -39,6 +40,7 @@ DECLARED = tuple(sorted(path.stem for path in (HERE / "problems").glob("*.toml")
 QUICK = ("two-whole", "layout-and-chip")
 CLOSE = 0.003  # objectives whose ratio differs from 1 by less count as equally good
 _PRICE_STEP = 5e-4
+_BLOCK = 256  # designs that rivals score at once
 
 
 class Spent(Exception):
@@ -54,6 +56,7 @@ class Meter:
     """
 
     search: Search
+    scorer: Scorer
     limit: int
     target: float
     spent: int = 0
@@ -68,7 +71,7 @@ class Meter:
             raise Spent
         self.spent += len(points)
         problem, cube = self.search.problem, self.search.cube
-        scores = self.search.scorer.exact(cube.designs(points), problem.limits)
+        scores = self.scorer.exact(cube.designs(points), problem.limits)
         values = np.nan_to_num(scores.values, nan=1e9)
         ranking = scores.ranking(self.search.goal)
         feasible = ranking.objective[ranking.violation == 0]
@@ -115,7 +118,7 @@ def evolution_strategies(meter: Meter, seed: int) -> None:
     """
     import cma
 
-    size, population = meter.search.cube.size, 64
+    size, population = meter.search.cube.size, _BLOCK
     random = np.random.default_rng(seed)
     while True:
         settings = {
@@ -186,9 +189,12 @@ def compared(name: str, seeds: int, times: float) -> Comparison:
     runs = [answered(search, seed) for seed in range(seeds)]
     ours, objective, _ = runs[0]
     prices = list(price_errors(search, ours))
-    rivals = {}
+    # Their populations are smaller than ours.
+    rivals, scorer = {}, Scorer(problem, search.cube, block=_BLOCK)
+    with jax.enable_x64(True):
+        scorer.exact(problem.vector.start[None], problem.limits)  # compiles
     for rival, run in RIVALS.items():
-        meter = rivals[rival] = Meter(search, int(times * ours.evaluations), objective)
+        meter = rivals[rival] = Meter(search, scorer, int(times * ours.evaluations), objective)
         with jax.enable_x64(True), contextlib.suppress(Spent):
             run(meter, seed=0)
         meter.seconds = time.perf_counter() - meter.began

@@ -45,7 +45,8 @@ class ConstraintRow:
     - `percent`: per cent that the objective changes by, up or down, where the limit rises by 1 %.
     - `price`: the shadow price, in the unit of the objective for one unit of the limit.
 
-    The last three mean nothing at a design that is not feasible, and are None there.
+    The last three mean nothing at a design that is not feasible, or of a search that was stopped, and are None
+    there.
     """
 
     constraint: Constraint
@@ -113,6 +114,11 @@ class Codesign:
         """Whether every constraint holds, and the layout obeys every rule."""
         return self.broken_rules == 0 and bool(np.all(self.excess <= 0))
 
+    @property
+    def priced(self) -> bool:
+        """Whether the multipliers can be read as prices: not where the search was stopped before."""
+        return self.feasible and (self.problem.all_whole or bool(np.isfinite(self.stationarity)))
+
     @functools.cached_property
     def design(self) -> Candidate:
         """The design with everything it was not free to change: its layout is `design.strategy`."""
@@ -170,9 +176,9 @@ class Codesign:
                 constraint=constraint,
                 value=float(self.problem.value(self.outcome, constraint.quantity)),
                 excess=float(self.excess[index]),
-                multiplier=float(self.multipliers[index]) if self.feasible else None,
-                percent=self.signed_multiplier(index) if self.feasible else None,
-                price=self.shadow_price(index) if self.feasible else None,
+                multiplier=float(self.multipliers[index]) if self.priced else None,
+                percent=self.signed_multiplier(index) if self.priced else None,
+                price=self.shadow_price(index) if self.priced else None,
             )
             for index, constraint in enumerate(self.problem.constraints)
         ]
