@@ -58,6 +58,16 @@ def test_sweep(tmp_path):
     written = dp.sweep(space, tmp_path / "points.parquet", double=True)
     assert (tmp_path / "points.parquet").exists()
     assert np.allclose([row["time"] for row in written.rows()], [row["time"] for row in answer.rows()])
+    front = dp.sweep(space, pareto=["time", "memory.peak"], best_by=["tp"])
+    assert front.to_frame("front")["time"][0] == best["time"]
+    assert front.to_frame("strategy.tp")["strategy.tp"].tolist() == sorted(
+        row["strategy.tp"] for row in answer.rows()
+    )
+    assert front.to_frame("all").shape[0] == 4
+    with pytest.raises(dp.ConfigError, match=r"^dp\.sweep: of: found \"front\""):
+        answer.to_frame("front")
+    with pytest.raises(dp.ConfigError, match=r"^dp\.sweep: pareto: "):
+        dp.sweep(space, pareto=["time"])
     with pytest.raises(dp.ConfigError, match=r"^dp\.sweep: axis\[0\]"):
         dp.sweep(space | {"axis": [{"path": "strategy.tq", "values": [1]}]})
 
