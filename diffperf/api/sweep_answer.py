@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import whole_number
-from diffperf.api.sweep_tables import best_table, describe_speed, quantiles_table
+from diffperf.api.sweep_tables import best_table, describe_speed, part_name, quantiles_table
 from diffperf.errors import ConfigError
 from diffperf.explore.sweep.kept_reader import keeping
 from diffperf.explore.sweep.space import Space
@@ -131,12 +131,18 @@ class SweepAnswer(Answer):
     def lines(self) -> list[RenderableType]:
         """How many points were estimated, how fast, and what was kept of them, or why there are none."""
         space, result = self.space, self.result
-        inputs, counts = space.inputs, f"{result.points:,} points: {result.feasible:,} possible layouts"
+        model, system = part_name(space, "model"), part_name(space, "system")
+        counts = f"{result.points:,} points: {result.feasible:,} possible layouts"
         lines: list[RenderableType] = [
-            f"[bold]{space.name}: {inputs.model.name} {space.phase} on {inputs.system.name}[/bold]",
+            f"[bold]{space.name}: {model} {space.phase} on {system}[/bold]",
             f"{counts}, {result.fitting:,} of them fit memory",
             describe_speed(result),
         ]
+        if result.unsound:
+            lines.append(
+                f"[bold red]{result.unsound:,} of these overflow single precision and are left out: compute"
+                " in double precision[/bold red]"
+            )
         if not result.feasible:
             lines += [
                 "[bold red]No point of the space is a possible layout[/bold red]",
@@ -205,7 +211,7 @@ class SweepAnswer(Answer):
         front = (
             None if result.front is None else tuple(result.front[path].to_numpy() for path in (across, up))
         )
-        title = f"{space.name}: {result.feasible:,} possible layouts of {space.inputs.model.name}"
+        title = f"{space.name}: {result.feasible:,} possible layouts of {part_name(space, 'model')}"
         return plots.scatter(x, y, fits, best, title, front)
 
     def _cloud(self, columns: list[str]) -> tuple[pa.Table, np.ndarray]:

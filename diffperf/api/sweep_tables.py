@@ -6,8 +6,9 @@ import pyarrow as pa
 from rich.table import Table
 
 from diffperf import units
+from diffperf.explore.sweep.axis import Axis, ConfigAxis
 from diffperf.explore.sweep.histograms import Histogram
-from diffperf.explore.sweep.space import Axis, Space
+from diffperf.explore.sweep.space import Space
 from diffperf.explore.sweep.sweep_result import SweepResult
 
 # Outputs that a table of rows shows, beside those that rank and compare them.
@@ -32,7 +33,7 @@ def best_table(space: Space, rows: pa.Table, first: str = "") -> Table:
     table = Table(box=None, pad_edge=False)
     for axis in axes:
         # The last two names of a path tell its input from the others: "hbm.bandwidth".
-        name = ".".join(axis.path.split(".")[1:][-2:])
+        name = ".".join(axis.path.split(".")[1:][-2:]) or axis.path
         table.add_column(name, justify="right", style="bold" if axis.path == first else None)
     for path in shown:
         table.add_column(path, justify="right", style="bold" if path == space.rank_by else None)
@@ -53,8 +54,16 @@ def quantiles_table(space: Space, histograms: Mapping[str, Histogram]) -> Table:
     return table
 
 
-def axis_text(axis: Axis, value: str | float) -> str:
+def axis_text(axis: Axis | ConfigAxis, value: str | float) -> str:
     """A value of an axis: a number with its unit, or the name of an alternative."""
     if isinstance(value, str):
         return value
     return units.show(value, getattr(axis.declared, "unit", ""))
+
+
+def part_name(space: Space, part: str) -> str:
+    """What the model or the system of a space is called: its name, or how many of them there are."""
+    for axis in space.axes:
+        if isinstance(axis, ConfigAxis) and axis.part == part:
+            return f"{len(axis)} {axis.path}s"
+    return str(getattr(space.inputs, part).name)

@@ -89,7 +89,7 @@ def evaluate_alone(space: Space, program: Any) -> int:
 
 def sweep_points(space: Space, program: Any) -> int:
     """Sweeps a space with a compiled program, and returns its points."""
-    parts = Parts.of(space.size)
+    parts = Parts.of(space)
     rules = program.rules
     found = summaries_of(program, parts, list(parts.starts), os.cpu_count() or 1, lambda points: None)
     total = rules.empty()
@@ -112,7 +112,7 @@ def memory() -> float:
 
 def measured(name: str, space: Space, turns: int) -> dict[str, Any]:
     """Returns the row of a space: both rates, their ratios, and by how much the sweep's memory grew."""
-    alone = compile_chunk_program(space, CHUNK, np.float32)
+    alone = compile_chunk_program(space, CHUNK, np.float32, space.regions[0])
     summaries = compile_summaries(SummaryRules(space, np.dtype(np.float32)), CHUNK)
     engine, sweep, before = [], [], 0.0
     for _ in range(turns):

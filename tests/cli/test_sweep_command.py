@@ -57,7 +57,7 @@ def test_without_a_file_nothing_but_what_is_asked_for_is_kept(run, tmp_path):
 
 def test_an_interrupted_sweep_says_how_to_go_on(run, tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(SPACE)
-    monkeypatch.setattr(table_sweep, "table_rows", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(table_sweep, "table_summary", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     result = run("sweep mine.toml -o mine.parquet")
     assert result.exit_code == 130
     assert result.stderr.count("\n") == 1

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 _BLOCK = 256  # points that are compared with the front at once
+_MOST_COMPARED = 512  # points of a front, and of others, that representatives are chosen by
 _BALANCED = 16  # points that all others are compared with at first
 
 
@@ -74,17 +75,37 @@ def dominates(first: np.ndarray, second: np.ndarray) -> Bool[np.ndarray, "*point
 
 
 def representatives(
-    front: Float[np.ndarray, "front objectives"], count: int
+    front: Float[np.ndarray, "front objectives"], count: int, others: Float[np.ndarray, "others objectives"]
 ) -> Float[np.ndarray, "count objectives"]:
-    """A fixed number of points of a front, evenly spread in the order of its first objective.
+    """A fixed number of points of a front that leave out most others, one after the other the point that
+    dominates most of those of `others` that are left.
 
-    What they dominate need not be compared with the whole front. Where the front has fewer points, the rest
-    are at infinity, and dominate nothing.
+    What they dominate need not be compared with the whole front. Where fewer points are enough, the rest are
+    at infinity, and dominate nothing.
     """
     chosen = np.full((count, front.shape[1]), np.inf, front.dtype)
-    if not front.size:
-        return chosen
-    order = np.argsort(front[:, 0], kind="stable")
-    spread = np.unique(np.linspace(0, len(front) - 1, min(count, len(front))).astype(np.int64))
-    chosen[: len(spread)] = front[order[spread]]
+    front, others = _spread(front, _MOST_COMPARED), _spread(others, _MOST_COMPARED)
+    beaten = np.ones((len(front), len(others)), dtype=bool)
+    for ours, theirs in zip(front.T, others.T, strict=True):
+        beaten &= ours[:, None] <= theirs
+    for place in range(min(count, len(front))):
+        covered = beaten.sum(axis=1)
+        best = int(np.argmax(covered))
+        if not covered[best]:
+            # Nothing of `others` is left: points from all over the front fill the rest.
+            rest = _spread(front, count - place)
+            chosen[place : place + len(rest)] = rest
+            break
+        chosen[place] = front[best]
+        beaten &= ~beaten[best]
     return chosen
+
+
+def _spread(
+    points: Float[np.ndarray, "points objectives"], count: int
+) -> Float[np.ndarray, "spread objectives"]:
+    """At most so many points, evenly spread over the order of the first objective."""
+    if len(points) <= count:
+        return points
+    order = np.argsort(points[:, 0], kind="stable")
+    return points[order[np.linspace(0, len(points) - 1, count).astype(np.int64)]]

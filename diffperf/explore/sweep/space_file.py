@@ -6,6 +6,7 @@ phase = "training"
 rank_by = "time"
 pareto = ["time", "cost.run"]
 best_by = ["strategy.tp"]
+where = ["strategy.tp <= 8"]
 
 [set]
 "system.n_devices" = 64
@@ -14,12 +15,14 @@ best_by = ["strategy.tp"]
 global_batch = 64
 
 [[axis]]
-path = "strategy.tp"
-powers_of_two = {from = 1, to = 8}
+factorize = {of = "system.n_devices", over = ["strategy.tp", "strategy.pp", "strategy.dp"]}
 
 [[axis]]
 path = "system.accelerator.memory.hbm.bandwidth"
 linear = {from = "1 TB/s", to = "4 TB/s", points = 7}
+
+The keys `where` (constraints between inputs), `zip` (inputs that vary together) and axes over whole configs
+(`path = "system"`) are explained beside their readers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,9 +31,10 @@ from typing import Any
 
 from diffperf.errors import ARGUMENTS
 from diffperf.explore.inputs import check_phase, full_path, report_outputs
-from diffperf.explore.sweep.axis_reader import AxisReader
+from diffperf.explore.sweep.constraint import Constraint, parse_constraint
+from diffperf.explore.sweep.dimension_reader import DimensionReader
 from diffperf.explore.sweep.kept_reader import KEPT, KeptReader
-from diffperf.explore.sweep.space import Axis, Space
+from diffperf.explore.sweep.space import Space
 from diffperf.hardware.system import System
 from diffperf.load import (
     display,
@@ -44,7 +48,7 @@ from diffperf.quantity import Choice, locate
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 
-KEYS = ("model", "system", "phase", *KEPT, "set", "strategy", "axis")  # of the file
+KEYS = ("model", "system", "phase", *KEPT, "where", "set", "strategy", "axis")  # of the file
 
 
 def load_space(source: Space | str | Path | Mapping[str, Any], file: str = ARGUMENTS, key: str = "") -> Space:
@@ -60,7 +64,7 @@ def load_space(source: Space | str | Path | Mapping[str, Any], file: str = ARGUM
     return _Reader(display(path), path.parent, read_toml(path)).space(path.stem)
 
 
-class _Reader(AxisReader):
+class _Reader(DimensionReader):
     """Reads a space from the tables of its file."""
 
     def space(self, name: str) -> Space:
@@ -77,7 +81,7 @@ class _Reader(AxisReader):
         others = {path: text for path, text in settings.items() if not path.startswith(prefix)}
         inputs = override(Configuration(model, system, strategy), others, self.file)
 
-        axes = self.axes(inputs)
+        axes = self.axes(inputs, others)
         given = {*strategy_table, *(axis.path.removeprefix(prefix) for axis in axes)}
         refuse_training_fields(sorted(given), phase, self.file)
         follow = {"dp", "global_batch"} if phase == "training" else {"dp"}
@@ -88,6 +92,7 @@ class _Reader(AxisReader):
             phase=phase,
             axes=axes,
             derived=frozenset(follow - given),
+            where=self.where(inputs),
             **kept.fields(report_outputs(inputs, phase), phase, [axis.path for axis in axes]),
         )
 
@@ -115,13 +120,12 @@ class _Reader(AxisReader):
         except KeyError:
             return False
 
-    def axes(self, inputs: Configuration) -> tuple[Axis, ...]:
-        """All axes, in the order of the file; no two vary the same input."""
-        tables = self.tables("axis")
-        axes = tuple(self.axis(inputs, table, f"axis[{index}]", index) for index, table in enumerate(tables))
-        paths = [axis.path for axis in axes]
-        for index, path in enumerate(paths):
-            if path in paths[:index]:
-                key = f"axis[{index}].path"
-                raise self.error(key, f'"{path}" again', "an input of its own", "merge the two axes")
-        return axes
+    def where(self, inputs: Configuration) -> tuple[Constraint, ...]:
+        """The constraints that points have to satisfy."""
+        texts = self.table.get("where", [])
+        if not isinstance(texts, list):
+            remedy = 'write where = ["strategy.tp * strategy.pp <= 64"]'
+            raise self.error("where", repr(texts), "a list of constraints", remedy)
+        return tuple(
+            parse_constraint(text, inputs, self.file, f"where[{index}]") for index, text in enumerate(texts)
+        )

@@ -6,7 +6,7 @@ merge into that of the whole range, so that ranges can be estimated apart, and i
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
@@ -22,7 +22,7 @@ Rows = Shaped[np.ndarray, " _"]
 _REPRESENTATIVES = 32  # of the front, that points are compared with on the device
 # Points that are spread over the whole space and drawn as a cloud in figures, about.
 _SAMPLED = 20_000
-COUNTS = ("points", "feasible", "fitting")
+COUNTS = ("points", "feasible", "fitting", "unsound")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Summary:
 
     - `points`, `feasible`, `fitting`: how many points satisfy the constraints of the space, how many of
       these are possible layouts, and how many of those fit memory.
+    - `unsound`: how many of the fitting points have an estimate that is no number, which single precision
+      may bring about; they are not among the rows.
     - `best`: for every ranking the best rows of every group, in the order of their groups and ranks.
     - `front`: the rows that no other equals or beats in every objective, by number.
     - `sample`: every so many-th row, by number.
@@ -40,6 +42,7 @@ class Summary:
     points: int
     feasible: int
     fitting: int
+    unsound: int
     best: tuple[Rows, ...]
     front: Rows
     sample: Rows
@@ -116,21 +119,25 @@ class SummaryRules:
         nothing = np.empty(0, self.row_type)
         best = tuple(nothing for _ in self.rankings)
         counts = np.zeros((len(self.space.histograms), BINS), np.int64)
-        return Summary(0, 0, 0, best, nothing, nothing, counts)
+        return Summary(0, 0, 0, 0, best, nothing, nothing, counts)
 
     def of_rows(self, rows: Rows, points: int, feasible: int) -> Summary:
         """The summary of points of which these rows fit memory."""
+        sound = np.isfinite(self.ranks(rows)) & np.isfinite(self.objectives(rows)).all(axis=1)
+        fitting, rows = len(rows), rows[sound]
         counts = [count_values(rows[path]) for path in self.space.histograms]
         counts = np.stack(counts) if counts else self.empty().counts
         sample = rows[rows["number"] % self.stride == 0]
-        return self.of_candidates(rows, points, feasible, len(rows), sample, counts)
+        numbers = (points, feasible, fitting, fitting - len(rows))
+        totals: dict[str, int] = dict(zip(COUNTS, numbers, strict=True))
+        return self.of_candidates(rows, totals, sample, counts)
 
     def of_candidates(
-        self, rows: Rows, points: int, feasible: int, fitting: int, sample: Rows, counts: np.ndarray
+        self, rows: Rows, totals: Mapping[str, int], sample: Rows, counts: np.ndarray
     ) -> Summary:
         """The summary of points of which these rows may be among the best, or on the front."""
         best = tuple(self._best(ranking, rows) for ranking in self.rankings)
-        return Summary(points, feasible, fitting, best, self._front(rows), sample, counts)
+        return Summary(**totals, best=best, front=self._front(rows), sample=sample, counts=counts)
 
     def merge(self, summaries: Iterable[Summary]) -> Summary:
         """The summary of the points of all these summaries, whose points differ."""
@@ -190,4 +197,5 @@ class SummaryRules:
 
     def references(self, summary: Summary) -> Float[np.ndarray, "points objectives"]:
         """Points that a later point of the front must not be dominated by."""
-        return representatives(self.objectives(summary.front), _REPRESENTATIVES)
+        front, others = self.objectives(summary.front), self.objectives(summary.sample)
+        return representatives(front, _REPRESENTATIVES, others)

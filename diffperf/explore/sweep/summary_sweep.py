@@ -6,6 +6,7 @@ and the task of a worker.
 
 import concurrent.futures
 import dataclasses
+import itertools
 import math
 import os
 import threading
@@ -18,7 +19,7 @@ from numpy.typing import DTypeLike
 from diffperf.explore.sweep.chunk_summaries import ChunkSummaries, compile_summaries
 from diffperf.explore.sweep.point_estimates import BLOCK, compile_points
 from diffperf.explore.sweep.space import Space
-from diffperf.explore.sweep.summary import Summary, SummaryRules
+from diffperf.explore.sweep.summary import COUNTS, Summary, SummaryRules
 from diffperf.explore.sweep.summary_files import SummaryFiles
 from diffperf.explore.sweep.sweep_result import SweepResult, result_of, table_rows
 
@@ -45,34 +46,39 @@ class Parts:
     """The parts of a space.
 
     - `chunk`: points of a chunk, a multiple of `BLOCK`.
-    - `part`: points of a part, a multiple of `chunk`; the last part has what is left of `size`.
+    - `part`: points of a part, a multiple of `chunk`; the last part has what is left of the space.
+    - `borders`: the numbers of the first points of regions, which no chunk crosses, and the number of all
+      points.
     """
 
-    size: int
     chunk: int
     part: int
+    borders: tuple[int, ...]
 
     @classmethod
-    def of(cls, size: int, chunk: int = CHUNK) -> "Parts":
-        """The parts of so many points; they depend on nothing else, so that a sweep can be resumed on another
+    def of(cls, space: Space, chunk: int = CHUNK) -> "Parts":
+        """The parts of a space; they depend on nothing else, so that a sweep can be resumed on another
         machine."""
-        chunk = BLOCK * math.ceil(min(chunk, size) / BLOCK)
-        chunks = math.ceil(size / chunk)
-        return cls(size, chunk, chunk * min(max(math.ceil(chunks / _PARTS), _CHUNKS[0]), _CHUNKS[1]))
+        chunk = BLOCK * math.ceil(min(chunk, max(region.size for region in space.regions)) / BLOCK)
+        chunks = math.ceil(space.size / chunk)
+        borders = (*(region.start for region in space.regions), space.size)
+        return cls(chunk, chunk * min(max(math.ceil(chunks / _PARTS), _CHUNKS[0]), _CHUNKS[1]), borders)
 
     @property
     def starts(self) -> range:
         """The number of every part's first point."""
-        return range(0, self.size, self.part)
+        return range(0, self.borders[-1], self.part)
 
     def stop(self, start: int) -> int:
         """The number of the point after a part."""
-        return min(start + self.part, self.size)
+        return min(start + self.part, self.borders[-1])
 
     def chunks(self, start: int) -> Iterator[tuple[int, int]]:
         """The first number of every chunk of a part, and the number after it."""
-        for begin in range(start, self.stop(start), self.chunk):
-            yield begin, min(begin + self.chunk, self.stop(start))
+        inside = [border for border in self.borders if start < border < self.stop(start)]
+        for begin, end in itertools.pairwise([start, *inside, self.stop(start)]):
+            for first in range(begin, end, self.chunk):
+                yield first, min(first + self.chunk, end)
 
 
 def summarize_part(
@@ -101,10 +107,12 @@ def summary_sweep(
     - `workers`: parts summarized at once, by default one a core.
 
     Rows that are kept in single precision are estimated in double precision at the end, and ranked again.
+    Where single precision overflows, so that an estimate is no number, all points are estimated in double
+    precision.
     """
     double = np.dtype(dtype) == np.float64
     rules = SummaryRules(space, np.dtype(dtype), 1 if double else _SPARE)
-    parts = Parts.of(space.size, chunk)
+    parts = Parts.of(space, chunk)
     store = files and files(rules, parts)
     total, missing, resumed = rules.empty(), [], 0
     for start in parts.starts:
@@ -118,6 +126,11 @@ def summary_sweep(
     program = compile_summaries(rules, parts.chunk) if missing else None
     compiled = time.perf_counter()
     for start, summary in summaries_of(program, parts, missing, workers or os.cpu_count() or 1, progress):
+        if summary.unsound and not double:
+            # Some product overflows single precision in this space.
+            return summary_sweep(
+                space, dtype=np.float64, files=files, chunk=chunk, workers=workers, progress=progress
+            )
         if store:
             store.write(start, summary)
         total = rules.merge([total, summary])
@@ -176,14 +189,8 @@ def _in_double_precision(rules: SummaryRules, summary: Summary) -> tuple[Summary
     kept = np.unique(np.concatenate([rows["number"] for rows in (*summary.best, summary.front)]))
     rows = np.empty(0, double.row_type)
     if len(kept):
-        rows, _ = table_rows(double, compile_points(rules.space, np.float64)(kept), 0)
-        rows["number"] = kept[rows["number"]]
-    again = double.of_candidates(
-        rows,
-        summary.points,
-        summary.feasible,
-        summary.fitting,
-        summary.sample.astype(double.row_type),
-        summary.counts,
-    )
-    return double, again
+        table = compile_points(rules.space, np.float64)(kept)
+        rows = table_rows(double, table, kept, table["fits"].to_numpy())
+    totals = {name: getattr(summary, name) for name in COUNTS}
+    sample = summary.sample.astype(double.row_type)
+    return double, double.of_candidates(rows, totals, sample, summary.counts)

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from jaxtyping import Bool, Int
 
 from diffperf.explore.sweep.histograms import Histogram
-from diffperf.explore.sweep.point_estimates import axis_columns, recorded_outputs
+from diffperf.explore.sweep.point_estimates import ALLOWED, axis_columns, recorded_outputs
 from diffperf.explore.sweep.space import Space
 from diffperf.explore.sweep.summary import Rows, Summary, SummaryRules
 
@@ -25,7 +26,8 @@ class SweepResult:
     - `histograms`: by the path of an output, how its values are distributed.
     - `sample`: rows that are spread over the whole space.
     - `size`: how many points the axes have; `points`, how many of these satisfy the constraints between axes;
-      `feasible`, `fitting`: how many of those are possible layouts, and how many of these fit memory.
+      `feasible`, `fitting`: how many of those are possible layouts, and how many of these fit memory;
+      `unsound`: how many of these have no finite estimate in the precision of the table.
     - `resumed`: how many points an interrupted run had already estimated.
     - `seconds`, `compile_seconds`: the time that estimating and writing the other points took, and
       compiling.
@@ -41,6 +43,7 @@ class SweepResult:
     points: int
     feasible: int
     fitting: int
+    unsound: int
     resumed: int
     seconds: float
     compile_seconds: float
@@ -77,6 +80,7 @@ def result_of(
         points=summary.points,
         feasible=summary.feasible,
         fitting=summary.fitting,
+        unsound=summary.unsound,
         resumed=resumed,
         seconds=seconds,
         compile_seconds=compile_seconds,
@@ -89,15 +93,24 @@ def rows_table(space: Space, rows: Rows) -> pa.Table:
     return pa.table(columns | {path: pa.array(rows[path]) for path in recorded_outputs(space)})
 
 
-def table_rows(rules: SummaryRules, table: pa.Table, start: int) -> tuple[Rows, int]:
-    """The rows of a table of consecutive points that fit memory, and how many of all are possible layouts.
+def table_summary(rules: SummaryRules, table: pa.Table, start: int) -> Summary:
+    """The summary of a table of consecutive points, of which the first has the number `start`."""
+    allowed = table[ALLOWED].to_numpy() if ALLOWED in table.column_names else np.ones(table.num_rows, bool)
+    possible = allowed & table["feasible"].to_numpy()
+    fitting = possible & table["fits"].to_numpy()
+    numbers = np.arange(start, start + table.num_rows)
+    return rules.of_rows(table_rows(rules, table, numbers, fitting), int(allowed.sum()), int(possible.sum()))
 
-    `start` is the number of the first point.
-    """
-    possible = table["feasible"].to_numpy()
-    fitting = np.flatnonzero(possible & table["fits"].to_numpy())
-    rows = np.empty(len(fitting), rules.row_type)
-    rows["number"] = start + fitting
+
+def table_rows(
+    rules: SummaryRules,
+    table: pa.Table,
+    numbers: Int[np.ndarray, " points"],
+    chosen: Bool[np.ndarray, " points"],
+) -> Rows:
+    """Some rows of a table of the points with these numbers."""
+    rows = np.empty(int(chosen.sum()), rules.row_type)
+    rows["number"] = numbers[chosen]
     for path in recorded_outputs(rules.space):
-        rows[path] = table[path].to_numpy()[fitting]
-    return rows, int(possible.sum())
+        rows[path] = table[path].to_numpy()[chosen]
+    return rows

@@ -36,10 +36,17 @@ def test_a_large_front_is_kept_whole():
 def test_representatives_dominate_only_what_the_front_does():
     x = np.linspace(0, 1, 100)
     front = np.stack([x, 1 - x], axis=1)
-    chosen = representatives(front, 8)
+    others = front + np.random.default_rng(0).uniform(0, 0.2, front.shape)
+    chosen = representatives(front, 8, others)
     assert chosen.shape == (8, 2)
-    assert chosen[0].tolist() == [0, 1]
-    assert chosen[7].tolist() == [1, 0]
-    few = representatives(front[:3], 8)
-    assert np.isinf(few[3:]).all()
-    assert np.isinf(representatives(front[:0], 8)).all()
+    assert {tuple(point) for point in chosen} <= {tuple(point) for point in front}
+    left_out = (chosen[:, None] <= others).all(axis=2).any(axis=0)
+    assert left_out.mean() > 0.4
+    assert (
+        left_out.mean()
+        >= (representatives(front, 8, others[:0])[:, None] <= others).all(axis=2).any(axis=0).mean()
+    )
+    few = representatives(front[:3], 8, others)
+    assert {tuple(point) for point in few} <= {*map(tuple, front[:3]), (np.inf, np.inf)}
+    assert np.isinf(representatives(front[:0], 8, others)).all()
+    assert not np.isinf(representatives(front, 8, others[:0])).any()

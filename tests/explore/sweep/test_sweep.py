@@ -131,6 +131,10 @@ def test_one_row_group_a_chunk_and_no_leftovers(tmp_path):
     assert space.size == 1440
     file = pq.ParquetFile(result.path)
     assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [512, 512, 416]
+    units = {field.name: (field.metadata or {}).get(b"unit") for field in file.schema_arrow}
+    assert units["time"] == b"s"
+    assert units[space.axes[-1].path] == b"s"
+    assert units["feasible"] is None
     assert not parts_folder(result.path).exists()
     whole, cut = (
         pq.read_table(path) for path in (sweep(space, tmp_path / "whole.parquet").path, result.path)
