@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -104,7 +105,7 @@ class SweepAnswer(Answer):
             expected = f"at most {_MOST_IN_MEMORY:,} in a table without a file"
             remedy = 'sweep with out="FILE.parquet"'
             raise ConfigError(asker_of("sweep"), "table", f"{self.space.size:,} points", expected, remedy)
-        with tempfile.TemporaryDirectory(prefix="diffperf-sweep-") as folder:
+        with jax.enable_x64(True), tempfile.TemporaryDirectory(prefix="diffperf-sweep-") as folder:
             path = Path(folder) / "points.parquet"
             run_sweep(self.space, path, dtype=np.float64)
             return pq.read_table(path)

@@ -72,6 +72,15 @@ def test_sweep(tmp_path):
         dp.sweep(space | {"axis": [{"path": "strategy.tq", "values": [1]}]})
 
 
+@pytest.mark.slow
+def test_sweep_where_the_caller_computes_in_single_precision(float32):
+    factors = {"factorize": {"of": 8, "over": ["strategy.tp", "strategy.pp", "strategy.dp"]}}
+    space = {"model": "gpt3-22b", "system": "dgx-a100", "pareto": ["time", "memory.peak"], "axis": [factors]}
+    answer = dp.sweep(space)
+    assert str(answer.result.front["time"].type) == "double"
+    assert len(answer.to_frame("all")) == answer.result.points == 10
+
+
 def test_validate(tmp_path):
     table = tmp_path / "gemm.csv"
     table.write_text("id,hardware,m,n,k,dtype,latency_s\na,h100-sxm5-80gb,4096,4096,4096,bf16,2.4e-4\n")

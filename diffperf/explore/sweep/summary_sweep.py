@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import jax
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -155,7 +156,7 @@ def summaries_of(
     progress: Callable[[int], None],
 ) -> Iterator[tuple[int, Summary]]:
     """The summaries of parts with the numbers of their first points, as threads finish them."""
-    stopped = threading.Event()
+    stopped, x64 = threading.Event(), bool(getattr(jax.config, "jax_enable_x64"))  # noqa: B009
 
     def done(points: int) -> None:
         if stopped.is_set():
@@ -164,7 +165,8 @@ def summaries_of(
 
     def summarize(start: int) -> tuple[int, Summary]:
         assert program is not None
-        return start, summarize_part(program, parts, start, done)
+        with jax.enable_x64(x64):  # a setting of the caller's thread may not hold in this one
+            return start, summarize_part(program, parts, start, done)
 
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         waiting: set[concurrent.futures.Future[tuple[int, Summary]]] = set()
