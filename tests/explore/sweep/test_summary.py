@@ -2,6 +2,9 @@
 
 import dataclasses
 import itertools
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pandas
@@ -198,6 +201,57 @@ def test_an_interrupted_sweep_goes_on_from_its_parts(space, tmp_path, monkeypatc
     assert resumed.best.equals(reference.best)
     assert resumed.front.equals(reference.front)
     assert not folder.exists()
+
+
+KILLED = """
+import hashlib, os, sys
+import jax
+jax.config.update("jax_enable_x64", True)
+from diffperf.explore.sweep import summary_sweep
+from diffperf.explore.sweep.point_estimates import BLOCK
+from diffperf.explore.sweep.space_file import load_space
+from diffperf.explore.sweep.summary_files import SummaryFiles
+from diffperf.explore.sweep.sweep import sweep
+
+summary_sweep._CHUNKS = (1, 1)
+original = SummaryFiles.write
+def write(files, start, summary):
+    original(files, start, summary)
+    if start == BLOCK and "kill" in sys.argv:
+        os.kill(os.getpid(), 9)
+SummaryFiles.write = write
+result = sweep(load_space(sys.argv[1]), checkpoints=sys.argv[2], chunk=BLOCK, workers=1)
+kept = [result.best, result.front, *result.best_by.values(), result.sample]
+counts = [histogram.counts.tolist() for histogram in result.histograms.values()]
+text = repr([table.to_pydict() for table in kept]) + repr(counts) + repr(result.fitting)
+print(result.resumed, hashlib.sha256(text.encode()).hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_process_resumes_to_the_same_summary(space, tmp_path):
+    def run(folder, *extra):
+        arguments = [
+            sys.executable,
+            "-c",
+            KILLED,
+            str(tmp_path / "space.toml"),
+            str(tmp_path / folder),
+            *extra,
+        ]
+        environment = os.environ | {
+            "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+        return subprocess.run(arguments, capture_output=True, text=True, env=environment, check=False)
+
+    reference = run("reference")
+    assert reference.stdout.startswith("0 "), reference.stderr
+    assert run("kept", "kill").returncode == -9
+    assert len(list((tmp_path / "kept").glob("*.npz"))) == 2
+    resumed = run("kept").stdout.split()
+    assert resumed == ["1024", reference.stdout.split()[1]]
+    assert not (tmp_path / "kept").exists()
 
 
 def test_a_second_sweep_with_the_same_checkpoints_is_refused(space, tmp_path):
