@@ -2,33 +2,35 @@
 
 import dataclasses
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import RenderableType
-from rich.table import Table
 
-from diffperf import units
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import whole_number
-from diffperf.explore.sweep.space import Axis, Space
+from diffperf.api.sweep_tables import best_table, describe_speed, part_name, quantiles_table
+from diffperf.errors import ConfigError
+from diffperf.explore.sweep.kept_reader import keeping
+from diffperf.explore.sweep.space import Space
 from diffperf.explore.sweep.space_file import load_space
-from diffperf.explore.sweep.sweep import SweepResult, commonest_violation
+from diffperf.explore.sweep.sweep import commonest_violation
 from diffperf.explore.sweep.sweep import sweep as run_sweep
+from diffperf.explore.sweep.sweep_result import SweepResult
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-# Outputs that the table of the best rows shows, beside the one that ranks them.
-_SHOWN = ("time", "mfu", "memory.peak", "cost.run")
-
 _MOST_PLOTTED = 200_000  # points of a figure: more take long to draw, and hide one another
+_MOST_SHOWN = 20  # rows of a front that are printed
+_MOST_IN_MEMORY = 10_000_000  # points of a table that nobody asked a file for
 
 
 @answering("sweep")
@@ -37,62 +39,111 @@ def sweep(
     out: str | Path | None = None,
     *,
     top: int | None = None,
+    pareto: Sequence[str] | None = None,
+    best_by: Sequence[str] | None = None,
     double: bool = False,
 ) -> "SweepAnswer":
-    """The estimates of all points of a space.
+    """The best points of a space, its Pareto front, and how outputs are distributed over all points.
 
-        dp.sweep({"model": "gpt3-22b", "system": "dgx-a100",
+        dp.sweep({"model": "gpt3-22b", "system": "dgx-a100", "pareto": ["time", "memory.peak"],
                   "axis": [{"path": "strategy.tp", "powers_of_two": {"from": 1, "to": 8}}]})
 
     **Arguments:**
 
     - `space`: the name of a shipped space, the path of a TOML file, or its table.
-    - `out`: the Parquet file to write; without it a temporary file, which the answer deletes with itself.
+    - `out`: a Parquet file for the table of all points.
     - `top`: how many of the best points to keep and print.
-    - `double`: computes in double precision instead of single.
+    - `pareto`: two to four outputs whose front to keep.
+    - `best_by`: paths of axes; the best point of each of their values is kept too.
+    - `double`: estimates all points in double precision, not only those that are kept.
 
     **Raises:** `ConfigError`, in one line.
     """
     declared = load_space(space, asker_of("sweep"), "space")
     if top is not None:
         whole_number(asker_of("sweep"), "top", top, 1, 10_000)
-    declared = declared if top is None else dataclasses.replace(declared, top=top)
-    folder = tempfile.TemporaryDirectory(prefix="diffperf-sweep-") if out is None else None
-    path = Path(folder.name) / f"{declared.name}.parquet" if folder is not None else Path(str(out))
-    result = run_sweep(declared, path, dtype=np.float64 if double else np.float32)
-    return SweepAnswer(declared, result, folder)
+    declared = asked_to_keep(declared, top, pareto, best_by, asker_of("sweep"))
+    path = None if out is None else Path(str(out))
+    return SweepAnswer(declared, run_sweep(declared, path, dtype=np.float64 if double else None))
+
+
+def asked_to_keep(
+    space: Space,
+    top: int | None,
+    pareto: Sequence[str] | None,
+    best_by: Sequence[str] | None,
+    file: str,
+) -> Space:
+    """The space with what somebody asks for in place of what its file says.
+
+    **Raises:** `ConfigError` that names `file`.
+    """
+    asked = {"top": top, "pareto": pareto, "best_by": best_by}
+    asked = {key: value for key, value in asked.items() if value is not None}
+    lists = {key: list(value) if isinstance(value, tuple) else value for key, value in asked.items()}
+    return keeping(space, lists, file) if asked else space
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SweepAnswer(Answer):
-    """The points of a space: the best of them, and all in a table.
-
-    `folder` is the temporary folder of the table, where no file was asked for.
+    """What was kept of the points of a space: the best, the front, histograms, and a table where one was
+    asked for.
     """
 
     space: Space
     result: SweepResult
-    folder: Any = None
 
     def table(self) -> pa.Table:
-        """All points: their inputs, outputs, and whether they are possible and fit memory."""
-        return pq.read_table(self.result.path)
+        """All points: their inputs, outputs, and whether they are possible and fit memory.
 
-    def to_frame(self, best: bool = True) -> "pandas.DataFrame":
-        """The best points as a data frame of pandas, or all of them."""
-        if best:
-            return super().to_frame()
-        return super().to_frame().__class__(self.table().to_pydict())
+        Where no file was asked for, the points are estimated again. **Raises:** `ConfigError` for a space
+        that is too large for that.
+        """
+        if self.result.path is not None:
+            return pq.read_table(self.result.path)
+        if self.space.size > _MOST_IN_MEMORY:
+            expected = f"at most {_MOST_IN_MEMORY:,} in a table without a file"
+            remedy = 'sweep with out="FILE.parquet"'
+            raise ConfigError(asker_of("sweep"), "table", f"{self.space.size:,} points", expected, remedy)
+        with jax.enable_x64(True), tempfile.TemporaryDirectory(prefix="diffperf-sweep-") as folder:
+            path = Path(folder) / "points.parquet"
+            run_sweep(self.space, path, dtype=np.float64)
+            return pq.read_table(path)
+
+    def to_frame(self, of: str = "best") -> "pandas.DataFrame":
+        """A table as a data frame of pandas: the "best" points, the "front", "all" points, or the best of the
+        values of an input by its path.
+
+        **Raises:** `ConfigError` for a table that the sweep has not kept.
+        """
+        frame = super().to_frame()
+        return frame if of == "best" else frame.__class__(self._kept(of).to_pydict())
+
+    def _kept(self, name: str) -> pa.Table:
+        """A table by its name in `to_frame`."""
+        tables = {"front": self.result.front, **self.result.best_by}
+        found = self.table() if name == "all" else tables.get(name)
+        if found is None:
+            known = ["best", "all", *(known for known, table in tables.items() if table is not None)]
+            remedy = "ask dp.sweep for it with pareto=[…] or best_by=[…]"
+            raise ConfigError(asker_of("sweep"), "of", f'"{name}"', "one of " + ", ".join(known), remedy)
+        return found
 
     def lines(self) -> list[RenderableType]:
-        """How many points were estimated, how fast, and the best of them, or why there are none."""
+        """How many points were estimated, how fast, and what was kept of them, or why there are none."""
         space, result = self.space, self.result
-        inputs, counts = space.inputs, f"{result.points:,} points: {result.feasible:,} possible layouts"
+        model, system = part_name(space, "model"), part_name(space, "system")
+        counts = f"{result.points:,} points: {result.feasible:,} possible layouts"
         lines: list[RenderableType] = [
-            f"[bold]{space.name}: {inputs.model.name} {space.phase} on {inputs.system.name}[/bold]",
+            f"[bold]{space.name}: {model} {space.phase} on {system}[/bold]",
             f"{counts}, {result.fitting:,} of them fit memory",
             describe_speed(result),
         ]
+        if result.unsound:
+            lines.append(
+                f"[bold red]{result.unsound:,} of these overflow single precision and are left out: compute"
+                " in double precision[/bold red]"
+            )
         if not result.feasible:
             lines += [
                 "[bold red]No point of the space is a possible layout[/bold red]",
@@ -101,69 +152,76 @@ class SweepAnswer(Answer):
         elif not result.fitting:
             lines.append("[bold red]No possible layout of the space fits memory[/bold red]")
         else:
-            order = "largest" if space.descending else "smallest"
-            lines += ["", f"Best by {space.rank_by}, {order} first", best_table(space, result), ""]
-        return lines if self.folder is not None else [*lines, f"Table: {result.path}"]
+            lines += self._kept_lines()
+        return lines if result.path is None else [*lines, f"Table: {result.path}"]
+
+    def _kept_lines(self) -> list[RenderableType]:
+        """The tables of what was kept, each below its title."""
+        space, result = self.space, self.result
+        order = "largest" if space.descending else "smallest"
+        lines = ["", f"Best by {space.rank_by}, {order} first", best_table(space, result.best)]
+        for path, rows in result.best_by.items():
+            lines += ["", f"Best by {space.rank_by} of every {path}", best_table(space, rows, path)]
+        if result.front is not None:
+            names = ", ".join(path for path, _ in space.objectives)
+            step = -(-result.front.num_rows // _MOST_SHOWN)
+            shown = result.front.take(np.arange(0, result.front.num_rows, step))
+            some = f", {shown.num_rows} of them" if step > 1 else ""
+            title = f"Pareto front of {names}: {result.front.num_rows:,} points{some}"
+            lines += ["", title, best_table(space, shown)]
+        if space.histograms:
+            lines += ["", "Layouts that fit memory", quantiles_table(space, result.histograms)]
+        return [*lines, ""]
 
     def rows(self) -> list[dict[str, Any]]:
         """The best points, in internal units."""
         return self.result.best.to_pylist()
 
     def to_dict(self) -> dict[str, Any]:
-        """Counts, times, and the best points."""
+        """Counts, times, and what was kept."""
         numbers = ("points", "feasible", "fitting", "resumed", "seconds", "points_per_second")
+        result = self.result
         return {
-            "table": str(self.result.path),
+            "table": None if result.path is None else str(result.path),
             "rank_by": self.space.rank_by,
             "descending": self.space.descending,
-            **{name: getattr(self.result, name) for name in numbers},
+            **{name: getattr(result, name) for name in numbers},
             "best": self.rows(),
+            "best_by": {path: rows.to_pylist() for path, rows in result.best_by.items()},
+            "pareto": [path for path, _ in self.space.objectives],
+            "front": None if result.front is None else result.front.to_pylist(),
+            "histograms": {path: histogram.rows() for path, histogram in result.histograms.items()},
         }
 
     def figure(self) -> "Figure":
-        """The ranked output against the peak of the memory, for at most a few hundred thousand points."""
+        """The first two objectives of the front, or the ranked output against the peak of the memory, with
+        a cloud of at most a few hundred thousand points."""
         from diffperf.report import plots
 
         space, result = self.space, self.result
-        across = "memory.peak" if space.rank_by != "memory.peak" else "time"
-        rows = pq.read_table(result.path, columns=list({across, space.rank_by, "feasible", "fits"}))
-        rows = rows.take(np.flatnonzero(rows["feasible"].to_numpy()))
-        rows = rows.take(np.arange(0, rows.num_rows, max(1, rows.num_rows // _MOST_PLOTTED)))
+        across, up = "memory.peak" if space.rank_by != "memory.peak" else "time", space.rank_by
+        if space.objectives:
+            (across, _), (up, _), *_ = space.objectives
+        rows, fits = self._cloud(list({across, up}))
         x, y = (
             plots.Column(rows[path].to_numpy(), space.outputs[path], path.replace(".", " "))
-            for path in (across, space.rank_by)
+            for path in (across, up)
         )
         first = result.best.slice(0, 1).to_pylist()
-        best = (first[0][across], first[0][space.rank_by]) if first else None
-        title = f"{space.name}: {result.feasible:,} possible layouts of {space.inputs.model.name}"
-        return plots.scatter(x, y, rows["fits"].to_numpy(), best, title)
+        best = (first[0][across], first[0][up]) if first else None
+        front = (
+            None if result.front is None else tuple(result.front[path].to_numpy() for path in (across, up))
+        )
+        title = f"{space.name}: {result.feasible:,} possible layouts of {part_name(space, 'model')}"
+        return plots.scatter(x, y, fits, best, title, front)
 
-
-def describe_speed(result: SweepResult) -> str:
-    """How many points were estimated in which time, in one line."""
-    estimated = result.points - result.resumed
-    rate = f"{result.points_per_second:,.0f} points/s; {result.compile_seconds:.1f} s compiling"
-    resumed = f", {result.resumed:,} taken over from an interrupted run" if result.resumed else ""
-    return f"{estimated:,} estimated in {result.seconds:.2f} s ({rate}){resumed}"
-
-
-def best_table(space: Space, result: SweepResult) -> Table:
-    """The best rows: their position on every axis, and the main outputs."""
-    shown = [path for path in dict.fromkeys((space.rank_by, *_SHOWN)) if path in result.best.column_names]
-    table = Table(box=None, pad_edge=False)
-    for axis in space.axes:
-        # The last two names of a path tell its input from the others: "hbm.bandwidth".
-        table.add_column(".".join(axis.path.split(".")[1:][-2:]), justify="right")
-    for path in shown:
-        table.add_column(path, justify="right", style="bold" if path == space.rank_by else None)
-    for row in result.best.to_pylist():
-        inputs = [axis_text(axis, row[axis.path]) for axis in space.axes]
-        table.add_row(*inputs, *(units.show(row[path], space.outputs[path].unit) for path in shown))
-    return table
-
-
-def axis_text(axis: Axis, value: str | float) -> str:
-    """A value of an axis: a number with its unit, or the name of an alternative."""
-    if isinstance(value, str):
-        return value
-    return units.show(value, getattr(axis.declared, "unit", ""))
+    def _cloud(self, columns: list[str]) -> tuple[pa.Table, np.ndarray]:
+        """Points for a figure, and which of them fit memory: possible layouts of the table, or where there is
+        none the sample, of layouts that fit."""
+        if self.result.path is None:
+            sample = self.result.sample.select(columns)
+            return sample, np.ones(sample.num_rows, dtype=bool)
+        rows = pq.read_table(self.result.path, columns=[*columns, "feasible", "fits"])
+        rows = rows.take(np.flatnonzero(rows["feasible"].to_numpy()))
+        rows = rows.take(np.arange(0, rows.num_rows, max(1, rows.num_rows // _MOST_PLOTTED)))
+        return rows, rows["fits"].to_numpy()

@@ -1,6 +1,5 @@
 """diffperf sweep: every point of a declared space."""
 
-import dataclasses
 from pathlib import Path
 
 import click
@@ -8,9 +7,9 @@ import numpy as np
 
 from diffperf.api.answer import print_lines
 from diffperf.api.question import COMMAND_LINE
-from diffperf.api.sweep_answer import SweepAnswer
+from diffperf.api.sweep_answer import SweepAnswer, asked_to_keep
 from diffperf.cli.group import Interrupted
-from diffperf.cli.options import json_option, options, plot_option
+from diffperf.cli.options import json_option, names_of_list, options, plot_option
 from diffperf.cli.terminal import console, progress, write_json
 from diffperf.explore.sweep.chunk_files import check_output_file, parts_folder
 from diffperf.explore.sweep.space_file import load_space
@@ -19,37 +18,60 @@ from diffperf.explore.sweep.sweep import sweep as run_sweep
 
 @click.command()
 @click.argument("space")
-@click.option(
-    "--out",
-    "-o",
-    metavar="FILE",
-    help="Parquet file to write [the name of SPACE with .parquet, in this folder]",
-)
+@click.option("--out", "-o", metavar="FILE", help="write all points to this Parquet file [no table]")
 @click.option(
     "--top",
     type=click.IntRange(1, 10_000),
     help="how many of the best rows to keep and print [as the space says, or 10]",
 )
-@click.option("--double", is_flag=True, help="compute in float64 instead of float32")
+@click.option(
+    "--pareto",
+    metavar="OUTPUT,…",
+    callback=names_of_list,
+    help="keep the front of two to four outputs, such as time,cost.run [as the space says]",
+)
+@click.option(
+    "--best-by",
+    metavar="PATH,…",
+    callback=names_of_list,
+    help="keep the best of every value of these axes, such as strategy.tp [as the space says]",
+)
+@click.option("--double", is_flag=True, help="compute all points in float64, not only those that are kept")
 @options(json_option, plot_option)
 def sweep(
-    space: str, out: str | None, top: int | None, double: bool, json_file: str | None, plot: Path | None
+    space: str,
+    out: str | None,
+    top: int | None,
+    pareto: tuple[str, ...],
+    best_by: tuple[str, ...],
+    double: bool,
+    json_file: str | None,
+    plot: Path | None,
 ) -> None:
-    """Estimate every point of SPACE (a TOML file, or the name of a shipped space), write all points as
-    Parquet, and print the best.
+    """Estimate every point of SPACE (a TOML file, or the name of a shipped space), and print the best, the
+    Pareto front and how outputs are distributed.
 
-    An interrupted sweep keeps its finished chunks; the same command goes on from there.
+    The number of points is limited by time alone: one core estimates a million and more a second. With
+    --out, all points are written as Parquet. An interrupted sweep keeps what is finished in a folder beside
+    its output, or NAME.sweep in this folder; the same command goes on from there.
     """
     declared = load_space(space, COMMAND_LINE)
-    declared = declared if top is None else dataclasses.replace(declared, top=top)
-    path = Path(out or f"{declared.name}.parquet")
-    check_output_file(path)
+    declared = asked_to_keep(declared, top, pareto or None, best_by or None, COMMAND_LINE)
+    path, checkpoints = out and Path(out), Path(f"{declared.name}.sweep")
+    if path:
+        check_output_file(path)
     try:
         with progress(f"sweeping {declared.size:,} points", declared.size) as advance:
-            result = run_sweep(declared, path, dtype=np.float64 if double else np.float32, progress=advance)
+            result = run_sweep(
+                declared,
+                path,
+                checkpoints=checkpoints,
+                dtype=np.float64 if double else None,
+                progress=advance,
+            )
     except KeyboardInterrupt:
-        folder = parts_folder(path)
-        kept = f"{len(list(folder.glob('*.arrow')))} chunks are kept in {folder}"
+        folder = parts_folder(path) if path else checkpoints
+        kept = f"{len([*folder.glob('*.arrow'), *folder.glob('*.npz')])} chunks are kept in {folder}"
         raise Interrupted(f"interrupted: {kept}; run the same command again to go on") from None
 
     answer = SweepAnswer(declared, result)

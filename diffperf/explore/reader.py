@@ -60,3 +60,9 @@ class TableReader:
                     f"{key}[{index}]", repr(table), "a table", f"write [[{key}]] before its keys"
                 )
         return tables
+
+    def whole(self, value: Any, most: int, key: str, remedy: str) -> int:
+        """A whole number from 1 to `most`."""
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.error(key, repr(value), f"a whole number from 1 to {most}", remedy)
+        return value

@@ -58,8 +58,27 @@ def test_sweep(tmp_path):
     written = dp.sweep(space, tmp_path / "points.parquet", double=True)
     assert (tmp_path / "points.parquet").exists()
     assert np.allclose([row["time"] for row in written.rows()], [row["time"] for row in answer.rows()])
+    front = dp.sweep(space, pareto=["time", "memory.peak"], best_by=["tp"])
+    assert front.to_frame("front")["time"][0] == best["time"]
+    assert front.to_frame("strategy.tp")["strategy.tp"].tolist() == sorted(
+        row["strategy.tp"] for row in answer.rows()
+    )
+    assert front.to_frame("all").shape[0] == 4
+    with pytest.raises(dp.ConfigError, match=r"^dp\.sweep: of: found \"front\""):
+        answer.to_frame("front")
+    with pytest.raises(dp.ConfigError, match=r"^dp\.sweep: pareto: "):
+        dp.sweep(space, pareto=["time"])
     with pytest.raises(dp.ConfigError, match=r"^dp\.sweep: axis\[0\]"):
         dp.sweep(space | {"axis": [{"path": "strategy.tq", "values": [1]}]})
+
+
+@pytest.mark.slow
+def test_sweep_where_the_caller_computes_in_single_precision(float32):
+    factors = {"factorize": {"of": 8, "over": ["strategy.tp", "strategy.pp", "strategy.dp"]}}
+    space = {"model": "gpt3-22b", "system": "dgx-a100", "pareto": ["time", "memory.peak"], "axis": [factors]}
+    answer = dp.sweep(space)
+    assert str(answer.result.front["time"].type) == "double"
+    assert len(answer.to_frame("all")) == answer.result.points == 10
 
 
 def test_validate(tmp_path):

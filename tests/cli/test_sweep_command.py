@@ -5,7 +5,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from diffperf.explore.sweep import sweep as sweep_module
+from diffperf.explore.sweep import table_sweep
 
 SPACE = """
 model = "gpt3-22b"
@@ -24,7 +24,7 @@ values = ["none", "full"]
 @pytest.mark.slow
 def test_sweep_writes_prints_and_plots(run, tmp_path):
     (tmp_path / "mine.toml").write_text(SPACE)
-    result = run("sweep mine.toml --top 2 --plot cloud.png --json best.json")
+    result = run("sweep mine.toml --top 2 --out mine.parquet --plot cloud.png --json best.json")
     assert result.exit_code == 0, result.stderr
     assert "8 points" in result.stdout
     assert "points/s" in result.stdout
@@ -36,14 +36,33 @@ def test_sweep_writes_prints_and_plots(run, tmp_path):
     assert (tmp_path / "cloud.png").stat().st_size > 5_000
 
 
+@pytest.mark.slow
+def test_without_a_file_nothing_but_what_is_asked_for_is_kept(run, tmp_path):
+    (tmp_path / "mine.toml").write_text(SPACE)
+    result = run("sweep mine.toml --pareto time,memory.peak --best-by tp --plot front.png --json kept.json")
+    assert result.exit_code == 0, result.stderr
+    assert "Pareto front of time, memory.peak" in result.stdout
+    assert "Best by time of every strategy.tp" in result.stdout
+    assert "median" in result.stdout
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    assert kept["table"] is None
+    assert [row["time"] for row in kept["front"]] == sorted(row["time"] for row in kept["front"])
+    assert kept["front"][0]["time"] == kept["best"][0]["time"]
+    assert sum(row["points"] for row in kept["histograms"]["time"]) == kept["fitting"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["front.png", "kept.json", "mine.toml"]
+    refused = run("sweep mine.toml --pareto time,memory.peek")
+    assert refused.exit_code == 1
+    assert "command line: pareto[1]: found" in refused.stderr
+
+
 def test_an_interrupted_sweep_says_how_to_go_on(run, tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(SPACE)
-    monkeypatch.setattr(sweep_module._BestRows, "add", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    result = run("sweep mine.toml")
+    monkeypatch.setattr(table_sweep, "table_summary", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    result = run("sweep mine.toml -o mine.parquet")
     assert result.exit_code == 130
     assert result.stderr.count("\n") == 1
     assert "1 chunks are kept in mine.parquet.parts" in result.stderr
     assert "same command again" in result.stderr
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    assert "8 taken over" in run("sweep mine.toml").stdout
+    assert "8 taken over" in run("sweep mine.toml -o mine.parquet").stdout

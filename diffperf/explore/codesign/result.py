@@ -45,8 +45,8 @@ class ConstraintRow:
     - `percent`: per cent that the objective changes by, up or down, where the limit rises by 1 %.
     - `price`: the shadow price, in the unit of the objective for one unit of the limit.
 
-    The last three mean nothing at a design that is not feasible, or of a search that was stopped, and are None
-    there.
+    The last three mean nothing at a design that is not feasible, or of a search that was stopped: they are
+    None there.
     """
 
     constraint: Constraint

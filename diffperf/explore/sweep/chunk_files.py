@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike
 from pyarrow import feather
 
 from diffperf.errors import ConfigError
+from diffperf.explore.sweep.axis import ConfigAxis
 from diffperf.explore.sweep.point_estimates import recorded_outputs
 from diffperf.explore.sweep.space import Space
 
@@ -93,23 +94,16 @@ class ChunkFiles:
 
     - `folder`: where they are.
     - `fingerprint`: the beginning of their names, which tells them from chunks of any other sweep.
-    - `chunk`: points of a chunk; the last chunk has what is left of `size`, the number of points of the
-      space.
+    - `stops`: the number of every chunk's first point, ascending, with the number after its last.
     """
 
     folder: Path
     fingerprint: str
-    chunk: int
-    size: int
-
-    @property
-    def starts(self) -> range:
-        """The number of every chunk's first point."""
-        return range(0, self.size, self.chunk)
+    stops: dict[int, int]
 
     def file(self, start: int) -> Path:
         """The file of the chunk whose first point has this number."""
-        return self.folder / f"{self.fingerprint}-{start // self.chunk:09d}.arrow"
+        return self.folder / f"{self.fingerprint}-{start:018d}.arrow"
 
     def read(self, start: int) -> pa.Table | None:
         """The rows of a chunk; none where the file is missing, or damaged, as by a full disk or a crash of
@@ -118,7 +112,7 @@ class ChunkFiles:
             table = feather.read_table(self.file(start))
         except (OSError, pa.ArrowException):
             return None
-        return table if table.num_rows == min(self.chunk, self.size - start) else None
+        return table if table.num_rows == self.stops[start] - start else None
 
     def write(self, start: int, table: pa.Table) -> None:
         """Writes the rows of a chunk to a file that is either complete or not there."""
@@ -128,7 +122,7 @@ class ChunkFiles:
 
     def missing(self) -> list[int]:
         """The first points of the chunks that are still to be estimated."""
-        return [start for start in self.starts if self.read(start) is None]
+        return [start for start in self.stops if self.read(start) is None]
 
 
 def fingerprint(space: Space, chunk: int, dtype: DTypeLike) -> str:
@@ -142,12 +136,15 @@ def fingerprint(space: Space, chunk: int, dtype: DTypeLike) -> str:
         space.phase,
         recorded_outputs(space),
         sorted(space.derived),
+        [constraint.text for constraint in space.where],
         chunk,
         np.dtype(dtype).name,
     )
     digest.update(repr(described).encode())
-    for leaf in jax.tree.leaves(space.inputs):
+    configs = [axis.configs for axis in space.axes if isinstance(axis, ConfigAxis)]
+    for leaf in jax.tree.leaves((space.inputs, configs)):
         digest.update(np.asarray(leaf, dtype=float).tobytes())
     for axis in space.axes:
-        digest.update(repr((axis.path, axis.labels, axis.values.shape)).encode() + axis.values.tobytes())
+        identity = axis.path, axis.labels, axis.values.shape, axis.dimension
+        digest.update(repr(identity).encode() + axis.values.tobytes())
     return digest.hexdigest()

@@ -11,12 +11,16 @@ from jaxtyping import Array, Int
 from numpy.typing import DTypeLike
 
 from diffperf.estimate.phases import estimate
-from diffperf.explore.sweep.space import Axis, Space
+from diffperf.explore.sweep.axis import Axis, ConfigAxis, Digits
+from diffperf.explore.sweep.space import Region, Space
 from diffperf.report.tables import outputs
 from diffperf.workload.rules import feasible
 
 # Points evaluated together: few enough that their intermediates stay in a core's cache.
 BLOCK = 512
+
+# The column of a chunk that says which points satisfy the constraints of the space.
+ALLOWED = "allowed"
 
 # Outputs of every sweep, by their paths in the report; those that the phase does not report are left out.
 RECORDED = (
@@ -38,63 +42,95 @@ def recorded_outputs(space: Space) -> tuple[str, ...]:
     return tuple(path for path in paths if path in space.outputs)
 
 
-def compile_chunk(space: Space, chunk: int, dtype: DTypeLike) -> Callable[[int], pa.Table]:
-    """Compiles the function from the number of a chunk's first point to the table of the chunk's points."""
-    digits = jax.ShapeDtypeStruct((len(space.axes),), jnp.int32)
-    program = jax.jit(_chunk_evaluator(space, chunk, dtype)).lower(digits).compile()
+def compile_chunk(space: Space, chunk: int, dtype: DTypeLike) -> Callable[[int, int], pa.Table]:
+    """Compiles the function from the number of a chunk's first point and the number after its last to the
+    table of the chunk's points, which are all in one region."""
+    programs = {region: compile_chunk_program(space, chunk, dtype, region) for region in space.regions}
 
-    def evaluate(start: int) -> pa.Table:
-        results = jax.device_get(program(jnp.asarray(space.digits(start), jnp.int32)))
-        return _chunk_table(space, start, min(start + chunk, space.size), results)
+    def evaluate(start: int, stop: int) -> pa.Table:
+        region = space.region_of(start)
+        results = jax.device_get(programs[region](np.asarray(region.places(start), np.int32)))
+        return _table(space, np.arange(start, stop), results)
 
     return evaluate
 
 
-def _chunk_evaluator(space: Space, chunk: int, dtype: DTypeLike) -> Callable:
-    """The function from a first point's position on every axis to the outputs of that point and the `chunk`
-    − 1 after it.
+def compile_chunk_program(
+    space: Space, chunk: int, dtype: DTypeLike, region: Region
+) -> Callable[..., dict[str, Array]]:
+    """Compiles the function from the places of a chunk's first point to the outputs of that point and the
+    `chunk` − 1 after it; `chunk` is a multiple of `BLOCK`."""
+    evaluate_point = _point_evaluator(space, dtype, region)
 
-    `chunk` is a multiple of `BLOCK`. Inputs that are not axes are constants of the program, so that of
-    their choices only the chosen alternative is computed.
-    """
-    base = jax.tree.map(lambda leaf: leaf.astype(dtype), space.inputs)
-    recorded = recorded_outputs(space)
-
-    def evaluate_point(first: Int[Array, " axes"], offset: Int[Array, ""]) -> dict[str, Array]:
-        inputs = space.point(space.advance(first, offset), base)
-        reported = outputs(estimate(inputs, space.phase))
-        possible = feasible(inputs, space.phase)
-        fits = reported["memory.excess"][1] <= 0
-        return {"feasible": possible, "fits": fits} | {path: reported[path][1] for path in recorded}
-
-    def evaluate_chunk(first: Int[Array, " axes"]) -> dict[str, Array]:
+    def evaluate_chunk(first: Int[Array, " dimensions"]) -> dict[str, Array]:
         offsets = jnp.arange(chunk, dtype=jnp.int32).reshape(-1, BLOCK)
-        blocks = jax.lax.map(jax.vmap(lambda offset: evaluate_point(first, offset)), offsets)
-        return jax.tree.map(lambda leaf: leaf.reshape(chunk), blocks)
+        evaluate_block = jax.vmap(lambda offset: evaluate_point(region.advance(first, offset)))
+        return jax.tree.map(lambda leaf: leaf.reshape(chunk), jax.lax.map(evaluate_block, offsets))
 
-    return evaluate_chunk
+    places = jax.ShapeDtypeStruct((len(space.shape),), jnp.int32)
+    return jax.jit(evaluate_chunk).lower(places).compile()
 
 
-def _chunk_table(space: Space, start: int, stop: int, results: dict[str, np.ndarray]) -> pa.Table:
-    """The rows of the points from number `start` to before `stop`: the value on every axis, then the
-    results."""
-    # The last axis varies fastest: positions follow from it to the first, each axis carrying over to the
-    # one before.
-    positions, numbers = [], np.arange(stop - start, dtype=np.int64)
-    for first, length in zip(reversed(space.digits(start)), reversed(space.shape), strict=True):
-        numbers = numbers + first
-        positions.append(numbers % length)
-        numbers = numbers // length
-    columns = {
-        axis.path: _axis_column(axis, on_axis)
-        for axis, on_axis in zip(space.axes, reversed(positions), strict=True)
-    }
-    for name in ("feasible", "fits", *recorded_outputs(space)):
-        columns[name] = pa.array(results[name][: stop - start])
+def compile_points(space: Space, dtype: DTypeLike) -> Callable[[Int[np.ndarray, " points"]], pa.Table]:
+    """Compiles the function from the ascending numbers of any points to the table of these points."""
+    digits = jax.ShapeDtypeStruct((BLOCK, len(space.shape)), jnp.int32)
+
+    def program(region: Region) -> Callable[..., dict[str, Array]]:
+        return jax.jit(jax.vmap(_point_evaluator(space, dtype, region))).lower(digits).compile()
+
+    def evaluate(numbers: Int[np.ndarray, " points"]) -> pa.Table:
+        tables = []
+        for region in space.regions:
+            inside = numbers[(numbers >= region.start) & (numbers < region.stop)]
+            estimated = program(region) if len(inside) else None
+            for start in range(0, len(inside), BLOCK):
+                block = inside[start : start + BLOCK]
+                positions = np.stack(space.positions(block), axis=1).astype(np.int32)
+                # The places behind the last point repeat it.
+                padded = np.pad(positions, ((0, BLOCK - len(block)), (0, 0)), mode="edge")
+                assert estimated is not None
+                tables.append(_table(space, block, jax.device_get(estimated(padded))))
+        return pa.concat_tables(tables)
+
+    return evaluate
+
+
+def _point_evaluator(space: Space, dtype: DTypeLike, region: Region) -> Callable[[Digits], dict[str, Array]]:
+    """The function from the digits of a point to its recorded outputs, whether it satisfies the constraints,
+    is a possible layout, and fits memory.
+
+    Inputs that are not axes are constants of the program, so that of their choices only the chosen
+    alternative is computed.
+    """
+    base, recorded = space.base(dtype), recorded_outputs(space)
+
+    def evaluate_point(digits: Digits) -> dict[str, Array]:
+        inputs = space.point(digits, base, region)
+        reported = outputs(estimate(inputs, space.phase))
+        facts = {"feasible": feasible(inputs, space.phase), "fits": reported["memory.excess"][1] <= 0}
+        if space.where:
+            facts[ALLOWED] = space.allows(inputs)
+        return facts | {path: reported[path][1] for path in recorded}
+
+    return evaluate_point
+
+
+def _table(space: Space, numbers: Int[np.ndarray, " points"], results: dict[str, np.ndarray]) -> pa.Table:
+    """The rows of points, the first results of a longer chunk or block."""
+    columns = axis_columns(space, numbers)
+    facts = ("feasible", "fits", *([ALLOWED] if space.where else []))
+    for name in (*facts, *recorded_outputs(space)):
+        columns[name] = pa.array(results[name][: len(numbers)])
     return pa.table(columns)
 
 
-def _axis_column(axis: Axis, positions: Int[np.ndarray, " points"]) -> pa.Array:
+def axis_columns(space: Space, numbers: Int[np.ndarray, " points"]) -> dict[str, pa.Array]:
+    """The values on every axis of the points with these numbers, by the path of the axis."""
+    positions = space.positions(numbers)
+    return {axis.path: _axis_column(axis, positions[axis.dimension]) for axis in space.axes}
+
+
+def _axis_column(axis: Axis | ConfigAxis, positions: Int[np.ndarray, " points"]) -> pa.Array:
     """The values at these positions of an axis: numbers in internal units, or the names of alternatives."""
     if axis.labels is None:
         return pa.array(axis.values[positions])

@@ -6,6 +6,7 @@ import matplotlib
 import numpy as np
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -43,8 +44,10 @@ def scatter(
     fits: Bool[np.ndarray, " points"],
     best: tuple[float, float] | None,
     title: str = "",
+    front: tuple[Float[np.ndarray, " front"], Float[np.ndarray, " front"]] | None = None,
 ) -> Figure:
-    """The possible points of a sweep by two outputs: `fits` says which fit memory; `best` is encircled."""
+    """The possible points of a sweep by two outputs: `fits` says which fit memory; `best` is encircled; the
+    points of a Pareto front, if there is one, are drawn over the others."""
     figure = new_figure(8, 5)
     axes = figure.add_subplot()
     size = marker_size(len(fits), 1.5, 18)
@@ -59,11 +62,16 @@ def scatter(
                 linewidths=0,
                 rasterized=True,
             )
+    if front is not None:
+        axes.scatter(*front, s=max(size, 12), color=ORANGE, label="Pareto front", linewidths=0, zorder=3)
     if best is not None:
         encircle(axes, best, "best")
     scale_axes(axes, x, y)
     faint_grid(axes)
-    axes.legend(frameon=False, loc="upper right", markerscale=float(np.sqrt(60 / size)))
+    legend = axes.legend(frameon=False, loc="upper right")
+    for handle in legend.legend_handles:
+        if isinstance(handle, PathCollection):
+            handle.set_sizes([60])
     axes.set_title(title)
     return figure
 

@@ -70,8 +70,9 @@ def test_points_are_numbered_like_a_nested_loop(space_of):
     )
     loop = list(itertools.product(*map(range, space.shape)))
     assert [space.digits(number) for number in range(space.size)] == loop
+    (region,) = space.regions
     for start, offset in ((0, 5), (7, 9), (23, 0)):
-        digits = jax.jit(space.advance)(jnp.array(loop[start]), offset)
+        digits = jax.jit(region.advance)(jnp.array(region.places(start)), offset)
         assert tuple(map(int, digits)) == loop[start + offset]
 
 
@@ -81,9 +82,9 @@ def test_a_space_beyond_32_bits_is_numbered(space_of):
         for path in ("hbm.bandwidth", "l2.bandwidth", "smem.bandwidth")
     )
     space = space_of(axes)
-    number = space.size - 3
+    number, (region,) = space.size - 3, space.regions
     assert space.size == 10**15
-    assert tuple(map(int, space.advance(jnp.array(space.digits(number), jnp.int32), jnp.int32(2)))) == (
+    assert tuple(map(int, region.advance(jnp.array(region.places(number), jnp.int32), jnp.int32(2)))) == (
         99999,
         99999,
         99999,

@@ -97,7 +97,8 @@ def test_best_rows_are_the_best_of_the_table(space, tmp_path):
     result = sweep(space, tmp_path / "out.parquet")
     rows = [row for row in pq.read_table(result.path).to_pylist() if row["feasible"] and row["fits"]]
     assert result.fitting == len(rows) > 3
-    assert result.best.to_pylist() == sorted(rows, key=lambda row: row["time"])[:3]
+    kept = [{name: row[name] for name in result.best.column_names} for row in rows]
+    assert result.best.to_pylist() == sorted(kept, key=lambda row: row["time"])[:3]
     upward = sweep(dataclasses.replace(space, descending=True), tmp_path / "out.parquet")
     assert upward.best.to_pylist()[0]["time"] == max(row["time"] for row in rows)
 
@@ -130,6 +131,10 @@ def test_one_row_group_a_chunk_and_no_leftovers(tmp_path):
     assert space.size == 1440
     file = pq.ParquetFile(result.path)
     assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [512, 512, 416]
+    units = {field.name: (field.metadata or {}).get(b"unit") for field in file.schema_arrow}
+    assert units["time"] == b"s"
+    assert units[space.axes[-1].path] == b"s"
+    assert units["feasible"] is None
     assert not parts_folder(result.path).exists()
     whole, cut = (
         pq.read_table(path) for path in (sweep(space, tmp_path / "whole.parquet").path, result.path)
@@ -147,7 +152,7 @@ def test_one_trace_for_the_whole_sweep(tmp_path, monkeypatch):
     original = module.feasible
     monkeypatch.setattr(module, "feasible", lambda *inputs: traces.append(1) or original(*inputs))
     # Not a program that other tests share.
-    monkeypatch.setattr("diffperf.explore.sweep.sweep.compile_chunk", module.compile_chunk)
+    monkeypatch.setattr("diffperf.explore.sweep.table_sweep.compile_chunk", module.compile_chunk)
     sweep(space_of(tmp_path, LARGE), tmp_path / "out.parquet", chunk=BLOCK)
     assert len(traces) == 1
 

@@ -1,0 +1,88 @@
+"""Which points of a chunk may be among the best, or on the front: a test on the device that leaves out most.
+
+No point is left out that belongs to the summary of the chunk and all points before it. Points are often
+better and better in their order, as where an axis is a bandwidth, so that what earlier chunks reach leaves
+out little: the points of a chunk are compared with one another too.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from diffperf.explore.sweep.point_estimates import BLOCK
+from diffperf.explore.sweep.summary import Ranking, SummaryRules
+
+# What points of earlier chunks reach: the ranks to be below, by ranking and group, and points of the front.
+Reached = tuple[list[Array], Array]
+
+_DIRECTIONS = 12  # in which points of a chunk are chosen that the others are compared with
+
+
+def candidates(
+    rules: SummaryRules,
+    digits: list[Int[Array, " points"]],
+    found: dict[str, Float[Array, " points"]],
+    real: Bool[Array, " points"],
+    reached: Reached,
+) -> Bool[Array, " points"]:
+    """Which points may be among the best, or on the front; never one that is not `real`."""
+    thresholds, references = reached
+    rank = jnp.where(real, found[rules.space.rank_by] * (-1 if rules.space.descending else 1), jnp.inf)
+    marked = jnp.zeros(rank.shape, bool)
+    for ranking, threshold in zip(rules.rankings, thresholds, strict=True):
+        marked |= _may_be_best(ranking, ranking.of_digits(digits), rank, threshold)
+    if rules.space.objectives:
+        objectives = jnp.stack([found[path] * sign for path, sign in rules.space.objectives])
+        marked |= ~_dominated(jnp.where(real, objectives, jnp.inf), references)
+    # An infinite objective is no number that the others could be compared with.
+    return marked & real & jnp.isfinite(rank)
+
+
+def _may_be_best(
+    ranking: Ranking,
+    group: Int[Array, " points"],
+    rank: Float[Array, " points"],
+    threshold: Float[Array, " groups"],
+) -> Bool[Array, " points"]:
+    """Which points may be among the best `ranking.keep` of their group.
+
+    They are below the threshold of earlier points. And where the points of a group are dealt out to as many
+    hands as are kept, the worst of the hands' best is reached by a point of every hand: the best of the group
+    are not above it.
+    """
+    hand = jnp.arange(rank.size, dtype=jnp.int32) % ranking.keep
+    hands = ranking.count * ranking.keep
+    best = jax.ops.segment_min(rank, group * ranking.keep + hand, hands).reshape(-1, ranking.keep)
+    return (rank < threshold[group]) & (rank <= jnp.max(best, axis=1)[group])
+
+
+def _dominated(
+    objectives: Float[Array, "objectives points"], references: Float[Array, "references objectives"]
+) -> Bool[Array, " points"]:
+    """Which points are equalled or beaten in every objective by a point of the earlier front, or by one of
+    the best points of the chunk in some direction; of equal points of the chunk, the first is not.
+
+    Points that are not real are at infinity, behind all others."""
+    finite = jnp.isfinite(objectives)
+    low = jnp.min(objectives, axis=1, keepdims=True)
+    high = jnp.max(jnp.where(finite, objectives, -jnp.inf), axis=1, keepdims=True)
+    scaled = jnp.where(finite, (objectives - low) / jnp.where(high > low, high - low, 1), jnp.inf)
+    # Directions spread over the simplex, the same in every run.
+    weights = np.random.default_rng(0).dirichlet(np.ones(len(objectives)), _DIRECTIONS)
+
+    places = jnp.argmin(jnp.asarray(weights, scaled.dtype) @ scaled, axis=1)
+    own = objectives[:, places]
+
+    def of_block(block: Int[Array, ""], dominated: Bool[Array, " points"]) -> Bool[Array, " points"]:
+        begin = block * BLOCK
+        points = jax.lax.dynamic_slice_in_dim(objectives, begin, BLOCK, axis=1)
+        by_earlier = jnp.all(references.T[:, :, None] <= points[:, None], axis=0)
+        as_good = jnp.all(own[:, :, None] <= points[:, None], axis=0)
+        better = jnp.any(own[:, :, None] < points[:, None], axis=0)
+        later = begin + jnp.arange(BLOCK) > places[:, None]
+        beaten = jnp.any(by_earlier, axis=0) | jnp.any(as_good & (better | later), axis=0)
+        return jax.lax.dynamic_update_slice(dominated, beaten, (begin,))
+
+    blocks = (jnp.sum(finite[0], dtype=jnp.int32) + BLOCK - 1) // BLOCK
+    return jax.lax.fori_loop(0, blocks, of_block, jnp.ones(objectives.shape[1], bool))

@@ -1,0 +1,34 @@
+"""Bins that are the same on the device, in NumPy, and by their edges."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from diffperf.explore.sweep.histograms import BINS, Histogram, bins_of, count_values, edges
+
+NUMBERS = np.concatenate(
+    [np.random.default_rng(0).lognormal(0, 20, 5000), edges()[:2040], [0.0, -3.0, 1.0, 1e-45, 3e38]]
+)
+
+
+def test_bins_are_those_of_their_edges():
+    single = NUMBERS.astype(np.float32)
+    expected = np.clip(np.searchsorted(edges()[:2041], np.maximum(single, 0), side="right") - 1, 0, BINS - 1)
+    assert np.array_equal(np.asarray(bins_of(jnp.asarray(single))), expected)
+    assert np.array_equal(count_values(NUMBERS), np.bincount(expected, minlength=BINS))
+
+
+def test_bins_are_narrow():
+    normal = edges()[8:2032]
+    widths = normal[1:] / normal[:-1]
+    assert widths.max() <= 1.125
+    assert widths.min() >= 1.06
+
+
+def test_quantiles_are_within_half_a_bin():
+    values = np.random.default_rng(1).lognormal(3, 2, 20_000)
+    histogram = Histogram(count_values(values))
+    assert histogram.total == 20_000
+    for share in (0.01, 0.05, 0.5, 0.95, 1.0):
+        assert histogram.quantile(share) == pytest.approx(np.quantile(values, share), rel=0.07)
+    assert sum(row["points"] for row in histogram.rows()) == 20_000
