@@ -31,6 +31,7 @@ class Group(eqx.Module):
     startup: Scalar  # s, before the first message
     library: CollectiveLibrary
     relax: Relaxation
+    fills: Array | bool = False  # whether the group fills domains of the innermost tier
 
     @property
     def across(self) -> Float[Array, " tiers"]:
@@ -41,6 +42,16 @@ class Group(eqx.Module):
     def within(self) -> Float[Array, " tiers"]:
         """Members within one domain of the next tier inside each tier; one inside the innermost."""
         return self.across * inverse(self.fabric.ways)
+
+    @property
+    def present(self) -> Float[Array, " tiers"]:
+        """1 on tiers where a member has others to talk to, 0 where it is alone."""
+        return self.fabric.present * self.fabric.joined
+
+    @property
+    def part(self) -> Float[Array, " tiers"]:
+        """Share of a buffer that belongs to the other members, on each tier."""
+        return self.fabric.part * self.fabric.joined
 
     def wire(self, volumes: Float[Array, " tiers"]) -> Wire:
         """Buffers of `volumes` bytes on the links of the tiers, one for each tier."""
@@ -71,7 +82,7 @@ def place(
     """
     counts = [jnp.ones_like(degree)]
     for tier in system.network[:-1]:
-        counts.append(relax.minimum(relax.maximum(tier.size / stride, counts[-1]), degree))
+        counts.append(relax.minimum(relax.maximum(counts[-1], tier.size / stride), degree))
     counts = jnp.stack(jnp.broadcast_arrays(*counts, degree))
     members = counts[1:] / counts[:-1]  # a division, so that x members in x domains are exactly one each
 
@@ -80,9 +91,10 @@ def place(
     beyond = jnp.broadcast_to(network_efficiency, (len(system.network) - 1,))
     share = jnp.concatenate([jnp.ones(1, tiers.size.dtype), beyond])
     tiers = eqx.tree_at(lambda t: t.efficiency, tiers, tiers.efficiency * share)
-    fabric = offer(tiers, members, devices_inside, relax)
+    full = [tier.size <= degree * stride for tier in system.network[:-1]]
+    fabric = offer(tiers, members, devices_inside, relax, jnp.stack([*full, jnp.zeros_like(degree) > 0]))
 
-    starts, library = relax.minimum(degree - 1, 1.0), system.stack.collectives
+    starts, library = relax.minimum(1.0, degree - 1), system.stack.collectives
     outer = [library.alternative] * (len(system.network) - 1)
     return Group(
         members=members,
@@ -90,7 +102,8 @@ def place(
         fabric=fabric,
         alternative=jax.tree.map(lambda *leaves: jnp.stack(leaves), library.inner_alternative, *outer),
         startup=starts * system.stack.collective_overhead
-        + library.startup * jnp.sum(fabric.present * tiers.startup),
+        + library.startup * jnp.sum(fabric.present * fabric.joined * tiers.startup),
         library=library,
         relax=relax,
+        fills=full[0] if full else False,
     )

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from diffperf.estimate.network import algorithms
 from diffperf.estimate.network.placement import Group, place
+from diffperf.estimate.network.topology import FEWEST, joined
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
 from diffperf.relax import Relaxation, inverse, larger, smaller
@@ -69,15 +70,15 @@ def transfers(
         for name in ("degree", "stride", "volume", *_OF_COPIES)
     ]
     degree, stride, *messages = columns
-    groups = jax.vmap(lambda degree, stride: place(system, degree, stride, relax, network_efficiency))(
-        degree, stride
-    )
+    few = larger(degree, FEWEST)
+    groups = jax.vmap(lambda few, stride: place(system, few, stride, relax, network_efficiency))(few, stride)
     kinds = sorted({collective.kind for collective in ordered})
     sizes = [sum(collective.kind == kind for collective in ordered) for kind in kinds]
     timed: list[Transfer] = []
     for kind, (group, (volume, *copies)) in zip(kinds, split_tree((groups, messages), sizes), strict=True):
         arguments = (volume, *copies) if kind == "all_to_all" else (volume,)
         timed += unstack_tree(jax.vmap(COLLECTIVES[kind])(group, *arguments))
+    timed = [transfer * share for transfer, share in zip(timed, jnp.unstack(joined(degree)), strict=True)]
     by_index = dict(zip(order, timed, strict=True))
     return [
         TimedCollective(collective=collective, transfer=by_index[index])
@@ -100,7 +101,7 @@ def all_reduce(group: Group, volume: Scalar) -> Transfer:
         wire.between_pairs(algorithms.one_shot(wire))[0],
         wire.bulk(algorithms.in_network(wire)),
     )
-    return _by_tiers_or_rings(group, times, volume, rounds=2.0)
+    return _by_tiers_or_rings(group, times * group.fabric.joined, volume, rounds=2.0)
 
 
 def reduce_scatter(group: Group, volume: Scalar) -> Transfer:
@@ -108,7 +109,7 @@ def reduce_scatter(group: Group, volume: Scalar) -> Transfer:
     wire = group.wire(volume * inverse(group.within))
     ways = algorithms.neighbours(wire, 1.0), algorithms.alternative(wire, 1.0)
     times = group.relax.minimum(*map(wire.quick, ways), *map(wire.bulk, ways))
-    return _by_tiers_or_rings(group, times, volume, rounds=1.0)
+    return _by_tiers_or_rings(group, times * group.fabric.joined, volume, rounds=1.0)
 
 
 def all_gather(group: Group, volume: Scalar) -> Transfer:
@@ -123,7 +124,7 @@ def broadcast(group: Group, volume: Scalar) -> Transfer:
     ring, tree = algorithms.ring_broadcast(wire), algorithms.binomial_broadcast(wire)
     ways = ring, tree, algorithms.multicast(wire)
     times = group.relax.minimum(wire.quick(ring), wire.quick(tree), *map(wire.bulk, ways))
-    return _started(group, jnp.sum(times), group.fabric.part * volumes)
+    return _started(group, jnp.sum(times * group.fabric.joined), group.part * volumes)
 
 
 def all_to_all(
@@ -153,7 +154,7 @@ def all_to_all(
     shares = volume * (direct + once * (smaller(reached, 1.0) - direct))
     wire = group.wire(shares)
     times = group.relax.minimum(*wire.between_pairs(algorithms.exchange(wire)))
-    return _started(group, group.relax.reduce_maximum(times), group.fabric.part * shares)
+    return _started(group, group.relax.reduce_maximum(times * group.fabric.joined), group.part * shares)
 
 
 def send(group: Group, volume: Scalar) -> Transfer:
@@ -167,7 +168,7 @@ def send(group: Group, volume: Scalar) -> Transfer:
     crossing = inverse(group.within) - inverse(group.across)
     share = degree * crossing * inverse(degree - 1 + (1 - group.starts))
     wire = group.wire(volume * jnp.ones_like(group.members))
-    library, present = wire.library, wire.fabric.present
+    library, present = wire.library, group.present
     latency, seconds = present * wire.fabric.hop, present * wire.seconds
     times = group.relax.minimum(
         latency + seconds * inverse(library.message_bandwidth), latency + library.message_startup + seconds
@@ -199,8 +200,12 @@ def _by_tiers_or_rings(
     """
     time = jnp.sum(times)
     if len(group.fabric.ways) > 1:
-        time = group.relax.minimum(time, *_rings(group, volume, rounds))
-    return _started(group, time, rounds * group.fabric.part * (volume * inverse(group.within)))
+        # A group within one tier takes as long either way, up to rounding. Where it fills a domain, rings
+        # count: they grow less as it begins to spread over the next tier. Elsewhere the tier's own algorithms
+        # do.
+        rounding = 1 + jnp.where(group.fills, 4, -4) * jnp.finfo(time.dtype).eps
+        time = group.relax.minimum(time * rounding, *_rings(group, volume, rounds))
+    return _started(group, time, rounds * group.part * (volume * inverse(group.within)))
 
 
 def _rings(group: Group, volume: Scalar, rounds: float) -> list[Scalar]:
@@ -216,8 +221,10 @@ def _rings(group: Group, volume: Scalar, rounds: float) -> list[Scalar]:
     own = inverse(degree)
     volume = volume * (rounds * (1 - own) + library.own_share * own)
     latency = jnp.sum(rounds * degree * (inverse(within) - inverse(across)) * fabric.hop)
-    pace = fabric.present * fabric.slowdown * volume * inverse(within * fabric.rate)
+    pace = group.present * fabric.slowdown * volume * inverse(within * fabric.rate)
     wire = group.relax.reduce_maximum(pace)
-    ramp = jnp.sum(fabric.present * fabric.ramp) + 1e-6 * fabric.ramp[0]  # not 0 for a group of one
+    # Not 0 for a group of one; on a single tier exactly as large as that tier's.
+    tiers = jnp.sum(fabric.joined)
+    ramp = jnp.sum(group.present * fabric.ramp) + smaller(jnp.abs(tiers - 1), 1.0) * 1e-6 * fabric.ramp[0]
     quick = latency + wire * inverse(library.low_latency_bandwidth)
     return [quick, latency * library.bulk_latency + algorithms.wire_time(wire, ramp)]
