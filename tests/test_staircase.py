@@ -1,4 +1,4 @@
-"""Staircases in place of ceil, and their means over a band: against numerical integration and exact counts."""
+"""Staircases in place of ceil, and their means over a band: against numerical integration."""
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ def test_slope_is_nearly_the_secant_over_the_band(x, p, b):
 
 @given(st.integers(1, 200), st.floats(0.01, 0.99), st.floats(1e-4, 0.5))
 def test_exact_where_the_band_holds_no_whole_number(whole, fraction, share):
-    """The mean of a plateau is the plateau: as the band shrinks, every number but the whole ones gets there."""
+    """The mean of a plateau is the plateau: as the band shrinks, all but whole numbers get there."""
     x = whole + fraction
     band = share * min(fraction, 1 - fraction) / x
     assert float(_waves(1e8, max(band, 2e-4 / x), x)) == pytest.approx(np.ceil(x), abs=1e-3)

@@ -193,7 +193,7 @@ def _seconds(system, degree, stride):
 
 @jax.jit
 def _along(system, values, directions):
-    """Seconds, and their derivatives along the logarithms of (degree, stride, size of the innermost domain)."""
+    """Seconds, and their derivatives along the logarithms of (degree, stride, size of a domain)."""
 
     def at(growth):
         degree, stride, size = values * (1 + growth)
