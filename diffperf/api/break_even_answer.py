@@ -188,7 +188,7 @@ class BreakEvenAnswer(Answer):
         curves = plots.Curves(
             self.found.values,
             {self.names[0]: self.found.first, self.names[1]: self.found.second},
-            [each.value for each in self.found.crossings],
+            [each.above if self.range.declared.integer else each.value for each in self.found.crossings],
         )
         axis = plots.MapAxis(self.found.values, self.range.path, self.range.declared, self.range.log)
         return plots.crossing_curves(curves, axis, self.output, self.declared, self.title)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from diffperf.hardware.network import NetworkTier
-from diffperf.relax import Relaxation, inverse, larger
+from diffperf.relax import Relaxation, inverse, larger, smaller
 
 _PER_DOUBLING = 1 / math.log(2)
 # Fewest members that algorithms are evaluated for. With one member all of them take no time, and whichever of
@@ -52,17 +52,24 @@ class Fabric(eqx.Module):
 
 def joined(members: Array) -> Array:
     """The share of the times and bytes of a group of at least 1.001 members that a group takes; 0 for one."""
-    return jnp.where(members >= FEWEST, 1.0, (larger(members, 1.0) - 1) * (1 / (FEWEST - 1)))
+    return smaller((larger(members, 1.0) - 1) * (1 / (FEWEST - 1)), 1.0)
 
 
 def offer(
-    tier: NetworkTier, spread: Array, inside: Array, relax: Relaxation, full: Array | bool = False
+    tier: NetworkTier,
+    spread: Array,
+    inside: Array,
+    relax: Relaxation,
+    full: Array | bool = False,
+    *,
+    at_kinks: bool = True,
 ) -> Fabric:
     """What `tier` offers a group with `spread` members in each of its domains, all of them busy.
 
     A domain of the next tier inside has `inside` devices. Switches carry what devices inject, over the
     oversubscription. Where the group fills domains (`full`), derivatives at two members are those of fewer
-    members in a domain; else those of more.
+    members in a domain; else those of more. Without `at_kinks` the numbers are the same for whole members, at
+    less expense, but their derivatives are not those of one side.
     """
     weight = tier.topology.by_name()
     lines, cliques, cubes = weight["ring"], weight["fully_connected"], weight["hypercube"]
@@ -71,8 +78,9 @@ def offer(
     meshes = weight["mesh_2d"] + weight["mesh_3d"]
     switched = weight["switch"] + weight["fat_tree"] + weight["dragonfly"] + weight["rail"]
 
-    ways, m = larger(spread, 1.0), larger(spread, FEWEST)
-    fewer = jnp.where(full, 1 - 4 * jnp.finfo(m.dtype).eps, 1.0)
+    ways = larger(spread, 1.0)
+    m = larger(spread, FEWEST) if at_kinks else ways
+    fewer = jnp.where(full, 1 - 4 * jnp.finfo(m.dtype).eps, 1.0) if at_kinks else 1.0
     present = relax.minimum(1.0, fewer * m - 1)
     logarithm = jnp.log(m)
     doublings = logarithm * _PER_DOUBLING
@@ -95,7 +103,7 @@ def offer(
     own = inverse(m)
     return Fabric(
         ways=ways,
-        joined=joined(spread),
+        joined=joined(spread) if at_kinks else jnp.ones_like(ways),
         present=present,
         part=1 - own,
         own=own * present,

@@ -36,7 +36,7 @@ _COLOURS = {
     "power": PALETTE[8],
     "latency and launch": GREY,
 }
-_OTHERS = tuple(colour for colour in PALETTE[3:] if colour != PALETTE[8])
+_OTHERS = tuple(PALETTE[place] for place in (3, 7, 6, 9, 5, 1))
 
 
 class MapAxis(NamedTuple):
@@ -63,7 +63,7 @@ def cell_map(x: MapAxis, y: MapAxis, names: np.ndarray, too_large: np.ndarray, t
     axes.pcolormesh(*edges, places, cmap=palette, norm=norm, rasterized=True)
     handles = [Patch(color=colour, label=name) for name, colour in zip(known, colours, strict=True)]
     if too_large.any():
-        _hatch(axes, edges, too_large)
+        axes.contourf(x.values, y.values, too_large, levels=[0.5, 1.5], colors="none", hatches=["///"])
         handles.append(Patch(facecolor="white", edgecolor=INK, hatch="///", label="does not fit memory"))
     for place, name in enumerate(known):
         _write_name(axes, x, y, places == place, name)
@@ -107,6 +107,8 @@ def crossing_curves(
     every = np.concatenate(list(curves.by_name.values()))
     if every.min() > 0 and every.max() > 5 * every.min():
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(FixedLocator(_log_ticks(float(every.min()), float(every.max()))))
+        axes.yaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_locator(FixedLocator(_ticks(axis)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(unit_ticks(axis.declared.unit))
@@ -139,6 +141,11 @@ def _ticks(axis: MapAxis) -> list[float]:
         step = 10 ** np.floor(np.log10((high - low) / _TICKS))
         step *= next(f for f in (1, 2, 5, 10) if (high - low) / (f * step) <= _TICKS)
         return (np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step).tolist()
+    return _log_ticks(low, high)
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Round values between two, some in each decade."""
     decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
     for digits in ((1,), (1, 3), (1, 2, 5), range(1, 10), np.arange(10, 100) / 10):
         ticks = np.array([digit * 10**decade for decade in decades for digit in digits])
@@ -146,12 +153,6 @@ def _ticks(axis: MapAxis) -> list[float]:
         if len(ticks) >= _TICKS // 2:
             return ticks[:: max(1, len(ticks) // _TICKS)].tolist()
     return [low, high]
-
-
-def _hatch(axes: Axes, edges: Sequence[np.ndarray], where: np.ndarray) -> None:
-    """Hatches some cells, (y, x)."""
-    hidden = np.ma.masked_where(~where, np.ones(where.shape))
-    axes.pcolor(*edges, hidden, hatch="///", facecolor="none", edgecolor="white", linewidth=0, alpha=0)
 
 
 def _write_name(axes: Axes, x: MapAxis, y: MapAxis, where: np.ndarray, name: str) -> None:
