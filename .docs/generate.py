@@ -22,6 +22,7 @@ ROOMS = {
     "hardware": "What the hardware is, from silicon to systems",
     "cost": "What it costs",
     "relax.py": "How max, min, ceil and choices are evaluated",
+    "staircase.py": "Smooth staircases in place of ceil",
 }
 SHOWN = 4  # sources of a table of measurements that are named
 # A publication in a docstring: arXiv numbers, venues with years, repositories, files of other programs.

@@ -18,6 +18,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from diffperf.api.break_even_answer import break_even
     from diffperf.api.calibration_answer import calibrate
     from diffperf.api.codesign_answer import codesign
     from diffperf.api.codesign_front import codesign_front
@@ -34,9 +35,10 @@ if TYPE_CHECKING:
         load_strategy,
         load_system,
     )
+    from diffperf.api.map_answer import bottleneck_map
     from diffperf.api.override_inputs import override, replace
     from diffperf.api.plan_answer import plan
-    from diffperf.api.sensitivity_answer import sensitivity
+    from diffperf.api.sensitivity_question import sensitivity
     from diffperf.api.serve_answer import serve
     from diffperf.api.sweep_answer import sweep
     from diffperf.api.validation_answer import validate
@@ -56,6 +58,8 @@ __all__ = [
     "Exact",
     "Smooth",
     "__version__",
+    "bottleneck_map",
+    "break_even",
     "calibrate",
     "check",
     "codesign",
@@ -92,6 +96,8 @@ _HOMES = {
     "Exact": "diffperf.relax",
     "PHASES": "diffperf.estimate.phases",
     "Smooth": "diffperf.relax",
+    "bottleneck_map": "diffperf.api.map_answer",
+    "break_even": "diffperf.api.break_even_answer",
     "calibrate": "diffperf.api.calibration_answer",
     "check": "diffperf.load",
     "codesign": "diffperf.api.codesign_answer",
@@ -112,7 +118,7 @@ _HOMES = {
     "plan": "diffperf.api.plan_answer",
     "prefill": "diffperf.api.pure_phases",
     "replace": "diffperf.api.override_inputs",
-    "sensitivity": "diffperf.api.sensitivity_answer",
+    "sensitivity": "diffperf.api.sensitivity_question",
     "serve": "diffperf.api.serve_answer",
     "sweep": "diffperf.api.sweep_answer",
     "training_step": "diffperf.api.pure_phases",

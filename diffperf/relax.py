@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from diffperf.quantity import AnyArray, Weights, is_traced, real
+from diffperf.staircase import mean_staircase, smoothstep, staircase
 
 # Below every time, byte count and price of the documented ranges, above the smallest normal number of float32
 # (1.2e-38).
@@ -97,6 +98,10 @@ class Relaxation(eqx.Module):
     def ceil(self, x: Array) -> Array:
         """The number of whole units that hold `x` ≥ 0."""
 
+    def waves(self, x: Array) -> Array:
+        """The whole waves in which parallel units do `x` ≥ 0 waves of work."""
+        return self.ceil(x)
+
     @abc.abstractmethod
     def step(self, slack: Array) -> Array:
         """1 where the relative slack is ≥ 0, else 0."""
@@ -137,6 +142,10 @@ class Exact(Relaxation):
         return jnp.where(slack >= 0, 1.0, 0.0)
 
 
+def _optional(value: Any) -> Array | None:
+    return None if value is None else real(value)
+
+
 class Smooth(Relaxation):
     """Differentiable everywhere, exact as `sharpness` p grows.
 
@@ -146,6 +155,9 @@ class Smooth(Relaxation):
       exact where one number is 0, and 2^(−1/p) times the exact one at a tie.
     - maximum and minimum of n: of pairs, of pairs of pairs, and so on; off by ⌈log₂ n⌉ ties at most.
     - ceil: a once-differentiable staircase through the integers whose slope is never below 1/(1 + sharpness).
+    - waves: the same staircase, or with a `band` its mean over x·(1 ± band), whose slope is nearly the secant
+      over the band: what more units are worth although one more may change nothing. The mean is exact as the
+      band shrinks to 0, and half a wave above the exact number at whole numbers of waves.
     - step: a smoothstep in the relative slack, 1/2 at zero and as steep there as a sigmoid; exact where the
       slack is beyond ±3/sharpness.
 
@@ -154,6 +166,7 @@ class Smooth(Relaxation):
     """
 
     sharpness: Float[Array, ""] = eqx.field(converter=real)
+    band: Float[Array, ""] | None = eqx.field(converter=_optional, default=None)
 
     def reduce_maximum(self, stacked: Float[Array, "n ..."]) -> Float[Array, "..."]:
         return _of_pairs(functools.partial(_smooth_larger, self._above), stacked)
@@ -172,17 +185,13 @@ class Smooth(Relaxation):
         return _smooth_excess(self._above, real(demand), real(supply))
 
     def ceil(self, x: Array) -> Array:
-        # A stair from n to n + 1 for x in (n, n + 1]: a smoothstep r²(3 − 2r) over the first 1/sharpness of
-        # it, plus a small slope all the way, without which an optimizer would see flat ground. Both end at
-        # whole numbers, where the stairs meet; the smoothstep starts and ends level, so that the slope is
-        # continuous there too.
-        floor = jax.lax.stop_gradient(jnp.floor(x))
-        fraction = x - floor
-        slope = 1.0 / (1.0 + self.sharpness)
-        return floor + (1.0 - slope) * _smoothstep(fraction * self.sharpness) + slope * fraction
+        return staircase(x, self.sharpness)
+
+    def waves(self, x: Array) -> Array:
+        return self.ceil(x) if self.band is None else mean_staircase(x, self.sharpness, self.band)
 
     def step(self, slack: Array) -> Array:
-        return _smoothstep(0.5 + self.sharpness * slack / 6.0)
+        return smoothstep(0.5 + self.sharpness * slack / 6.0)
 
     @property
     def _above(self) -> Array:
@@ -193,12 +202,6 @@ class Smooth(Relaxation):
     def _below(self) -> Array:
         """ε of a minimum: by how much a tie is below the exact one, relative to it."""
         return larger(-jnp.expm1(-_LOG_2 / self.sharpness), _LEAST_CORNER)
-
-
-def _smoothstep(x: Array) -> Array:
-    """r²(3 − 2r) with r = x between 0 and 1: from 0 to 1, level at both ends."""
-    ramp = jnp.clip(x, 0.0, 1.0)
-    return ramp * ramp * (3.0 - 2.0 * ramp)
 
 
 def _of_list(pair: Callable[[Array, Array], Array], values: list[Array]) -> Array:

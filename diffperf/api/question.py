@@ -11,7 +11,7 @@ from diffperf.hardware.system import System
 from diffperf.load import Source, literal, load_calibrated, load_model, override
 from diffperf.load.calibration import Calibration
 from diffperf.quantity import locate, walk
-from diffperf.relax import Relaxation
+from diffperf.relax import Exact, Relaxation
 from diffperf.report.tables import show
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
@@ -88,6 +88,22 @@ class Question:
         overrides |= {path: str(value) for path, value in of_strategy.items()}
         return cls(inputs.model, inputs.system, calibration, given, gives_devices, asker, overrides)
 
+    def on(self, system: Source, key: str = "system") -> "Question":
+        """The same question about another system, as it is configured: with the same devices if they are
+        given.
+
+        What is overridden of the first system is not overridden of the other.
+        """
+        devices = str(float(self.system.n_devices)) if self.gives_devices else None
+        loaded, fitted = read_system(system, devices, asker=self.asker, key=key)
+        kept = {path: text for path, text in self.overrides.items() if not path.startswith("system.")}
+        return dataclasses.replace(self, system=loaded, calibration=fitted, overrides=kept)
+
+    def configuration(self, phase: str, relax: Relaxation | None = None) -> Configuration:
+        """The model and the system with the best layout for what the user leaves open, exact by default."""
+        relax = Exact() if relax is None else relax
+        return Configuration(self.model, self.system, self.layout(phase, relax).strategy, relax)
+
     def layout(self, phase: str, relax: Relaxation) -> Layout:
         """The best layout for what the user leaves open, with its report."""
         return best_layout(self.model, self.system, self.table, phase, relax, self.asker)
@@ -96,6 +112,10 @@ class Question:
         """A line that repeats what the user overrides; none where that is nothing."""
         listed = ", ".join(f"{path} = {text}" for path, text in self.overrides.items())
         return [f"Overridden: {listed}"] if listed else []
+
+    def headline(self, phase: str) -> str:
+        """The same in two lines, as figures have room for."""
+        return f"{self.model.name} {phase}\non {describe_system(self.system, phase)}"
 
     def summary(self, phase: str) -> str:
         """The model, the phase and the system in one line."""
@@ -115,9 +135,10 @@ def read_system(
     stack: Source = None,
     calibration: Source = None,
     asker: str = COMMAND_LINE,
+    key: str = "system",
 ) -> tuple[System, Calibration | None]:
-    """The system, and the calibration whose values it has."""
-    system, fitted = load_calibrated(name, stack=stack, calibration=calibration, file=asker, key="system")
+    """The system, and the calibration whose values it has; errors about its name say that `key` gives it."""
+    system, fitted = load_calibrated(name, stack=stack, calibration=calibration, file=asker, key=key)
     return (system if devices is None else override(system, {"n_devices": devices}, asker)), fitted
 
 

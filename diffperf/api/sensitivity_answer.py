@@ -1,7 +1,7 @@
-"""dp.sensitivity: by how much each input moves an output."""
+"""The answer of dp.sensitivity at a point: by how much each input moves an output."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
@@ -9,14 +9,15 @@ from rich.table import Table
 
 from diffperf import units
 from diffperf.api.answer import Answer
-from diffperf.api.boundary import answering, asker_of
-from diffperf.api.from_python import asked, phase_of, relaxation, whole_number
 from diffperf.api.question import Question, describe_strategy
+from diffperf.api.ranges_answer import UNITS_BRING
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.plan.best_layout import Layout
-from diffperf.explore.sensitivity import GROUPS, Sensitivity, sensitivities
+from diffperf.explore.rooms import Room, by_room
+from diffperf.explore.sensitivity import GROUPS, SLOPE, Sensitivity, sensitivities
+from diffperf.explore.whole_steps import UNITS
 from diffperf.relax import Exact, Relaxation
-from diffperf.report.tables import as_dict
+from diffperf.report.tables import as_dict, column_table
 from diffperf.workload.configuration import Configuration
 
 if TYPE_CHECKING:
@@ -24,50 +25,6 @@ if TYPE_CHECKING:
 
 _NO_EFFECT = 1e-6  # elasticities up to this are rounding: the input does not matter
 _BAR = 20  # characters of the longest bar
-
-
-@answering("sensitivity")
-def sensitivity(
-    model: Any,
-    system: Any,
-    phase: str = "training",
-    *,
-    output: str = "time",
-    of: str | Sequence[str] = ("system",),
-    top: int = 20,
-    devices: float | None = None,
-    stack: Any = None,
-    calibration: Any = None,
-    set: Mapping[str, Any] | None = None,
-    smooth: float | None = None,
-    **strategy: Any,
-) -> "SensitivityAnswer":
-    """The exact elasticities of an output: the percentage that 1 % more of each input adds to it.
-
-    **Arguments:** as of `dp.estimate`, and
-
-    - `output`: its path in the report, such as "cost.run".
-    - `of`: some of "system", "strategy" and "model": whose inputs.
-    - `top`: how many inputs are printed.
-
-    **Raises:** `ConfigError`, in one line.
-    """
-    asker = asker_of("sensitivity")
-    whole_number(asker, "top", top, 1, 100_000)
-    question = asked(
-        "sensitivity",
-        model,
-        system,
-        devices=devices,
-        stack=stack,
-        calibration=calibration,
-        set=set,
-        strategy=strategy,
-        others=("phase", "output", "of", "top", "devices", "stack", "calibration", "set", "smooth"),
-    )
-    groups = (of,) if isinstance(of, str) else tuple(of)
-    phase, relax = phase_of(asker, phase), relaxation(asker, smooth)
-    return SensitivityAnswer.of(question, phase, output, groups, relax, top)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -108,52 +65,83 @@ class SensitivityAnswer(Answer):
 
     def lines(self) -> list[RenderableType]:
         moving = [each for each in self.ranked if abs(each.elasticity) > _NO_EFFECT]
+        paths = {each.path for each in self.ranked}
         lines: list[RenderableType] = [
             f"[bold]{self.title}[/bold]",
             describe_strategy(self.layout.strategy, self.phase),
             *self.question.described_overrides(),
             sensitivity_table(moving[: self.top]),
-            f"{len(self.ranked) - len(moving)} of {len(self.ranked)} inputs do not matter here",
+            f"{len(paths) - len({each.path for each in moving})} of {len(paths)} inputs do not matter here",
+            *_explained(moving[: self.top]),
+            "",
+            rooms_table(by_room(self.ranked)),
         ]
-        if any(each.declared.integer for each in moving[: self.top]):
-            whole = "* whole in reality: the slope between two whole numbers, with all other inputs unchanged"
-            lines.append(whole)
         return lines
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each input, with its elasticity."""
+        """A row for each elasticity of an input."""
         return [
             {
                 "path": each.path,
                 "value": each.value,
                 "unit": each.declared.unit,
                 "elasticity": each.elasticity,
+                "derivative": each.derivative,
             }
             for each in self.ranked
         ]
 
     def to_dict(self) -> dict[str, Any]:
         strategy = as_dict(self.layout.strategy)
-        return {"phase": self.phase, "output": self.output, "strategy": strategy, "elasticities": self.rows()}
+        rooms = [dataclasses.asdict(room) for room in by_room(self.ranked)]
+        return {
+            "phase": self.phase,
+            "output": self.output,
+            "strategy": strategy,
+            "elasticities": self.rows(),
+            "rooms": rooms,
+        }
 
     def figure(self) -> "Figure":
         """A tornado of the elasticities."""
         from diffperf.report import plots
 
-        return plots.tornado(self.ranked, f"{self.title}\nchange for +1 % of each input")
+        change = "change for +1 % of each input; of whole numbers for one more or less, per 1 %"
+        title = f"What moves {self.output} of {self.question.headline(self.phase)}\n{change}"
+        return plots.tornado(self.ranked, title)
 
 
-def sensitivity_table(ranked: list[Sensitivity]) -> Table:
-    """The inputs that matter most, a row each; a star marks those that are whole numbers."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("input")
-    table.add_column("value", justify="right")
-    table.add_column("elasticity", justify="right")
+def _explained(shown: Sequence[Sensitivity]) -> list[str]:
+    """What the second column means, as far as the rows need it."""
+    steps = [each for each in shown if each.derivative != SLOPE]
+    lines = []
+    if steps:
+        lines.append(
+            "+1, −1: the estimate run again with one more or one less, per 1 % of change; slope: a derivative"
+        )
+    if any(each.path == UNITS for each in steps):
+        lines.append(UNITS_BRING)
+    return lines
+
+
+def sensitivity_table(ranked: Sequence[Sensitivity]) -> Table:
+    """The elasticities that matter most, a row each, with the kind of derivative that they are."""
+    table = column_table("input", "value", "derivative", "elasticity")
     table.add_column("")  # a bar
     largest = max((abs(sensitivity.elasticity) for sensitivity in ranked), default=1.0)
     for sensitivity in ranked:
         declared, elasticity = sensitivity.declared, sensitivity.elasticity
         bar = ("+" if elasticity > 0 else "−") * max(1, round(_BAR * abs(elasticity) / largest))
-        path = sensitivity.path + " *" * declared.integer
-        table.add_row(path, units.show(sensitivity.value, declared.unit), f"{elasticity:+.4f}", bar)
+        value = units.show(sensitivity.value, declared.unit)
+        table.add_row(sensitivity.path, value, sensitivity.derivative, f"{elasticity:+.4f}", bar)
+    return table
+
+
+def rooms_table(rooms: Sequence[Room]) -> Table:
+    """The rooms whose slopes matter, a row each."""
+    table = column_table("room", "1 % more of all of it", "sum of sizes")
+    table.add_column("largest")
+    for room in rooms:
+        if room.size > _NO_EFFECT:
+            table.add_row(room.name, f"{room.total:+.4f} %", f"{room.size:.4f}", room.largest)
     return table

@@ -35,7 +35,15 @@ COMMANDS = {
     ),
     "sensitivity": Command(
         "diffperf.cli.sensitivity_command:sensitivity",
-        "Rank the inputs by how much they move an output.",
+        "Rank the inputs by how much they move an output, at a point, over ranges, or between systems.",
+    ),
+    "map": Command(
+        "diffperf.cli.map_command:bottleneck_map",
+        "Name the resource that limits a phase, over ranges of two inputs.",
+    ),
+    "breakeven": Command(
+        "diffperf.cli.breakeven_command:breakeven",
+        "Find at which price, bandwidth or batch one system overtakes another.",
     ),
     "sweep": Command(
         "diffperf.cli.sweep_command:sweep",

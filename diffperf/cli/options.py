@@ -80,13 +80,23 @@ def _relaxation(ctx: click.Context, parameter: click.Parameter, value: float | N
     return Exact() if value is None else Smooth(value)
 
 
-def _assignments(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def assignments(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """The texts of an option that is repeated as path=text, by path."""
     for value in values:
         if "=" not in value:
             raise click.BadParameter(
                 f'"{value}" has no "=": write path=value, such as hbm.bandwidth="4 TB/s"'
             )
     return {path.strip(): text.strip() for path, text in (value.split("=", 1) for value in values)}
+
+
+def axis_range(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, str]:
+    """The path and the range of an axis."""
+    path, equals, ends = value.partition("=")
+    if not equals:
+        example = 'hbm.bandwidth="2..5 TB/s"'
+        raise click.BadParameter(f'"{value}" has no "=": write path=low..high, such as {example}')
+    return path.strip(), ends.strip()
 
 
 def output_file(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -128,7 +138,7 @@ set_option = click.option(
     "settings",
     metavar="PATH=VALUE",
     multiple=True,
-    callback=_assignments,
+    callback=assignments,
     help='override one input, such as hbm.bandwidth="4 TB/s" or model.hidden=8192 (repeatable)',
 )
 system_options = options(

@@ -1,13 +1,15 @@
-"""diffperf sensitivity: by how much each input moves an output."""
+"""diffperf sensitivity: what an output depends on: at a point, over ranges, between two systems."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from diffperf.api.answer import print_lines
 from diffperf.api.question import Question
-from diffperf.api.sensitivity_answer import SensitivityAnswer
+from diffperf.api.sensitivity_question import SAMPLES, sensitivity_answer
 from diffperf.cli.options import (
+    assignments,
     json_option,
     options,
     phase_option,
@@ -39,6 +41,33 @@ from diffperf.relax import Relaxation
 @click.option(
     "--top", type=click.IntRange(min=1), default=20, show_default=True, help="how many of the inputs to print"
 )
+@click.option(
+    "--range",
+    "ranges",
+    metavar="PATH=LOW..HIGH",
+    multiple=True,
+    callback=assignments,
+    help='the output at both ends of a range, such as hbm.bandwidth="2..5 TB/s" or tp=±50% (repeatable)',
+)
+@click.option("--sobol", is_flag=True, help="which ranges the output's variance comes from: Sobol indices")
+@click.option("--interactions", is_flag=True, help="Sobol indices, and those of pairs of inputs")
+@click.option(
+    "--samples", type=int, default=SAMPLES, show_default=True, help="samples of the ranges, a power of two"
+)
+@click.option(
+    "--to",
+    "to_system",
+    metavar="SYSTEM",
+    help="what each part of another system contributes on the way to it",
+)
+@click.option(
+    "--to-set",
+    "to_settings",
+    metavar="PATH=VALUE",
+    multiple=True,
+    callback=assignments,
+    help="what each of these changes contributes (repeatable)",
+)
 @options(phase_option, question_options(), smooth_option, json_option, plot_option)
 def sensitivity(
     question: Question,
@@ -49,11 +78,24 @@ def sensitivity(
     relax: Relaxation,
     json_file: str | None,
     plot: Path | None,
+    to_system: str | None,
+    to_settings: dict[str, str],
+    **asked: Any,
 ) -> None:
     """Rank the inputs by how much they move an output: the elasticity is the percentage that +1 % of the
-    input adds to it."""
-    with progress(f"compiling, estimating {phase} and differentiating"):
-        answer = SensitivityAnswer.of(question, phase, output, groups, relax, top)
+    input adds to it; of a whole number what one more and one less does.
+
+    \b
+      --range PATH=LOW..HIGH …           the output at both ends of each range
+      --range PATH=LOW..HIGH … --sobol   the shares of its variance over all ranges
+      --to SYSTEM, --to-set PATH=VALUE   what each change on the way contributes
+    """
+    if to_system and to_settings:
+        raise click.UsageError("--to and --to-set: give one of them")
+    with progress(f"compiling, estimating {phase} and its changes"):
+        answer = sensitivity_answer(
+            question, phase, output, groups, relax, top, to=to_system or to_settings or None, **asked
+        )
     print_lines(console(json_file), answer.lines())
     write_json(answer.to_dict(), json_file)
     if plot:

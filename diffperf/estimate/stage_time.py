@@ -263,7 +263,7 @@ def _host_waits(c: Configuration, network: NetworkStep) -> tuple[Scalar, PerKind
     capacity do not need that.
     """
     stack, strategy = c.system.stack, c.strategy
-    tensor_parallel = c.relax.minimum(strategy.tp - 1, 1.0)
+    tensor_parallel = c.relax.minimum(1.0, strategy.tp - 1)
     stalls = network.crosses_tiers * tensor_parallel * strategy.tp * stack.rank_stall
     routes = jnp.asarray([float(kind.mixture is not None) for kind in c.model.grouped], strategy.tp.dtype)
     routing = jnp.where(strategy.capacity_factor > 0, 0.0, stack.routing_wait)

@@ -68,12 +68,13 @@ class CollectiveTime:
     exposed: float
 
 
-def _resources(system: System) -> list[str]:
+def resources(system: System) -> list[str]:
+    """The names of the resources of a device that work competes for."""
     levels = [f"{level.name} bandwidth" for level in system.accelerator.memory[1:]]
     return ["matrix units", "vector units", *levels, "power"]
 
 
-def _scaled(system: System, growth: Float[Array, " resources"]) -> System:
+def scaled(system: System, growth: Float[Array, " resources"]) -> System:
     """The system with each of its resources grown by a logarithm."""
     matrix, vector, *levels, power = jnp.exp(growth)
     accelerator = system.accelerator
@@ -111,11 +112,11 @@ def _evaluate(configuration: Configuration, phase: str):
     system = configuration.system
 
     def at(growth):
-        grown = dataclasses.replace(configuration, system=_scaled(system, growth))
+        grown = dataclasses.replace(configuration, system=scaled(system, growth))
         tables = phase_tables(grown, phase)
         return {name: table.operators.run_time for name, table in tables.items()}, tables
 
-    slopes, tables = jax.jacfwd(at, has_aux=True)(jnp.zeros(len(_resources(system))))
+    slopes, tables = jax.jacfwd(at, has_aux=True)(jnp.zeros(len(resources(system))))
     shares = {
         name: -slopes[name] / jnp.where(table.operators.run_time > 0, table.operators.run_time, 1.0)[:, None]
         for name, table in tables.items()
@@ -129,12 +130,12 @@ def operators(configuration: Configuration, phase: str = "training") -> list[Ope
     An operator that takes no time, such as shared experts of a model that has none, is left out.
     """
     tables, shares = jax.device_get(_evaluate(configuration, phase))
-    resources = _resources(configuration.system)
+    names = resources(configuration.system)
     levels = [str(level.name) for level in configuration.system.accelerator.memory[1:]]
     rows = [
         row
         for name, table in tables.items()
-        for row in _operator_rows(name, table, shares[name], resources, levels)
+        for row in _operator_rows(name, table, shares[name], names, levels)
     ]
     return sorted(rows, key=lambda operator: -operator.time)
 

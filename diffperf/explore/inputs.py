@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from diffperf.errors import ConfigError
+from diffperf.errors import ConfigError, did_you_mean
 from diffperf.estimate.phases import PHASES, estimate
 from diffperf.quantity import Quantity, locate, walk
 from diffperf.report.tables import outputs
@@ -27,6 +27,15 @@ def report_outputs(inputs: Configuration, phase: str) -> dict[str, Quantity]:
 
     jax.eval_shape(trace, inputs)
     return declarations
+
+
+def checked_output(inputs: Configuration, phase: str, output: str, file: str) -> Quantity:
+    """The declaration of an output of a phase. Raises `ConfigError` that names `file` where there is none."""
+    known = report_outputs(inputs, phase)
+    if output not in known:
+        hint = did_you_mean(output, list(known))
+        raise ConfigError(file, "output", f'"{output}"', f"an output of {phase}", hint)
+    return known[output]
 
 
 def full_path(inputs: eqx.Module, path: str, file: str = "command line", key: str | None = None) -> str:

@@ -1,4 +1,7 @@
-"""Sensitivities: exact elasticities of an output of an estimate with respect to every input, ranked."""
+"""Sensitivities: exact elasticities of an output of an estimate with respect to every input, ranked.
+
+Derivatives of numbers that vary continuously; for whole numbers, estimates with one more and one less.
+"""
 
 import dataclasses
 from collections.abc import Collection
@@ -10,15 +13,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.compiler import stored
-from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
+from diffperf.errors import ARGUMENTS, ConfigError
 from diffperf.estimate.phases import estimate
-from diffperf.explore.inputs import report_outputs
+from diffperf.explore.inputs import checked_output
+from diffperf.explore.whole_steps import whole_numbers, whole_steps
 from diffperf.quantity import Quantity, numeric
-from diffperf.relax import Relaxation
+from diffperf.relax import Exact, Relaxation
 from diffperf.report.tables import outputs
 from diffperf.workload.configuration import Configuration
 
 GROUPS = ("system", "strategy", "model")  # of inputs: the parts of a configuration that hold numbers
+SLOPE = "slope"  # a derivative; other kinds are the steps of `diffperf.explore.whole_steps`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,13 +32,15 @@ class Sensitivity:
 
     - `path`, `declared`, `value`: the input, and its value in internal units.
     - `elasticity`: d log(output) / d log(input): 1 % more of the input changes the output by this many per
-      cent.
+      cent. Of a whole number it is the change with one more or one less, Δ log(output) / Δ log(input).
+    - `derivative`: "slope", or the step that the number was changed by: "+1" or "−1".
     """
 
     path: str
     declared: Quantity
     value: float
     elasticity: float
+    derivative: str = SLOPE
 
 
 def sensitivities(
@@ -46,6 +53,9 @@ def sensitivities(
 ) -> list[Sensitivity]:
     """Elasticities of an output with respect to every number of some groups of inputs, the largest first.
 
+    Numbers that are whole in reality have two, from estimates with one more and one less (see
+    `whole_steps`), unless the relaxation is smooth.
+
     **Arguments:**
 
     - `configuration`: the point at which to differentiate. With an exact relaxation the derivative at a
@@ -56,11 +66,7 @@ def sensitivities(
 
     **Raises:** `ConfigError` that names `file` for an output that the phase does not report, or that is zero.
     """
-    known = report_outputs(configuration, phase)
-    if output not in known:
-        raise ConfigError(
-            file, "output", f'"{output}"', f"an output of {phase}", did_you_mean(output, list(known))
-        )
+    checked_output(configuration, phase, output, file)
     parts: dict[str, eqx.Module] = {group: getattr(configuration, group) for group in GROUPS}
     varied = {group: part for group, part in parts.items() if group in groups}
     fixed = {group: part for group, part in parts.items() if group not in groups}
@@ -69,12 +75,20 @@ def sensitivities(
         raise ConfigError(
             file, "output", f"{output} = 0", "an output that is not zero", "ask for another output"
         )
+    exact = isinstance(configuration.relax, Exact)
+    stepped = whole_numbers(configuration) if exact else {}
     results = []
     for group, part in varied.items():
         slope_at = numeric(slopes[group])
         for path, (declared, number) in numeric(part).items():
-            elasticity = float(slope_at[path][1] / value)
-            results.append(Sensitivity(f"{group}.{path}", declared, float(number), elasticity))
+            if f"{group}.{path}" not in stepped:
+                elasticity = float(slope_at[path][1] / value)
+                results.append(Sensitivity(f"{group}.{path}", declared, float(number), elasticity))
+    if exact:
+        steps = whole_steps(configuration, phase, output, tuple(varied))
+        results += [
+            Sensitivity(each.path, each.declared, each.value, each.elasticity, each.step) for each in steps
+        ]
     return sorted(results, key=lambda sensitivity: -abs(sensitivity.elasticity))
 
 

@@ -116,6 +116,19 @@ def unit_rate(template: Accelerator) -> Scalar:
     return template.matrix.bf16.rate / template.compute_units
 
 
+def paths_in_proportion_to_units(accelerator: Accelerator) -> list[str]:
+    """The numbers of an accelerator that `accelerator_of` scales with its compute units, by path: arithmetic
+    rates, capacity and bandwidth of the innermost memory, and the bandwidth of the last cache, of which every
+    unit has a port.
+    """
+    inner = accelerator.memory[0].name
+    paths = [f"matrix.{name}.rate" for name in PRECISIONS]
+    paths += ["vector", f"memory.{inner}.capacity", f"memory.{inner}.bandwidth"]
+    if accelerator.last_cache > 0:
+        paths.append(f"memory.{accelerator.memory[accelerator.last_cache].name}.bandwidth")
+    return paths
+
+
 def _die_to_die_factor(dies: Scalar, technology: Technology) -> Scalar:
     """The area of a die with its die-to-die links over the area without them: 1 for a single die."""
     several = jnp.clip(dies - 1, 0.0, 1.0)

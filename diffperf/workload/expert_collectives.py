@@ -82,7 +82,7 @@ def _routed_elements(c: Configuration, tokens: TokenPass) -> tuple[Scalar, Scala
     if not tokens.serving:
         return elements / model.routed_share, model.routed_share
     beyond_group = c.relax.excess(strategy.experts_tp * strategy.ep / strategy.tp, 1.0)
-    return elements, c.relax.minimum(beyond_group, 1.0)
+    return elements, c.relax.minimum(1.0, beyond_group)
 
 
 def _routes(kind: Layers) -> Scalar:

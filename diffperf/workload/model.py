@@ -213,7 +213,7 @@ class Layers(eqx.Module):
         """Key and value heads of a tensor-parallel rank: its share, or one replica where ranks outnumber
         heads.
         """
-        return larger(self.kv_heads / tp, 1.0)
+        return larger(1.0, self.kv_heads / tp)
 
     def attention_matrices(self, hidden: Scalar) -> Scalar:
         """Weights of the query, key, value and output projections."""

@@ -84,7 +84,7 @@ def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 
     its other half's layers (arXiv 2412.19437, Table 2).
     """
     after = (strategy.pp - 1) * (1 - position)
-    chunks = relax.minimum(strategy.virtual_stages - 1, 1.0)
+    chunks = relax.minimum(1.0, strategy.virtual_stages - 1)
     filling = (
         (strategy.virtual_stages - 1) * strategy.pp + 1 + 2 * after
     )  # chunks of an interleaved stage's warm-up and its own
@@ -94,8 +94,8 @@ def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 
         strategy.schedule,
         {
             "gpipe": lambda: strategy.micro_batches * whole,
-            "1f1b": lambda: relax.minimum(in_stage, strategy.micro_batches),
-            "zero_bubble": lambda: relax.minimum(strategy.pp * whole, strategy.micro_batches),
-            "dualpipe": lambda: relax.minimum((strategy.pp + 1) * whole, strategy.micro_batches),
+            "1f1b": lambda: relax.minimum(strategy.micro_batches, in_stage),
+            "zero_bubble": lambda: relax.minimum(strategy.micro_batches, strategy.pp * whole),
+            "dualpipe": lambda: relax.minimum(strategy.micro_batches, (strategy.pp + 1) * whole),
         },
     )

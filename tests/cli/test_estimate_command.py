@@ -110,11 +110,18 @@ def test_float64(answer):
 def test_sensitivity(run, tmp_path):
     result = run("sensitivity gpt3-22b dgx-a100 --tp 8 --top 5 --plot tornado.png --json found.json")
     assert result.exit_code == 0, result.stderr
-    rows = json.loads((tmp_path / "found.json").read_text())["elasticities"]
-    assert rows[0]["path"] in result.stdout
-    assert rows[5]["path"] not in result.stdout
-    by_path = {row["path"]: row["elasticity"] for row in rows}
-    assert by_path["system.accelerator.matrix.bf16.rate"] < -0.3
+    found = json.loads((tmp_path / "found.json").read_text())
+    rows, (ranked, rooms) = found["elasticities"], result.stdout.split("room ")
+    assert rows[0]["path"] in ranked
+    assert rows[5]["path"] not in ranked
+    by_path = {(row["path"], row["derivative"]): row["elasticity"] for row in rows}
+    assert by_path["system.accelerator.matrix.bf16.rate", "slope"] < -0.3
+    units = "system.accelerator.compute_units"
+    assert by_path[units, "−1"] <= by_path[units, "+1"] < 0
+    assert (units, "slope") not in by_path
+    slopes = [row["elasticity"] for row in rows if row["derivative"] == "slope"]
+    assert sum(room["total"] for room in found["rooms"]) == pytest.approx(sum(slopes))
+    assert "compute" in rooms
     assert (tmp_path / "tornado.png").stat().st_size > 10_000
 
 

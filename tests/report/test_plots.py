@@ -59,6 +59,54 @@ def test_a_tornado_shows_the_largest_with_values_and_units():
     assert axes.yaxis_inverted()
 
 
+def test_a_tornado_says_by_how_much_a_whole_number_changes():
+    units = Quantity("", "compute units", (1, 1000), True, True, "input")
+    row = Sensitivity("system.accelerator.compute_units", units, 108.0, -0.8, "−1")
+    (label,) = plots.tornado([row]).axes[0].get_yticklabels()
+    assert label.get_text() == "compute units  (108 −1)"
+
+
+def test_swings_are_drawn_from_the_value_in_between():
+    bars = [
+        plots.SwingBar("bandwidth", "1 TB/s", "4 TB/s", 3.0, 1.0),
+        plots.SwingBar("x", "1", "2", 2.5, 3.5),
+    ]
+    axes = plots.swing_bars(bars, 2.0, "time", "s").axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [1.0, -1.0, 0.5, 1.5]
+    assert texts(axes) == ["1 TB/s", "4 TB/s", "1 … 2"]
+
+
+def test_a_waterfall_of_changes_ends_where_they_add_up_to():
+    axes = plots.steps_between((4.0, 2.5), [("memory", -2.0), ("network", 0.5)], "s").axes[0]
+    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [(0, 4), (4, -2), (2, 0.5), (0, 2.5)]
+    assert texts(axes)[1:] == ["−2 s  −50.0%", "+500 ms  +12.5%", "2.5 s  −37.5%"]
+
+
+def test_indices_have_their_intervals():
+    axes = plots.index_bars([plots.IndexBar("batch", (0.6, 0.1), (0.8, 0.05))]).axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [0.6, 0.8]
+    assert len(axes.containers) >= 2
+
+
+def test_a_map_names_what_limits_and_hatches_what_does_not_fit():
+    declared = Quantity("byte/s", "bandwidth", (1, 1e13), True, False, "input")
+    x, y = (plots.MapAxis(np.geomspace(1e11, 1e12, 4), path, declared, True) for path in ("a.x", "a.y"))
+    names = np.array([["power"] * 2 + ["hbm bandwidth"] * 2] * 4)
+    axes = plots.cell_map(x, y, names, names == "power").axes[0]
+    assert set(texts(axes)) == {"power", "hbm bandwidth"}
+    assert [text.get_text() for text in axes.get_legend().get_texts()][-1] == "does not fit memory"
+    assert axes.get_xlim()[0] < 1e11 < 1e12 < axes.get_xlim()[1]
+
+
+def test_curves_are_marked_where_they_cross():
+    declared = Quantity("USD", "cost", (0, 1e9), True, False, "output")
+    values = np.linspace(1.0, 10.0, 10)
+    curves = plots.Curves(values, {"a": values, "b": 11 - values}, [5.5])
+    axis = plots.MapAxis(values, "system.batch", Quantity("", "batch", (1, 10), False, True, "input"), False)
+    axes = plots.crossing_curves(curves, axis, "cost.run", declared).axes[0]
+    assert texts(axes) == ["5.5"]
+
+
 def test_nothing_to_show_is_still_a_figure(tmp_path):
     assert plots.save(plots.tornado([]), tmp_path / "empty.png").stat().st_size > 0
 

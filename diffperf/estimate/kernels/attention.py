@@ -119,7 +119,7 @@ def context_work(core: AttentionCore, machine: Machine) -> Work:
     diagonal = core.causal * (smaller(core.queries, TILE) - 1) / 2
     scores = tiles * TILE * (core.visible + diagonal)
     last = tile_latency + TILE * core.seen * per_score * units
-    compute = relax.ceil(tiles / units) * tile_latency + scores * per_score + TAIL * last
+    compute = relax.waves(tiles / units) * tile_latency + scores * per_score + TAIL * last
 
     flops = products * core.score_flops * core.visible_scores
     traffic = flash_traffic(core, machine, 1.0)

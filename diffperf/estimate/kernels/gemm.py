@@ -68,7 +68,7 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
 
     def candidates(parts: PerProduct | float, partial_bytes: Array | float) -> list[Array]:
         """The times of all tile shapes that run at the same time, with K split in some parts."""
-        waves = relax.ceil(tiles * parts / units)
+        waves = relax.waves(tiles * parts / units)
         latency = matrix.format.k_latency * _exposed_latency(gemms, waves, machine)
         tile_time = k * relax.maximum(2 * rows * columns * unit_flop_time, latency)
         compute = waves * inverse(jnp.asarray(parts, m.dtype)) * tile_time
@@ -92,7 +92,7 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
         arithmetic=flops * matrix.flop_energy + _unpacking_energy(unpacked, machine),
         traffic=jnp.stack(least),
     )
-    return (work + _conversion(batch * m * k, machine)) * smaller(gemms.batch, 1.0)
+    return (work + _conversion(batch * m * k, machine)) * smaller(1.0, gemms.batch)
 
 
 def _or_matrix_vector(gemms: Gemms, tiles: Array, traffic: list[Array], machine: Machine) -> Array:
@@ -146,8 +146,8 @@ def _traffic(m, n, k, batch, rows, columns, machine: Machine) -> list[Array]:
         if machine.accelerator.inner_caches[level] == 0:
             row_block = relax.minimum(rows * side, row_block)
             column_block = relax.minimum(columns * side, column_block)
-        left = matrix.width * (m * k * relax.maximum(n * inverse(column_block), 1.0))
-        right = stored_width * (k * n * relax.maximum(m * inverse(row_block), 1.0))
+        left = matrix.width * (m * k * relax.maximum(1.0, n * inverse(column_block)))
+        right = stored_width * (k * n * relax.maximum(1.0, m * inverse(row_block)))
         products = matrix.output_width * m * n
         if shares is not None:
             left, products = (part * shares.activations[level] for part in (left, products))

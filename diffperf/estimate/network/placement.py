@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from diffperf.estimate.network.algorithms import Wire
 from diffperf.estimate.network.topology import Fabric, offer
+from diffperf.hardware.network import NetworkTier
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import Relaxation, inverse
@@ -31,6 +32,8 @@ class Group(eqx.Module):
     startup: Scalar  # s, before the first message
     library: CollectiveLibrary
     relax: Relaxation
+    fills: Array | bool = False  # whether the group fills domains of the innermost tier
+    at_kinks: bool = eqx.field(static=True, default=True)  # whether derivatives are those of one side
 
     @property
     def across(self) -> Float[Array, " tiers"]:
@@ -41,6 +44,16 @@ class Group(eqx.Module):
     def within(self) -> Float[Array, " tiers"]:
         """Members within one domain of the next tier inside each tier; one inside the innermost."""
         return self.across * inverse(self.fabric.ways)
+
+    @property
+    def present(self) -> Float[Array, " tiers"]:
+        """1 on tiers where a member has others to talk to, 0 where it is alone."""
+        return self.fabric.present * self.fabric.joined
+
+    @property
+    def part(self) -> Float[Array, " tiers"]:
+        """Share of a buffer that belongs to the other members, on each tier."""
+        return self.fabric.part * self.fabric.joined
 
     def wire(self, volumes: Float[Array, " tiers"]) -> Wire:
         """Buffers of `volumes` bytes on the links of the tiers, one for each tier."""
@@ -56,12 +69,26 @@ class Group(eqx.Module):
         )
 
 
+class Links(eqx.Module):
+    """What groups are placed on: the network of a system, and what its stack runs collectives with."""
+
+    network: tuple[NetworkTier, ...]
+    library: CollectiveLibrary
+    overhead: Scalar
+
+    @classmethod
+    def of(cls, system: System) -> "Links":
+        return cls(system.network, system.stack.collectives, system.stack.collective_overhead)
+
+
 def place(
-    system: System,
+    system: System | Links,
     degree: Scalar,
     stride: Scalar,
     relax: Relaxation,
     network_efficiency: Scalar | float = 1.0,
+    *,
+    at_kinks: bool = True,
 ) -> Group:
     """Where a group of `degree` ranks, `stride` devices apart, lies on the tiers; degrees need not be whole.
 
@@ -69,28 +96,39 @@ def place(
     outermost tier holds whatever is left. `network_efficiency` is the share of its efficiency that every
     tier but the innermost reaches.
     """
+    links = Links.of(system) if isinstance(system, System) else system
     counts = [jnp.ones_like(degree)]
-    for tier in system.network[:-1]:
-        counts.append(relax.minimum(relax.maximum(tier.size / stride, counts[-1]), degree))
+    for tier in links.network[:-1]:
+        counts.append(relax.minimum(relax.maximum(counts[-1], tier.size / stride), degree))
     counts = jnp.stack(jnp.broadcast_arrays(*counts, degree))
     members = counts[1:] / counts[:-1]  # a division, so that x members in x domains are exactly one each
 
-    tiers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *system.network)
+    tiers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *links.network)
     devices_inside = jnp.concatenate([jnp.ones_like(tiers.size[:1]), tiers.size[:-1]])
-    beyond = jnp.broadcast_to(network_efficiency, (len(system.network) - 1,))
+    beyond = jnp.broadcast_to(network_efficiency, (len(links.network) - 1,))
     share = jnp.concatenate([jnp.ones(1, tiers.size.dtype), beyond])
     tiers = eqx.tree_at(lambda t: t.efficiency, tiers, tiers.efficiency * share)
-    fabric = offer(tiers, members, devices_inside, relax)
+    full = [tier.size <= degree * stride for tier in links.network[:-1]]
+    fabric = offer(
+        tiers,
+        members,
+        devices_inside,
+        relax,
+        jnp.stack([*full, jnp.zeros_like(degree) > 0]),
+        at_kinks=at_kinks,
+    )
 
-    starts, library = relax.minimum(degree - 1, 1.0), system.stack.collectives
-    outer = [library.alternative] * (len(system.network) - 1)
+    starts, library = relax.minimum(1.0, degree - 1), links.library
+    outer = [library.alternative] * (len(links.network) - 1)
     return Group(
         members=members,
         starts=starts,
         fabric=fabric,
         alternative=jax.tree.map(lambda *leaves: jnp.stack(leaves), library.inner_alternative, *outer),
-        startup=starts * system.stack.collective_overhead
-        + library.startup * jnp.sum(fabric.present * tiers.startup),
+        startup=starts * links.overhead
+        + library.startup * jnp.sum(fabric.present * fabric.joined * tiers.startup),
         library=library,
         relax=relax,
+        fills=full[0] if full else False,
+        at_kinks=at_kinks,
     )

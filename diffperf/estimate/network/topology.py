@@ -15,19 +15,25 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from diffperf.hardware.network import NetworkTier
-from diffperf.relax import Relaxation, inverse, larger
+from diffperf.relax import Relaxation, inverse, larger, smaller
 
 _PER_DOUBLING = 1 / math.log(2)
+# Fewest members that algorithms are evaluated for. With one member all of them take no time, and whichever of
+# them were taken for the fastest would set the derivatives; a smooth minimum would leave it some time.
+FEWEST = 1.001
 
 
 class Fabric(eqx.Module):
     """What a tier offers a group with `ways` members in each of its domains.
 
-    Work is the bytes that a member sends at `rate` for each byte of the buffer.
+    Work is the bytes that a member sends at `rate` for each byte of the buffer. All numbers but the first two
+    are those of a group of at least 1.001 members; a group of fewer takes the `joined` share of its times and
+    bytes.
     """
 
     ways: Array  # members, at least 1
-    present: Array  # 1 where a member has others to talk to, else 0
+    joined: Array  # share of a group of at least 1.001 members that there is: 0 for one, else 1
+    present: Array  # 1 where a member has others to talk to, less where only some have
     part: Array  # share of a buffer that belongs to the other members
     own: Array  # share of a buffer that belongs to the member itself, 0 where it has no others
     hop: Array  # s, latency of a hop
@@ -44,11 +50,26 @@ class Fabric(eqx.Module):
     tree: Array  # slowdown of a pair of binary trees
 
 
-def offer(tier: NetworkTier, spread: Array, inside: Array, relax: Relaxation) -> Fabric:
+def joined(members: Array) -> Array:
+    """The share of the times and bytes of a group of at least 1.001 members that a group takes; 0 for one."""
+    return smaller((larger(members, 1.0) - 1) * (1 / (FEWEST - 1)), 1.0)
+
+
+def offer(
+    tier: NetworkTier,
+    spread: Array,
+    inside: Array,
+    relax: Relaxation,
+    full: Array | bool = False,
+    *,
+    at_kinks: bool = True,
+) -> Fabric:
     """What `tier` offers a group with `spread` members in each of its domains, all of them busy.
 
     A domain of the next tier inside has `inside` devices. Switches carry what devices inject, over the
-    oversubscription.
+    oversubscription. Where the group fills domains (`full`), derivatives at two members are those of fewer
+    members in a domain; else those of more. Without `at_kinks` the numbers are the same for whole members, at
+    less expense, but their derivatives are not those of one side.
     """
     weight = tier.topology.by_name()
     lines, cliques, cubes = weight["ring"], weight["fully_connected"], weight["hypercube"]
@@ -57,8 +78,10 @@ def offer(tier: NetworkTier, spread: Array, inside: Array, relax: Relaxation) ->
     meshes = weight["mesh_2d"] + weight["mesh_3d"]
     switched = weight["switch"] + weight["fat_tree"] + weight["dragonfly"] + weight["rail"]
 
-    m = larger(spread, 1.0)
-    present = relax.minimum(m - 1, 1.0)
+    ways = larger(spread, 1.0)
+    m = larger(spread, FEWEST) if at_kinks else ways
+    fewer = jnp.where(full, 1 - 4 * jnp.finfo(m.dtype).eps, 1.0) if at_kinks else 1.0
+    present = relax.minimum(1.0, fewer * m - 1)
     logarithm = jnp.log(m)
     doublings = logarithm * _PER_DOUBLING
     side, edge = jnp.sqrt(m), jnp.exp(logarithm / 3)  # sides of a square and of a cube of m members
@@ -79,7 +102,8 @@ def offer(tier: NetworkTier, spread: Array, inside: Array, relax: Relaxation) ->
     injected = relax.minimum(tier.bandwidth * tier.efficiency, uplink) * inverse(tier.oversubscription)
     own = inverse(m)
     return Fabric(
-        ways=m,
+        ways=ways,
+        joined=joined(spread) if at_kinks else jnp.ones_like(ways),
         present=present,
         part=1 - own,
         own=own * present,

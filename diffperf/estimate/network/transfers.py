@@ -4,6 +4,7 @@ Collectives work tier by tier, each with its best algorithm, on what the inner t
 at once, in rings through all members.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
 import equinox as eqx
@@ -12,10 +13,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.estimate.network import algorithms
-from diffperf.estimate.network.placement import Group, place
+from diffperf.estimate.network.placement import Group, Links, place
+from diffperf.estimate.network.topology import FEWEST, joined
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
-from diffperf.relax import Relaxation, inverse, larger, smaller
+from diffperf.relax import Exact, Relaxation, inverse, larger, smaller
 from diffperf.trees import split_tree, unstack_tree
 from diffperf.workload.collective import Collective
 
@@ -68,21 +70,68 @@ def transfers(
         jnp.stack(jnp.broadcast_arrays(*(jnp.asarray(getattr(one, name)) for one in ordered)))
         for name in ("degree", "stride", "volume", *_OF_COPIES)
     ]
-    degree, stride, *messages = columns
-    groups = jax.vmap(lambda degree, stride: place(system, degree, stride, relax, network_efficiency))(
-        degree, stride
-    )
     kinds = sorted({collective.kind for collective in ordered})
-    sizes = [sum(collective.kind == kind for collective in ordered) for kind in kinds]
-    timed: list[Transfer] = []
-    for kind, (group, (volume, *copies)) in zip(kinds, split_tree((groups, messages), sizes), strict=True):
-        arguments = (volume, *copies) if kind == "all_to_all" else (volume,)
-        timed += unstack_tree(jax.vmap(COLLECTIVES[kind])(group, *arguments))
+    sizes = tuple((kind, sum(collective.kind == kind for collective in ordered)) for kind in kinds)
+    arguments = Links.of(system), columns, jnp.asarray(network_efficiency, columns[0].dtype)
+    if isinstance(relax, Exact):
+        together = _exactly(sizes, *arguments)
+    else:
+        together = _of_kinds(sizes, *arguments, relax, at_kinks=True)
+    timed = [transfer for transfers in together for transfer in unstack_tree(transfers)]
     by_index = dict(zip(order, timed, strict=True))
     return [
         TimedCollective(collective=collective, transfer=by_index[index])
         for index, collective in enumerate(collectives)
     ]
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _exactly(
+    sizes: tuple[tuple[str, int], ...], links: Links, columns: list[Array], network_efficiency: Array
+) -> list[Transfer]:
+    """The transfers of each kind, exactly. What makes derivatives at kinks those of one side is left to them:
+    it changes no number, and would take a tenth of the time of an estimate.
+    """
+    return _of_kinds(sizes, links, columns, network_efficiency, Exact(), at_kinks=False)
+
+
+@_exactly.defjvp
+def _exactly_jvp(
+    sizes: tuple[tuple[str, int], ...], primals: tuple, tangents: tuple
+) -> tuple[list[Transfer], list[Transfer]]:
+    def at_kinks(links: Links, columns: list[Array], network_efficiency: Array) -> list[Transfer]:
+        return _of_kinds(sizes, links, columns, network_efficiency, Exact(), at_kinks=True)
+
+    return jax.jvp(at_kinks, primals, tangents)
+
+
+def _of_kinds(
+    sizes: tuple[tuple[str, int], ...],
+    links: Links,
+    columns: list[Array],
+    network_efficiency: Array,
+    relax: Relaxation,
+    *,
+    at_kinks: bool,
+) -> list[Transfer]:
+    """The transfers of each kind of collective, of which there are so many (`sizes`) one after the other."""
+    degree, stride, *messages = columns
+    few = larger(degree, FEWEST) if at_kinks else degree
+    groups = jax.vmap(
+        lambda few, stride: place(links, few, stride, relax, network_efficiency, at_kinks=at_kinks)
+    )(few, stride)
+    share = joined(degree) if at_kinks else jnp.ones_like(degree)
+    split = split_tree((groups, messages, share), [size for _, size in sizes])
+    together = []
+    for (kind, _), (group, (volume, *copies), part) in zip(sizes, split, strict=True):
+        arguments = (volume, *copies) if kind == "all_to_all" else (volume,)
+        together.append(jax.vmap(functools.partial(_shared, COLLECTIVES[kind]))(part, group, *arguments))
+    return together
+
+
+def _shared(function: Callable[..., Transfer], share: Scalar, group: Group, *arguments: Scalar) -> Transfer:
+    """The share of a collective that is there at all."""
+    return function(group, *arguments) * share if group.at_kinks else function(group, *arguments)
 
 
 def all_reduce(group: Group, volume: Scalar) -> Transfer:
@@ -100,7 +149,7 @@ def all_reduce(group: Group, volume: Scalar) -> Transfer:
         wire.between_pairs(algorithms.one_shot(wire))[0],
         wire.bulk(algorithms.in_network(wire)),
     )
-    return _by_tiers_or_rings(group, times, volume, rounds=2.0)
+    return _by_tiers_or_rings(group, times * group.fabric.joined, volume, rounds=2.0)
 
 
 def reduce_scatter(group: Group, volume: Scalar) -> Transfer:
@@ -108,7 +157,7 @@ def reduce_scatter(group: Group, volume: Scalar) -> Transfer:
     wire = group.wire(volume * inverse(group.within))
     ways = algorithms.neighbours(wire, 1.0), algorithms.alternative(wire, 1.0)
     times = group.relax.minimum(*map(wire.quick, ways), *map(wire.bulk, ways))
-    return _by_tiers_or_rings(group, times, volume, rounds=1.0)
+    return _by_tiers_or_rings(group, times * group.fabric.joined, volume, rounds=1.0)
 
 
 def all_gather(group: Group, volume: Scalar) -> Transfer:
@@ -123,7 +172,7 @@ def broadcast(group: Group, volume: Scalar) -> Transfer:
     ring, tree = algorithms.ring_broadcast(wire), algorithms.binomial_broadcast(wire)
     ways = ring, tree, algorithms.multicast(wire)
     times = group.relax.minimum(wire.quick(ring), wire.quick(tree), *map(wire.bulk, ways))
-    return _started(group, jnp.sum(times), group.fabric.part * volumes)
+    return _started(group, jnp.sum(times * group.fabric.joined), group.part * volumes)
 
 
 def all_to_all(
@@ -153,7 +202,7 @@ def all_to_all(
     shares = volume * (direct + once * (smaller(reached, 1.0) - direct))
     wire = group.wire(shares)
     times = group.relax.minimum(*wire.between_pairs(algorithms.exchange(wire)))
-    return _started(group, group.relax.reduce_maximum(times), group.fabric.part * shares)
+    return _started(group, group.relax.reduce_maximum(times * group.fabric.joined), group.part * shares)
 
 
 def send(group: Group, volume: Scalar) -> Transfer:
@@ -167,7 +216,7 @@ def send(group: Group, volume: Scalar) -> Transfer:
     crossing = inverse(group.within) - inverse(group.across)
     share = degree * crossing * inverse(degree - 1 + (1 - group.starts))
     wire = group.wire(volume * jnp.ones_like(group.members))
-    library, present = wire.library, wire.fabric.present
+    library, present = wire.library, group.present
     latency, seconds = present * wire.fabric.hop, present * wire.seconds
     times = group.relax.minimum(
         latency + seconds * inverse(library.message_bandwidth), latency + library.message_startup + seconds
@@ -199,8 +248,13 @@ def _by_tiers_or_rings(
     """
     time = jnp.sum(times)
     if len(group.fabric.ways) > 1:
+        # A group within one tier takes as long either way, up to rounding. Where it fills a domain, rings
+        # count: they grow less as it begins to spread over the next tier. Elsewhere the tier's own algorithms
+        # do.
+        if group.at_kinks:
+            time = time * (1 + jnp.where(group.fills, 4, -4) * jnp.finfo(time.dtype).eps)
         time = group.relax.minimum(time, *_rings(group, volume, rounds))
-    return _started(group, time, rounds * group.fabric.part * (volume * inverse(group.within)))
+    return _started(group, time, rounds * group.part * (volume * inverse(group.within)))
 
 
 def _rings(group: Group, volume: Scalar, rounds: float) -> list[Scalar]:
@@ -216,8 +270,10 @@ def _rings(group: Group, volume: Scalar, rounds: float) -> list[Scalar]:
     own = inverse(degree)
     volume = volume * (rounds * (1 - own) + library.own_share * own)
     latency = jnp.sum(rounds * degree * (inverse(within) - inverse(across)) * fabric.hop)
-    pace = fabric.present * fabric.slowdown * volume * inverse(within * fabric.rate)
+    pace = group.present * fabric.slowdown * volume * inverse(within * fabric.rate)
     wire = group.relax.reduce_maximum(pace)
-    ramp = jnp.sum(fabric.present * fabric.ramp) + 1e-6 * fabric.ramp[0]  # not 0 for a group of one
+    # Not 0 for a group of one; on a single tier exactly as large as that tier's.
+    more = smaller(jnp.abs(jnp.sum(fabric.joined) - 1), 1.0) if group.at_kinks else 1.0
+    ramp = jnp.sum(group.present * fabric.ramp) + more * 1e-6 * fabric.ramp[0]
     quick = latency + wire * inverse(library.low_latency_bandwidth)
     return [quick, latency * library.bulk_latency + algorithms.wire_time(wire, ramp)]

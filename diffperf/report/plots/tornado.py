@@ -26,6 +26,8 @@ class Elasticity(Protocol):
     def value(self) -> float: ...
     @property
     def elasticity(self) -> float: ...
+    @property
+    def derivative(self) -> str: ...  # "slope", or the change of a whole number, such as "+1"
 
 
 def _signed_percent(value: float) -> str:
@@ -36,6 +38,12 @@ def input_name(path: str) -> str:
     """A short name for the input at a dotted path: its last two words, such as "nvlink bandwidth"."""
     words = " ".join(path.replace("_", " ").split(".")[-2:])
     return words.removeprefix("system ").removeprefix("accelerator ")
+
+
+def _change(row: Elasticity) -> str:
+    """The value of an input, and how much a whole number changes."""
+    value = units.show(row.value, row.declared.unit, 3)
+    return value if row.derivative == "slope" else f"{value} {row.derivative}"
 
 
 @styled
@@ -53,7 +61,7 @@ def tornado(elasticities: Sequence[Elasticity], title: str = "", limit: int = 12
         axes.barh(place, row.elasticity, color=ORANGE if side > 0 else BLUE, height=0.68)
         text, align = _signed_percent(row.elasticity), "left" if side > 0 else "right"
         note(axes, text, (row.elasticity, place), (4 * side, 0), ha=align, va="center", fontsize=9)
-    labels = [f"{input_name(row.path)}  ({units.show(row.value, row.declared.unit, 3)})" for row in shown]
+    labels = [f"{input_name(row.path)}  ({_change(row)})" for row in shown]
     axes.set_yticks(range(len(shown)), labels)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     _set_reach(axes, shown, largest or 1.0)

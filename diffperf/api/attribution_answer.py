@@ -1,0 +1,145 @@
+"""The answer of dp.sensitivity(to=…): what each change on the way to another configuration contributes."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import RenderableType
+
+from diffperf.api.answer import Answer
+from diffperf.api.input_values import with_paths_and_units
+from diffperf.api.question import Question, describe_strategy, describe_system
+from diffperf.errors import ConfigError
+from diffperf.explore.attribution import MOST_CHANGES, Attribution, Change, attributed, changes_between
+from diffperf.explore.inputs import checked_output
+from diffperf.explore.ranges import with_tied
+from diffperf.load import override
+from diffperf.quantity import Quantity, locate, replace
+from diffperf.report.tables import as_dict, column_table, show
+from diffperf.workload.configuration import Configuration
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_NO_EFFECT = 1e-9  # share of the output before, up to which a contribution is rounding
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class AttributionAnswer(Answer):
+    """What each change contributes between an output of one configuration and that of another, `target`."""
+
+    question: Question
+    phase: str
+    output: str
+    declared: Quantity
+    configuration: Configuration
+    target: str
+    found: Attribution
+
+    @classmethod
+    def of(cls, question: Question, phase: str, output: str, to: Any) -> "AttributionAnswer":
+        """The way to another system, or to other values of some inputs by path."""
+        c = question.configuration(phase)
+        declared = checked_output(c, phase, output, question.asker)
+        given = isinstance(to, Mapping)
+        changes, target = _settings(c, to, question) if given else _system(c, to, question, phase)
+        if not changes:
+            remedy = "name another system"
+            raise ConfigError(question.asker, "--to", "nothing that differs", "a change", remedy)
+        if len(changes) > MOST_CHANGES:
+            expected = f"at most {MOST_CHANGES}: every combination of changes is estimated"
+            raise ConfigError(
+                question.asker, "--to-set", f"{len(changes)} changes", expected, "leave some out"
+            )
+        return cls(question, phase, output, declared, c, target, attributed(c, changes, phase, output))
+
+    @property
+    def title(self) -> str:
+        return f"{self.output} of {self.question.summary(self.phase)}, to {self.target}"
+
+    @property
+    def contributions(self) -> list[tuple[str, float]]:
+        """The changes that matter, the largest contribution first."""
+        matter = [
+            (name, part)
+            for name, part in self.found.contributions.items()
+            if abs(part) > _NO_EFFECT * abs(self.found.before)
+        ]
+        return sorted(matter, key=lambda item: -abs(item[1]))
+
+    def lines(self) -> list[RenderableType]:
+        before, after = self.found.before, self.found.after
+        table = column_table("change", "contribution", "of the output before")
+        table.add_row("before", show(before, self.declared), "")
+        for name, part in self.contributions:
+            sign = "+" if part > 0 else "−"
+            table.add_row(name, f"{sign}{show(abs(part), self.declared)}", f"{part / before:+.1%}")
+        table.add_row("after", show(after, self.declared), f"{after / before - 1:+.1%}")
+        return [
+            f"[bold]{self.title}[/bold]",
+            describe_strategy(self.configuration.strategy, self.phase),
+            *self.question.described_overrides(),
+            table,
+            "each contribution is the mean over all orders of making the changes (Shapley); they add up",
+        ]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each change, with its contribution."""
+        return [
+            {"change": name, "contribution": part, "unit": self.declared.unit}
+            for name, part in self.found.contributions.items()
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "phase": self.phase,
+            "output": self.output,
+            "strategy": as_dict(self.configuration.strategy),
+            "to": self.target,
+            "before": self.found.before,
+            "after": self.found.after,
+            "contributions": self.found.contributions,
+        }
+
+    def figure(self) -> "Figure":
+        """A waterfall from the output before to that after."""
+        from diffperf.report import plots
+
+        ends = self.found.before, self.found.after
+        title = f"{self.output} of {self.question.headline(self.phase)}\nto {self.target}"
+        return plots.steps_between(ends, self.contributions, self.declared.unit, title)
+
+
+def _settings(
+    c: Configuration, given: Mapping[str, Any], question: Question
+) -> tuple[dict[str, Change], str]:
+    """A change for each input that is set."""
+    values = with_paths_and_units(c, given, question.asker)
+    after = override(c, values, question.asker)
+    changes, texts = {}, []
+    for path in values:
+        value, declared = locate(after, path)
+        assert declared is not None  # an override of anything else is an error
+        changes[path] = _set(path, value, set(values))
+        texts.append(f"{path} = {show(value, declared)}")
+    return changes, ", ".join(texts)
+
+
+def _set(path: str, value: Any, given: set[str]) -> Change:
+    """The change of one input, and of what changes in proportion to it and is not given itself."""
+
+    def changed(c: Configuration) -> Configuration:
+        declared = locate(c, path)[1]
+        if not isinstance(declared, Quantity):
+            return replace(c, {path: value})
+        tied = with_tied(c, {path: np.array([float(value)])})
+        return replace(c, {name: each[0] for name, each in tied.items() if name == path or name not in given})
+
+    return changed
+
+
+def _system(c: Configuration, name: Any, question: Question, phase: str) -> tuple[dict[str, Change], str]:
+    """The changes to another system, with the best layout on it for what the user leaves open."""
+    other = question.on(name, "--to")
+    return changes_between(c, other.configuration(phase)), describe_system(other.system, phase)

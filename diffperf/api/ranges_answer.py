@@ -1,0 +1,111 @@
+"""The answer of dp.sensitivity over ranges: what an output is at both ends of each."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+
+from diffperf import units
+from diffperf.api.answer import Answer
+from diffperf.api.question import Question, describe_strategy
+from diffperf.api.varied_ranges import read_ranges
+from diffperf.explore.inputs import checked_output
+from diffperf.explore.ranges import Swing, swings
+from diffperf.explore.whole_steps import UNITS
+from diffperf.quantity import Quantity
+from diffperf.report.tables import as_dict, column_table, show
+from diffperf.workload.configuration import Configuration
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+UNITS_BRING = "a compute unit brings its FLOP/s, innermost memory and cache port; area, power and price stay"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class RangesAnswer(Answer):
+    """What an output is at both ends of some ranges, one input at a time; the widest swing first.
+
+    `before` is the output at the configuration itself.
+    """
+
+    question: Question
+    phase: str
+    output: str
+    declared: Quantity
+    configuration: Configuration
+    before: float
+    swings: list[Swing]
+
+    @classmethod
+    def of(cls, question: Question, phase: str, output: str, ranges: Mapping[str, Any]) -> "RangesAnswer":
+        """Estimates exactly at both ends of every range, at the layout of a question."""
+        c = question.configuration(phase)
+        declared = checked_output(c, phase, output, question.asker)
+        found = swings(c, read_ranges(c, ranges, question), phase, output)
+        return cls(question, phase, output, declared, c, found[0].before, found)
+
+    @property
+    def title(self) -> str:
+        return f"{self.output} of {self.question.summary(self.phase)} over ranges"
+
+    def lines(self) -> list[RenderableType]:
+        table = column_table("input", "value", "from", "to", f"{self.output}: from", "to", "change")
+        for each in self.swings:
+            ends = (each.value, each.range.low, each.range.high)
+            inputs = [show(end, each.range.declared) for end in ends]
+            outputs = [show(end, self.declared) for end in (each.at_low, each.at_high)]
+            changes = [f"{(end / self.before - 1):+.2%}" for end in (each.at_low, each.at_high)]
+            table.add_row(each.range.path, *inputs, *outputs, " … ".join(changes))
+        note = [UNITS_BRING] if any(each.range.path == UNITS for each in self.swings) else []
+        return [
+            f"[bold]{self.title}[/bold]",
+            describe_strategy(self.configuration.strategy, self.phase),
+            *self.question.described_overrides(),
+            f"{self.output} {show(self.before, self.declared)}; one input at a time, estimated at both ends",
+            table,
+            *note,
+        ]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each range, with the output at both ends."""
+        return [
+            {
+                "path": each.range.path,
+                "unit": each.range.declared.unit,
+                "value": each.value,
+                "low": each.range.low,
+                "high": each.range.high,
+                "at_low": each.at_low,
+                "at_high": each.at_high,
+            }
+            for each in self.swings
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        strategy = as_dict(self.configuration.strategy)
+        head = {"phase": self.phase, "output": self.output, "strategy": strategy, "before": self.before}
+        return head | {"ranges": self.rows()}
+
+    def figure(self) -> "Figure":
+        """A tornado: a bar for each range, from the output at its low end to that at its high end."""
+        from diffperf.report import plots
+
+        bars = [
+            plots.SwingBar(
+                plots.input_name(each.range.path),
+                units.show(each.range.low, each.range.declared.unit, 3),
+                units.show(each.range.high, each.range.declared.unit, 3),
+                each.at_low,
+                each.at_high,
+            )
+            for each in self.swings
+        ]
+        return plots.swing_bars(
+            bars,
+            self.before,
+            self.output,
+            self.declared.unit,
+            f"{self.output} of {self.question.headline(self.phase)}",
+        )

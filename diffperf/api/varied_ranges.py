@@ -1,0 +1,79 @@
+"""Ranges of inputs as a user gives them: "2..5 TB/s", "±20%", or two values in Python."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from diffperf.api.input_values import plain
+from diffperf.api.question import Question
+from diffperf.errors import ConfigError
+from diffperf.explore.inputs import full_path
+from diffperf.explore.ranges import Range
+from diffperf.load import checked, declared_at, literal
+from diffperf.quantity import Quantity, locate
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.strategy import Strategy
+
+_EXPECTED = 'two ends such as "2..5 TB/s", or a share such as "±20%"'
+_STRATEGY = tuple(field.name for field in dataclasses.fields(Strategy))
+_SHARE = re.compile(r"(±|\+-|\+/-)\s*(?P<percent>[\d.]+)\s*%")
+
+
+def read_ranges(
+    configuration: Configuration, given: Mapping[str, Any], question: Question, key: str = "--range"
+) -> list[Range]:
+    """Ranges by the paths of `--set`, around the numbers of a configuration.
+
+    **Raises:** `ConfigError` that names the question's asker, for a path that leads to no number, a value
+    outside its bounds, and a range without length.
+    """
+    found = [read_range(configuration, path, ends, question, key) for path, ends in given.items()]
+    if len({each.path for each in found}) < len(found):
+        paths = ", ".join(each.path for each in found)
+        raise ConfigError(question.asker, key, paths, "every input once", "leave one of them out")
+    return found
+
+
+def read_range(
+    configuration: Configuration, path: str, given: Any, question: Question, key: str = "--range"
+) -> Range:
+    """One range; see `read_ranges`. Fields of the strategy also go by their own name, as options do."""
+    asker, key = question.asker, f"{key} {path}"
+    named = f"strategy.{path}" if path in _STRATEGY else path
+    whole = full_path(configuration, named, asker, key)
+    declared = declared_at(configuration, whole, asker, key)
+    if not isinstance(declared, Quantity):
+        raise ConfigError(asker, key, "a choice", "a number", "give a number a range")
+    value = float(locate(configuration, whole)[0])
+    low, high = (_end(declared, end, asker, key) for end in _ends(declared, value, given, asker, key))
+    if not low < high:
+        raise ConfigError(asker, key, f"{given!r}", "a low end below the high end", "exchange or change them")
+    return Range(whole, declared, low, high)
+
+
+def _ends(declared: Quantity, value: float, given: Any, asker: str, key: str) -> tuple[Any, Any]:
+    """Both ends as the user writes them: texts with units, or numbers in internal units."""
+    if isinstance(given, tuple | list) and len(given) == 2:
+        return plain(given[0]), plain(given[1])
+    text = str(given).strip()
+    if share := _SHARE.fullmatch(text):
+        part = float(share["percent"]) / 100
+        ends = (1 - part) * value, (1 + part) * value
+        bounded = max(ends[0], declared.bounds[0]), min(ends[1], declared.bounds[1])
+        return (round(bounded[0]), round(bounded[1])) if declared.integer else bounded
+    low, dots, high = text.partition("..")
+    if not isinstance(given, str) or not dots or not low.strip() or not high.strip():
+        raise ConfigError(asker, key, f'"{given}"', _EXPECTED, "correct the range")
+    if re.fullmatch(r"[\d.,eE+-]+", low.strip()) and declared.unit:
+        # The unit that the high end has counts for both.
+        unit = re.sub(r"^[\s$\d.,eE+-]+(?=\s*[A-Za-zµ%/])", " ", high.strip())
+        low = f"${low.strip()}" if high.strip().startswith("$") else low + unit
+    return low.strip(), high.strip()
+
+
+def _end(declared: Quantity, end: Any, asker: str, key: str) -> float:
+    number = literal(end) if isinstance(end, str) else end
+    if isinstance(end, int | float) and not isinstance(end, bool) and declared.unit:
+        number = f"{float(end)!r} {declared.unit}"
+    return float(checked(declared, number, asker, key))

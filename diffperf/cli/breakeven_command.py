@@ -1,0 +1,61 @@
+"""diffperf breakeven: at which price, bandwidth or batch one system overtakes another."""
+
+from pathlib import Path
+
+import click
+
+from diffperf.api.answer import print_lines
+from diffperf.api.break_even_answer import VARY, BreakEvenAnswer
+from diffperf.api.question import Question
+from diffperf.cli.options import (
+    axis_range,
+    json_option,
+    options,
+    phase_option,
+    plot_option,
+    question_options,
+)
+from diffperf.cli.terminal import console, progress, write_json
+
+
+@click.command()
+@click.option("--against", required=True, metavar="SYSTEM", help="the second system")
+@click.option(
+    "--x",
+    required=True,
+    metavar="PATH=LOW..HIGH",
+    callback=axis_range,
+    help="the input that varies, such as strategy.global_batch=1..512",
+)
+@click.option(
+    "--vary",
+    default="both",
+    show_default=True,
+    metavar="|".join(VARY),
+    help="where it varies: in both systems, or in one alone, as for a price",
+)
+@click.option(
+    "--output",
+    default="cost.run",
+    show_default=True,
+    metavar="PATH",
+    help="the output to compare, by its path in the report, such as time",
+)
+@options(phase_option, question_options(), json_option, plot_option)
+def breakeven(
+    question: Question,
+    against: str,
+    x: tuple[str, str],
+    vary: str,
+    output: str,
+    phase: str,
+    json_file: str | None,
+    plot: Path | None,
+) -> None:
+    """Find where one system overtakes another as an input varies: every crossing of an output in a range."""
+    with progress(f"compiling and estimating {phase} over the range"):
+        answer = BreakEvenAnswer.of(question, against, phase, x, vary, output)
+    print_lines(console(json_file), answer.lines())
+    write_json(answer.to_dict(), json_file)
+    if plot:
+        answer.plot(plot)

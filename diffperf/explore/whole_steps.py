@@ -1,0 +1,89 @@
+"""What one more and one less of a whole-number input does, by estimates with the changed number.
+
+The derivative of an estimate by a whole number lives on plateaus of ceil: it says what a hundredth of a
+compute unit is worth, not what one is. These are secants instead.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from diffperf.explore.points import outputs_at
+from diffperf.hardware.chip import paths_in_proportion_to_units
+from diffperf.quantity import Quantity, numeric
+from diffperf.workload.configuration import Configuration
+
+UNITS = "system.accelerator.compute_units"
+STEPS = {"+1": 1.0, "−1": -1.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeStep:
+    """An estimate with one more or one less of an input.
+
+    - `path`, `declared`, `value`: the input, and its value before.
+    - `step`: a key of `STEPS`.
+    - `elasticity`: relative change of the output over that of the input, in logarithms.
+    """
+
+    path: str
+    declared: Quantity
+    value: float
+    step: str
+    elasticity: float
+
+
+def whole_numbers(configuration: Configuration) -> dict[str, tuple[Quantity, float]]:
+    """The inputs that are whole numbers in reality and have a value of at least 1, by path."""
+    return {
+        path: (declared, float(value))
+        for path, (declared, value) in numeric(configuration).items()
+        if declared.integer and float(value) >= 1
+    }
+
+
+def tied_inputs(configuration: Configuration, path: str) -> list[str]:
+    """The inputs that change in proportion to an input: with a compute unit, what it brings."""
+    if path != UNITS:
+        return []
+    inside = paths_in_proportion_to_units(configuration.system.accelerator)
+    return [f"system.accelerator.{name}" for name in inside]
+
+
+def whole_steps(
+    configuration: Configuration, phase: str, output: str, groups: tuple[str, ...] = ("system",)
+) -> list[WholeStep]:
+    """One more and one less of every whole-number input of some groups, as far as bounds allow.
+
+    A compute unit brings its arithmetic rates, and its bandwidth to and bytes of the innermost memory; its
+    port to the last cache too. Area, power and price stay.
+    """
+    inputs = numeric(configuration)
+    asked = [
+        (path, declared, value, name)
+        for path, (declared, value) in whole_numbers(configuration).items()
+        if path.split(".")[0] in groups
+        for name, step in STEPS.items()
+        if max(declared.bounds[0], 1.0) <= value + step <= declared.bounds[1]
+    ]
+    if not asked:
+        return []
+    changes: dict[str, np.ndarray] = {}
+    for place, (path, _, value, name) in enumerate(asked):
+        ratio = (value + STEPS[name]) / value
+        for changed in (path, *tied_inputs(configuration, path)):
+            own = float(inputs[changed][1])
+            column = changes.setdefault(changed, np.full(len(asked) + 1, own))
+            column[place] = own * ratio
+    *values, before = outputs_at(configuration, changes, phase)[output]
+    return [
+        WholeStep(path, declared, number, name, _elasticity(before, after, number, number + STEPS[name]))
+        for (path, declared, number, name), after in zip(asked, values, strict=True)
+    ]
+
+
+def _elasticity(before: float, after: float, old: float, new: float) -> float:
+    """Δ log(output) / Δ log(input); for outputs that change their sign, relative to the output before."""
+    grown = math.log(after / before) if after / before > 0 else after / before - 1
+    return grown / math.log(new / old)
