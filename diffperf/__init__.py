@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from diffperf.api.break_even_answer import break_even
     from diffperf.api.calibration_answer import calibrate
     from diffperf.api.codesign_answer import codesign
-    from diffperf.api.codesign_front import codesign_front
     from diffperf.api.compare_answer import compare
     from diffperf.api.cost_answer import cost
     from diffperf.api.estimate_answer import estimate
+    from diffperf.api.front_answer import codesign_front
     from diffperf.api.loading import (
         load_accelerator,
         load_calibration,
@@ -101,7 +101,7 @@ _HOMES = {
     "calibrate": "diffperf.api.calibration_answer",
     "check": "diffperf.load",
     "codesign": "diffperf.api.codesign_answer",
-    "codesign_front": "diffperf.api.codesign_front",
+    "codesign_front": "diffperf.api.front_answer",
     "compare": "diffperf.api.compare_answer",
     "compile_quickly": "diffperf.compiler",
     "decode": "diffperf.api.pure_phases",

@@ -19,7 +19,7 @@ from diffperf.cli.terminal import console, write_json
 if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help` need not wait for
     from diffperf.api.answer import Answer
     from diffperf.api.codesign_answer import CodesignAnswer
-    from diffperf.api.codesign_front import FrontAnswer
+    from diffperf.api.front_answer import FrontAnswer
 
 
 @click.command()
@@ -103,8 +103,8 @@ def progress_bar() -> Iterator[tuple[Progress, Callable[[str, float], None]]]:
 
 def search_front(problem: str, front: str, points: int, **settings: Any) -> "FrontAnswer":
     """The best designs of the named problem along one limit."""
-    from diffperf.api.codesign_front import FrontAnswer, front_range
-    from diffperf.explore.codesign.front import front as best_along
+    from diffperf.api.front_answer import FrontAnswer, front_range
+    from diffperf.explore.codesign.limit_front import front as best_along
     from diffperf.explore.codesign.problem_file import load_problem
     from diffperf.explore.codesign.search import Search
 

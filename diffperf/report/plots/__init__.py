@@ -6,8 +6,8 @@ Each function returns a matplotlib `Figure`; `save` writes it in the format of a
 from diffperf.report.plots.calibration_figure import calibration
 from diffperf.report.plots.cell_map import Curves, MapAxis, cell_map, crossing_curves
 from diffperf.report.plots.codesign_figure import codesign
-from diffperf.report.plots.codesign_front import codesign_front
 from diffperf.report.plots.comparison_figure import Bars, comparison
+from diffperf.report.plots.front_figure import codesign_front
 from diffperf.report.plots.range_bars import IndexBar, SwingBar, index_bars, steps_between, swing_bars
 from diffperf.report.plots.scatter import Column, predicted_against_measured, scatter
 from diffperf.report.plots.serving_front import serving_front

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from diffperf.api.codesign_front import front_range
+from diffperf.api.front_answer import front_range
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.against import bought_systems
-from diffperf.explore.codesign.front import front
+from diffperf.explore.codesign.limit_front import front
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.search import Search
 from diffperf.relax import Exact

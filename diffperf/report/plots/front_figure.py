@@ -28,7 +28,7 @@ _PANEL = (3.6, 2.5)  # width and height in inches
 def codesign_front(answer: Any) -> Figure:
     """The objective and every real or whole variable of the best designs along the limits of a constraint.
 
-    `answer` is a `diffperf.api.codesign_front.FrontAnswer`.
+    `answer` is a `diffperf.api.front_answer.FrontAnswer`.
     """
     feasible = np.array([design.feasible for design in answer.front.designs])
     limits, designs = answer.front.limits[feasible], np.array(answer.front.designs)[feasible]

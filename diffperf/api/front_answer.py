@@ -15,8 +15,8 @@ from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import whole_number
 from diffperf.errors import ConfigError, did_you_mean
-from diffperf.explore.codesign.front import Front
-from diffperf.explore.codesign.front import front as best_along
+from diffperf.explore.codesign.limit_front import Front
+from diffperf.explore.codesign.limit_front import front as best_along
 from diffperf.explore.codesign.problem import Constraint, DesignProblem
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.result import Codesign
