@@ -28,7 +28,7 @@ LINES = [line.split("#")[0].strip() for block in blocks("sh") for line in block.
 COMMANDS = list(dict.fromkeys(line for line in LINES if line.startswith("diffperf ")))
 
 
-@pytest.mark.parametrize(("place", "words"), [(0, "step time"), (1, ""), (2, "")])
+@pytest.mark.parametrize(("place", "words"), [(0, "step time"), (1, ""), (2, ""), (3, "")])
 def test_python_runs_as_printed(place, words):
     done = subprocess.run(
         [sys.executable, "-c", blocks("python")[place]], capture_output=True, text=True, cwd=ROOT
@@ -42,7 +42,7 @@ def test_python_runs_as_printed(place, words):
 
 
 def test_every_python_block_is_run():
-    assert len(blocks("python")) == 3
+    assert len(blocks("python")) == 4
 
 
 @pytest.mark.parametrize("command", COMMANDS)
