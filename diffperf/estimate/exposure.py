@@ -15,8 +15,12 @@ from jaxtyping import Array, Float
 from diffperf.estimate.network.transfers import Transfer
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, Weights
-from diffperf.relax import choose, inverse, larger, positive, smaller
+from diffperf.relax import choose, inverse, larger, smaller
 from diffperf.workload.configuration import Configuration
+
+# Below the time of a byte on any link. Shares of nothing are 0 over this, and the product of two such shares
+# is finite in float32 however a compiler orders its factors, which 1e30 · 1e30 is not.
+_NO_TIME = 1e-15
 
 Seconds = Float[Array, "*kinds"]  # of an average layer, of a layer of each kind, or of a step
 
@@ -42,7 +46,8 @@ class Traffic(eqx.Module):
         """So many runs of a transfer, whose time is on the tiers in proportion to the time of its bytes."""
         rates = jnp.stack([tier.bandwidth * tier.efficiency for tier in system.network])
         byte_times = transfer.sent * inverse(rates)
-        return cls(time=transfer.time * count, tiers=byte_times * inverse(positive(jnp.sum(byte_times))))
+        whole = larger(jnp.sum(byte_times), _NO_TIME)
+        return cls(time=transfer.time * count, tiers=byte_times * inverse(whole))
 
     def __mul__(self, count: Array | float) -> "Traffic":
         return Traffic(time=self.time * count, tiers=self.tiers)

@@ -108,3 +108,18 @@ def test_slopes(llama, system, seconds):
         assert sides[0] == pytest.approx(0.25, abs=1e-6)
         assert sides[1] == pytest.approx(1.0, abs=1e-6)
         assert sides[0] < float(smooth) < sides[1]
+
+
+def test_constants_of_a_compiled_program_stay_finite_in_float32():
+    """Where all inputs are constants, compilers multiply constants of two factors first: what nothing sent
+    is divided by must not overflow then (at 1e-30 the step took nan seconds).
+    """
+    system = replace(dp.load_system("dgx-a100"), {"n_devices": 64.0})
+    strategy = replace(Strategy(), {"tp": 2.0, "pp": 8.0, "dp": 4.0, "global_batch": 64.0})
+    configured = Configuration(dp.load_model("gpt3-22b"), system, strategy, Exact())
+    narrow = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), configured)
+    time = jax.jit(lambda: timed_step(narrow).report.time)()
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), configured)
+        expected = jax.jit(lambda c: timed_step(c).report.time)(wide)
+    assert float(time) == pytest.approx(float(expected), rel=1e-4)
