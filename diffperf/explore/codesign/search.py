@@ -170,7 +170,9 @@ class Search:
 
     def sampled(self, count: int) -> np.ndarray:
         """A low-discrepancy sample of the cube, the baseline, and designs that are known."""
-        points = qmc.Sobol(self.cube.size, rng=self.random).random(count)
+        # Sobol spawns generators from the one it is given, which a checkpoint's state does not count.
+        seed = np.random.default_rng(self.random.integers(2**63))
+        points = qmc.Sobol(self.cube.size, rng=seed).random(count)
         known = np.stack([self.problem.vector.start, *self.known])
         points[: len(known)] = self.cube.points(known)
         return points
