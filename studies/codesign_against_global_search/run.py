@@ -237,13 +237,8 @@ def table_of(comparisons: list[Comparison]) -> Table:
         row += ["–" if worst is None else f"{worst:.2%}"]
         for meter in each.rivals.values():
             gap = np.exp(each.objective - meter.best) - 1
-            took = time.perf_counter() - meter.began if meter.close is None else meter.close
-            row += [
-                f"{gap:+.3%}",
-                f"{meter.spent:,}",
-                f"{took:.1f}",
-                "–" if meter.close is None else f"{meter.close:.1f}",
-            ]
+            close = "–" if meter.close is None else f"{meter.close:.2f}"
+            row += [f"{gap:+.3%}", f"{meter.spent:,}", f"{meter.seconds:.1f}", close]
         table.add_row(*row)
     return table
 
