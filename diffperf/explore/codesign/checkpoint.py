@@ -59,8 +59,12 @@ class Checkpoint:
     def read(cls, file: Path, question: str) -> "Checkpoint | None":
         """The state in a file, None where there is no file yet.
 
-        **Raises:** `ConfigError` for a file that holds something else, or a state of another search.
+        **Raises:** `ConfigError` for a file that holds something else or a state of another search, or whose
+        folder does not exist.
         """
+        if not file.parent.is_dir():
+            expected = "a file in a folder that exists"
+            raise ConfigError(file, "", f"no folder {file.parent}", expected, "create the folder first")
         if not file.exists():
             return None
         try:

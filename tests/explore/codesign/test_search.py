@@ -11,6 +11,7 @@ import pytest
 from diffperf.api.front_answer import front_range
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.against import bought_systems
+from diffperf.explore.codesign.checkpoint import Checkpoint
 from diffperf.explore.codesign.limit_front import front
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.search import Search
@@ -156,6 +157,12 @@ def test_checkpoints_of_something_else_are_refused(fresh, tmp_path):
     fresh.seed = 5
     with pytest.raises(ConfigError, match="another problem, seed"):
         fresh.answer()
+
+
+def test_a_checkpoint_needs_a_folder(tmp_path):
+    with pytest.raises(ConfigError, match="no folder") as raised:
+        Checkpoint.read(tmp_path / "missing" / "search.json", "")
+    assert "\n" not in str(raised.value)
 
 
 def _stop_after_first_round(stage, done):
