@@ -47,6 +47,7 @@ watt = joule / second = W
 watt_hour = 3600 * joule = Wh
 gram = [mass] = g
 volt = [voltage] = V
+ampere = watt / volt = A
 hertz = 1 / second = Hz
 USD = [currency] = dollar
 percent = 0.01
@@ -85,7 +86,14 @@ _PREFIXED = {
 }
 _SHORT = {"byte": "B", "byte/s": "B/s", "J/byte": "J/B"}
 # Units that people write as multiples of another unit: what one of the internal unit is in the other.
-_WRITTEN_IN = {"USD/byte": (1e9, "USD/GB"), "USD/J": (3.6e6, "USD/kWh"), "USD/s": (3600.0, "USD/hour")}
+_WRITTEN_IN = {
+    "USD/byte": (1e9, "USD/GB"),
+    "USD/J": (3.6e6, "USD/kWh"),
+    "USD/s": (3600.0, "USD/hour"),
+    "kg/byte": (1e9, "kg/GB"),
+    "kg/J": (3.6e6, "kg/kWh"),
+    "kg/mm^2": (100.0, "kg/cm^2"),
+}
 _HOUR, _DAY = 3600.0, 86400.0  # s
 
 

@@ -105,7 +105,7 @@ def _best(question: Question, phase: str) -> Layout:
 def _figures(question: Question, report: Any) -> dict[str, float | None]:
     """What a report says of time, throughput and its price, in internal units."""
     devices, rate = float(question.system.n_devices), float(report.tokens_per_second)
-    owned = float(report.cost.depreciation + report.cost.electricity)  # USD/s
+    owned = float(report.cost.rate)  # USD/s
     rent = float(rental(question.system))  # USD/s, 0 where none is published
     return {
         "time": float(report.time),

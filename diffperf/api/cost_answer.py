@@ -20,7 +20,7 @@ from diffperf.api.question import describe_system, read_system
 from diffperf.api.renting import rented
 from diffperf.compiler import stored
 from diffperf.cost.design_cost import DesignCost, Production, design_cost
-from diffperf.cost.ownership import HOUR, Cost, run_cost
+from diffperf.cost.ownership import HOUR, RATES, Cost, run_cost
 from diffperf.hardware.system import System
 from diffperf.load import override
 from diffperf.quantity import real, replace
@@ -108,7 +108,7 @@ class CostAnswer(Answer):
     @property
     def per_hour(self) -> dict[str, float]:
         """What an hour at full power costs, in USD."""
-        return {name: float(getattr(self.hour, name)) * HOUR for name in ("depreciation", "electricity")}
+        return {name: float(getattr(self.hour, name)) * HOUR for name in RATES}
 
     def lines(self) -> list[RenderableType]:
         lines: list[RenderableType] = [f"[bold]{describe_system(self.system)}[/bold]"]
@@ -118,7 +118,7 @@ class CostAnswer(Answer):
         if self.design is not None:
             lines += [table(self.design, f"Its design, divided over {self.volume} accelerators"), ""]
         lines += [table(self.hour.purchase, "The system: purchase price"), "", hour_table(self.per_hour)]
-        return [*lines, "", ownership_table(self.owners)]
+        return [*lines, "", ownership_table(self.owners), "", _describe_emissions(self.system, self.hour)]
 
     def to_dict(self) -> dict[str, Any]:
         answer = {
@@ -162,6 +162,17 @@ class CostAnswer(Answer):
         totals = np.asarray(jax.vmap(package_cost)(real(areas)))
         title = str(system.accelerator.name)
         return plots.package_cost(hour.accelerator, areas, totals, area, title)
+
+
+def _describe_emissions(system: System, hour: Cost) -> str:
+    """A sentence about the CO2e of making a device and of an hour at full power."""
+    embodied = float(hour.package_carbon + system.prices.embodied_carbon)
+    per_hour = 1e3 * float(hour.emissions) / float(system.n_devices)  # g
+    made = 1e3 * float(hour.embodied_emissions) / float(system.n_devices)  # g
+    return (
+        f"CO2e of a device: {embodied:.0f} kg to make, {float(hour.package_carbon):.0f} kg of them for its "
+        f"package; {per_hour:.0f} g an hour at full power, {made:.0f} g of them for making it"
+    )
 
 
 @stored()

@@ -33,6 +33,7 @@ class Ownership:
             "accelerator": float(cost.purchase.accelerators) / devices,
             "host": float(cost.purchase.hosts) / devices,
             **{f"network: {tier.name}": float(tier.cost) for tier in system.network},
+            "racks": float(cost.purchase.racks) / devices,
         }
         rent = float(system.accelerator.rent) * HOUR
         hour = as_dict(device_hour(system, cost))

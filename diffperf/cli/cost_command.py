@@ -35,8 +35,8 @@ def cost(
 ) -> None:
     """Price SYSTEM: an accelerator package piece by piece, the purchase, and an hour at full power.
 
-    An hour of a device is depreciation and electricity, per device, beside its published rent where there is
-    one. --rent fails where there is none.
+    An hour of a device is depreciation, interest, repairs, facility and electricity, per device, beside its
+    published rent where there is one. --rent fails where there is none.
     """
     priced = priced_with(read_system(system, devices, stack, calibration)[0], settings, COMMAND_LINE)
     other = None if against is None else read_system(against)[0]

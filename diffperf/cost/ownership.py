@@ -1,14 +1,21 @@
-"""Owning and running a system: purchase price, depreciation, electricity."""
+"""Owning and running a system: purchase, interest, repairs, facility, electricity, emissions."""
 
 import jax
 import jax.numpy as jnp
 
+from diffperf.cost.embodied_carbon import package_carbon
 from diffperf.cost.package_cost import PackageCost, package_cost
 from diffperf.hardware.system import System
 from diffperf.quantity import Declared, Scalar, output
-from diffperf.relax import Relaxation, inverse
+from diffperf.relax import Relaxation, inverse, larger
 
 HOUR = 3600.0  # s
+YEAR = 365.25 * 24 * HOUR  # s
+# The parts of `Cost.rate` that are in proportion to the purchase price, and all of its parts.
+OF_CAPITAL = ("depreciation", "interest", "repair")
+RATES = (*OF_CAPITAL, "facility", "electricity")
+
+_LEAST_INTEREST = 1e-6  # of what was paid, over a lifetime: below, payments are those without interest
 
 
 class Purchase(Declared):
@@ -17,23 +24,34 @@ class Purchase(Declared):
     accelerators: Scalar = output("USD", "accelerators, at their published price or markup")
     hosts: Scalar = output("USD", "hosts, chassis and memory")
     network: Scalar = output("USD", "network adapters, switches and cables")
+    racks: Scalar = output("USD", "racks, power strips and manifolds")
 
     @property
     def total(self) -> Scalar:
         """USD for the whole system."""
-        return self.accelerators + self.hosts + self.network
+        return self.accelerators + self.hosts + self.network + self.racks
 
 
 class Cost(Declared):
-    """The cost of a system, and of a run on the system."""
+    """The cost and the emissions of a system, and of a run on the system.
+
+    Rates are per time in which the system works: what is paid all the time is divided by the utilization.
+    """
 
     accelerator: PackageCost
     purchase: Purchase
     manufacturing: Scalar = output("USD", "manufacturing cost of one accelerator")
     capital: Scalar = output("USD", "purchase price of the system")
     depreciation: Scalar = output("USD/s", "depreciation of the system")
+    interest: Scalar = output("USD/s", "interest on the purchase price of the system")
+    repair: Scalar = output("USD/s", "repairs of the system")
+    facility: Scalar = output("USD/s", "facility of the system: depreciation, interest, staff and upkeep")
     electricity: Scalar = output("USD/s", "electricity of the system")
-    run: Scalar = output("USD", "cost of the run: depreciation and electricity")
+    rate: Scalar = output("USD/s", "owning and running the system: all of the rates above")
+    run: Scalar = output("USD", "cost of the run: owning and running the system for its time")
+    package_carbon: Scalar = output("kg", "CO2e of making one accelerator's package")
+    emissions: Scalar = output("kg", "CO2e of the run: its electricity, and its share of making the system")
+    embodied_emissions: Scalar = output("kg", "CO2e of the run's share of making the system")
 
 
 def purchase(system: System, manufacturing: Scalar) -> Purchase:
@@ -43,6 +61,7 @@ def purchase(system: System, manufacturing: Scalar) -> Purchase:
         accelerators=devices * accelerator_price(system, manufacturing),
         hosts=devices * prices.host,
         network=devices * network_price(system),
+        racks=provisioned_power(system) * prices.rack,
     )
 
 
@@ -75,27 +94,75 @@ def host_and_network_power(system: System) -> Scalar:
     return system.prices.host_power + jnp.sum(jnp.stack([tier.power for tier in system.network]))
 
 
+def provisioned_power(system: System) -> Scalar:
+    """Watts that racks and facility must feed: devices at their power limits, hosts and network."""
+    return system.n_devices * (system.accelerator.power_limit + host_and_network_power(system))
+
+
+def facility_energy(system: System, time: Scalar | float, energy: Scalar) -> Scalar:
+    """Joules of a facility in a run of `time` seconds: the devices' `energy`, hosts and network, and the
+    share that cooling and conversion add to them (PUE).
+    """
+    return (energy + system.n_devices * host_and_network_power(system) * time) * system.prices.pue
+
+
 def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxation) -> Cost:
     """Cost of a run of `time` seconds in which the devices spend `energy` joules.
 
-    Depreciation is a straight line over the part of the lifetime in which the system works. Electricity is
-    that of devices, hosts and network, times the facility's power over theirs (PUE).
+    Depreciation is a straight line over the part of the lifetime in which the system works. Interest is what
+    equal payments over the lifetime take beyond that line. Facility and racks are sized for all devices at
+    their power limits.
+
+    **Source** of the parts: Barroso, Clidaras and Hölzle, The Datacenter as a Computer, 2nd ed. (2013),
+    chapter 6.
     """
     prices = system.prices
     accelerator = package_cost(system.accelerator, relax)
     bought = purchase(system, accelerator.total)
-    depreciation = bought.total / (prices.lifetime * prices.utilization)
-    power = energy / time + system.n_devices * host_and_network_power(system)
-    electricity = power * prices.pue * prices.electricity
+    working = prices.lifetime * prices.utilization
+    depreciation = bought.total / working
+    interest = bought.total * interest_rate(prices.interest, prices.lifetime) / prices.utilization
+    repair = bought.total * prices.repair / (YEAR * prices.utilization)
+    facility = provisioned_power(system) * _facility_rate(system) / prices.utilization
+    drawn = facility_energy(system, time, energy)
+    electricity = drawn / time * prices.electricity
+    rate = depreciation + interest + repair + facility + electricity
+    carbon = package_carbon(system.accelerator, relax)
+    embodied = system.n_devices * (carbon + prices.embodied_carbon) * time / working
     return Cost(
         accelerator=accelerator,
         purchase=bought,
         manufacturing=accelerator.total,
         capital=bought.total,
         depreciation=depreciation,
+        interest=interest,
+        repair=repair,
+        facility=facility,
         electricity=electricity,
-        run=(depreciation + electricity) * time,
+        rate=rate,
+        run=rate * time,
+        package_carbon=carbon,
+        emissions=drawn * prices.carbon_intensity + embodied,
+        embodied_emissions=embodied,
     )
+
+
+def interest_rate(interest: Scalar, lifetime: Scalar) -> Scalar:
+    """Interest per second, over the price, of a loan that equal payments over the lifetime pay back.
+
+    Payments of i/(1 − e^(−i·T)) less the 1/T that pays back; for little interest half of i.
+    """
+    owed = interest / YEAR * lifetime  # interest over the lifetime, if nothing were paid back
+    paid = larger(owed, _LEAST_INTEREST)
+    growing = paid / -jnp.expm1(-paid) - 1
+    return jnp.where(owed > _LEAST_INTEREST, growing, owed / 2) / lifetime
+
+
+def _facility_rate(system: System) -> Scalar:
+    """USD/s for each watt that a facility can feed: its depreciation and interest, its staff and upkeep."""
+    prices = system.prices
+    built = 1 / prices.facility_lifetime + interest_rate(prices.interest, prices.facility_lifetime)
+    return prices.facility * built + prices.staff / YEAR
 
 
 class DeviceHour(Declared):
@@ -104,21 +171,28 @@ class DeviceHour(Declared):
     accelerator: Scalar = output("USD", "depreciation of the accelerator")
     host: Scalar = output("USD", "depreciation of the host")
     network: Scalar = output("USD", "depreciation of adapters, switches and cables")
+    racks: Scalar = output("USD", "depreciation of racks, power strips and manifolds")
+    interest: Scalar = output("USD", "interest on the purchase price")
+    repair: Scalar = output("USD", "repairs of the device, its host and network")
+    facility: Scalar = output("USD", "facility: depreciation, interest, staff and upkeep")
     electricity: Scalar = output("USD", "electricity of the facility")
 
     @property
     def total(self) -> Scalar:
         """USD for an hour of one device."""
-        return self.accelerator + self.host + self.network + self.electricity
+        bought = self.accelerator + self.host + self.network + self.racks
+        return bought + self.interest + self.repair + self.facility + self.electricity
 
 
 def device_hour(system: System, cost: Cost) -> DeviceHour:
     """The cost of an hour of one device, from the cost of owning and running its whole system."""
     owned = system.prices.lifetime * system.prices.utilization * system.n_devices
     bought = jax.tree.map(lambda price: price / owned * HOUR, cost.purchase)
+    rates = {name: getattr(cost, name) for name in ("interest", "repair", "facility", "electricity")}
     return DeviceHour(
         accelerator=bought.accelerators,
         host=bought.hosts,
         network=bought.network,
-        electricity=cost.electricity / system.n_devices * HOUR,
+        racks=bought.racks,
+        **{name: rate / system.n_devices * HOUR for name, rate in rates.items()},
     )

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from diffperf.cost.ownership import host_and_network_power, run_cost
+from diffperf.cost.ownership import facility_energy, run_cost
 from diffperf.estimate.training import TrainingReport
 from diffperf.quantity import Scalar, output
 from diffperf.relax import inverse, larger, smaller
@@ -22,7 +22,7 @@ class LongRun(Readable):
     checkpoint_write: Scalar = output("s", "time to write a checkpoint to storage, beside the training")
     spare_devices: Scalar = output("", "devices that stand in for failed nodes, on average")
     energy: Scalar = output("J", "energy of devices, hosts and facility")
-    cost: Scalar = output("USD", "depreciation and electricity, with those of spare devices")
+    cost: Scalar = output("USD", "owning and running the system, spare devices included")
     emissions: Scalar = output(
         "kg", "CO2e of electricity, and of the devices' manufacture over their lifetime"
     )
@@ -57,10 +57,8 @@ def long_run(c: Configuration, report: TrainingReport, tokens: Scalar) -> LongRu
     devices_power = report.power * (1 - idle) + system.accelerator.static_power * idle
     spares = system.n_devices * reliability.repair_time / reliability.device_mtbf * system.network[0].size
     joules = devices_power * system.n_devices * time
-    facility = (joules + system.n_devices * host_and_network_power(system) * time) * system.prices.pue
     owned = 1 + spares / system.n_devices
-    lifetime = system.prices.lifetime * system.prices.utilization
-    embodied = system.n_devices * owned * system.prices.embodied_carbon * time / lifetime
+    cost = run_cost(system, time, joules, c.relax)
     return LongRun(
         steps=steps,
         time=time,
@@ -70,9 +68,9 @@ def long_run(c: Configuration, report: TrainingReport, tokens: Scalar) -> LongRu
         checkpoint_pause=pause,
         checkpoint_write=write,
         spare_devices=spares,
-        energy=facility,
-        cost=run_cost(system, time, joules, c.relax).run * owned,
-        emissions=facility * system.prices.carbon_intensity + embodied,
+        energy=facility_energy(system, time, joules),
+        cost=cost.run * owned,
+        emissions=cost.emissions + (owned - 1) * cost.embodied_emissions,
     )
 
 

@@ -21,6 +21,10 @@ from diffperf.workload.stages import device_stages, over_kinds
 
 PerKind = Float[Array, "..."]  # of a layer of each kind, or of all kinds alike
 
+# Under DualPipe the first and the last device hold the same two stages: rounding must not say which of them
+# is slower.
+_ROUNDING = 1e-9
+
 _LAYER_PURPOSES = ("tensor parallelism", "context parallelism", "expert parallelism")
 _STEP_PURPOSES = ("pipeline", "gradients", "weights", "tied embedding")
 
@@ -252,7 +256,8 @@ def _idle_share(
     is_first = first + heads[0] >= middle
     idle = jnp.where(is_first, of_first, of_middle)
     share = idle * inverse(positive(larger(before, _LEAST_PASSES * idle)))
-    return jnp.where(after >= larger(first + heads[0], middle), 1.0, share)
+    slowest = larger(first + heads[0], middle)
+    return jnp.where(after >= (1 - _ROUNDING) * slowest, 1.0, share)
 
 
 def _host_waits(c: Configuration, network: NetworkStep) -> tuple[Scalar, PerKind]:

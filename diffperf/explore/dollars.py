@@ -10,6 +10,7 @@ input is worth: the rise of the purchase price that one per cent more may cost b
 import dataclasses
 from typing import Any
 
+from diffperf.cost.ownership import OF_CAPITAL
 from diffperf.explore.elasticities import Elasticities
 from diffperf.quantity import locate
 
@@ -63,19 +64,19 @@ def purchases(found: Elasticities, report: Any) -> Purchases:
     """What money buys, by the elasticities of a configuration and its report."""
     time, capital = found.outputs["time"], found.outputs["cost.capital"]
     slopes = [found.of(output) for output in ("time", "cost.capital", "cost.run")]
-    rates = [float(locate(report, f"cost.{name}")[0]) for name in ("depreciation", "electricity")]
-    depreciation = rates[0] / sum(rates)  # of the cost of a run, in proportion to the capital
+    followed = sum(float(locate(report, f"cost.{name}")[0]) for name in OF_CAPITAL)
+    capital_share = followed / float(locate(report, "cost.rate")[0])  # of the cost of a run
 
     def bought(name: str, *paths: str) -> Bought:
         of_time, of_capital, of_run = (sum(slope[path] for path in paths) for slope in slopes)
-        unpaid = of_run - of_capital * depreciation  # of a run, if the input cost nothing
+        unpaid = of_run - of_capital * capital_share  # of a run, if the input cost nothing
         priced = of_capital > _LEAST
         return Bought(
             name=name,
             price=0.01 * of_capital * capital if priced else 0.0,
             time=of_time,
             saved=-of_time * time / (of_capital * capital) if priced else 0.0,
-            worth=-0.01 * unpaid / depreciation * capital,
+            worth=-0.01 * unpaid / capital_share * capital,
         )
 
     inputs = [

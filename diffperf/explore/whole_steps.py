@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from diffperf.explore.points import outputs_at
-from diffperf.hardware.chip import paths_in_proportion_to_units
+from diffperf.hardware.designed_accelerator import paths_in_proportion_to_units
 from diffperf.quantity import Quantity, numeric
 from diffperf.workload.configuration import Configuration
 

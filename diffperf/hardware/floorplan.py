@@ -12,7 +12,8 @@ import equinox as eqx
 
 from diffperf.errors import ARGUMENTS, ConfigError
 from diffperf.hardware.accelerator import Accelerator
-from diffperf.hardware.chip import ChipDesign, accelerator_of, chip, filled_units, unit_rate
+from diffperf.hardware.chip import ChipDesign, chip, filled_units, unit_rate
+from diffperf.hardware.designed_accelerator import accelerator_of
 from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.node import Node
 from diffperf.hardware.operating_point import LEAST_VOLTAGE

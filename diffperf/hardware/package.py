@@ -133,6 +133,15 @@ class Package(Declared):
     memory_price: Scalar = quantity(
         "USD/byte", "price of device memory per byte", bounds=(1e-11, 1e-6), kind="price"
     )
+    memory_carbon: Scalar = quantity(
+        "kg/byte",
+        "CO2e of making device memory, per byte",
+        bounds=(1e-12, 1e-7),
+        # Derived: 42 % of the 1,312 kg of a board of eight H100, each with 80 GB of HBM3 (NVIDIA, HGX H100
+        # PCF Summary).
+        default=0.861e-9,
+        kind="price",
+    )
     order: Weights = choice(
         "chip_last",
         "chip_first",

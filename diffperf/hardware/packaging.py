@@ -74,6 +74,16 @@ class Packaging(Declared):
     bridge: Layer
     micro_bumps: Bond
     hybrid_bonds: Bond
+    # Pitches and currents are estimates: C4 bumps are 100 to 180 µm apart, micro-bumps of interposers 40 to
+    # 55 µm; electromigration limits currents to some 0.1 and 0.02 A.
+    c4_pitch: Scalar = quantity("mm", "distance between C4 bumps", bounds=(0.01, 1), default=0.13)
+    micro_bump_pitch: Scalar = quantity(
+        "mm", "distance between micro-bumps", bounds=(0.001, 0.5), default=0.045
+    )
+    c4_current: Scalar = quantity("A", "current that a C4 bump may carry", bounds=(1e-3, 10), default=0.1)
+    micro_bump_current: Scalar = quantity(
+        "A", "current that a micro-bump may carry", bounds=(1e-4, 10), default=0.02
+    )
     placement_price: Scalar = quantity(
         "USD",
         "price of picking, placing and bonding one piece (die, memory stack)",

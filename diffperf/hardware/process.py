@@ -1,6 +1,6 @@
-"""A silicon process as a foundry sells it: prices of wafers, masks and designs, defects, geometry of a wafer.
+"""A silicon process as a foundry sells it: prices of wafers, masks and designs, defects, geometry, carbon.
 
-The formulas that turn these numbers into yields and costs are in `diffperf.cost`.
+The formulas that turn these numbers into yields, costs and emissions are in `diffperf.cost`.
 """
 
 from diffperf.quantity import Declared, Label, Scalar, Weights, choice, label, quantity
@@ -67,6 +67,13 @@ class Process(Declared):
         "price of putting modules together into a die, per area of the die",
         bounds=(0, 1e8),
         default=0.0,
+        kind="price",
+    )
+    carbon: Scalar = quantity(
+        "kg/mm^2",
+        "CO2e of making a wafer of the process, with its materials and gases, per area of the wafer",
+        bounds=(1e-5, 1),
+        default=1.44e-2,  # 7 nm: imec.netzero, as facebookresearch/ACT gives it
         kind="price",
     )
     masks: Scalar = quantity(

@@ -48,12 +48,54 @@ class Prices(Declared):
     )
     embodied_carbon: Scalar = quantity(
         "kg",
-        "CO2e of the manufacture of a device with its share of the host",
+        "CO2e of making the board and cooler of a device and its share of the host, beside the package",
         bounds=(0.1, 1e6),
         kind="price",
-        # An estimate: the board of eight H100 has 1,312 kg (NVIDIA, HGX H100 product carbon footprint), and
-        # the host about as much.
-        default=330.0,
+        # An estimate: what is neither memory nor circuits, a third, of the 1,312 kg of a board of eight H100
+        # (NVIDIA, HGX H100 PCF Summary), and a host that takes as much as the whole board.
+        default=218.0,
+    )
+    rack: Scalar = quantity(
+        "USD/W",
+        "price of racks, power strips and manifolds, per power that they can feed",
+        bounds=(0, 100),
+        default=0.0,
+        kind="price",
+    )
+    interest: Scalar = quantity(
+        "",
+        "interest in a year on what a system and its facility cost",
+        bounds=(0, 0.5),
+        default=0.0,
+        kind="price",
+    )
+    repair: Scalar = quantity(
+        "",
+        "price of the repairs of a system in a year, over the purchase price",
+        bounds=(0, 0.5),
+        default=0.0,
+        kind="price",
+    )
+    facility: Scalar = quantity(
+        "USD/W",
+        "price of building a facility with its power and cooling, per power of what stands in it",
+        bounds=(0, 1e3),
+        default=0.0,
+        kind="price",
+    )
+    facility_lifetime: Scalar = quantity(
+        "s",
+        "time over which the facility's price is depreciated, in a straight line",
+        bounds=(1e6, 1e10),
+        default=20 * 365.25 * 86400,  # 20 years, an estimate
+        kind="price",
+    )
+    staff: Scalar = quantity(
+        "USD/W",
+        "price of staff and upkeep of a facility in a year, per power of what stands in it",
+        bounds=(0, 100),
+        default=0.0,
+        kind="price",
     )
 
 

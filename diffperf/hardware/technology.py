@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from diffperf.hardware.memory_level import Prefetch
 from diffperf.hardware.node import Node
 from diffperf.quantity import Declared, Label, Scalar, Weights, label, quantity
 from diffperf.relax import positive
@@ -31,6 +32,18 @@ class MemoryTechnology(Declared):
         "s", "time from a request to a memory stack to the first byte", bounds=(1e-9, 1e-4)
     )
     price: Scalar = quantity("USD/byte", "price of memory per byte", bounds=(1e-11, 1e-6), kind="price")
+    carbon: Scalar = quantity(
+        "kg/byte",
+        "CO2e of making memory, per byte",
+        bounds=(1e-12, 1e-7),
+        default=0.861e-9,  # HBM3, as in `diffperf.hardware.package`
+        kind="price",
+    )
+    # An estimate: the 1,024 bits of HBM2 to HBM3E with check bits, commands and strobes.
+    bumps: Scalar = quantity(
+        "", "bumps of a die for the signals of one memory stack", bounds=(1, 1e5), default=1700.0
+    )
+    prefetch: Prefetch | None = None
 
 
 class LinkTechnology(Declared):
@@ -56,6 +69,12 @@ class LinkTechnology(Declared):
         "price of cables, modules and retimers of an off-package link, per bandwidth and direction",
         bounds=(0, 1e-6),
         kind="price",
+    )
+    bump_bandwidth: Scalar = quantity(
+        "byte/s",
+        "bandwidth of off-package links per direction and bump of signals",
+        bounds=(1e7, 1e12),
+        default=3.125e9,  # lanes of 100 Gbit/s with two differential pairs
     )
 
 

@@ -12,15 +12,18 @@ def test_cost(run, tmp_path):
     assert result.exit_code == 0, result.stderr
     data = json.loads((tmp_path / "cost.json").read_text())
     assert "purchase price" in result.stdout
-    assert data["per_hour"]["total"] == pytest.approx(
-        data["per_hour"]["depreciation"] + data["per_hour"]["electricity"]
-    )
+    parts = {name: usd for name, usd in data["per_hour"].items() if name != "total"}
+    assert set(parts) == {"depreciation", "interest", "repair", "facility", "electricity"}
+    assert data["per_hour"]["total"] == pytest.approx(sum(parts.values()))
+    assert data["per_hour"]["total"] == pytest.approx(data["cost"]["run"])
+    assert "CO2e of a device" in result.stdout
     assert data["cost"]["accelerator"]["total"] == pytest.approx(data["cost"]["manufacturing"])
     prices, network = data["system"]["prices"], data["system"]["network"]
     each = (
         2 * data["cost"]["manufacturing"] + prices["host"] + sum(tier["price"] for tier in network.values())
     )
-    assert data["cost"]["capital"] == pytest.approx(16 * each)
+    watts = data["system"]["accelerator"]["power_limit"] + prices["host_power"]
+    assert data["cost"]["capital"] == pytest.approx(16 * (each + prices["rack"] * watts))
 
 
 def test_cost_divides_the_design_over_a_volume(run, answer):

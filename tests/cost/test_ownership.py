@@ -1,11 +1,16 @@
 """What owning and running a system adds up to."""
 
+import math
+
 import jax
 import pytest
 
 from diffperf.cost.ownership import (
+    RATES,
+    YEAR,
     accelerator_price,
     device_hour,
+    interest_rate,
     network_price,
     purchase,
     rental,
@@ -24,20 +29,90 @@ def manufacturing(accelerator: Accelerator):
     return package_cost(accelerator, Exact()).total
 
 
+PRICES = {
+    "interest": 0.08,
+    "repair": 0.05,
+    "rack": 0.1,
+    "facility": 11.7,
+    "facility_lifetime": 20 * YEAR,
+    "staff": 0.48,
+    "lifetime": 5 * YEAR,
+    "utilization": 0.8,
+}
+
+
+DAYS = 365  # a year
+
+
+def payment(price: float, interest: float, years: float) -> float:
+    """What a year of equal payments takes that pay back `price` with interest, day by day."""
+    growth = math.exp(interest / DAYS)
+    return DAYS * price * (growth - 1) / (1 - growth ** -round(DAYS * years))
+
+
 def test_owning_and_running_by_hand(system):
-    prices = system.prices
+    owned = replace(system, {f"prices.{name}": value for name, value in PRICES.items()})
+    prices = owned.prices
     time, joules = 3600.0, 64 * 300.0 * 3600
-    cost = run_cost(system, real(time), real(joules), Exact())
+    cost = run_cost(owned, real(time), real(joules), Exact())
+    watts = float(owned.accelerator.power_limit + prices.host_power) + sum(
+        float(tier.power) for tier in owned.network
+    )
     device = float(cost.manufacturing * prices.accelerator_markup + prices.host) + sum(
-        float(tier.price) for tier in system.network
+        float(tier.price) for tier in owned.network
     )
-    assert float(cost.capital) == pytest.approx(64 * device, rel=1e-12)
-    assert float(cost.depreciation) == pytest.approx(
-        64 * device / float(prices.lifetime * prices.utilization), rel=1e-12
+    bought = device + 0.1 * watts
+    working = 0.8 * YEAR  # seconds a year
+    facility = payment(11.7 * watts, 0.08, 20) + 0.48 * watts
+    expected = {
+        "depreciation": bought / 5,
+        "interest": payment(bought, 0.08, 5) - bought / 5,
+        "repair": 0.05 * bought,
+        "facility": facility,
+    }
+    assert float(cost.capital) == pytest.approx(64 * bought, rel=1e-12)
+    for name, in_a_year in expected.items():
+        assert float(getattr(cost, name)) == pytest.approx(64 * in_a_year / working, rel=1e-3), name
+    drawn = 64 * (300 + float(prices.host_power)) * float(prices.pue)
+    assert float(cost.electricity) == pytest.approx(drawn * float(prices.electricity), rel=1e-12)
+    assert float(cost.run) == pytest.approx(
+        time * sum(float(getattr(cost, name)) for name in RATES), rel=1e-12
     )
-    watts = 64 * (300 + float(prices.host_power)) * float(prices.pue)
-    assert float(cost.electricity) == pytest.approx(watts * float(prices.electricity), rel=1e-12)
-    assert float(cost.run) == pytest.approx(time * float(cost.depreciation + cost.electricity), rel=1e-12)
+
+
+def test_interest_is_what_a_loan_of_equal_payments_takes():
+    """Day by day: what is owed grows by the interest and falls by the payment, to nothing in the end."""
+    for interest, years in ((0.08, 5.0), (0.15, 4.0), (0.01, 20.0)):
+        annual = payment(1.0, interest, years)
+        owed = 1.0
+        for _ in range(round(DAYS * years)):
+            owed = owed * math.exp(interest / DAYS) - annual / DAYS
+        assert owed == pytest.approx(0, abs=1e-9)
+        rate = float(interest_rate(real(interest), real(years * YEAR)))
+        assert rate * YEAR == pytest.approx(annual - 1 / years, rel=1e-3)
+
+
+def test_without_interest_there_is_none_and_its_slope_is_half_of_what_was_paid():
+    rate, slope = jax.value_and_grad(interest_rate)(real(0.0), real(5 * YEAR))
+    assert float(rate) == 0
+    assert float(slope) == pytest.approx(1 / (2 * YEAR), rel=1e-12)
+    above = float(interest_rate(real(1e-4), real(5 * YEAR))) / 1e-4
+    assert above == pytest.approx(float(slope), rel=1e-3)
+
+
+def test_an_owner_of_an_hour_pays_what_published_models_of_ownership_say():
+    """H100, B200 and MI300X at full utilization, between the owners of a published model and a margin of 15 %
+    on both sides.
+
+    $ per hour of a hyperscaler and of a smaller cloud, March 2026: InferenceX, an open dashboard
+    (packages/app/src/lib/constants.ts).
+    """
+    published = {"dgx-h100": (1.30, 1.69), "hgx-b200": (1.95, 2.34), "mi300x-8": (1.12, 1.40)}
+    for name, (least, most) in published.items():
+        system = replace(load_system(name), {"prices.utilization": 1.0})
+        energy = system.n_devices * system.accelerator.power_limit * 3600
+        hour = device_hour(system, run_cost(system, real(3600.0), energy, Exact()))
+        assert 0.85 * least < float(hour.total) < 1.15 * most, name
 
 
 def test_capital_scales_with_devices(system):

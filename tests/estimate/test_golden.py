@@ -7,7 +7,8 @@ inference got operands of their own widths, the experts that tokens visit, pipel
 calibrated serving stacks; so were the 16 training steps driven by those stacks. Training steps under
 DualPipe and of models with several kinds of layers were written again when devices and stages came to count
 what they hold, and all HFU when it came to count attention as MFU does. Costs on accelerators with a
-published price have that price. They notice what changes unawares.
+published price have that price; all were written again when interest, repairs, racks and the facility joined
+depreciation and electricity. They notice what changes unawares.
 """
 
 import dataclasses

@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from diffperf.cost.die_cost import known_good_price
 from diffperf.cost.package_cost import package_cost
-from diffperf.hardware.chip import accelerator_of, chip, design_of, split_die, system_of
+from diffperf.hardware.chip import chip, split_die
+from diffperf.hardware.designed_accelerator import accelerator_of, design_of, system_of
 from diffperf.hardware.operating_point import LEAST_VOLTAGE, clock
 from diffperf.hardware.technology import Technology
 from diffperf.load import load, load_system
@@ -205,3 +207,62 @@ def test_a_traced_limit_of_none_changes_nothing(float32):
     assert values[2] < 980
     np.testing.assert_array_equal(slopes[:2], 0.0)
     assert slopes[2] > 0
+
+
+def test_heat_and_bumps_by_hand():
+    """An H100's die: its power without the stacks' over its area, and bumps of current and signals."""
+    technology, system = load(Technology, "n4-hbm3"), load_system("dgx-h100", 8)
+    design, packaging = design_of(system, technology), system.accelerator.package.packaging
+    made = chip(design, technology, system.accelerator)
+    stacks = 5 * 670e9 * float(technology.memory.energy) * float(technology.limit_share)
+    watts = float(made.power) - stacks
+    assert float(made.heat_flux) == pytest.approx(watts / float(made.die_area), rel=1e-6)
+    supply = 2 * watts / float(technology.nominal_voltage) / float(packaging.micro_bump_current)
+    signals = 5 * float(technology.memory.bumps) + 450e9 / 3.125e9
+    places = float(made.die_area) / float(packaging.micro_bump_pitch) ** 2
+    assert float(made.bumps) == pytest.approx((supply + signals) / places, rel=1e-6)
+    organic = replace(system.accelerator, {"package.carrier": "organic"})
+    c4 = chip(design, technology, organic)
+    supply = 2 * watts / float(technology.nominal_voltage) / float(packaging.c4_current)
+    places = float(made.die_area) / float(packaging.c4_pitch) ** 2
+    assert float(c4.bumps) == pytest.approx((supply + signals) / places, rel=1e-6)
+
+
+def test_stacked_dies_extend_the_cache_and_are_paid_for():
+    """An SRAM die on each of two compute dies: AMD's density, the price of another good die and its bonds,
+    and no more room on the carrier."""
+    technology, system = load(Technology, "n7-hbm2e"), load_system("dgx-a100", 8)
+    flat = replace(design_of(system, technology), {"dies": 2.0})
+    stacked = replace(flat, {"stacked_dies": 1.0})
+    before, after = (chip(design, technology, system.accelerator) for design in (flat, stacked))
+    assert float(before.stacked_cache) == 0
+    area = float(after.die_area)
+    assert float(after.stacked_cache) == pytest.approx(2 * area * 64 * 2**20 / 41, rel=0.02)
+    assert float(after.carried_area) == pytest.approx(float(before.carried_area), rel=1e-12)
+    assert float(after.heat_flux) > float(before.heat_flux)
+    plain, tall = (accelerator_of(each, technology, system.accelerator) for each in (flat, stacked))
+    more = float(tall.memory[tall.last_cache].capacity - plain.memory[plain.last_cache].capacity)
+    assert more == pytest.approx(float(after.stacked_cache), rel=1e-12)
+    (_, sram), packaging = tall.package.dies, tall.package.packaging
+    good = float(known_good_price(sram, packaging))
+    costs = [package_cost(each, Exact()) for each in (plain, tall)]
+    parts = [float(cost.dies + cost.defective_dies + cost.die_test) for cost in costs]
+    assert parts[1] - parts[0] == pytest.approx(2 * good, rel=1e-6)
+    assert float(costs[1].stacking) > 2 * area * float(packaging.hybrid_bonds.price)
+
+
+def test_the_price_of_stacked_dies_is_smooth_from_none_on():
+    """The slope of the manufacturing cost by the number of stacked dies, at none, is the right difference."""
+    technology, system = load(Technology, "n7-hbm2e"), load_system("dgx-a100", 8)
+    design = design_of(system, technology)
+
+    @jax.jit
+    def cost(count):
+        made = accelerator_of(replace(design, {"stacked_dies": count}), technology, system.accelerator)
+        return package_cost(made, Exact()).total
+
+    slope = float(jax.grad(cost)(jnp.zeros(())))
+    step = 1e-5
+    assert slope == pytest.approx((float(cost(step)) - float(cost(0.0))) / step, rel=1e-3)
+    none = accelerator_of(design, technology, system.accelerator)
+    assert float(cost(0.0)) == pytest.approx(float(package_cost(none, Exact()).total), rel=1e-9)

@@ -25,8 +25,12 @@ STANDARDS = {
 }
 
 
+# Memories without a standard, whose figures are estimates of research.
+RESEARCH = {"hbs", "cryo-dram"}
+
+
 def test_every_memory_has_a_standard():
-    assert set(available("memories")) == set(STANDARDS)
+    assert set(available("memories")) == set(STANDARDS) | RESEARCH
 
 
 @pytest.mark.parametrize("name", STANDARDS)

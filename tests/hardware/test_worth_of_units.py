@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import diffperf as dp
-from diffperf.hardware.chip import design_of, paths_in_proportion_to_units, system_of
+from diffperf.hardware.designed_accelerator import design_of, paths_in_proportion_to_units, system_of
 from diffperf.hardware.technology import Technology
 from diffperf.load import load
 from diffperf.quantity import locate, replace

@@ -11,7 +11,7 @@ from diffperf.explore.codesign.problem import Workload
 from diffperf.explore.codesign.variables import FEATURE, Candidate, Job
 from diffperf.explore.inputs import check_phase
 from diffperf.explore.reader import TableReader
-from diffperf.hardware.chip import design_of
+from diffperf.hardware.designed_accelerator import design_of
 from diffperf.hardware.node import node_at
 from diffperf.hardware.system import System
 from diffperf.hardware.technology import Technology, moved

@@ -14,7 +14,8 @@ from diffperf.compiler import digest_of
 from diffperf.estimate.phases import estimate
 from diffperf.explore.codesign.layouts import Layouts
 from diffperf.explore.codesign.variables import Bounds, Candidate, DesignVector, Variable
-from diffperf.hardware.chip import Chip, chip, system_of
+from diffperf.hardware.chip import Chip, chip
+from diffperf.hardware.designed_accelerator import system_of
 from diffperf.quantity import Quantity, locate, replace
 from diffperf.relax import Relaxation
 from diffperf.workload.configuration import Configuration

@@ -1,0 +1,212 @@
+"""The accelerator and the system that a chip design comes to, by a template's microarchitecture.
+
+Rates and capacities follow the design's counts and clock; FLOPs per unit and cycle, private memory per unit
+and efficiencies are the template's.
+"""
+
+import dataclasses
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from diffperf.hardware.accelerator import Accelerator, MatrixFormats
+from diffperf.hardware.attention_kernels import AttentionKernels
+from diffperf.hardware.chip import Chip, ChipDesign, active_power, chip, silicon_area
+from diffperf.hardware.formats import PRECISIONS
+from diffperf.hardware.memory_level import MemoryLevel
+from diffperf.hardware.package import Die, Package
+from diffperf.hardware.system import System
+from diffperf.hardware.technology import Technology
+from diffperf.quantity import Label, Scalar, is_traced, locate, replace
+from diffperf.trees import stack_trees
+
+# Times of attention kernels that compute units spend on their own work.
+_UNIT_TIMES = (
+    "head_latency", "row_latency", "bf16.tile_latency", "bf16.group_latency", "fp8.tile_latency",
+    "fp8.group_latency",
+)  # fmt: skip
+
+
+def paths_in_proportion_to_units(accelerator: Accelerator) -> list[str]:
+    """The numbers of an accelerator that `accelerator_of` scales with its compute units, by path: arithmetic
+    rates, capacity and bandwidth of the innermost memory, and the bandwidth of the last cache, of which every
+    unit has a port.
+    """
+    inner = accelerator.memory[0].name
+    paths = [f"matrix.{name}.rate" for name in PRECISIONS]
+    paths += ["vector", f"memory.{inner}.capacity", f"memory.{inner}.bandwidth"]
+    if accelerator.last_cache > 0:
+        paths.append(f"memory.{accelerator.memory[accelerator.last_cache].name}.bandwidth")
+    return paths
+
+
+def accelerator_of(design: ChipDesign, technology: Technology, template: Accelerator) -> Accelerator:
+    """The accelerator of a design: the template's microarchitecture with the design's counts, clock,
+    memory and package.
+
+    Rates follow the clock, and so do latencies that are cycles: of caches, of the pipelines of GEMMs, and of
+    compute units in attention.
+    """
+    made = chip(design, technology, template)
+    scale = design.compute_units / template.compute_units * made.clock
+    relative = made.voltage / technology.nominal_voltage
+    own_clock = made.clock / technology.speed
+    return Accelerator(
+        name=Label("design"),
+        compute_units=design.compute_units,
+        matrix=_with_clocked_formats(template.matrix, scale, made.clock),
+        vector=template.vector * scale,
+        memory=_memory_of(design, made, technology, template),
+        compute_energy=technology.compute_energy * relative**2,
+        vector_energy=template.vector_energy * relative**2,
+        static_power=silicon_area(design, made.die_area) * technology.static_density * relative,
+        active_power=active_power(design, made.voltage, own_clock, made.die_area, technology),
+        waiting_share=template.waiting_share,
+        power_limit=made.power,
+        power_exponent=template.power_exponent,
+        power_window=template.power_window,
+        kernel_latency=template.kernel_latency,
+        attention=_with_clocked_units(template.attention, made.clock),
+        cluster=template.cluster,
+        package=_package_of(design, made, technology, template),
+        purchase_price=template.purchase_price,
+        priced_manufacturing=template.priced_manufacturing,
+    )
+
+
+def _with_clocked_formats(formats: MatrixFormats, scale: Scalar, clock: Scalar) -> MatrixFormats:
+    """Matrix formats whose rates are multiplied by `scale`, and whose pipelines run at `clock` over the
+    template's.
+    """
+    values = {}
+    for name in PRECISIONS:
+        own = getattr(formats, name)
+        values |= {f"{name}.rate": own.rate * scale, f"{name}.k_latency": own.k_latency / clock}
+    return replace(formats, values)
+
+
+def _with_clocked_units(attention: AttentionKernels, clock: Scalar) -> AttentionKernels:
+    """Attention kernels whose compute units run at `clock` over the template's.
+
+    Fixed times of a whole call, which wait for device memory, stay.
+    """
+
+    return replace(attention, {path: locate(attention, path)[0] / clock for path in _UNIT_TIMES})
+
+
+def _memory_of(
+    design: ChipDesign, made: Chip, technology: Technology, template: Accelerator
+) -> tuple[MemoryLevel, ...]:
+    """The memory levels of a design: private memory scaled with the units, the design's cache, its stacks as
+    device memory, and the template's other levels.
+
+    The bandwidth of a cache is that of its ports, one for a compute unit, and its energy that of the process:
+    both are scaled or replaced. The latency of a cache is a number of cycles.
+    """
+    levels, cache, device = list(template.memory), template.last_cache, template.device_level
+    scale = design.compute_units / template.compute_units * made.clock
+    for index, kind in enumerate(template.memory_kinds):
+        if kind == "cache":
+            levels[index] = dataclasses.replace(levels[index], latency=levels[index].latency / made.clock)
+    levels[0] = dataclasses.replace(
+        levels[0],
+        capacity=levels[0].capacity * design.compute_units / template.compute_units,
+        bandwidth=levels[0].bandwidth * scale,
+    )
+    levels[cache] = dataclasses.replace(
+        levels[cache],
+        capacity=design.cache + made.stacked_cache,
+        bandwidth=template.memory[cache].bandwidth * scale,
+        energy=technology.sram_energy * (made.voltage / technology.nominal_voltage) ** 2,
+    )
+    levels[device] = dataclasses.replace(
+        levels[device],
+        capacity=design.memory_stacks * technology.memory.stack_capacity,
+        bandwidth=design.memory_stacks * technology.memory.stack_bandwidth,
+        latency=technology.memory.latency,
+        energy=technology.memory.energy,
+        prefetch=technology.memory.prefetch,
+    )
+    return tuple(levels)
+
+
+def _package_of(design: ChipDesign, made: Chip, technology: Technology, template: Accelerator) -> Package:
+    """The package of a design: dies of the technology and its memory stacks in the template's packaging.
+
+    A design has one kind of compute die, the template's first, and SRAM dies on it where it stacks any. Units
+    and channels keep their spare ones in proportion to those at work.
+    """
+    package = template.package
+    compute = package.dies[0]
+    units = design.compute_units / design.dies * compute.units / (compute.units - compute.spare_units)
+    die = dataclasses.replace(
+        compute,
+        process=technology.process,
+        count=design.dies,
+        area=made.die_area,
+        d2d_share=jnp.zeros_like(made.die_area),  # counted in the area of the die
+        bond="none",
+        units=units,
+        spare_units=units * compute.spare_units / compute.units,
+        units_share=made.compute_area / made.die_area,
+        channels_share=made.memory_area / made.die_area,
+    )
+    return dataclasses.replace(
+        package,
+        dies=(die, *_stacked_dies(design, die)),
+        memory_stacks=design.memory_stacks,
+        stack_area=technology.memory.stack_area,
+        memory_price=technology.memory.price,
+        memory_carbon=technology.memory.carbon,
+    )
+
+
+def _stacked_dies(design: ChipDesign, compute: Die) -> tuple[Die, ...]:
+    """The kind of SRAM dies that a design bonds onto its compute dies, none where it has none."""
+    if not is_traced(design.stacked_dies) and not np.any(np.asarray(design.stacked_dies)):
+        return ()
+    none = jnp.zeros_like(design.dies)
+    stacked = dataclasses.replace(
+        compute,
+        name=Label("stacked SRAM"),
+        count=design.dies * design.stacked_dies,
+        bond="hybrid_bonds",
+        units=jnp.ones_like(design.dies),
+        spare_units=none,
+        units_share=none,
+        channels=jnp.ones_like(design.dies),
+        spare_channels=none,
+        channels_share=none,
+        lower_value=none,
+    )
+    return (stacked,)
+
+
+def system_of(design: ChipDesign, technology: Technology, template: System) -> System:
+    """The template system with the accelerators of a design, whose innermost tier runs at the design's
+    bandwidth."""
+    innermost, *outer = template.network
+    tier = eqx.tree_at(
+        lambda tier: (tier.bandwidth, tier.energy),
+        innermost,
+        (design.network_bandwidth, technology.link.energy),
+    )
+    accelerator = accelerator_of(design, technology, template.accelerator)
+    return eqx.tree_at(
+        lambda system: (system.accelerator, system.network), template, (accelerator, (tier, *outer))
+    )
+
+
+def design_of(system: System, technology: Technology) -> ChipDesign:
+    """The design numbers of an existing system, at nominal voltage: the start of a search."""
+    accelerator = system.accelerator
+    dies = stack_trees(accelerator.package.dies)
+    return ChipDesign(
+        compute_units=accelerator.compute_units,
+        cache=accelerator.memory[accelerator.last_cache].capacity,
+        memory_stacks=jnp.maximum(accelerator.package.memory_stacks, 1.0),
+        network_bandwidth=system.network[0].bandwidth,
+        dies=jnp.sum(dies.count * dies.bond.none),
+        voltage=technology.nominal_voltage,
+    )
