@@ -21,9 +21,9 @@ from diffperf.workload.stages import device_stages, over_kinds
 
 PerKind = Float[Array, "..."]  # of a layer of each kind, or of all kinds alike
 
-# Under DualPipe the first and the last device hold the same two stages: rounding must not say which of them
-# is slower.
-_ROUNDING = 1e-9
+# Rounding errors of the time of a stage, in units of the last place (an estimate). Under DualPipe the first and
+# the last device hold the same two stages, and rounding must not say which of them is slower.
+_ROUNDING = 64.0
 
 _LAYER_PURPOSES = ("tensor parallelism", "context parallelism", "expert parallelism")
 _STEP_PURPOSES = ("pipeline", "gradients", "weights", "tied embedding")
@@ -257,7 +257,8 @@ def _idle_share(
     idle = jnp.where(is_first, of_first, of_middle)
     share = idle * inverse(positive(larger(before, _LEAST_PASSES * idle)))
     slowest = larger(first + heads[0], middle)
-    return jnp.where(after >= (1 - _ROUNDING) * slowest, 1.0, share)
+    rounding = _ROUNDING * jnp.finfo(after.dtype).eps
+    return jnp.where(after >= (1 - rounding) * slowest, 1.0, share)
 
 
 def _host_waits(c: Configuration, network: NetworkStep) -> tuple[Scalar, PerKind]:
