@@ -21,8 +21,8 @@ from diffperf.workload.stages import device_stages, over_kinds
 
 PerKind = Float[Array, "..."]  # of a layer of each kind, or of all kinds alike
 
-# Rounding errors of the time of a stage, in units of the last place (an estimate). Under DualPipe the first and
-# the last device hold the same two stages, and rounding must not say which of them is slower.
+# Rounding errors of the time of a stage, in units of the last place (an estimate). Under DualPipe the first
+# and the last device hold the same two stages, and rounding must not say which of them is slower.
 _ROUNDING = 64.0
 
 _LAYER_PURPOSES = ("tensor parallelism", "context parallelism", "expert parallelism")
