@@ -37,7 +37,7 @@ def test_the_elasticity_of_an_hour_is_its_finite_difference(study):
 
 
 def test_parts_are_the_whole_and_stand_between_published_figures(study, tmp_path):
-    """The place is 0 at the hyperscaler's figure and 1 at the smaller cloud's; unknown hardware is left out."""
+    """The place is 0 at the hyperscaler's figure, 1 at the smaller cloud's; unknown hardware is left out."""
     row = study.row_of("h100-sxm5-80gb")
     bought = row["accelerator"] + row["host"] + row["network"] + row["racks"]
     running = row["interest"] + row["repair"] + row["facility"] + row["electricity"]
@@ -46,7 +46,8 @@ def test_parts_are_the_whole_and_stand_between_published_figures(study, tmp_path
     cases = tmp_path / "published.csv"
     with cases.open("w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["hardware", "tco_usd_per_gpu_hour", "tco_neocloud_usd_per_gpu_hour", "source", "date"])
+        figures = ["tco_usd_per_gpu_hour", "tco_neocloud_usd_per_gpu_hour"]
+        table.writerow(["hardware", *figures, "source", "date"])
         table.writerow(["h100-sxm5-80gb", row["hour"] - 0.3, row["hour"] + 0.1, "somebody", "2025"])
         table.writerow(["an-abacus", 1.0, 2.0, "somebody", "1200"])
     (case,) = study.compared(cases, [row])
