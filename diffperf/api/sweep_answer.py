@@ -18,6 +18,7 @@ from diffperf.api.from_python import whole_number
 from diffperf.api.sweep_tables import best_table, describe_speed, part_name, quantiles_table
 from diffperf.errors import ConfigError
 from diffperf.explore.sweep.kept_reader import keeping
+from diffperf.explore.sweep.part_cluster import Cluster
 from diffperf.explore.sweep.space import Space
 from diffperf.explore.sweep.space_file import load_space
 from diffperf.explore.sweep.sweep import commonest_violation
@@ -44,6 +45,8 @@ def sweep(
     pareto: Sequence[str] | None = None,
     best_by: Sequence[str] | None = None,
     double: bool = False,
+    workers: int | None = None,
+    scheduler: str | None = None,
 ) -> "SweepAnswer":
     """The best points of a space, its Pareto front, and how outputs are distributed over all points.
 
@@ -61,6 +64,10 @@ def sweep(
     - `pareto`: two to four outputs whose front to keep.
     - `best_by`: paths of axes; the best point of each of their values is kept too.
     - `double`: estimates all points in double precision, not only those that are kept.
+    - `workers`: processes of this machine that estimate the points, in place of threads of this one.
+    - `scheduler`: address of a Dask scheduler whose workers do, such as "tcp://10.0.0.1:8786".
+
+    Both need the extra `cluster`: `pip install 'diffperf[cluster]'`.
 
     **Raises:** `ConfigError`, in one line.
     """
@@ -72,7 +79,9 @@ def sweep(
     path = None if out is None else Path(str(out))
     check_table(declared, path, results, asker_of("sweep"))
     precision = np.float64 if double else None
-    return SweepAnswer(declared, run_sweep(declared, path, results=results, dtype=precision))
+    cluster = cluster_of(workers, scheduler, asker_of("sweep"))
+    result = run_sweep(declared, path, results=results, dtype=precision, cluster=cluster)
+    return SweepAnswer(declared, result)
 
 
 def asked_to_keep(space: Space, asked: Mapping[str, Any], file: str) -> Space:
@@ -91,6 +100,18 @@ def check_table(space: Space, out: Path | None, results: str | Path | None, file
     if space.table and out is None and results is None:
         expected = "a place for the table of all points"
         raise ConfigError(file, "table", "no results folder", expected, "name one (--results, results=…)")
+
+
+def cluster_of(workers: int | None, scheduler: str | None, file: str) -> Cluster | None:
+    """The workers that somebody asks for; None for none. **Raises:** `ConfigError` that names `file`."""
+    if workers is None and scheduler is None:
+        return None
+    if workers is not None and scheduler is not None:
+        expected = "the workers of the scheduler, or of this machine"
+        raise ConfigError(file, "workers", "workers beside a scheduler", expected, "leave out one of them")
+    if workers is not None:
+        whole_number(file, "workers", workers, 1, 1024)
+    return Cluster(workers or 0, scheduler or "", file)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

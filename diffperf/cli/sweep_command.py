@@ -7,7 +7,7 @@ import numpy as np
 
 from diffperf.api.answer import print_lines
 from diffperf.api.question import COMMAND_LINE
-from diffperf.api.sweep_answer import SweepAnswer, asked_to_keep, check_table
+from diffperf.api.sweep_answer import SweepAnswer, asked_to_keep, check_table, cluster_of
 from diffperf.cli.group import Interrupted
 from diffperf.cli.options import json_option, names_of_list, options, plot_option
 from diffperf.cli.terminal import console, progress, write_json
@@ -44,6 +44,17 @@ from diffperf.explore.sweep.sweep import sweep as run_sweep
     help="keep the best of every value of these axes, such as strategy.tp [as the space says]",
 )
 @click.option("--double", is_flag=True, help="compute all points in float64, not only those that are kept")
+@click.option(
+    "--workers",
+    metavar="N",
+    type=click.IntRange(1, 1024),
+    help="estimate by so many processes of this machine [threads of one]",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="estimate by the workers of this Dask scheduler, such as tcp://10.0.0.1:8786",
+)
 @options(json_option, plot_option)
 def sweep(
     space: str,
@@ -54,6 +65,8 @@ def sweep(
     pareto: tuple[str, ...],
     best_by: tuple[str, ...],
     double: bool,
+    workers: int | None,
+    scheduler: str | None,
     json_file: str | None,
     plot: Path | None,
 ) -> None:
@@ -69,6 +82,7 @@ def sweep(
     kept = {"top": top, "pareto": pareto or None, "best_by": best_by or None, "table": table or None}
     declared = asked_to_keep(declared, kept, COMMAND_LINE)
     path, checkpoints = out and Path(out), Path(f"{declared.name}.sweep")
+    cluster = cluster_of(workers, scheduler, COMMAND_LINE)
     check_table(declared, path or None, results, COMMAND_LINE)
     try:
         with progress(f"sweeping {declared.size:,} points", declared.size) as advance:
@@ -78,6 +92,7 @@ def sweep(
                 results=results,
                 checkpoints=checkpoints,
                 dtype=np.float64 if double else None,
+                cluster=cluster,
                 progress=advance,
             )
     except KeyboardInterrupt:

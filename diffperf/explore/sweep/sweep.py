@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from diffperf.explore.sweep.output_file import check_output_file, only_writer
+from diffperf.explore.sweep.part_cluster import Cluster, parts_by_cluster
 from diffperf.explore.sweep.part_program import PartProgram
 from diffperf.explore.sweep.part_threads import parts_by_threads
 from diffperf.explore.sweep.parts import CHUNK
@@ -38,6 +39,7 @@ def sweep(
     dtype: DTypeLike | None = None,
     chunk: int = CHUNK,
     threads: int | None = None,
+    cluster: Cluster | None = None,
     progress: Callable[[int], None] = lambda points: None,
 ) -> SweepResult:
     """Estimates every point of a space, and keeps what the space asks for.
@@ -54,6 +56,7 @@ def sweep(
     - `chunk`: points per call of the compiled program, and per row group of a table, rounded up to whole
       blocks.
     - `threads`: parts estimated at once, by default one a core.
+    - `cluster`: workers that estimate the parts in place of threads of this process.
     - `progress`: called with a number of points each time so many more are done.
 
     Interrupted by any exception, or killed, a sweep leaves its finished parts in `results`,
@@ -72,6 +75,9 @@ def sweep(
         folder = ResultsFolder(beside, plan, temporary=True)
 
     def prepare(plan: SweepPlan) -> Estimate:
+        if cluster is not None:
+            client = stack.enter_context(cluster.client())
+            return lambda missing: parts_by_cluster(client, plan, missing, progress)
         program = PartProgram.compile(plan)
         return lambda missing: parts_by_threads(program, missing, threads or os.cpu_count() or 1, progress)
 
@@ -79,9 +85,9 @@ def sweep(
         check_output_file(file)
     if folder is not None:
         check_folder(folder.folder)
-    with contextlib.ExitStack() as locks:
+    with contextlib.ExitStack() as stack:
         for output in filter(None, (file, folder and folder.folder)):
-            locks.enter_context(only_writer(output))
+            stack.enter_context(only_writer(output))
         return SweepRun(plan, folder, file, prepare, progress).result()
 
 

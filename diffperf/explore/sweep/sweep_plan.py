@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import os
 from importlib.metadata import version
 
 import jax
@@ -30,8 +31,9 @@ def usual_dtype(space: Space) -> DTypeLike:
 
 
 def releases() -> dict[str, str]:
-    """The releases of the packages that the bytes of a result depend on, and what JAX computes on."""
-    return {name: version(name) for name in _PACKAGES} | {"backend": jax.default_backend()}
+    """The releases of the packages that the bytes of a result depend on, and how JAX compiles for what."""
+    compiler = {"backend": jax.default_backend(), "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
+    return {name: version(name) for name in _PACKAGES} | compiler
 
 
 @dataclasses.dataclass(frozen=True)

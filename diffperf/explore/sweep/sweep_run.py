@@ -89,7 +89,7 @@ class SweepRun:
         """The summary of the finished parts and of the missing ones, which are estimated."""
         with times.compiling():
             estimate = self.prepare(plan)
-        began = time.perf_counter()
+        began, left = time.perf_counter(), set(missing)
         with contextlib.closing(estimate(missing)) as finished:
             for start, part in finished:
                 if part.summary.unsound and not plan.is_double:
@@ -98,6 +98,8 @@ class SweepRun:
                     self.folder.files(plan).write(start, part)
                     merge_rows(start)
                 total = plan.rules.merge([total, part.summary])
+                left.remove(start)
+        assert not left, f"parts that nobody has estimated: {sorted(left)}"
         times.seconds = time.perf_counter() - began
         return total
 
