@@ -18,6 +18,7 @@ from diffperf.api.from_python import whole_number
 from diffperf.api.sweep_tables import best_table, describe_speed, part_name, quantiles_table
 from diffperf.errors import ConfigError
 from diffperf.explore.sweep.kept_reader import keeping
+from diffperf.explore.sweep.part_cluster import Cluster
 from diffperf.explore.sweep.space import Space
 from diffperf.explore.sweep.space_file import load_space
 from diffperf.explore.sweep.sweep import commonest_violation
@@ -38,10 +39,14 @@ def sweep(
     space: Space | str | Path | Mapping[str, Any],
     out: str | Path | None = None,
     *,
+    results: str | Path | None = None,
+    table: bool | None = None,
     top: int | None = None,
     pareto: Sequence[str] | None = None,
     best_by: Sequence[str] | None = None,
     double: bool = False,
+    workers: int | None = None,
+    scheduler: str | None = None,
 ) -> "SweepAnswer":
     """The best points of a space, its Pareto front, and how outputs are distributed over all points.
 
@@ -52,36 +57,61 @@ def sweep(
 
     - `space`: the name of a shipped space, the path of a TOML file, or its table.
     - `out`: a Parquet file for the table of all points.
+    - `results`: a folder for the answer as files and for all that is needed to go on after an interruption.
+      The same call on it again takes over what is finished.
+    - `table`: whether `results` has a table of all points too, a Parquet file for every part of the space.
     - `top`: how many of the best points to keep and print.
     - `pareto`: two to four outputs whose front to keep.
     - `best_by`: paths of axes; the best point of each of their values is kept too.
     - `double`: estimates all points in double precision, not only those that are kept.
+    - `workers`: processes of this machine that estimate the points, in place of threads of this one.
+    - `scheduler`: address of a Dask scheduler whose workers do, such as "tcp://10.0.0.1:8786".
+
+    Both need the extra `cluster`: `pip install 'diffperf[cluster]'`.
 
     **Raises:** `ConfigError`, in one line.
     """
     declared = load_space(space, asker_of("sweep"), "space")
     if top is not None:
         whole_number(asker_of("sweep"), "top", top, 1, 10_000)
-    declared = asked_to_keep(declared, top, pareto, best_by, asker_of("sweep"))
+    kept = {"top": top, "pareto": pareto, "best_by": best_by, "table": table}
+    declared = asked_to_keep(declared, kept, asker_of("sweep"))
     path = None if out is None else Path(str(out))
-    return SweepAnswer(declared, run_sweep(declared, path, dtype=np.float64 if double else None))
+    check_table(declared, path, results, asker_of("sweep"))
+    precision = np.float64 if double else None
+    cluster = cluster_of(workers, scheduler, asker_of("sweep"))
+    result = run_sweep(declared, path, results=results, dtype=precision, cluster=cluster)
+    return SweepAnswer(declared, result)
 
 
-def asked_to_keep(
-    space: Space,
-    top: int | None,
-    pareto: Sequence[str] | None,
-    best_by: Sequence[str] | None,
-    file: str,
-) -> Space:
-    """The space with what somebody asks for in place of what its file says.
+def asked_to_keep(space: Space, asked: Mapping[str, Any], file: str) -> Space:
+    """The space with what somebody asks for, by the keys of its file, in place of what the file says; None
+    leaves a key as it is.
 
     **Raises:** `ConfigError` that names `file`.
     """
-    asked = {"top": top, "pareto": pareto, "best_by": best_by}
     asked = {key: value for key, value in asked.items() if value is not None}
     lists = {key: list(value) if isinstance(value, tuple) else value for key, value in asked.items()}
     return keeping(space, lists, file) if asked else space
+
+
+def check_table(space: Space, out: Path | None, results: str | Path | None, file: str) -> None:
+    """Refuses a table of all points without a place for it. **Raises:** `ConfigError` that names `file`."""
+    if space.table and out is None and results is None:
+        expected = "a place for the table of all points"
+        raise ConfigError(file, "table", "no results folder", expected, "name one (--results, results=…)")
+
+
+def cluster_of(workers: int | None, scheduler: str | None, file: str) -> Cluster | None:
+    """The workers that somebody asks for; None for none. **Raises:** `ConfigError` that names `file`."""
+    if workers is None and scheduler is None:
+        return None
+    if workers is not None and scheduler is not None:
+        expected = "the workers of the scheduler, or of this machine"
+        raise ConfigError(file, "workers", "workers beside a scheduler", expected, "leave out one of them")
+    if workers is not None:
+        whole_number(file, "workers", workers, 1, 1024)
+    return Cluster(workers or 0, scheduler or "", file)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -217,8 +247,8 @@ class SweepAnswer(Answer):
 
     def _cloud(self, columns: list[str]) -> tuple[pa.Table, np.ndarray]:
         """Points for a figure, and which of them fit memory: possible layouts of the table, or where there is
-        none the sample, of layouts that fit."""
-        if self.result.path is None:
+        none, or one that is too large for memory, the sample, of layouts that fit."""
+        if self.result.path is None or self.space.size > _MOST_IN_MEMORY:
             sample = self.result.sample.select(columns)
             return sample, np.ones(sample.num_rows, dtype=bool)
         rows = pq.read_table(self.result.path, columns=[*columns, "feasible", "fits"])

@@ -7,18 +7,25 @@ import numpy as np
 
 from diffperf.api.answer import print_lines
 from diffperf.api.question import COMMAND_LINE
-from diffperf.api.sweep_answer import SweepAnswer, asked_to_keep
+from diffperf.api.sweep_answer import SweepAnswer, asked_to_keep, check_table, cluster_of
 from diffperf.cli.group import Interrupted
 from diffperf.cli.options import json_option, names_of_list, options, plot_option
 from diffperf.cli.terminal import console, progress, write_json
-from diffperf.explore.sweep.chunk_files import check_output_file, parts_folder
+from diffperf.explore.sweep.results_folder import finished_parts
 from diffperf.explore.sweep.space_file import load_space
+from diffperf.explore.sweep.sweep import parts_folder
 from diffperf.explore.sweep.sweep import sweep as run_sweep
 
 
 @click.command()
 @click.argument("space")
 @click.option("--out", "-o", metavar="FILE", help="write all points to this Parquet file [no table]")
+@click.option(
+    "--results",
+    metavar="DIR",
+    help="keep the answer as files in this folder, and what a later call goes on from [none]",
+)
+@click.option("--table", is_flag=True, help="keep all points in the results folder too, as Parquet files")
 @click.option(
     "--top",
     type=click.IntRange(1, 10_000),
@@ -37,14 +44,29 @@ from diffperf.explore.sweep.sweep import sweep as run_sweep
     help="keep the best of every value of these axes, such as strategy.tp [as the space says]",
 )
 @click.option("--double", is_flag=True, help="compute all points in float64, not only those that are kept")
+@click.option(
+    "--workers",
+    metavar="N",
+    type=click.IntRange(1, 1024),
+    help="estimate by so many processes of this machine [threads of one]",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="estimate by the workers of this Dask scheduler, such as tcp://10.0.0.1:8786",
+)
 @options(json_option, plot_option)
 def sweep(
     space: str,
     out: str | None,
+    results: str | None,
+    table: bool,
     top: int | None,
     pareto: tuple[str, ...],
     best_by: tuple[str, ...],
     double: bool,
+    workers: int | None,
+    scheduler: str | None,
     json_file: str | None,
     plot: Path | None,
 ) -> None:
@@ -52,26 +74,30 @@ def sweep(
     Pareto front and how outputs are distributed.
 
     The number of points is limited by time alone: one core estimates a million and more a second. With
-    --out, all points are written as Parquet. An interrupted sweep keeps what is finished in a folder beside
-    its output, or NAME.sweep in this folder; the same command goes on from there.
+    --out, all points are written to one Parquet file, and with --results and --table to several. An
+    interrupted or killed sweep keeps what is finished in the results folder, or without one in a folder
+    beside its output, or in NAME.sweep; the same command goes on from there, to the same bytes.
     """
     declared = load_space(space, COMMAND_LINE)
-    declared = asked_to_keep(declared, top, pareto or None, best_by or None, COMMAND_LINE)
+    kept = {"top": top, "pareto": pareto or None, "best_by": best_by or None, "table": table or None}
+    declared = asked_to_keep(declared, kept, COMMAND_LINE)
     path, checkpoints = out and Path(out), Path(f"{declared.name}.sweep")
-    if path:
-        check_output_file(path)
+    cluster = cluster_of(workers, scheduler, COMMAND_LINE)
+    check_table(declared, path or None, results, COMMAND_LINE)
     try:
         with progress(f"sweeping {declared.size:,} points", declared.size) as advance:
             result = run_sweep(
                 declared,
                 path,
+                results=results,
                 checkpoints=checkpoints,
                 dtype=np.float64 if double else None,
+                cluster=cluster,
                 progress=advance,
             )
     except KeyboardInterrupt:
-        folder = parts_folder(path) if path else checkpoints
-        kept = f"{len([*folder.glob('*.arrow'), *folder.glob('*.npz')])} chunks are kept in {folder}"
+        folder = Path(results) if results else parts_folder(path) if path else checkpoints
+        kept = f"{finished_parts(folder)} finished parts are kept in {folder}"
         raise Interrupted(f"interrupted: {kept}; run the same command again to go on") from None
 
     answer = SweepAnswer(declared, result)

@@ -23,12 +23,13 @@ import jax
 import numpy as np
 from reporting import Table, parse_options, publish
 
-from diffperf.explore.sweep.chunk_summaries import compile_summaries
+from diffperf.explore.sweep.part_program import PartProgram
+from diffperf.explore.sweep.part_threads import parts_by_threads
+from diffperf.explore.sweep.parts import CHUNK
 from diffperf.explore.sweep.point_estimates import compile_chunk_program
 from diffperf.explore.sweep.space import Space
 from diffperf.explore.sweep.space_file import load_space
-from diffperf.explore.sweep.summary import SummaryRules
-from diffperf.explore.sweep.summary_sweep import CHUNK, Parts, summaries_of
+from diffperf.explore.sweep.sweep_plan import SweepPlan
 
 KEPT = {"pareto": ["time", "cost.run", "memory.peak"], "best_by": ["strategy.tp", "strategy.micro_batch"]}
 GPT3 = {"model": "gpt3-175b", "system": "dgx-a100", "rank_by": "cost.run", **KEPT}
@@ -87,14 +88,12 @@ def evaluate_alone(space: Space, program: Any) -> int:
     return len(starts) * CHUNK
 
 
-def sweep_points(space: Space, program: Any) -> int:
+def sweep_points(space: Space, program: PartProgram) -> int:
     """Sweeps a space with a compiled program, and returns its points."""
-    parts = Parts.of(space)
-    rules = program.rules
-    found = summaries_of(program, parts, list(parts.starts), os.cpu_count() or 1, lambda points: None)
+    rules, starts = program.plan.rules, list(program.plan.parts.starts)
     total = rules.empty()
-    for _, summary in found:
-        total = rules.merge([total, summary])
+    for _, part in parts_by_threads(program, starts, os.cpu_count() or 1, lambda points: None):
+        total = rules.merge([total, part.summary])
     return space.size
 
 
@@ -113,7 +112,7 @@ def memory() -> float:
 def measured(name: str, space: Space, turns: int) -> dict[str, Any]:
     """Returns the row of a space: both rates, their ratios, and by how much the sweep's memory grew."""
     alone = compile_chunk_program(space, CHUNK, np.float32, space.regions[0])
-    summaries = compile_summaries(SummaryRules(space, np.dtype(np.float32)), CHUNK)
+    summaries = PartProgram.compile(SweepPlan.of(space, np.float32, CHUNK, False))
     engine, sweep, before = [], [], 0.0
     for _ in range(turns):
         engine.append(rates(lambda: evaluate_alone(space, alone)))

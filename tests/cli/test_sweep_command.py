@@ -5,7 +5,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from diffperf.explore.sweep import table_sweep
+from diffperf.explore.sweep.part_tables import MergedTable
 
 SPACE = """
 model = "gpt3-22b"
@@ -57,11 +57,11 @@ def test_without_a_file_nothing_but_what_is_asked_for_is_kept(run, tmp_path):
 
 def test_an_interrupted_sweep_says_how_to_go_on(run, tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(SPACE)
-    monkeypatch.setattr(table_sweep, "table_summary", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(MergedTable, "add", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     result = run("sweep mine.toml -o mine.parquet")
     assert result.exit_code == 130
     assert result.stderr.count("\n") == 1
-    assert "1 chunks are kept in mine.parquet.parts" in result.stderr
+    assert "1 finished parts are kept in mine.parquet.parts" in result.stderr
     assert "same command again" in result.stderr
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)

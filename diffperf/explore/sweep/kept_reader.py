@@ -11,7 +11,7 @@ from diffperf.explore.sweep.space import Space
 from diffperf.quantity import Quantity
 
 # The keys of a space's file that say so.
-KEPT = ("rank_by", "order", "top", "best_by", "best_per_value", "pareto", "histograms")
+KEPT = ("rank_by", "order", "top", "best_by", "best_per_value", "pareto", "histograms", "table")
 ORDERS = ("ascending", "descending")
 
 # Outputs of which more is better, by the last name of their path; all others rank from the smallest.
@@ -36,6 +36,7 @@ def keeping(space: Space, asked: Mapping[str, Any], file: str) -> Space:
         "best_per_value": space.best_per_value,
         "pareto": [path for path, _ in space.objectives],
         "histograms": list(space.histograms),
+        "table": space.table,
     }
     reader = KeptReader(file, Path(), of_space | dict(asked))
     paths = [axis.path for axis in space.axes]
@@ -69,6 +70,7 @@ class KeptReader(TableReader):
             ),
             "objectives": tuple((path, -1 if _more_is_better(path) else 1) for path in objectives),
             "histograms": tuple(histograms),
+            "table": self.switch("table"),
         }
 
     def output(self, path: Any, known: Mapping[str, Quantity], phase: str, key: str) -> str:
@@ -114,6 +116,13 @@ class KeptReader(TableReader):
         if order not in ORDERS:
             raise self.error("order", f'"{order}"', " or ".join(ORDERS), did_you_mean(str(order), ORDERS))
         return order
+
+    def switch(self, key: str) -> bool:
+        """true or false, by default false."""
+        value = self.table.get(key, False)
+        if not isinstance(value, bool):
+            raise self.error(key, repr(value), "true or false", f"write {key} = true")
+        return value
 
     def count(self, key: str, usual: int, most: int, remedy: str) -> int:
         """A whole number from 1 on."""

@@ -95,6 +95,7 @@ class Space:
     - `objectives`: two to four outputs whose Pareto front is kept, each with 1 where less of it is better and
       −1 where more is; none for no front.
     - `histograms`: paths of outputs whose values are counted.
+    - `table`: whether a results folder has the rows of all points too.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Space:
     objectives: tuple[tuple[str, int], ...] = ()
     histograms: tuple[str, ...] = ()
     where: tuple[Constraint, ...] = ()
+    table: bool = False
 
     @functools.cached_property
     def shape(self) -> tuple[int, ...]:

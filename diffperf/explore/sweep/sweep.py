@@ -1,7 +1,7 @@
 """A sweep: every point of a space, with a table of all of them or only with what the space asks to keep."""
 
 import contextlib
-import shutil
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -9,69 +9,86 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike
 
-from diffperf.explore.sweep.chunk_files import only_writer
+from diffperf.explore.sweep.output_file import check_output_file, only_writer
+from diffperf.explore.sweep.part_cluster import Cluster, parts_by_cluster
+from diffperf.explore.sweep.part_program import PartProgram
+from diffperf.explore.sweep.part_threads import parts_by_threads
+from diffperf.explore.sweep.parts import CHUNK
+from diffperf.explore.sweep.results_folder import ResultsFolder, check_folder
 from diffperf.explore.sweep.space import Space
-from diffperf.explore.sweep.summary import SummaryRules
-from diffperf.explore.sweep.summary_files import SummaryFiles, summary_fingerprint
-from diffperf.explore.sweep.summary_sweep import Parts, summary_sweep, usual_dtype
+from diffperf.explore.sweep.sweep_plan import SweepPlan, usual_dtype
 from diffperf.explore.sweep.sweep_result import SweepResult
-from diffperf.explore.sweep.table_sweep import CHUNK, table_sweep
+from diffperf.explore.sweep.sweep_run import Estimate, SweepRun
 from diffperf.workload.rules import first_violation
 
 # Points whose broken rules are looked up where a whole space has no possible layout.
 _EXPLAINED_POINTS = 64
 
 
+def parts_folder(path: Path) -> Path:
+    """The folder where a sweep that writes a table to `path` keeps its finished parts until all are there."""
+    return path.with_name(path.name + ".parts")
+
+
 def sweep(
     space: Space,
     path: str | Path | None = None,
     *,
+    results: str | Path | None = None,
     checkpoints: str | Path | None = None,
     dtype: DTypeLike | None = None,
     chunk: int = CHUNK,
-    workers: int | None = None,
+    threads: int | None = None,
+    cluster: Cluster | None = None,
     progress: Callable[[int], None] = lambda points: None,
 ) -> SweepResult:
     """Estimates every point of a space, and keeps what the space asks for.
 
     **Arguments:**
 
-    - `path`: the Parquet file for a table of all points; without it there is no table, and the size of the
-      space is limited by time alone.
-    - `checkpoints`: the folder for summaries of finished parts of a sweep without a table, which is
-      deleted at its end.
-    - `dtype`: the precision to compute and record in; by default single, and without a table double for
-      spaces of few points. Without a table, what is kept is in double precision always.
-    - `chunk`: points per row group and checkpoint of a table, and per call of the compiled program, rounded
-      up to whole blocks.
-    - `workers`: chunks or parts evaluated at once; by default one a core, of which one is left to write a
-      table.
+    - `path`: the Parquet file for a table of all points; without a table, the size of the space is limited by
+      time alone.
+    - `results`: the folder for a manifest, the summaries of all parts and the answer; where the space says
+      `table`, also for a table of all points, a Parquet file for every part.
+    - `checkpoints`: the same where neither is asked for; this folder is deleted at the end.
+    - `dtype`: the precision to compute in; by default double for spaces of few points and single for others.
+      What is kept beside a table is in double precision always.
+    - `chunk`: points per call of the compiled program, and per row group of a table, rounded up to whole
+      blocks.
+    - `threads`: parts estimated at once, by default one a core.
+    - `cluster`: workers that estimate the parts in place of threads of this process.
     - `progress`: called with a number of points each time so many more are done.
 
-    Interrupted by any exception, or killed, a sweep leaves its finished chunks in `parts_folder(path)`, or
-    its finished parts in `checkpoints`; the same call goes on from them.
+    Interrupted by any exception, or killed, a sweep leaves its finished parts in `results`,
+    `parts_folder(path)` or `checkpoints`; the same call goes on from them, to the same bytes.
 
-    **Raises:** `ConfigError` where `path` cannot be written, or another sweep is writing it.
+    **Raises:** `ConfigError` where an output cannot be written, holds another sweep, or is being written.
     """
-    if path is not None:
-        precision = np.float32 if dtype is None else dtype
-        return table_sweep(
-            space, Path(path), dtype=precision, chunk=chunk, workers=workers, progress=progress
-        )
-    precision = usual_dtype(space) if dtype is None else dtype
-    options = {"dtype": precision, "chunk": chunk, "workers": workers, "progress": progress}
-    if checkpoints is None:
-        return summary_sweep(space, **options)
-    folder = Path(checkpoints)
+    file = None if path is None else Path(path)
+    keep_table = file is not None or (space.table and results is not None)
+    plan = SweepPlan.of(space, usual_dtype(space) if dtype is None else dtype, chunk, keep_table)
+    folder = None
+    if results is not None:
+        folder = ResultsFolder(Path(results), plan)
+    elif file is not None or checkpoints is not None:
+        beside = parts_folder(file) if file else Path(str(checkpoints))
+        folder = ResultsFolder(beside, plan, temporary=True)
 
-    def files(rules: SummaryRules, parts: Parts) -> SummaryFiles:
-        return SummaryFiles(folder, summary_fingerprint(rules, parts.chunk, parts.part), rules)
+    def prepare(plan: SweepPlan) -> Estimate:
+        if cluster is not None:
+            client = stack.enter_context(cluster.client())
+            return lambda missing: parts_by_cluster(client, plan, missing, progress)
+        program = PartProgram.compile(plan)
+        return lambda missing: parts_by_threads(program, missing, threads or os.cpu_count() or 1, progress)
 
-    with only_writer(folder):
-        result = summary_sweep(space, files=files, **options)
-        with contextlib.suppress(FileNotFoundError):  # no part had to be finished
-            shutil.rmtree(folder)
-    return result
+    if file is not None:
+        check_output_file(file)
+    if folder is not None:
+        check_folder(folder.folder)
+    with contextlib.ExitStack() as stack:
+        for output in filter(None, (file, folder and folder.folder)):
+            stack.enter_context(only_writer(output))
+        return SweepRun(plan, folder, file, prepare, progress).result()
 
 
 def commonest_violation(space: Space) -> str:

@@ -3,20 +3,28 @@
 import dataclasses
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from diffperf.explore.sweep.chunk_files import fingerprint
 from diffperf.explore.sweep.chunk_summaries import ChunkSummaries, compile_summaries
+from diffperf.explore.sweep.parts import Parts
 from diffperf.explore.sweep.point_estimates import compile_chunk, compile_points
 from diffperf.explore.sweep.space_file import load_space
-from diffperf.explore.sweep.summary_files import summary_fingerprint
+from diffperf.explore.sweep.summary import SummaryRules
+from diffperf.explore.sweep.sweep_plan import SweepPlan
 
 _programs: dict[str, Callable | ChunkSummaries] = {}
 
 
+def _key(space, chunk, dtype) -> str:
+    """Programs of rows depend on what a space asks to keep in no way but the outputs."""
+    space = dataclasses.replace(space, best_by=(), objectives=(), histograms=(), top=1)
+    return SweepPlan(SummaryRules(space, np.dtype(dtype)), Parts(chunk, 0, ())).digest
+
+
 def _compiled_once(space, chunk, dtype) -> Callable:
     """The program of a sweep, compiled by the first test whose chunks would have the same bytes."""
-    key = fingerprint(space, chunk, dtype)
+    key = _key(space, chunk, dtype)
     if key not in _programs:
         _programs[key] = compile_chunk(space, chunk, dtype)
     return _programs[key]
@@ -24,7 +32,7 @@ def _compiled_once(space, chunk, dtype) -> Callable:
 
 def _points_once(space, dtype) -> Callable:
     """The program of single points, compiled by the first test that needs it."""
-    key = "points" + fingerprint(space, 0, dtype)
+    key = "points" + _key(space, 0, dtype)
     if key not in _programs:
         _programs[key] = compile_points(space, dtype)
     return _programs[key]
@@ -32,7 +40,7 @@ def _points_once(space, dtype) -> Callable:
 
 def _summaries_once(rules, chunk) -> ChunkSummaries:
     """The program of a sweep without a table, compiled by the first test with the same summaries."""
-    key = summary_fingerprint(rules, chunk, 0)
+    key = SweepPlan(rules, Parts(chunk, 0, ())).digest
     if key not in _programs:
         _programs[key] = compile_summaries(rules, chunk)
     return dataclasses.replace(_programs[key], rules=rules)
@@ -41,9 +49,16 @@ def _summaries_once(rules, chunk) -> ChunkSummaries:
 @pytest.fixture
 def shared_programs(monkeypatch):
     """Sweeps of one space share a program from test to test, as their chunks would be shared."""
-    monkeypatch.setattr("diffperf.explore.sweep.table_sweep.compile_chunk", _compiled_once)
-    monkeypatch.setattr("diffperf.explore.sweep.summary_sweep.compile_summaries", _summaries_once)
-    monkeypatch.setattr("diffperf.explore.sweep.summary_sweep.compile_points", _points_once)
+    monkeypatch.setattr("diffperf.explore.sweep.part_program.compile_chunk", _compiled_once)
+    monkeypatch.setattr("diffperf.explore.sweep.part_program.compile_summaries", _summaries_once)
+    monkeypatch.setattr("diffperf.explore.sweep.double_precision.compile_points", _points_once)
+
+
+@pytest.fixture
+def short_parts(monkeypatch):
+    """Parts of one chunk, so that small spaces have several."""
+    monkeypatch.setattr("diffperf.explore.sweep.parts._CHUNKS", (1, 1))
+    monkeypatch.setattr("diffperf.explore.sweep.parts._TABLE_CHUNKS", (1, 1))
 
 
 @pytest.fixture

@@ -2,9 +2,6 @@
 
 import dataclasses
 import itertools
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pandas
@@ -15,10 +12,9 @@ import diffperf as dp
 from diffperf.errors import ConfigError
 from diffperf.explore.sweep.axis import Axis
 from diffperf.explore.sweep.histograms import edges
+from diffperf.explore.sweep.parts import Parts
 from diffperf.explore.sweep.point_estimates import BLOCK
 from diffperf.explore.sweep.summary import SummaryRules
-from diffperf.explore.sweep.summary_files import SummaryFiles
-from diffperf.explore.sweep.summary_sweep import Parts
 from diffperf.explore.sweep.sweep import sweep
 from diffperf.explore.sweep.sweep_result import result_of, table_rows
 from diffperf.quantity import locate
@@ -115,7 +111,7 @@ def check(result, table: pandas.DataFrame, relative: float) -> None:
 
 
 def test_summaries_equal_brute_force(space, table):
-    result = sweep(space, chunk=BLOCK, dtype=np.float64, workers=2)
+    result = sweep(space, chunk=BLOCK, dtype=np.float64, threads=2)
     check(result, table, 1e-12)
     assert result.points == space.size == 2208
     assert result.path is None
@@ -123,7 +119,7 @@ def test_summaries_equal_brute_force(space, table):
 
 @pytest.mark.slow
 def test_single_precision_is_ranked_again_in_double(space, table):
-    result = sweep(space, chunk=BLOCK, dtype=np.float32, workers=1)
+    result = sweep(space, chunk=BLOCK, dtype=np.float32, threads=1)
     assert result.best["cost.run"].to_pylist() == pytest.approx(
         ranked(table, "cost.run", 7)["cost.run"].tolist(), rel=1e-12
     )
@@ -164,96 +160,6 @@ def assert_equal(first, second) -> None:
             assert np.array_equal(one, other), field.name
 
 
-def test_a_stored_summary_comes_back_and_a_damaged_one_does_not(space, table, tmp_path):
-    rules = SummaryRules(space, np.dtype(np.float64))
-    rows, possible = fitting_rows(rules, pq.read_table(tmp_path / "all.parquet"))
-    files, summary = SummaryFiles(tmp_path / "kept", "abc", rules), rules.of_rows(rows, space.size, possible)
-    assert files.read(0) is None
-    files.write(0, summary)
-    assert_equal(files.read(0), summary)
-    content = files.file(0).read_bytes()
-    files.write(0, summary)
-    assert files.file(0).read_bytes() == content
-    flipped = bytearray(content)
-    flipped[len(content) // 2] ^= 1
-    for damaged in (content[: len(content) // 2], bytes(len(content)), bytes(flipped), b""):
-        files.file(0).write_bytes(damaged)
-        assert files.read(0) is None
-
-
-def test_an_interrupted_sweep_goes_on_from_its_parts(space, tmp_path, monkeypatch):
-    monkeypatch.setattr("diffperf.explore.sweep.summary_sweep._CHUNKS", (1, 1))
-    folder, done = tmp_path / "kept", []
-    reference = sweep(space, chunk=BLOCK, dtype=np.float64)
-
-    def interrupt(points):
-        done.append(points)
-        if len(done) == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        sweep(space, checkpoints=folder, chunk=BLOCK, dtype=np.float64, workers=1, progress=interrupt)
-    kept = sorted(folder.glob("*.npz"))
-    assert kept
-    kept[0].write_bytes(kept[0].read_bytes()[:-300])  # a damaged part is estimated again
-    resumed = sweep(space, checkpoints=folder, chunk=BLOCK, dtype=np.float64)
-    assert resumed.resumed == sum(BLOCK for _ in kept[1:])
-    assert resumed.best.equals(reference.best)
-    assert resumed.front.equals(reference.front)
-    assert not folder.exists()
-
-
-KILLED = """
-import hashlib, os, sys
-import jax
-jax.config.update("jax_enable_x64", True)
-from diffperf.explore.sweep import summary_sweep
-from diffperf.explore.sweep.point_estimates import BLOCK
-from diffperf.explore.sweep.space_file import load_space
-from diffperf.explore.sweep.summary_files import SummaryFiles
-from diffperf.explore.sweep.sweep import sweep
-
-summary_sweep._CHUNKS = (1, 1)
-original = SummaryFiles.write
-def write(files, start, summary):
-    original(files, start, summary)
-    if start == BLOCK and "kill" in sys.argv:
-        os.kill(os.getpid(), 9)
-SummaryFiles.write = write
-result = sweep(load_space(sys.argv[1]), checkpoints=sys.argv[2], chunk=BLOCK, workers=1)
-kept = [result.best, result.front, *result.best_by.values(), result.sample]
-counts = [histogram.counts.tolist() for histogram in result.histograms.values()]
-text = repr([table.to_pydict() for table in kept]) + repr(counts) + repr(result.fitting)
-print(result.resumed, hashlib.sha256(text.encode()).hexdigest())
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_process_resumes_to_the_same_summary(space, tmp_path):
-    def run(folder, *extra):
-        arguments = [
-            sys.executable,
-            "-c",
-            KILLED,
-            str(tmp_path / "space.toml"),
-            str(tmp_path / folder),
-            *extra,
-        ]
-        environment = os.environ | {
-            "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        }
-        return subprocess.run(arguments, capture_output=True, text=True, env=environment, check=False)
-
-    reference = run("reference")
-    assert reference.stdout.startswith("0 "), reference.stderr
-    assert run("kept", "kill").returncode == -9
-    assert len(list((tmp_path / "kept").glob("*.npz"))) == 2
-    resumed = run("kept").stdout.split()
-    assert resumed == ["1024", reference.stdout.split()[1]]
-    assert not (tmp_path / "kept").exists()
-
-
 def test_a_second_sweep_with_the_same_checkpoints_is_refused(space, tmp_path):
     refusals = []
 
@@ -268,7 +174,7 @@ def test_a_second_sweep_with_the_same_checkpoints_is_refused(space, tmp_path):
         checkpoints=tmp_path / "kept",
         chunk=BLOCK,
         dtype=np.float64,
-        workers=1,
+        threads=1,
         progress=start_a_second,
     )
     assert len(refusals) == 5

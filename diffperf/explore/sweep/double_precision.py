@@ -1,0 +1,22 @@
+"""What a sweep in single precision has kept, estimated in double precision and ranked again."""
+
+import jax
+import numpy as np
+
+from diffperf.explore.sweep.point_estimates import compile_points
+from diffperf.explore.sweep.summary import COUNTS, Summary, SummaryRules
+from diffperf.explore.sweep.sweep_result import table_rows
+
+
+def in_double_precision(rules: SummaryRules, summary: Summary) -> tuple[SummaryRules, Summary]:
+    """The same summary with its best rows and its front estimated in double precision and compared again."""
+    double = SummaryRules(rules.space, np.dtype(np.float64))
+    kept = np.unique(np.concatenate([rows["number"] for rows in (*summary.best, summary.front)]))
+    rows = np.empty(0, double.row_type)
+    if len(kept):
+        with jax.enable_x64(True):
+            table = compile_points(rules.space, np.float64)(kept)
+        rows = table_rows(double, table, kept, table["fits"].to_numpy())
+    totals = {name: getattr(summary, name) for name in COUNTS}
+    sample = summary.sample.astype(double.row_type)
+    return double, double.of_candidates(rows, totals, sample, summary.counts)

@@ -1,0 +1,75 @@
+"""What a sweep may write to: a file that is no other's, and one sweep at a time."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from diffperf.errors import ConfigError
+
+# The first four bytes of every Parquet file (Apache Parquet format specification, "File format").
+_PARQUET_MAGIC = b"PAR1"
+
+
+def check_output_file(path: Path) -> None:
+    """Refuses a file that a sweep cannot write, or should not: a folder, a file that is no table, a folder
+    that is missing.
+
+    **Raises:** `ConfigError`.
+    """
+    if path.is_dir():
+        raise ConfigError(
+            path, "", "a folder", "the name of a Parquet file", f"write {path / 'sweep.parquet'}"
+        )
+    check_parent(path)
+    if path.is_file():
+        with path.open("rb") as stream:
+            magic = stream.read(len(_PARQUET_MAGIC))
+        # An empty file, such as `mktemp` makes, holds nothing that could be lost.
+        if magic not in (b"", _PARQUET_MAGIC):
+            raise ConfigError(
+                path,
+                "",
+                "a file that is not a Parquet table",
+                "a new file or an earlier table",
+                "name another output file (--out)",
+            )
+
+
+def check_parent(path: Path) -> None:
+    """Refuses a path in a folder that is missing. **Raises:** `ConfigError`."""
+    if not path.parent.is_dir():
+        expected = "a place in a folder that exists"
+        raise ConfigError(path, "", f"no folder {path.parent}", expected, "create the folder first")
+
+
+@contextlib.contextmanager
+def only_writer(path: Path) -> Iterator[None]:
+    """Keeps every other sweep from writing to `path` meanwhile, by a lock on a file beside it.
+
+    The lock is the operating system's, which releases it when the process ends in any way: the lock file
+    that a killed sweep leaves behind blocks nobody.
+
+    **Raises:** `ConfigError` where another sweep holds the lock.
+    """
+    lock = FileLock(path.with_name(path.name + ".lock"))
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise ConfigError(
+            path,
+            "",
+            "another sweep that is writing there",
+            "one sweep at a time",
+            "wait until it has finished, or name another output (--out, --results)",
+        ) from None
+    try:
+        yield
+    finally:
+        # Removed while still locked, so that no other sweep can be holding this file; Windows keeps it
+        # until the release.
+        with contextlib.suppress(OSError):
+            os.remove(lock.lock_file)
+        lock.release()

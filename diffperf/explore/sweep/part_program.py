@@ -1,0 +1,69 @@
+"""The work of one part of a sweep: its summary, and the rows of its points where a table is asked for."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import pyarrow as pa
+
+from diffperf.explore.sweep.chunk_summaries import ChunkSummaries, compile_summaries
+from diffperf.explore.sweep.part_tables import TableBytes
+from diffperf.explore.sweep.point_estimates import compile_chunk
+from diffperf.explore.sweep.summary import Summary
+from diffperf.explore.sweep.sweep_plan import SweepPlan
+from diffperf.explore.sweep.sweep_result import table_summary
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What is kept of the points of a part: their summary, and with a table a Parquet file of their rows."""
+
+    summary: Summary
+    table: bytes | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PartProgram:
+    """The compiled programs that finish the parts of a sweep: of summaries, or with a table of rows."""
+
+    plan: SweepPlan
+    summaries: ChunkSummaries | None = None
+    rows: Callable[[int, int], pa.Table] | None = None
+
+    @classmethod
+    def compile(cls, plan: SweepPlan) -> "PartProgram":
+        """Compiles what a plan needs. JAX's x64 mode is on meanwhile, whatever the caller's, so that all
+        workers compile the same."""
+        with jax.enable_x64(True):
+            if plan.table:
+                dtype = plan.rules.dtype
+                return cls(plan, rows=compile_chunk(plan.space, plan.parts.chunk, dtype))
+            return cls(plan, summaries=compile_summaries(plan.rules, plan.parts.chunk))
+
+    def finish(self, start: int, done: Callable[[int], None] = lambda points: None) -> Part:
+        """What is kept of the part that begins at a point, which depends on no other part; `done` is called
+        with the points of every chunk."""
+        with jax.enable_x64(True):
+            return self._with_table(start, done) if self.plan.table else Part(self._summary(start, done))
+
+    def _summary(self, start: int, done: Callable[[int], None]) -> Summary:
+        """The summary of a part, chunk by chunk."""
+        assert self.summaries is not None
+        rules = self.plan.rules
+        summary = rules.empty()
+        for begin, end in self.plan.parts.chunks(start):
+            summary = rules.merge([summary, self.summaries.summarize(begin, end, summary)])
+            done(end - begin)
+        return summary
+
+    def _with_table(self, start: int, done: Callable[[int], None]) -> Part:
+        """The rows of a part, and their summary."""
+        assert self.rows is not None
+        rules, table = self.plan.rules, TableBytes(self.plan.space)
+        summary = rules.empty()
+        for begin, end in self.plan.parts.chunks(start):
+            rows = self.rows(begin, end)
+            summary = rules.merge([summary, table_summary(rules, rows, begin)])
+            table.add(rows)
+            done(end - begin)
+        return Part(summary, table.finish())

@@ -1,0 +1,97 @@
+"""The folder of a sweep's results: its manifest, its finished parts, and at the end its answer.
+
+The same call on the same folder goes on from the finished parts, and comes to the same bytes. Folders of
+checkpoints are the same, but are given up where the space has changed, and deleted at the end.
+"""
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from diffperf.errors import ConfigError
+from diffperf.explore.sweep.manifest import FILE, differences, manifest_of, read_manifest, write_manifest
+from diffperf.explore.sweep.output_file import check_parent
+from diffperf.explore.sweep.part_files import PartFiles
+from diffperf.explore.sweep.sweep_plan import SweepPlan
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultsFolder:
+    """A folder of results.
+
+    - `folder`: where it is.
+    - `asked`: the sweep, as it was asked for.
+    - `temporary`: whether it is deleted at the end.
+    """
+
+    folder: Path
+    asked: SweepPlan
+    temporary: bool = False
+
+    def begin(self) -> SweepPlan:
+        """Makes the folder, or checks that it holds the same sweep. Returns the plan to go on with.
+
+        **Raises:** `ConfigError` for the folder of another sweep, and for one that holds other files.
+        """
+        found = self._manifest()
+        self.folder.mkdir(exist_ok=True)
+        plan = self.asked
+        if found and found["computed_in"] != plan.rules.dtype.name:
+            plan = self.asked.in_double_precision()
+        self._write(plan)
+        self.files(plan).prepare()
+        return plan
+
+    def begin_again(self, plan: SweepPlan) -> None:
+        """Notes that the sweep begins anew in another precision."""
+        self._write(plan)
+
+    def files(self, plan: SweepPlan) -> PartFiles:
+        """The files of the parts."""
+        return PartFiles(self.folder, plan)
+
+    def end(self, plan: SweepPlan, write_answer: Callable[[Path], None]) -> None:
+        """Writes the answer; or deletes the folder, if it is temporary."""
+        if self.temporary:
+            shutil.rmtree(self.folder)
+            return
+        write_answer(self.folder)
+        self._write(plan, complete=True)
+
+    def _write(self, plan: SweepPlan, complete: bool = False) -> None:
+        write_manifest(self.folder, manifest_of(self.asked, plan.rules.dtype.name, complete))
+
+    def _manifest(self) -> dict | None:
+        """The manifest of the same sweep; None where the sweep begins."""
+        found = read_manifest(self.folder)
+        different = found and differences(found, manifest_of(self.asked, ""))
+        if different and self.temporary:
+            shutil.rmtree(self.folder)
+            return None
+        if different:
+            remedy = "name another folder (--results), or delete this one"
+            raise ConfigError(
+                self.folder, FILE, f"the results of another sweep: {different}", "this one's", remedy
+            )
+        return found
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder that holds anything but the results of a sweep. **Raises:** `ConfigError`."""
+    check_parent(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(folder, "", "a file", "a folder for results", "name another folder (--results)")
+    if folder.is_dir():
+        names = {file.name for file in folder.iterdir()}
+        known = not names or FILE in names or "parts" in names
+        if not known and names != {FILE + ".unfinished"}:
+            expected = "a new folder, or the results of a sweep"
+            raise ConfigError(
+                folder, "", f"a folder without {FILE}", expected, "name another folder (--results)"
+            )
+
+
+def finished_parts(folder: Path) -> int:
+    """How many parts of a sweep a folder keeps."""
+    return len(list(folder.glob("parts/*.npz")))
