@@ -15,6 +15,7 @@ from diffperf import units
 from diffperf.api.against_table import against_lines
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
+from diffperf.api.explanation import Explanation
 from diffperf.api.from_python import whole_number
 from diffperf.api.limit_sentences import limit_sentences
 from diffperf.api.question import describe_strategy
@@ -48,6 +49,7 @@ def codesign(
     budget_seconds: float = math.inf,
     checkpoint: str | Path | None = None,
     against: Sequence[str] = (),
+    explain: bool = False,
     progress: Progress | None = None,
 ) -> "CodesignAnswer":
     """The chip and package that a design problem asks for, found by gradient.
@@ -62,6 +64,9 @@ def codesign(
       it is deleted when the search is through.
     - `against`: names of systems as they are sold, which run the same workloads, each in the best layout that
       the problem leaves open.
+    - `explain`: also the next-best value of every choice and what would have to be true for it to win, the
+      regret of every workload of a mix, and in how many samples of the calibrated values the design is better
+      than the baseline and the systems that are sold. Takes some times as long as the search.
     - `progress`: called with a word on what is going on and the fraction of it that is done.
 
     **Raises:** `ConfigError`, in one line. Where no design satisfies every constraint, the answer is not
@@ -80,7 +85,9 @@ def codesign(
         **({} if progress is None else {"progress": progress}),
     )
     unpaid, bought = search.unpaid(), bought_systems(search.problem, against, asker)
-    return CodesignAnswer(search.answer(), tuple(unpaid), tuple(bought))
+    result = search.answer()
+    explanation = Explanation.of(search, result, bought) if explain else None
+    return CodesignAnswer(result, tuple(unpaid), tuple(bought), explanation)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -90,11 +97,13 @@ class CodesignAnswer(Answer):
     - `result`: everything that the search came to.
     - `unpaid`: the variables that nothing in the problem pays for, and that the search takes to their bounds.
     - `bought`: systems as they are sold, with the same workloads.
+    - `explanation`: why the design is what it is, where that was asked for.
     """
 
     result: Codesign
     unpaid: tuple[Unpaid, ...] = ()
     bought: tuple[BoughtSystem, ...] = ()
+    explanation: Explanation | None = None
 
     @property
     def feasible(self) -> bool:
@@ -136,7 +145,7 @@ class CodesignAnswer(Answer):
 
     def explained(self) -> list[tuple[str, list[RenderableType]]]:
         """What was asked for beyond the design, each with its heading."""
-        return []
+        return self.explanation.sections(self.result) if self.explanation else []
 
     def to_html(self) -> str:
         """The answer as a page of its own, without references to other files."""
@@ -150,7 +159,8 @@ class CodesignAnswer(Answer):
             each.name: {name: as_dict(report) for name, report in each.reports.items()}
             for each in self.bought
         }
-        return self.result.as_dict() | {"unpaid": unpaid, "against": bought}
+        explained = {"explanation": self.explanation.as_dict()} if self.explanation else {}
+        return self.result.as_dict() | {"unpaid": unpaid, "against": bought} | explained
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each variable, in the baseline and in the design."""

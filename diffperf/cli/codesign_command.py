@@ -57,6 +57,12 @@ if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help
     "--points", type=click.IntRange(2, 1000), default=9, show_default=True, help="limits of a front"
 )
 @click.option(
+    "--explain",
+    is_flag=True,
+    help="also next-best choices and what would have to be true for them to win, regret of every workload, "
+    "and how sure the order is",
+)
+@click.option(
     "--html",
     "html_file",
     metavar="FILE",
@@ -65,7 +71,9 @@ if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help
 )
 @options(json_option, plot_option)
 @click.pass_context
-def codesign(ctx, problem, population, seed, against, front, points, html_file, json_file, plot, **stops):
+def codesign(
+    ctx, problem, population, seed, against, explain, front, points, html_file, json_file, plot, **stops
+):
     """Find which chip and package to build for PROBLEM.
 
     PROBLEM is a name from `diffperf list problems`, or a TOML file. Prints the design beside the baseline,
@@ -80,7 +88,7 @@ def codesign(ctx, problem, population, seed, against, front, points, html_file, 
         feasible, stopped = along.feasible, along.front.designs[-1].stopped
     else:
         names = [name.strip() for name in against.split(",")] if against else []
-        answer = search(problem, names, **settings, **stops)
+        answer = search(problem, names, explain, **settings, **stops)
         write_answer(answer, answer.result_lines(), json_file, html_file, plot)
         feasible, stopped = answer.feasible, answer.result.stopped
     if stopped == "interrupted":
@@ -131,9 +139,10 @@ def search_front(problem: str, front: str, points: int, **settings: Any) -> "Fro
         )
 
 
-def search(problem: str, against: list[str], **settings: Any) -> "CodesignAnswer":
+def search(problem: str, against: list[str], explain: bool, **settings: Any) -> "CodesignAnswer":
     """The best design of the named problem, with a bar on the terminal while the search runs."""
     from diffperf.api.codesign_answer import CodesignAnswer, unpaid_line
+    from diffperf.api.explanation import Explanation
     from diffperf.explore.codesign.against import bought_systems
     from diffperf.explore.codesign.problem_file import load_problem
     from diffperf.explore.codesign.search import Search
@@ -144,4 +153,6 @@ def search(problem: str, against: list[str], **settings: Any) -> "CodesignAnswer
         for each in unpaid:  # before the search, which somebody may not want to wait for
             bar.console.print(unpaid_line(each), soft_wrap=True)
         bought = bought_systems(whole_search.problem, against, COMMAND_LINE)
-        return CodesignAnswer(whole_search.answer(), unpaid, tuple(bought))
+        result = whole_search.answer()
+        explanation = Explanation.of(whole_search, result, bought) if explain else None
+        return CodesignAnswer(result, unpaid, tuple(bought), explanation)

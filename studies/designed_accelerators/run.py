@@ -7,7 +7,9 @@ and cost no more as a system than the accelerator whose technology it is built i
 fit the interposer and the edges of the dies. It stands beside sold accelerators that cost no more to make
 and draw no more power, each in the best of the layouts that the design may choose from too.
 
-The second table asks one of the problems again for every type of package.
+Then: one of the problems for every type of package; the next-best value of every choice, and which input
+would have to be how much different for it to win; what each workload of the mix loses to the design for it
+alone; and in how many samples of the calibrated values each design is better than what is sold.
 
 Costs are our own model's for both sides, and most prices in it are estimates. A design has no cost of
 its own development, no harvesting of bad dies beyond its template's, and die-to-die links that take area, but
@@ -26,7 +28,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+from explained_tables import order_table, regret_table, runner_up_table
 from reporting import Table, figure_style, label_point, parse_options, publish
 
 import diffperf as dp
@@ -116,11 +119,12 @@ class Case:
         return ", ".join(texts)
 
 
-def answered(names: tuple[str, ...]) -> list[Case]:
-    """The answers to some problems."""
+def answered(names: tuple[str, ...], explain: bool) -> list[Case]:
+    """The answers to some problems, explained or not."""
     cases = []
     for name in names:
-        cases.append(Case.of(name, dp.codesign(PROBLEMS / f"{name}.toml", against=AGAINST[name])))
+        problem = PROBLEMS / f"{name}.toml"
+        cases.append(Case.of(name, dp.codesign(problem, against=AGAINST[name], explain=explain)))
         print(f"{name}: done", file=sys.stderr)
     return cases
 
@@ -294,9 +298,11 @@ def finding(cases: list[Case], packages: dict[str, CodesignAnswer]) -> str:
 def main() -> None:
     """Runs the study."""
     options = parse_options(__doc__, "designed_accelerators", "one edge device, no types of package")
-    cases = answered(QUICK if options.quick else tuple(AGAINST))
+    cases = answered(QUICK if options.quick else tuple(AGAINST), explain=not options.quick)
     packages = {} if options.quick else packaged()
+    answers = {case.name: case.answer for case in cases}
     tables = [comparison_table(cases), design_table(cases), package_table(packages)]
+    tables += [runner_up_table(answers), regret_table(answers), order_table(answers)]
     publish(options.out, tables, finding(cases, packages), {"designs": draw(cases)})
 
 

@@ -34,18 +34,23 @@ _POPULATION = 256  # layouts that are scored at once
 class BoughtSystem:
     """A system as it is sold, with the problem's number of devices, in the best layout it can have.
 
-    - `reports`: of every workload, by name; `strategies`: their layouts, in the same order.
+    - `reports`: of every workload, by name.
     - `relative`: the log of its objective over the baseline's, less is better.
     - `missed`: the limits of the workloads' reports that it exceeds in every layout, memory among them.
-    - `system`: the hardware with its number of devices.
+    - `candidate`: the system, the workloads and their layouts; `problem`: what was left open.
     """
 
     name: str
     reports: dict[str, eqx.Module]
     relative: float
-    strategies: tuple[Strategy, ...]
     missed: tuple[Constraint, ...]
-    system: System
+    candidate: Candidate
+    problem: "SoldProblem"
+
+    @property
+    def strategies(self) -> tuple[Strategy, ...]:
+        """The layouts of the workloads, in the order of their reports."""
+        return (self.candidate.strategy, *(job.strategy for job in self.candidate.beside))
 
     @property
     def fits(self) -> bool:
@@ -55,7 +60,7 @@ class BoughtSystem:
     @property
     def power_limit(self) -> float:
         """W for which one of its accelerators is cooled."""
-        return float(self.system.accelerator.power_limit)
+        return float(self.candidate.system.accelerator.power_limit)
 
     @property
     def manufacturing(self) -> float:
@@ -90,22 +95,21 @@ def _bought(problem: DesignProblem, name: str, asker: str) -> BoughtSystem:
     """The workloads of a problem on one system."""
     system: System = load(System, name, asked_by=(asker, "against"))
     system = as_float64(replace(system, {"n_devices": float(problem.baseline.system.n_devices)}))
-    sold = _sold_problem(problem, system, f"{asker}: {name}")
+    sold = sold_problem(problem, system, f"{asker}: {name}")
     candidate = _best_layout(sold)
-    reports, strategies = {}, []
+    reports = {}
     for configuration, workload in zip(candidate.configurations(system), problem.workloads, strict=True):
         check(configuration.model, system, configuration.strategy, workload.phase, f"{asker}: {name}")
         reports[workload.name] = estimated(configuration, workload.phase)
-        strategies.append(configuration.strategy)
     others = dict(reports)
     outcome = Outcome(problem.baseline_outcome.chip, others.pop(problem.workloads[0].name), others)
     objective, excess = sold.score(outcome, jnp.asarray(sold.limits))
     beyond = zip(sold.constraints, np.asarray(excess), strict=True)
     missed = tuple(constraint for constraint, value in beyond if value > _MISSED)
-    return BoughtSystem(name, reports, float(objective), tuple(strategies), missed, system)
+    return BoughtSystem(name, reports, float(objective), missed, candidate, sold)
 
 
-def _sold_problem(problem: DesignProblem, system: System, asked_by: str) -> SoldProblem:
+def sold_problem(problem: DesignProblem, system: System, asked_by: str) -> SoldProblem:
     """The problem with a system as it is sold: without variables and limits of hardware and its prices."""
     vector = problem.vector
     varied = tuple(variable for variable in vector.variables if "strategy" in variable.path.split("."))
