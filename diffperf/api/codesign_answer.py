@@ -12,9 +12,12 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from diffperf import units
+from diffperf.api.against_table import against_lines
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
+from diffperf.api.explanation import Explanation
 from diffperf.api.from_python import whole_number
+from diffperf.api.limit_sentences import limit_sentences
 from diffperf.api.question import describe_strategy
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.against import BoughtSystem, bought_systems
@@ -46,6 +49,7 @@ def codesign(
     budget_seconds: float = math.inf,
     checkpoint: str | Path | None = None,
     against: Sequence[str] = (),
+    explain: bool = False,
     progress: Progress | None = None,
 ) -> "CodesignAnswer":
     """The chip and package that a design problem asks for, found by gradient.
@@ -58,7 +62,11 @@ def codesign(
     - `budget_seconds`: after which the search stops with the best design so far.
     - `checkpoint`: a file for the state of the search, from which the same call goes on after it was stopped;
       it is deleted when the search is through.
-    - `against`: names of systems as they are sold, which run the same workloads in the same layouts.
+    - `against`: names of systems as they are sold, which run the same workloads, each in the best layout that
+      the problem leaves open.
+    - `explain`: also the next-best value of every choice and what would have to be true for it to win, the
+      regret of every workload of a mix, and in how many samples of the calibrated values the design is better
+      than the baseline and the systems that are sold. Takes some times as long as the search.
     - `progress`: called with a word on what is going on and the fraction of it that is done.
 
     **Raises:** `ConfigError`, in one line. Where no design satisfies every constraint, the answer is not
@@ -77,7 +85,9 @@ def codesign(
         **({} if progress is None else {"progress": progress}),
     )
     unpaid, bought = search.unpaid(), bought_systems(search.problem, against, asker)
-    return CodesignAnswer(search.answer(), tuple(unpaid), tuple(bought))
+    result = search.answer()
+    explanation = Explanation.of(search, result, bought) if explain else None
+    return CodesignAnswer(result, tuple(unpaid), tuple(bought), explanation)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -87,11 +97,13 @@ class CodesignAnswer(Answer):
     - `result`: everything that the search came to.
     - `unpaid`: the variables that nothing in the problem pays for, and that the search takes to their bounds.
     - `bought`: systems as they are sold, with the same workloads.
+    - `explanation`: why the design is what it is, where that was asked for.
     """
 
     result: Codesign
     unpaid: tuple[Unpaid, ...] = ()
     bought: tuple[BoughtSystem, ...] = ()
+    explanation: Explanation | None = None
 
     @property
     def feasible(self) -> bool:
@@ -124,14 +136,22 @@ class CodesignAnswer(Answer):
         ]
         for part in (design_table(result), *comparison_tables(result), constraint_table(result)):
             lines += [part, ""]
+        lines += [*limit_sentences(result), ""]
         if self.bought:
-            lines += [against_table(result, self.bought), ""]
-        residual = f"after {result.evaluations:,} evaluations"
-        if result.priced and not result.problem.all_whole:
-            residual = f"KKT residual {result.stationarity:.1e} {residual}"
-        if result.stopped:
-            residual = f"{result.stopped}: the best design so far, {residual}"
-        return [*lines, table(result.outcome.chip, "chip"), "", residual]
+            lines += [*against_lines(result, self.bought), ""]
+        for title, explanation in self.explained():
+            lines += [f"[bold]{title}[/bold]", *explanation, ""]
+        return [*lines, table(result.outcome.chip, "chip"), "", search_line(result)]
+
+    def explained(self) -> list[tuple[str, list[RenderableType]]]:
+        """What was asked for beyond the design, each with its heading."""
+        return self.explanation.sections(self.result) if self.explanation else []
+
+    def to_html(self) -> str:
+        """The answer as a page of its own, without references to other files."""
+        from diffperf.api.codesign_page import codesign_page
+
+        return codesign_page(self)
 
     def to_dict(self) -> dict[str, Any]:
         unpaid = {each.variable.path: each.end for each in self.unpaid}
@@ -139,7 +159,8 @@ class CodesignAnswer(Answer):
             each.name: {name: as_dict(report) for name, report in each.reports.items()}
             for each in self.bought
         }
-        return self.result.as_dict() | {"unpaid": unpaid, "against": bought}
+        explained = {"explanation": self.explanation.as_dict()} if self.explanation else {}
+        return self.result.as_dict() | {"unpaid": unpaid, "against": bought} | explained
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each variable, in the baseline and in the design."""
@@ -150,6 +171,14 @@ class CodesignAnswer(Answer):
         from diffperf.report import plots
 
         return plots.codesign(self.result, self.title)
+
+
+def search_line(result: Codesign) -> str:
+    """How the search ended."""
+    line = f"after {result.evaluations:,} evaluations"
+    if result.priced and not result.problem.all_whole:
+        line = f"KKT residual {result.stationarity:.1e} {line}"
+    return f"{result.stopped}: the best design so far, {line}" if result.stopped else line
 
 
 def verdict(result: Codesign) -> str:
@@ -249,12 +278,14 @@ def comparison_tables(result: Codesign) -> list[Table]:
 
 
 def _comparison(title: str, design: eqx.Module, baseline: eqx.Module) -> Table:
-    """One report beside the baseline's."""
+    """One report beside the baseline's, without what is zero in both."""
     section = _section(title, {"": "left", "baseline": "right", "design": "right", "change": "right"})
     ours, theirs = outputs(design), outputs(baseline)
     heading = ""
     for path, (declared, value) in ours.items():
         before, parent = theirs[path][1], path.rpartition(".")[0]
+        if not np.any(before) and not np.any(value):
+            continue
         if parent != heading:
             section.add_row(f"[bold]{parent.replace('_', ' ').replace('.', ', ')}[/bold]")
             heading = parent
@@ -262,33 +293,6 @@ def _comparison(title: str, design: eqx.Module, baseline: eqx.Module) -> Table:
         text = "  " * bool(parent) + declared.doc
         section.add_row(text, show(before, declared), show(value, declared), change)
     return section
-
-
-def against_table(result: Codesign, bought: tuple[BoughtSystem, ...]) -> Table:
-    """The design beside systems as they are sold: the objective and what they cost."""
-    problem, first = result.problem, result.problem.workloads[0].name
-    heading = f"{problem.objective} / baseline" if result.relative else problem.objective
-    costs = ("cost.manufacturing", "cost.capital", "cost.run")
-    columns: dict[str, Literal["left", "right"]] = {"": "left"}
-    for name in (heading, "the design is", *costs):
-        columns[name] = "right"
-    section = _section("against systems that are sold", columns)
-    ours = problem.sense * np.log(result.objective / result.baseline_objective)
-    rows = [("the design", ours, result.outcome.report)]
-    rows += [(each.name, each.relative, each.reports[first]) for each in bought]
-    for name, relative, report in rows:
-        value = result.baseline_objective * np.exp(problem.sense * relative)
-        ratio = np.exp(relative - ours)
-        better = f"{ratio:.2f} × as good" if name != "the design" else ""
-        prices = [show(value, declared) for declared, value in _found(report, costs)]
-        section.add_row(name, units.show(float(value), result.objective_unit), better, *prices)
-    return section
-
-
-def _found(report: eqx.Module, paths: tuple[str, ...]) -> list[Any]:
-    """The declarations and values of outputs of a report."""
-    known = outputs(report)
-    return [known[path] for path in paths]
 
 
 def constraint_table(result: Codesign) -> Table:

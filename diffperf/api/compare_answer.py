@@ -166,9 +166,9 @@ class CompareAnswer(Answer):
 
     def to_html(self) -> str:
         """The table and the figure as a page of its own, without references to other files."""
-        from diffperf.api.compare_files import html_page
+        from diffperf.report.html_page import Section, page, parts_of
 
-        return html_page(self.lines(), self.figure(), "Comparison")
+        return page("Comparison", [Section("", [*parts_of(self.lines()), self.figure()])])
 
     def figure(self) -> "Figure":
         """Throughput per device, per dollar and per joule: a row of panels for each model and phase."""

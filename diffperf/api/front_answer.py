@@ -181,6 +181,12 @@ class FrontAnswer(Answer):
             rows.append(row | {each.path: each.design for each in design.variables()})
         return rows
 
+    def to_html(self) -> str:
+        """The table and the figure as a page of its own, without references to other files."""
+        from diffperf.report.html_page import Section, page
+
+        return page(self.title, [Section("", [self.table(), self.figure()])])
+
     def figure(self) -> "Figure":
         """The objective along the limits, and how the design changes."""
         from diffperf.report import plots

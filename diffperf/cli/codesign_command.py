@@ -13,11 +13,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from diffperf.api.answer import print_lines
 from diffperf.api.question import COMMAND_LINE
 from diffperf.cli.group import Interrupted
-from diffperf.cli.options import json_option, options, plot_option
-from diffperf.cli.terminal import console, write_json
+from diffperf.cli.options import json_option, options, output_file, plot_option
+from diffperf.cli.terminal import console, write_json, write_output
 
 if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help` need not wait for
-    from diffperf.api.answer import Answer
     from diffperf.api.codesign_answer import CodesignAnswer
     from diffperf.api.front_answer import FrontAnswer
 
@@ -47,7 +46,7 @@ if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help
 @click.option(
     "--against",
     metavar="SYSTEMS",
-    help="systems as they are sold to compare with, such as dgx-h100,mi300x-8",
+    help="systems as they are sold to compare with, each in its best layout, such as dgx-h100,mi300x-8",
 )
 @click.option(
     "--front",
@@ -57,9 +56,24 @@ if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help
 @click.option(
     "--points", type=click.IntRange(2, 1000), default=9, show_default=True, help="limits of a front"
 )
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="also next-best choices and what would have to be true for them to win, regret of every workload, "
+    "and how sure the order is",
+)
+@click.option(
+    "--html",
+    "html_file",
+    metavar="FILE",
+    callback=output_file,
+    help="write the answer as a page: the design, its figures, and what holds it back",
+)
 @options(json_option, plot_option)
 @click.pass_context
-def codesign(ctx, problem, population, seed, against, front, points, json_file, plot, **stops):
+def codesign(
+    ctx, problem, population, seed, against, explain, front, points, html_file, json_file, plot, **stops
+):
     """Find which chip and package to build for PROBLEM.
 
     PROBLEM is a name from `diffperf list problems`, or a TOML file. Prints the design beside the baseline,
@@ -70,12 +84,12 @@ def codesign(ctx, problem, population, seed, against, front, points, json_file, 
     settings = {"population": population, "seed": seed}
     if front is not None:
         along = search_front(problem, front, points, **settings)
-        write_answer(along, along.lines(), json_file, plot)
+        write_answer(along, along.lines(), json_file, html_file, plot)
         feasible, stopped = along.feasible, along.front.designs[-1].stopped
     else:
         names = [name.strip() for name in against.split(",")] if against else []
-        answer = search(problem, names, **settings, **stops)
-        write_answer(answer, answer.result_lines(), json_file, plot)
+        answer = search(problem, names, explain, **settings, **stops)
+        write_answer(answer, answer.result_lines(), json_file, html_file, plot)
         feasible, stopped = answer.feasible, answer.result.stopped
     if stopped == "interrupted":
         raise Interrupted("interrupted: this is the best design so far")
@@ -83,10 +97,18 @@ def codesign(ctx, problem, population, seed, against, front, points, json_file, 
         ctx.exit(3)
 
 
-def write_answer(answer: "Answer", lines: list, json_file: str | None, plot: str | None) -> None:
-    """Prints an answer, and writes it as JSON and as a figure where that is asked for."""
-    print_lines(console(json_file), lines)
+def write_answer(
+    answer: "CodesignAnswer | FrontAnswer",
+    lines: list,
+    json_file: str | None,
+    html_file: str | None,
+    plot: str | None,
+) -> None:
+    """Prints an answer, and writes it as JSON, as a page and as a figure where that is asked for."""
+    print_lines(console("-" if "-" in (json_file, html_file) else None), lines)
     write_json(answer.to_dict(), json_file)
+    if html_file:
+        write_output(answer.to_html(), html_file)
     if plot:
         answer.plot(plot)
 
@@ -117,9 +139,10 @@ def search_front(problem: str, front: str, points: int, **settings: Any) -> "Fro
         )
 
 
-def search(problem: str, against: list[str], **settings: Any) -> "CodesignAnswer":
+def search(problem: str, against: list[str], explain: bool, **settings: Any) -> "CodesignAnswer":
     """The best design of the named problem, with a bar on the terminal while the search runs."""
     from diffperf.api.codesign_answer import CodesignAnswer, unpaid_line
+    from diffperf.api.explanation import Explanation
     from diffperf.explore.codesign.against import bought_systems
     from diffperf.explore.codesign.problem_file import load_problem
     from diffperf.explore.codesign.search import Search
@@ -130,4 +153,6 @@ def search(problem: str, against: list[str], **settings: Any) -> "CodesignAnswer
         for each in unpaid:  # before the search, which somebody may not want to wait for
             bar.console.print(unpaid_line(each), soft_wrap=True)
         bought = bought_systems(whole_search.problem, against, COMMAND_LINE)
-        return CodesignAnswer(whole_search.answer(), unpaid, tuple(bought))
+        result = whole_search.answer()
+        explanation = Explanation.of(whole_search, result, bought) if explain else None
+        return CodesignAnswer(result, unpaid, tuple(bought), explanation)

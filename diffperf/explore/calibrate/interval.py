@@ -80,7 +80,7 @@ def interval(calibration: Calibration, inputs: Configuration, phase: str) -> Int
     calibrated on, their spread is the model's. A value that has been overridden since counts as known. A
     software stack whose numbers are estimates adds the error of training frameworks that nobody has measured.
     """
-    places = _places(calibration, inputs)
+    places = fitted_places(calibration, inputs)
     report: Any = report_of(inputs, phase)  # of any phase: all have a time
     time, slopes, parts = report.time, _slopes(inputs, phase, places), _parts(report, inputs)
     which = [calibration.parameters.index(path) for path in places]
@@ -105,7 +105,7 @@ def _spreads(calibration: Calibration, inputs: Configuration) -> dict[str, float
     return {kind: calibration.spread.get(f"{kind} {operands}", calibration.spread[kind]) for kind in kinds}
 
 
-def _places(calibration: Calibration, inputs: Configuration) -> dict[str, list[str]]:
+def fitted_places(calibration: Calibration, inputs: Configuration) -> dict[str, list[str]]:
     """By parameter of the calibration, the paths of the system that have its fitted value."""
     places = {
         path: [

@@ -135,7 +135,7 @@ def _options(vector: DesignVector, variable: Variable) -> np.ndarray:
     if isinstance(variable.declared, Choice):
         return np.eye(variable.size)
     low, high = variable.whole_numbers()
-    numbers = np.arange(low, high + 1)
+    numbers = np.arange(low, high + 1) if variable.values is None else np.array(variable.values)
     if variable.path in DIVISORS_OF_DEVICES and "system.n_devices" not in vector.paths:
         numbers = numbers[float(vector.baseline.system.n_devices) % np.maximum(numbers, 1) == 0]
     if variable.path == "strategy.micro_batch" and "strategy.global_batch" not in vector.paths:

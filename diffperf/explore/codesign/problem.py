@@ -150,6 +150,7 @@ class DesignProblem:
     def digest(self) -> str:
         """A digest of the problem but for its limits: equal for problems whose programs are equal."""
         asked = (
+            type(self).__name__,
             self.workloads,
             self.objective,
             self.sense,

@@ -6,9 +6,11 @@ which are alike lie close together.
 
 import abc
 import dataclasses
+import functools
 
 import numpy as np
 from jaxtyping import Float
+from scipy.spatial import KDTree
 
 from diffperf.explore.codesign.layouts import Layouts
 from diffperf.explore.codesign.variables import DesignVector, Variable
@@ -102,13 +104,14 @@ class ListedSlot(Slot):
         return self.rows[np.clip(np.floor(number * (1 + 1e-12)).astype(int), 0, self.count - 1)]
 
     def share(self, values: Float[np.ndarray, "designs entries"]) -> Float[np.ndarray, " designs"]:
-        distances = np.stack([self._distance(row) for row in values])
-        middle = np.argmin(distances, axis=1) + 0.5
+        _, nearest = self._neighbours.query(np.log1p(values), p=1)
+        middle = np.asarray(nearest) + 0.5
         return np.log(middle + 1) / np.log(self.count + 1) if self.by_rank else middle / self.count
 
-    def _distance(self, row: np.ndarray) -> np.ndarray:
-        """How far every row of the list is from a row, in ratios."""
-        return np.abs(np.log1p(self.rows) - np.log1p(row)).sum(axis=1)
+    @functools.cached_property
+    def _neighbours(self) -> KDTree:
+        """Finds the row that is nearest to another one, in ratios."""
+        return KDTree(np.log1p(self.rows))
 
     def values(self) -> Float[np.ndarray, "count entries"]:
         return self.rows

@@ -1,0 +1,64 @@
+"""A design as a page: what was asked, what came of it, beside what is sold, and what holds it back."""
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from diffperf import units
+from diffperf.api.against_table import against_lines
+from diffperf.api.limit_sentences import limit_sentences
+from diffperf.report.html_page import Section, page, parts_of
+from diffperf.report.tables import table
+
+if TYPE_CHECKING:
+    from diffperf.api.codesign_answer import CodesignAnswer
+
+
+def codesign_page(answer: "CodesignAnswer") -> str:
+    """The page as text."""
+    from diffperf.api import codesign_answer as texts
+
+    result = answer.result
+    warnings = map(texts.unpaid_line, answer.unpaid)
+    sections = [
+        Section("", [texts.verdict(result), *texts.conflict_lines(result), *texts.strategy_lines(result)]),
+        Section("The design", [texts.design_table(result), answer.figure()]),
+    ]
+    if answer.bought:
+        sections.append(Section("Beside what is sold", parts_of(against_lines(result, answer.bought))))
+    held = limit_sentences(result)
+    limits = [*([held] if held else []), texts.constraint_table(result)]
+    sections.append(Section("What holds it back", limits))
+    sections += [Section(title, parts_of(lines)) for title, lines in answer.explained()]
+    sections += [
+        Section("What was asked", [_asked(answer), _variables(answer), *warnings]),
+        Section("Report", texts.comparison_tables(result)),
+        Section("The chip", [table(result.outcome.chip)]),
+        Section("How it was searched", [texts.search_line(result)]),
+    ]
+    return page(answer.title, sections)
+
+
+def _asked(answer: "CodesignAnswer") -> str:
+    """The question in a sentence."""
+    problem = answer.result.problem
+    verb = "Least" if problem.sense > 0 else "Most"
+    baseline = problem.baseline.system
+    limits = ", ".join(map(str, problem.constraints))
+    return (
+        f"{verb} {problem.objective} on {float(baseline.n_devices):,.0f} devices, from {baseline.name} in "
+        f"the technology {problem.baseline.technology.name}, with {limits}. Free to change:"
+    )
+
+
+def _variables(answer: "CodesignAnswer") -> Table:
+    """The variables with their ranges."""
+    found = Table("variable", "from", "to", box=None, pad_edge=False)
+    for variable in answer.result.problem.variables:
+        choices = getattr(variable.declared, "alternatives", None) or variable.values
+        if choices is not None:
+            found.add_row(variable.path, ", ".join(map(str, choices)), "")
+            continue
+        unit = getattr(variable.declared, "unit", "")
+        found.add_row(variable.path, units.show(variable.low, unit), units.show(variable.high, unit))
+    return found

@@ -1,0 +1,48 @@
+"""What holds a design back, in sentences: "One more dollar of cost.manufacturing lowers time by 7.7 ms"."""
+
+from diffperf import units
+from diffperf.explore.codesign.result import Codesign, ConstraintRow
+
+# How one more of a unit is called.
+_ONE_MORE = {"USD": "One more dollar", "W": "One more watt", "mm^2": "One more mm²", "V": "One more volt"}
+_SHOWN = 3  # digits
+
+
+def limit_sentences(result: Codesign) -> list[str]:
+    """A sentence for every constraint that holds the design back, the dearest first, and one for the rest.
+
+    Empty where the design is not feasible, or the search was stopped before its multipliers were known.
+    """
+    if not result.priced:
+        return []
+    rows = sorted(result.constraints(), key=lambda row: -(row.multiplier or 0.0))
+    sentences = [_sentence(result, row) for row in rows if row.active]
+    slack = [row.constraint.quantity for row in rows if not row.active]
+    if not sentences:
+        return ["No limit holds the design back: more of any buys nothing."]
+    if slack:
+        sentences.append(f"More of {_listed(slack)} buys nothing.")
+    return sentences
+
+
+def _sentence(result: Codesign, row: ConstraintRow) -> str:
+    """What more of one limit is worth."""
+    constraint, objective = row.constraint, result.problem.objective
+    assert row.percent is not None
+    assert row.price is not None, "the design is priced"
+    percent = f"{abs(row.percent):.3g} %"
+    verb = "raises" if row.percent > 0 else "lowers"
+    unit = constraint.declared.unit
+    if not constraint.limit:
+        return f"1 % of room in {constraint.quantity} {verb} {objective} by {percent}."
+    if unit not in _ONE_MORE or constraint.limit < 10 or result.relative:
+        return f"1 % more of {constraint.quantity} {verb} {objective} by {percent}."
+    worth = units.show(abs(row.price), result.objective_unit, _SHOWN)
+    return (
+        f"{_ONE_MORE[unit]} of {constraint.quantity} {verb} {objective} by {worth} (1 % more, by {percent})."
+    )
+
+
+def _listed(names: list[str]) -> str:
+    """Names with commas and a last "or"."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
