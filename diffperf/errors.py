@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Sequence
 
 ARGUMENTS = "arguments"  # named in place of a file where input comes from the arguments of a Python function
+_MOST_LISTED = 12  # known words that an error lists where a command lists them, too
 
 
 class ConfigError(ValueError):
@@ -47,8 +48,13 @@ class MissingKeys(ConfigError):
         return cls(problems[0].file, expected_at)
 
 
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """A hint: the known word that is spelled most like `word`, or all known words where none is similar."""
+def did_you_mean(word: str, known: Sequence[str], listing: str = "") -> str:
+    """A hint: the known word that is spelled most like `word`; all known words where none is similar.
+
+    Where `listing` names a command that lists them, it stands in place of more than a dozen known words.
+    """
     by_lower_case = {name.lower(): name for name in reversed(known)}
     near = difflib.get_close_matches(word.lower(), [name.lower() for name in known], n=1, cutoff=0.6)
-    return f'did you mean "{by_lower_case[near[0]]}"?' if near else "known: " + ", ".join(known)
+    if near:
+        return f'did you mean "{by_lower_case[near[0]]}"?'
+    return f"see {listing}" if listing and len(known) > _MOST_LISTED else "known: " + ", ".join(known)

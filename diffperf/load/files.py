@@ -45,8 +45,11 @@ def find(
     path = config_root() / folder / f"{name}.toml"
     if _is_file(path):
         return path
-    hint = did_you_mean(name, available(folder))
-    raise ConfigError(file, key, f'"{name}"', f"a name from configs/{folder} or a path ending in .toml", hint)
+    found, hint = f'"{name}"', did_you_mean(name, available(folder), f"diffperf list {folder}")
+    elsewhere = sorted(other.name for other in config_root().iterdir() if _is_file(other / f"{name}.toml"))
+    if elsewhere:
+        found, hint = f'"{name}" of configs/{elsewhere[0]}', f"see diffperf list {folder}"
+    raise ConfigError(file, key, found, f"a name from configs/{folder} or a path ending in .toml", hint)
 
 
 def _is_file(path: Path) -> bool:

@@ -155,8 +155,10 @@ def test_an_unreadable_file(tmp_path, monkeypatch):
         ("gpt3-175", "gpt3-1"),
         ("GPT3-175B", 'did you mean "gpt3-175b"?'),
         ("lama-2-7b", "llama-2-7b"),
-        ("", "known: "),
-        (".", "known: "),
+        ("", "see diffperf list models"),
+        (".", "see diffperf list models"),
+        ("dgx-h100", 'found "dgx-h100" of configs/systems; '),
+        ("*", 'found "*"; expected a name from configs/models'),
     ],
 )
 def test_unknown_names_get_a_near_match(name, expected):

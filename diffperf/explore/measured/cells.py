@@ -21,12 +21,6 @@ class BadCell(Exception):
         self.expected, self.remedy = expected, remedy
 
 
-def spelled_like(text: str, known: list[str], kind: str) -> str:
-    """The known name that is spelled most like a text, or how to list all configs of that kind."""
-    hint = did_you_mean(text, known)
-    return f"see diffperf list {kind}" if hint.startswith("known: ") else hint
-
-
 def cell_value(name: str, column: Column, text: str) -> Any:
     """The value of a cell, or the column's default for an empty cell. Raises `BadCell`."""
     if not text:

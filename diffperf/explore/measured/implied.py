@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from diffperf.explore.measured.cells import BadCell, spelled_like
+from diffperf.errors import did_you_mean
+from diffperf.explore.measured.cells import BadCell
 from diffperf.explore.measured.named_model import architecture_of, named_model
 from diffperf.explore.measured.schemas import ARCHITECTURE, SCHEMAS
 from diffperf.load import available
@@ -45,7 +46,7 @@ def _architecture(values: Mapping[str, Any]) -> dict[str, Any]:
     if model is None:
         name, column = values["model"], empty[0]
         expected = f"{ARCHITECTURE[column].expected}, or a `model` with a config"
-        hint = spelled_like(name, available("models"), "models") if name else "name the model"
+        hint = did_you_mean(name, available("models"), "diffperf list models") if name else "name the model"
         raise BadCell(column, "an empty cell", "missing", expected, hint)
     of_config = architecture_of(model)
     # Columns of experts have defaults, and are never empty: they follow the config where no cell describes

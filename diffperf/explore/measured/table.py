@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from diffperf.errors import ARGUMENTS, ConfigError
-from diffperf.explore.measured.cells import BadCell, cell_value, spelled_like
+from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
+from diffperf.explore.measured.cells import BadCell, cell_value
 from diffperf.explore.measured.columns import Column
 from diffperf.explore.measured.implied import implied_values
 from diffperf.explore.measured.named_model import MODEL_FILES, named_model
@@ -183,7 +183,7 @@ class _Reader:
             return text
         if not text.endswith(".toml"):
             expected = "the name of an accelerator or a system, or the path of its file"
-            hint = spelled_like(text, self.platforms.hardware, "systems")
+            hint = did_you_mean(text, self.platforms.hardware, "diffperf list systems")
             raise BadCell("hardware", f'"{text}"', "unknown hardware", expected, hint)
         path = self._file("hardware", text)
         if str(path) not in self.platforms:
