@@ -117,9 +117,10 @@ _UNIT = re.compile(r"((1\s*)?/\s*)?[A-Za-zµ_]+(\^-?\d)?(\s*[*/ ]\s*[A-Za-zµ_]+
 
 
 def _normalize(text: str) -> str:
-    """The same quantity without spellings that pint does not know: %, ², $, Greek μ, "per", "1,000"."""
+    """The same quantity without spellings that pint does not know: %, ², mm2, $, Greek μ, "per", "1,000"."""
     text = text.strip().replace("%", " percent").replace("²", "^2").replace("μ", "µ").replace(" per ", "/")
     text = re.sub(r"^([+-]?)\$\s*([\d.,]+([eE][+-]?\d+)?)", r"\1\2 USD", text)
+    text = re.sub(r"\b([A-Za-z]?m)2\b", r"\1^2", text)
     return re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
 
 
