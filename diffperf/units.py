@@ -12,6 +12,8 @@ from typing import SupportsFloat
 
 import pint
 
+HOUR, DAY, YEAR = 3600.0, 86400.0, 365.25 * 86400.0  # s
+
 _DEFINITIONS = """
 femto- = 1e-15 = f-
 pico- = 1e-12 = p-
@@ -93,8 +95,9 @@ _WRITTEN_IN = {
     "kg/byte": (1e9, "kg/GB"),
     "kg/J": (3.6e6, "kg/kWh"),
     "kg/mm^2": (100.0, "kg/cm^2"),
+    "USD/W/s": (YEAR, "USD/W/year"),
 }
-_HOUR, _DAY = 3600.0, 86400.0  # s
+_SLOW = 1e-5  # 1/s; what happens more rarely than once a day is shown by the year
 
 
 class UnitError(ValueError):
@@ -194,10 +197,12 @@ def show(value: SupportsFloat, unit: str, digits: int = 4) -> str:
     if unit in _WRITTEN_IN:
         factor, written = _WRITTEN_IN[unit]
         return f"{value * factor:.{digits}g} {written}"
-    if unit == "s" and abs(value) >= 2 * _DAY:
-        return f"{value / _DAY:,.{digits}g} days"
-    if unit == "s" and abs(value) >= 2 * _HOUR:
-        return f"{value / _HOUR:.{digits}g} h"
+    if unit == "1/s" and 0 < abs(value) < _SLOW:
+        return f"{value * YEAR:.{digits}g} 1/year"
+    if unit == "s" and abs(value) >= 2 * DAY:
+        return f"{value / DAY:,.{digits}g} days"
+    if unit == "s" and abs(value) >= 2 * HOUR:
+        return f"{value / HOUR:.{digits}g} h"
     if unit in _PREFIXED and value != 0:
         return _show_with_prefix(value, unit, digits)
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"

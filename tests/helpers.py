@@ -70,13 +70,18 @@ def cast(tree, dtype):
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), tree)
 
 
+_DERIVED = {"W": {"J": 1, "s": -1}, "Hz": {"s": -1}}
+
+
 def exponents(unit: str) -> dict[str, int]:
     """Powers of the base units in a declared unit: "USD/mm^2" is {"USD": 1, "mm": -2}."""
     powers = {}
-    for position, part in enumerate(unit.replace("W", "J/s").replace("Hz", "1/s").split("/")):
+    for position, part in enumerate(unit.split("/")):
         name, _, power = part.partition("^")
-        if name not in ("", "1"):
-            powers[name] = powers.get(name, 0) + int(power or 1) * (1 if position == 0 else -1)
+        for base, times in _DERIVED.get(name, {name: 1}).items():
+            if base not in ("", "1"):
+                sign = 1 if position == 0 else -1
+                powers[base] = powers.get(base, 0) + sign * times * int(power or 1)
     return powers
 
 

@@ -20,12 +20,13 @@ from diffperf.api.question import describe_system, read_system
 from diffperf.api.renting import rented
 from diffperf.compiler import stored
 from diffperf.cost.design_cost import DesignCost, Production, design_cost
-from diffperf.cost.ownership import HOUR, RATES, Cost, run_cost
+from diffperf.cost.ownership import RATES, Cost, run_cost
 from diffperf.hardware.system import System
 from diffperf.load import override
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact
 from diffperf.report.tables import as_dict, table
+from diffperf.units import HOUR
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from diffperf import units
 from diffperf.explore.codesign.against import BoughtSystem
-from diffperf.explore.codesign.conditions import Condition
+from diffperf.explore.codesign.break_even_inputs import Condition
 from diffperf.explore.codesign.doubt import SAMPLES, Order, orders
 from diffperf.explore.codesign.regret import Regret, regrets
 from diffperf.explore.codesign.result import Codesign

@@ -6,9 +6,10 @@ from typing import Any
 from rich.table import Table
 
 from diffperf import units
-from diffperf.cost.ownership import HOUR, Cost, device_hour
+from diffperf.cost.ownership import Cost, device_hour
 from diffperf.hardware.system import System
 from diffperf.report.tables import as_dict, column_table
+from diffperf.units import HOUR
 
 
 @dataclasses.dataclass(frozen=True)

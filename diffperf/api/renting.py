@@ -2,11 +2,12 @@
 
 from diffperf import units
 from diffperf.api.question import COMMAND_LINE
-from diffperf.cost.ownership import HOUR, rental
+from diffperf.cost.ownership import rental
 from diffperf.errors import ConfigError
 from diffperf.estimate.serving.serving_report import ServingReport
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
+from diffperf.units import HOUR
 
 
 def rented(system: System, file: str = COMMAND_LINE) -> float:

@@ -8,9 +8,8 @@ from diffperf.cost.package_cost import PackageCost, package_cost
 from diffperf.hardware.system import System
 from diffperf.quantity import Declared, Scalar, output
 from diffperf.relax import Relaxation, inverse, larger
+from diffperf.units import HOUR
 
-HOUR = 3600.0  # s
-YEAR = 365.25 * 24 * HOUR  # s
 # The parts of `Cost.rate` that are in proportion to the purchase price, and all of its parts.
 OF_CAPITAL = ("depreciation", "interest", "repair")
 RATES = (*OF_CAPITAL, "facility", "electricity")
@@ -122,13 +121,13 @@ def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxa
     working = prices.lifetime * prices.utilization
     depreciation = bought.total / working
     interest = bought.total * interest_rate(prices.interest, prices.lifetime) / prices.utilization
-    repair = bought.total * prices.repair / (YEAR * prices.utilization)
+    repair = bought.total * prices.repair / prices.utilization
     facility = provisioned_power(system) * _facility_rate(system) / prices.utilization
     drawn = facility_energy(system, time, energy)
     electricity = drawn / time * prices.electricity
     rate = depreciation + interest + repair + facility + electricity
     carbon = package_carbon(system.accelerator, relax)
-    embodied = system.n_devices * (carbon + prices.embodied_carbon) * time / working
+    embodied = system.n_devices * (carbon + prices.embodied_carbon) * (time / working)
     return Cost(
         accelerator=accelerator,
         purchase=bought,
@@ -152,7 +151,7 @@ def interest_rate(interest: Scalar, lifetime: Scalar) -> Scalar:
 
     Payments of i/(1 − e^(−i·T)) less the 1/T that pays back; for little interest half of i.
     """
-    owed = interest / YEAR * lifetime  # interest over the lifetime, if nothing were paid back
+    owed = interest * lifetime  # interest over the lifetime, if nothing were paid back
     paid = larger(owed, _LEAST_INTEREST)
     growing = paid / -jnp.expm1(-paid) - 1
     return jnp.where(owed > _LEAST_INTEREST, growing, owed / 2) / lifetime
@@ -162,7 +161,7 @@ def _facility_rate(system: System) -> Scalar:
     """USD/s for each watt that a facility can feed: its depreciation and interest, its staff and upkeep."""
     prices = system.prices
     built = 1 / prices.facility_lifetime + interest_rate(prices.interest, prices.facility_lifetime)
-    return prices.facility * built + prices.staff / YEAR
+    return prices.facility * built + prices.staff
 
 
 class DeviceHour(Declared):

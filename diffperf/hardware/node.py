@@ -11,11 +11,11 @@ from jaxtyping import Array, Float
 from diffperf.hardware.process import Process
 from diffperf.quantity import Declared, Label, Scalar, Weights, label, quantity
 from diffperf.relax import positive
+from diffperf.units import YEAR
 
 # Fall of the price of a wafer in each year of volume production, 2 %: the example of Google's chiplet cost
 # model (github.com/google/chiplets-cost-model, N5 and 16 nm).
 WAFER_PRICE_FALL = 0.02
-YEAR = 365.25 * 86400.0  # s
 
 
 class Node(Declared):

@@ -136,7 +136,7 @@ class Package(Declared):
     memory_carbon: Scalar = quantity(
         "kg/byte",
         "CO2e of making device memory, per byte",
-        bounds=(1e-12, 1e-7),
+        bounds=(1e-12, 1e-9),
         # Derived: 42 % of the 1,312 kg of a board of eight H100, each with 80 GB of HBM3 (NVIDIA, HGX H100
         # PCF Summary).
         default=0.861e-9,

@@ -72,7 +72,7 @@ class Process(Declared):
     carbon: Scalar = quantity(
         "kg/mm^2",
         "CO2e of making a wafer of the process, with its materials and gases, per area of the wafer",
-        bounds=(1e-5, 1),
+        bounds=(1e-5, 0.05),
         default=1.44e-2,  # 7 nm: imec.netzero, as facebookresearch/ACT gives it
         kind="price",
     )

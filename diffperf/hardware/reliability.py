@@ -1,8 +1,7 @@
 """How often the devices of a large system fail, and what it takes to go on."""
 
 from diffperf.quantity import Declared, Scalar, quantity
-
-_DAY = 86400.0  # s
+from diffperf.units import DAY
 
 
 class Reliability(Declared):
@@ -14,7 +13,7 @@ class Reliability(Declared):
         bounds=(1e4, 1e12),
         # Llama 3 (arXiv 2407.21783 §3.3.4): 419 unexpected interruptions in 54 days on 16,384 H100, of
         # whatever cause: devices, hosts, network, software.
-        default=54 * _DAY * 16_384 / 419,
+        default=54 * DAY * 16_384 / 419,
     )
     restart_time: Scalar = quantity(
         "s",
@@ -29,7 +28,7 @@ class Reliability(Declared):
         "s",
         "time for which a spare stands in for a node that has failed",
         bounds=(1, 1e8),
-        default=3 * _DAY,  # an estimate: diagnosis and replacement by hand
+        default=3 * DAY,  # an estimate: diagnosis and replacement by hand
     )
     storage_bandwidth: Scalar = quantity(
         "byte/s",

@@ -8,6 +8,7 @@ from diffperf.hardware.reliability import Reliability
 from diffperf.quantity import Declared, Label, Scalar, label, quantity
 from diffperf.relax import inverse
 from diffperf.software.stack import Stack
+from diffperf.units import YEAR
 
 
 class Prices(Declared):
@@ -33,7 +34,7 @@ class Prices(Declared):
     lifetime: Scalar = quantity(
         "s",
         "time over which the system's price is depreciated, in a straight line",
-        bounds=(1e6, 1e9),
+        bounds=(1e7, 1e9),
         kind="price",
     )
     utilization: Scalar = quantity(
@@ -49,7 +50,7 @@ class Prices(Declared):
     embodied_carbon: Scalar = quantity(
         "kg",
         "CO2e of making the board and cooler of a device and its share of the host, beside the package",
-        bounds=(0.1, 1e6),
+        bounds=(0.1, 1e5),
         kind="price",
         # An estimate: what is neither memory nor circuits, a third, of the 1,312 kg of a board of eight H100
         # (NVIDIA, HGX H100 PCF Summary), and a host that takes as much as the whole board.
@@ -58,42 +59,42 @@ class Prices(Declared):
     rack: Scalar = quantity(
         "USD/W",
         "price of racks, power strips and manifolds, per power that they can feed",
-        bounds=(0, 100),
+        bounds=(0, 10),
         default=0.0,
         kind="price",
     )
     interest: Scalar = quantity(
-        "",
-        "interest in a year on what a system and its facility cost",
-        bounds=(0, 0.5),
+        "1/s",
+        "rate of interest on what a system and its facility cost",
+        bounds=(0, 0.5 / YEAR),
         default=0.0,
         kind="price",
     )
     repair: Scalar = quantity(
-        "",
-        "price of the repairs of a system in a year, over the purchase price",
-        bounds=(0, 0.5),
+        "1/s",
+        "price of the repairs of a system per time, over the purchase price",
+        bounds=(0, 0.5 / YEAR),
         default=0.0,
         kind="price",
     )
     facility: Scalar = quantity(
         "USD/W",
         "price of building a facility with its power and cooling, per power of what stands in it",
-        bounds=(0, 1e3),
+        bounds=(0, 200),
         default=0.0,
         kind="price",
     )
     facility_lifetime: Scalar = quantity(
         "s",
         "time over which the facility's price is depreciated, in a straight line",
-        bounds=(1e6, 1e10),
-        default=20 * 365.25 * 86400,  # 20 years, an estimate
+        bounds=(1e7, 1e10),
+        default=20 * YEAR,  # an estimate
         kind="price",
     )
     staff: Scalar = quantity(
-        "USD/W",
-        "price of staff and upkeep of a facility in a year, per power of what stands in it",
-        bounds=(0, 100),
+        "USD/W/s",
+        "price of staff and upkeep of a facility per time, and per power of what stands in it",
+        bounds=(0, 10 / YEAR),
         default=0.0,
         kind="price",
     )

@@ -22,12 +22,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import diffperf as dp
-from diffperf.cost.ownership import HOUR, DeviceHour, device_hour, run_cost
+from diffperf.cost.ownership import DeviceHour, device_hour, run_cost
 from diffperf.errors import ConfigError
 from diffperf.hardware.system import System
 from diffperf.quantity import locate, real, replace
 from diffperf.relax import Exact
 from diffperf.report.plots import BLUE, FAINT, GREY, INK, ORANGE, RED
+from diffperf.units import HOUR
 
 sys.path.append(str(Path(__file__).parents[1]))
 from reporting import Table, figure_style, parse_options, publish, read_rows

@@ -7,7 +7,6 @@ import pytest
 
 from diffperf.cost.ownership import (
     RATES,
-    YEAR,
     accelerator_price,
     device_hour,
     interest_rate,
@@ -22,6 +21,7 @@ from diffperf.hardware.network import TOPOLOGIES, NetworkTier
 from diffperf.load import available, load, load_system, override
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact
+from diffperf.units import YEAR
 
 
 @jax.jit
@@ -30,12 +30,12 @@ def manufacturing(accelerator: Accelerator):
 
 
 PRICES = {
-    "interest": 0.08,
-    "repair": 0.05,
+    "interest": 0.08 / YEAR,
+    "repair": 0.05 / YEAR,
     "rack": 0.1,
     "facility": 11.7,
     "facility_lifetime": 20 * YEAR,
-    "staff": 0.48,
+    "staff": 0.48 / YEAR,
     "lifetime": 5 * YEAR,
     "utilization": 0.8,
 }
@@ -88,15 +88,15 @@ def test_interest_is_what_a_loan_of_equal_payments_takes():
         for _ in range(round(DAYS * years)):
             owed = owed * math.exp(interest / DAYS) - annual / DAYS
         assert owed == pytest.approx(0, abs=1e-9)
-        rate = float(interest_rate(real(interest), real(years * YEAR)))
+        rate = float(interest_rate(real(interest / YEAR), real(years * YEAR)))
         assert rate * YEAR == pytest.approx(annual - 1 / years, rel=1e-3)
 
 
 def test_without_interest_there_is_none_and_its_slope_is_half_of_what_was_paid():
     rate, slope = jax.value_and_grad(interest_rate)(real(0.0), real(5 * YEAR))
     assert float(rate) == 0
-    assert float(slope) == pytest.approx(1 / (2 * YEAR), rel=1e-12)
-    above = float(interest_rate(real(1e-4), real(5 * YEAR))) / 1e-4
+    assert float(slope) == pytest.approx(1 / 2, rel=1e-12)
+    above = float(interest_rate(real(1e-4 / YEAR), real(5 * YEAR))) / (1e-4 / YEAR)
     assert above == pytest.approx(float(slope), rel=1e-3)
 
 

@@ -36,6 +36,7 @@ def _differently_scaled(before, after, base, factor=FACTOR):
         ("1/mm^2", {"mm": -2}),
         ("USD/mm^2", {"USD": 1, "mm": -2}),
         ("W", {"J": 1, "s": -1}),
+        ("USD/W/s", {"USD": 1, "J": -1, "s": 0}),
         ("J/FLOP", {"J": 1, "FLOP": -1}),
         ("byte/s/mm", {"byte": 1, "s": -1, "mm": -1}),
     ],

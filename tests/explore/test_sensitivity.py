@@ -77,7 +77,8 @@ def test_cost_is_proportional_to_what_is_bought(gpt, system, strategy):
     ranked = sensitivities(Configuration(gpt, system, strategy), output="cost.capital")
     elasticities = {input.path: input.elasticity for input in ranked}
     assert elasticities["system.n_devices"] == pytest.approx(1, rel=1e-12)
-    prices = ["prices.accelerator_markup", "prices.host", "network.nvlink.price", "network.infiniband.price"]
+    prices = ["prices.accelerator_markup", "prices.host", "prices.rack"]
+    prices += ["network.nvlink.price", "network.infiniband.price"]
     assert sum(elasticities[f"system.{path}"] for path in prices) == pytest.approx(1, rel=1e-12)
 
 

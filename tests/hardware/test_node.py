@@ -12,12 +12,13 @@ from scipy.interpolate import PchipInterpolator
 from diffperf.cost.die_cost import known_good_price
 from diffperf.errors import ConfigError
 from diffperf.hardware.accelerator import Accelerator
-from diffperf.hardware.node import YEAR, Node, matured, monotone_cubic, node_at
+from diffperf.hardware.node import Node, matured, monotone_cubic, node_at
 from diffperf.hardware.operating_point import clock
 from diffperf.hardware.process import Process
 from diffperf.hardware.technology import Technology, moved
 from diffperf.load import load, load_nodes, load_technology
 from diffperf.quantity import numeric, replace
+from diffperf.units import YEAR
 
 NODES = load_nodes()
 BY_NAME = {str(node.name): node for node in NODES}

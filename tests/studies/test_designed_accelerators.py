@@ -7,7 +7,8 @@ import jax
 import pytest
 
 import diffperf as dp
-from diffperf.hardware.chip import chip, design_of
+from diffperf.hardware.chip import chip
+from diffperf.hardware.designed_accelerator import design_of
 from diffperf.hardware.technology import Technology
 from diffperf.load import load
 from diffperf.quantity import replace

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from diffperf.explore.codesign.conditions import Condition, Tipping
+from diffperf.explore.codesign.break_even_inputs import Condition, Tipping
 from diffperf.explore.codesign.cube import Cube
 from diffperf.explore.codesign.descent import Descended
 from diffperf.explore.codesign.search import MOST_ENUMERATED, Search
