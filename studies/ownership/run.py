@@ -27,7 +27,7 @@ from diffperf.errors import ConfigError
 from diffperf.hardware.system import System
 from diffperf.quantity import locate, real, replace
 from diffperf.relax import Exact
-from diffperf.report.plots import BLUE, FAINT, GREY, INK, ORANGE, RED
+from diffperf.report.plots import BLUE, FAINT, GREY, ORANGE, RED
 from diffperf.units import HOUR
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -59,7 +59,7 @@ PARTS = {
     "network": RED,
     "racks": "#c9b458",
     "interest": GREY,
-    "repair": INK,
+    "repair": "#8f6f94",
     "facility": "#7a9e7e",
     "electricity": FAINT,
 }
@@ -179,7 +179,7 @@ def draw(rows: Sequence[Mapping[str, Any]], beside: Sequence[Mapping[str, Any]])
         axes.barh(names, widths, left=left, color=colour, label=part)
         left += widths
     for index, case in enumerate(beside):
-        place = names.index(case["hardware"]) + (0.15 if index % 2 else -0.15)
+        place = names.index(case["hardware"]) + (-0.15 if case["date"] == beside[0]["date"] else 0.15)
         label = "published: hyperscaler to smaller cloud" if index == 0 else None
         axes.plot([case["hyperscaler"], case["neocloud"]], [place, place], "|-", color="black", label=label)
     axes.invert_yaxis()

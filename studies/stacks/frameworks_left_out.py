@@ -8,6 +8,7 @@ framework counting as much as any other.
 
 import csv
 import dataclasses
+import functools
 import math
 import statistics
 import tempfile
@@ -51,6 +52,9 @@ FITTED = (
     "routing_wait",
     "elementwise_traffic",
 )
+# Engines of their own drive the collectives of TPUs, which occupy no compute units: what is known of the
+# hardware of a framework needs no measured run.
+KNOWN = {"MaxText": ("collective_units",)}
 # Measured columns, and whether they grow with the time of a step (1) or fall with it (-1).
 TIMES = {"step_time_s": 1, "tokens_per_s_per_device": -1, "model_tflops_per_device": -1, "mfu": -1}
 
@@ -78,18 +82,24 @@ def write_unmeasured(framework: str, stack: str, folder: Path) -> Path:
     """Writes a stack's file as if its framework were unmeasured, and returns the file's path."""
     config = tomlkit.parse(find(stack, "stacks").read_text(encoding="utf-8"))
     config.pop("measured", None)
-    shipped = {name: load(Stack, name) for names in FRAMEWORKS.values() for name in names}
-    declared = {path: quantity for path, quantity, _ in walk(shipped[stack])}
+    declared = {path: quantity for path, quantity, _ in walk(load(Stack, stack))}
     for key in FITTED:
-        others = [
-            math.exp(statistics.mean(math.log(float(getattr(shipped[name], key))) for name in names))
-            for other, names in FRAMEWORKS.items()
-            if other != framework
-        ]
-        config[key] = tomlkit.value(quantity_text(statistics.median(others), declared[key]))
+        if key not in KNOWN.get(framework, ()):
+            config[key] = tomlkit.value(quantity_text(middle_value(framework, key), declared[key]))
     path = folder / f"{stack}.toml"
     path.write_text(tomlkit.dumps(config), encoding="utf-8")
     return path
+
+
+@functools.cache
+def middle_value(framework: str, key: str) -> float:
+    """Returns the median of a fitted parameter over the other frameworks."""
+    others = [
+        math.exp(statistics.mean(math.log(float(getattr(load(Stack, name), key))) for name in names))
+        for other, names in FRAMEWORKS.items()
+        if other != framework
+    ]
+    return statistics.median(others)
 
 
 def validate_unmeasured(table: Path, folder: Path) -> Validation:
