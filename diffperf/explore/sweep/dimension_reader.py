@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
+from diffperf.errors import counted
 from diffperf.explore.inputs import full_path
 from diffperf.explore.sweep.axis import Axis, ConfigAxis, replaced
 from diffperf.explore.sweep.config_reader import CONFIGS, ConfigReader, Keyed
@@ -114,7 +115,7 @@ class DimensionReader(ConfigReader):
             if len(axis) != len(axes[0]):
                 expected = f"{len(axes[0])}, as {axes[0].path} has"
                 raise self.error(
-                    f"{key}.zip[{index}]", f"{len(axis)} values", expected, "give as many values"
+                    f"{key}.zip[{index}]", counted(len(axis), "value"), expected, "give as many values"
                 )
         yield from axes
 
