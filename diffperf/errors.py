@@ -38,7 +38,8 @@ class MissingKeys(ConfigError):
         if others:
             listed = "; ".join(f"{other} ({text})" for other, text in others)
             extends = 'or extends = "NAME" to take all from another config'
-            remedy += f", {extends}; {len(others)} more keys are missing: {listed}"
+            missing = f"{counted(len(others), 'more key')} {'is' if len(others) == 1 else 'are'} missing"
+            remedy += f", {extends}; {missing}: {listed}"
         super().__init__(file, key, "no such key", expected, remedy)
 
     @classmethod
@@ -46,6 +47,11 @@ class MissingKeys(ConfigError):
         """Several as one; they are of one file."""
         expected_at = {key: text for problem in problems for key, text in problem.expected_at.items()}
         return cls(problems[0].file, expected_at)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, of one of them without the s: "1 column", "2 columns"."""
+    return f"{number:,} {noun}" + "s" * (number != 1)
 
 
 def did_you_mean(word: str, known: Sequence[str], listing: str = "") -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -76,18 +76,41 @@ def codesign(
     whole_number(asker, "population", population, 16, 1_000_000)
     if not budget_seconds > 0:
         raise ConfigError(asker, "budget_seconds", f"{budget_seconds}", "more than 0", "name some seconds")
-    search = Search(
-        load_problem(problem, asker, "problem"),
+    chosen: dict[str, Any] = {} if progress is None else {"progress": progress}
+    return searched(
+        problem,
+        (asker, "problem"),
+        against,
+        explain,
         population=population,
         seed=seed,
         budget_seconds=budget_seconds,
         checkpoint=None if checkpoint is None else Path(checkpoint),
-        **({} if progress is None else {"progress": progress}),
+        **chosen,
     )
-    unpaid, bought = search.unpaid(), bought_systems(search.problem, against, asker)
+
+
+def searched(
+    problem: DesignProblem | str | Path | Mapping[str, Any],
+    asked_by: tuple[str, str],
+    against: Sequence[str],
+    explain: bool,
+    warn: Callable[[Unpaid], None] = lambda unpaid: None,
+    **settings: Any,
+) -> "CodesignAnswer":
+    """The answer to a problem; `settings` are those of `Search`.
+
+    `warn` is called with every variable that nothing pays for, before the search, which somebody may not want
+    to wait for. **Raises:** `ConfigError` that names `asked_by`.
+    """
+    search = Search(load_problem(problem, *asked_by), **settings)
+    unpaid = tuple(search.unpaid())
+    for each in unpaid:
+        warn(each)
+    bought = bought_systems(search.problem, against, asked_by[0])
     result = search.answer()
     explanation = Explanation.of(search, result, bought) if explain else None
-    return CodesignAnswer(result, tuple(unpaid), tuple(bought), explanation)
+    return CodesignAnswer(result, unpaid, tuple(bought), explanation)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -13,6 +13,7 @@ from diffperf.api.compared import FIGURES, Compared
 from diffperf.api.from_python import asked, phase_of
 from diffperf.api.question import Question
 from diffperf.errors import ConfigError, did_you_mean
+from diffperf.load import load_calibration, load_system
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +28,7 @@ def compare(
     stacks: Any = None,
     against: str | None = None,
     devices: float | None = None,
+    calibration: Any = None,
     set: Mapping[str, Any] | None = None,
     **strategy: Any,
 ) -> "CompareAnswer":
@@ -39,6 +41,7 @@ def compare(
     - `models`, `systems`, `phases`, `stacks`: one, or a list, of what `dp.estimate` takes. Without `stacks`
       every system has its own.
     - `against`: the name of a system of the comparison, which adds the ratios to it.
+    - `calibration`: other fitted values of the systems with its accelerator, or "none" for all systems.
     - `devices`, `set`, `strategy`: as of `dp.estimate`, for all.
 
     A configuration that does not fit memory, or of which no layout is possible, has a `problem` in place of
@@ -46,7 +49,10 @@ def compare(
     """
     asker = asker_of("compare")
     names = [phase_of(asker, phase) for phase in several(phases)]
-    own = ("models", "systems", "phases", "stacks", "against", "devices", "set")
+    own = ("models", "systems", "phases", "stacks", "against", "devices", "calibration", "set")
+    compared = several(systems)
+    found = calibrations(compared, calibration, asker)
+    fitted = {id(system): its for system, its in zip(compared, found, strict=True)}
 
     def question(model: Any, system: Any, stack: Any) -> Question:
         return asked(
@@ -55,13 +61,32 @@ def compare(
             system,
             devices=devices,
             stack=stack,
+            calibration=fitted[id(system)],
             set=set,
             strategy=strategy,
             others=own,
         )
 
     stacked = [None] if stacks is None else several(stacks)
-    return CompareAnswer.of(question, several(models), several(systems), names, stacked, against, asker)
+    return CompareAnswer.of(question, several(models), compared, names, stacked, against, asker)
+
+
+def calibrations(systems: Sequence[Any], calibration: Any, asker: str) -> list[Any]:
+    """The calibration of every system of a comparison: the one that is given where it is of the system's
+    accelerator or "none", else None for the system's own.
+
+    **Raises:** `ConfigError` for a calibration that is of no accelerator of the comparison.
+    """
+    if calibration is None or calibration == "none":
+        return [calibration] * len(systems)
+    fitted = load_calibration(calibration, asker, "calibration")
+    bare = [load_system(system, calibration="none", file=asker, key="systems") for system in systems]
+    found = [fitted if fitted.hardware in system.accelerator.lineage else None for system in bare]
+    if not any(found):
+        expected = f"one of {', '.join(dict.fromkeys(str(system.accelerator.name) for system in bare))}"
+        remedy = "name another one, or leave it out"
+        raise ConfigError(asker, "calibration", f"a calibration of {fitted.hardware}", expected, remedy)
+    return found
 
 
 def several(given: Any) -> list[Any]:

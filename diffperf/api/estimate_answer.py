@@ -51,6 +51,7 @@ def estimate(
     tokens: float | str | None = None,
     rent: bool = False,
     smooth: float | None = None,
+    band: float | None = None,
     **strategy: Any,
 ) -> "EstimateAnswer":
     """The time, memory, energy and cost of a model on a system.
@@ -68,7 +69,8 @@ def estimate(
     - `operators`: adds every operator and collective.
     - `tokens`: adds what training on so many tokens takes.
     - `rent`: adds the price in a cloud.
-    - `smooth`: the sharpness of a smooth estimate.
+    - `smooth`: the sharpness of a smooth estimate, and `band` the share of their number that waves of work
+      are averaged over (see `dp.Smooth`).
     - `strategy`: fields of the strategy. Degrees that are not given are those of the fastest layout that
       fits memory.
 
@@ -77,6 +79,7 @@ def estimate(
     asker = asker_of("estimate")
     if tokens is not None:
         tokens = number_of_tokens(tokens, asker, "tokens")
+    own = ("phase", "operators", "tokens", "rent")
     question = asked(
         "estimate",
         model,
@@ -86,9 +89,9 @@ def estimate(
         calibration=calibration,
         set=set,
         strategy=strategy,
-        others=("devices", "stack", "calibration", "set", "operators", "tokens", "rent", "smooth", "phase"),
+        others=(*own, "devices", "stack", "calibration", "set", "smooth", "band"),
     )
-    relax = relaxation(asker, smooth)
+    relax = relaxation(asker, smooth, band)
     return EstimateAnswer.of(
         question, phase_of(asker, phase), relax, tokens=tokens, rent=rent, list_operators=operators
     )

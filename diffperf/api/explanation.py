@@ -9,12 +9,12 @@ from rich.table import Table
 
 from diffperf import units
 from diffperf.explore.codesign.against import BoughtSystem
-from diffperf.explore.codesign.break_even_inputs import Condition
 from diffperf.explore.codesign.doubt import SAMPLES, Order, orders
 from diffperf.explore.codesign.regret import Regret, regrets
 from diffperf.explore.codesign.result import Codesign
 from diffperf.explore.codesign.runners_up import RunnerUp, runners_up
 from diffperf.explore.codesign.search import Search
+from diffperf.explore.codesign.tipping import Condition
 
 _EQUAL = 5e-5  # loss below which two choices are as good as each other
 

@@ -83,14 +83,21 @@ def _text(devices: Any) -> str:
     return str(int(devices)) if isinstance(devices, float) and devices.is_integer() else str(devices)
 
 
-def relaxation(asker: str, smooth: float | None) -> Relaxation:
-    """The exact estimate, or the smooth one of a sharpness."""
+def relaxation(asker: str, smooth: float | None, band: float | None = None) -> Relaxation:
+    """The exact estimate, or the smooth one of a sharpness and a band (see `Smooth`).
+
+    **Raises:** `ConfigError` for numbers outside their ranges, and for a band of an exact estimate.
+    """
+    if band is not None and smooth is None:
+        raise ConfigError(asker, "band", repr(band), "a smooth estimate", "give a sharpness too (smooth)")
     if smooth is None:
         return Exact()
     if isinstance(smooth, bool) or not isinstance(smooth, int | float) or not 1 <= smooth < float("inf"):
         remedy = "leave it out for the exact estimate"
         raise ConfigError(asker, "smooth", repr(smooth), "a sharpness of at least 1", remedy)
-    return Smooth(float(smooth))
+    if band is not None and (isinstance(band, bool) or not isinstance(band, int | float) or not 0 < band < 1):
+        raise ConfigError(asker, "band", repr(band), "a share between 0 and 1", "write 0.1")
+    return Smooth(float(smooth), band)
 
 
 def whole_number(asker: str, name: str, value: object, least: int, most: int) -> None:

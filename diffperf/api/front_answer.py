@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from diffperf import units
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import whole_number
+from diffperf.api.varied_ranges import two_ends
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.codesign.limit_front import Front
 from diffperf.explore.codesign.limit_front import front as best_along
@@ -53,9 +54,24 @@ def codesign_front(
     asker = asker_of("codesign_front")
     whole_number(asker, "points", points, 2, 1000)
     whole_number(asker, "population", population, 16, 1_000_000)
-    search = Search(load_problem(problem, asker, "problem"), population=population, seed=seed)
-    span = front_range(search.problem, front, asker)
-    return FrontAnswer(best_along(search, span.constraint, span.limits(points)))
+    return searched_front(problem, (asker, "problem"), front, points, population=population, seed=seed)
+
+
+def searched_front(
+    problem: DesignProblem | str | Path | Mapping[str, Any],
+    asked_by: tuple[str, str],
+    front: str,
+    points: int,
+    advance: Callable[[float], None] = lambda done: None,
+    **settings: Any,
+) -> "FrontAnswer":
+    """The best designs of a problem along one limit; `settings` are those of `Search`.
+
+    `advance` is called with the fraction done. **Raises:** `ConfigError` that names `asked_by`.
+    """
+    search = Search(load_problem(problem, *asked_by), **settings)
+    span = front_range(search.problem, front, asked_by[0])
+    return FrontAnswer(best_along(search, span.constraint, span.limits(points), advance))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,15 +94,15 @@ def front_range(problem: DesignProblem, text: str, asker: str) -> FrontRange:
     """
     form = "QUANTITY=LOW..HIGH, such as cost.manufacturing=0.6x..1.4x"
     quantity, _, ends = text.partition("=")
-    low, dots, high = ends.partition("..")
-    if not dots:
+    pair = two_ends(ends)
+    if pair is None:
         raise ConfigError(asker, "front", f'"{text}"', form, "give both ends of the range")
     quantities = [constraint.quantity for constraint in problem.constraints]
     if quantity not in quantities:
         hint = did_you_mean(quantity, quantities)
         raise ConfigError(asker, "front", f'"{quantity}"', "a quantity that the problem limits", hint)
     index = quantities.index(quantity)
-    begin, end = (_end(problem.constraints[index], each, asker) for each in (low, high))
+    begin, end = (_end(problem.constraints[index], each, asker) for each in pair)
     if not 0 <= begin < end:
         raise ConfigError(asker, "front", f'"{ends}"', "0 ≤ LOW < HIGH", "swap the ends")
     return FrontRange(index, begin, end)

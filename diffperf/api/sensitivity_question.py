@@ -36,6 +36,7 @@ def sensitivity(
     calibration: Any = None,
     set: Mapping[str, Any] | None = None,
     smooth: float | None = None,
+    band: float | None = None,
     **strategy: Any,
 ) -> Answer:
     """What an output depends on.
@@ -71,7 +72,7 @@ def sensitivity(
         calibration=calibration,
         set=set,
         strategy=strategy,
-        others=(*own, "devices", "stack", "calibration", "set", "smooth"),
+        others=(*own, "devices", "stack", "calibration", "set", "smooth", "band"),
     )
     groups = (of,) if isinstance(of, str) else tuple(of)
     return sensitivity_answer(
@@ -79,7 +80,7 @@ def sensitivity(
         phase_of(asker, phase),
         output,
         groups,
-        relaxation(asker, smooth),
+        relaxation(asker, smooth, band),
         top,
         ranges=dict(ranges or {}),
         sobol=sobol,

@@ -63,7 +63,9 @@ def axis_text(axis: Axis | ConfigAxis, value: str | float) -> str:
 
 def part_name(space: Space, part: str) -> str:
     """What the model or the system of a space is called: its name, or how many of them there are."""
-    for axis in space.axes:
-        if isinstance(axis, ConfigAxis) and axis.part == part:
-            return f"{len(axis)} {axis.path}s"
-    return str(getattr(space.inputs, part).name)
+    axes = [axis for axis in space.axes if isinstance(axis, ConfigAxis) and axis.part == part]
+    if not axes:
+        return str(getattr(space.inputs, part).name)
+    counted = [f"{len(axis.labels)} {axis.path}" + "s" * (len(axis.labels) > 1) for axis in axes]
+    own = any(axis.path in (part, "accelerator") for axis in axes)
+    return " × ".join(counted) if own else f"{getattr(space.inputs, part).name} with {' × '.join(counted)}"

@@ -17,6 +17,8 @@ from diffperf.workload.strategy import Strategy
 
 _EXPECTED = 'two ends such as "2..5 TB/s", or a share such as "±20%"'
 _STRATEGY = tuple(field.name for field in dataclasses.fields(Strategy))
+_NUMBER = re.compile(r"[\d.,eE+-]+")
+_UNIT = re.compile(r"^[\s$\d.,eE+-]+(?=\s*[A-Za-zµ%/])")  # the number before a unit
 _SHARE = re.compile(r"(±|\+-|\+/-)\s*(?P<percent>[\d.]+)\s*%")
 
 
@@ -62,14 +64,23 @@ def _ends(declared: Quantity, value: float, given: Any, asker: str, key: str) ->
         ends = (1 - part) * value, (1 + part) * value
         bounded = max(ends[0], declared.bounds[0]), min(ends[1], declared.bounds[1])
         return (round(bounded[0]), round(bounded[1])) if declared.integer else bounded
-    low, dots, high = text.partition("..")
-    if not isinstance(given, str) or not dots or not low.strip() or not high.strip():
+    ends = two_ends(text) if isinstance(given, str) else None
+    if ends is None:
         raise ConfigError(asker, key, f'"{given}"', _EXPECTED, "correct the range")
-    if re.fullmatch(r"[\d.,eE+-]+", low.strip()) and declared.unit:
-        # The unit that the high end has counts for both.
-        unit = re.sub(r"^[\s$\d.,eE+-]+(?=\s*[A-Za-zµ%/])", " ", high.strip())
-        low = f"${low.strip()}" if high.strip().startswith("$") else low + unit
-    return low.strip(), high.strip()
+    return ends
+
+
+def two_ends(text: str) -> tuple[str, str] | None:
+    """Both ends of LOW..HIGH as texts, None for a text of another form.
+
+    The unit that the high end has ("2..5 TB/s", "$2..5", "0.6..1.4x") counts for a low end without one.
+    """
+    low, dots, high = (part.strip() for part in text.partition(".."))
+    if not dots or not low or not high:
+        return None
+    if _NUMBER.fullmatch(low) and (high.startswith("$") or not _NUMBER.fullmatch(high)):
+        low = f"${low}" if high.startswith("$") else f"{low} {_UNIT.sub('', high)}"
+    return low, high
 
 
 def _end(declared: Quantity, end: Any, asker: str, key: str) -> float:

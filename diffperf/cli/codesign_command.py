@@ -19,6 +19,7 @@ from diffperf.cli.terminal import console, write_json, write_output
 if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help` need not wait for
     from diffperf.api.codesign_answer import CodesignAnswer
     from diffperf.api.front_answer import FrontAnswer
+    from diffperf.explore.codesign.unpaid import Unpaid
 
 
 @click.command()
@@ -124,35 +125,23 @@ def progress_bar() -> Iterator[tuple[Progress, Callable[[str, float], None]]]:
 
 
 def search_front(problem: str, front: str, points: int, **settings: Any) -> "FrontAnswer":
-    """The best designs of the named problem along one limit."""
-    from diffperf.api.front_answer import FrontAnswer, front_range
-    from diffperf.explore.codesign.limit_front import front as best_along
-    from diffperf.explore.codesign.problem_file import load_problem
-    from diffperf.explore.codesign.search import Search
+    """The best designs of the named problem along one limit, with a bar on the terminal."""
+    from diffperf.api.front_answer import searched_front
 
     with progress_bar() as (_, progress):
-        whole_search = Search(load_problem(problem, COMMAND_LINE), **settings)
-        span = front_range(whole_search.problem, front, COMMAND_LINE)
-        limits = span.limits(points)
-        return FrontAnswer(
-            best_along(whole_search, span.constraint, limits, lambda done: progress(front, done))
+        asked_by = COMMAND_LINE, ""
+        return searched_front(
+            problem, asked_by, front, points, lambda done: progress(front, done), **settings
         )
 
 
 def search(problem: str, against: list[str], explain: bool, **settings: Any) -> "CodesignAnswer":
     """The best design of the named problem, with a bar on the terminal while the search runs."""
-    from diffperf.api.codesign_answer import CodesignAnswer, unpaid_line
-    from diffperf.api.explanation import Explanation
-    from diffperf.explore.codesign.against import bought_systems
-    from diffperf.explore.codesign.problem_file import load_problem
-    from diffperf.explore.codesign.search import Search
+    from diffperf.api.codesign_answer import searched, unpaid_line
 
     with progress_bar() as (bar, progress):
-        whole_search = Search(load_problem(problem, COMMAND_LINE), progress=progress, **settings)
-        unpaid = tuple(whole_search.unpaid())
-        for each in unpaid:  # before the search, which somebody may not want to wait for
-            bar.console.print(unpaid_line(each), soft_wrap=True)
-        bought = bought_systems(whole_search.problem, against, COMMAND_LINE)
-        result = whole_search.answer()
-        explanation = Explanation.of(whole_search, result, bought) if explain else None
-        return CodesignAnswer(result, unpaid, tuple(bought), explanation)
+
+        def warn(unpaid: "Unpaid") -> None:
+            bar.console.print(unpaid_line(unpaid), soft_wrap=True)
+
+        return searched(problem, (COMMAND_LINE, ""), against, explain, warn, progress=progress, **settings)

@@ -6,10 +6,11 @@ from typing import Any
 import click
 
 from diffperf.api.answer import print_lines
-from diffperf.api.compare_answer import CompareAnswer
+from diffperf.api.compare_answer import CompareAnswer, calibrations
 from diffperf.api.question import COMMAND_LINE, Question
 from diffperf.cli.options import (
     STRATEGY_FIELDS,
+    calibration_option,
     json_option,
     names_of_list,
     options,
@@ -53,7 +54,7 @@ def _phases(ctx: click.Context, parameter: click.Parameter, value: str) -> list[
 )
 @click.option("--devices", metavar="N", help="devices in every system [as configured]")
 @click.option("--against", metavar="SYSTEM", help="add the ratios to this system of the comparison")
-@options(set_option, strategy_options(FIELDS, "best layout"), json_option)
+@options(calibration_option, set_option, strategy_options(FIELDS, "best layout"), json_option)
 @click.option("--csv", "csv_file", metavar="FILE", callback=output_file, help="write the rows as CSV")
 @click.option(
     "--html",
@@ -69,6 +70,7 @@ def compare(
     phases: list[str],
     stacks: tuple[str, ...],
     devices: str | None,
+    calibration: str | None,
     against: str | None,
     settings: dict[str, str],
     json_file: str | None,
@@ -81,9 +83,11 @@ def compare(
 
     Throughput is given per device, per dollar of an owned and of a rented system, and per joule, with what
     the figures rest on. In training the layout is searched as by `diffperf plan`, in the other phases as by
-    `diffperf estimate`. A configuration that does not fit memory says so.
+    `diffperf estimate`. A configuration that does not fit memory says so. A calibration counts for the
+    systems with its accelerator, and "none" for all of them.
     """
     fields = {name: strategy[name] for name in STRATEGY_FIELDS}
+    fitted = dict(zip(systems, calibrations(systems, calibration, COMMAND_LINE), strict=True))
 
     def question(model: str, system: str, stack: str | None) -> Question:
         return Question.read(
@@ -91,7 +95,7 @@ def compare(
             system=system,
             devices=devices,
             stack=stack,
-            calibration=None,
+            calibration=fitted[system],
             settings=settings,
             strategy=fields,
         )

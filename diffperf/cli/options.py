@@ -14,7 +14,7 @@ from diffperf.estimate.phases import PHASES
 from diffperf.explore.inputs import check_phase
 from diffperf.explore.plan.candidates import DEGREES
 from diffperf.quantity import Choice, declaration
-from diffperf.relax import Exact, Relaxation, Smooth
+from diffperf.relax import Exact, Smooth
 from diffperf.report.output_files import STDOUT, check_writable
 from diffperf.workload.strategy import Strategy
 
@@ -72,12 +72,6 @@ def names_of_list(ctx: click.Context, parameter: click.Parameter, value: str | N
     """The names of a list with commas, each once; none without the option."""
     names = [name.strip() for name in (value or "").split(",")]
     return tuple(dict.fromkeys(filter(None, names)))
-
-
-def _relaxation(ctx: click.Context, parameter: click.Parameter, value: float | None) -> Relaxation:
-    if value is not None and not (math.isfinite(value) and value >= 1):
-        raise click.BadParameter("a sharpness is a number of at least 1")
-    return Exact() if value is None else Smooth(value)
 
 
 def assignments(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -157,14 +151,35 @@ phase_option = click.option(
     callback=_phase,
     help="which phase to estimate",
 )
-smooth_option = click.option(
-    "--smooth",
-    "relax",
-    type=float,
-    metavar="SHARPNESS",
-    callback=_relaxation,
-    help="give the smooth estimate of this sharpness in place of the exact one",
-)
+
+
+def smooth_option(command: Decorated) -> Decorated:
+    """The options of a smooth estimate; the command gets them as one `relax`."""
+
+    @functools.wraps(command)
+    def relaxed(*, smooth: float | None, band: float | None, **others: Any) -> Any:
+        if smooth is not None and not (math.isfinite(smooth) and smooth >= 1):
+            raise click.BadParameter("a sharpness is a number of at least 1", param_hint="'--smooth'")
+        if band is not None and smooth is None:
+            raise click.UsageError("--band is of a smooth estimate: give --smooth too, such as --smooth 50")
+        return command(relax=Exact() if smooth is None else Smooth(smooth, band), **others)
+
+    sharpness = click.option(
+        "--smooth",
+        type=float,
+        metavar="SHARPNESS",
+        help="give the smooth estimate of this sharpness in place of the exact one",
+    )
+    width = click.option(
+        "--band",
+        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        metavar="SHARE",
+        help="of a smooth estimate: average waves of work over so much more and less, such as 0.1, for what "
+        "more compute units are worth",
+    )
+    return options(sharpness, width)(relaxed)
+
+
 json_option = click.option(
     "--json",
     "json_file",

@@ -20,17 +20,18 @@ def load_nodes() -> tuple[Node, ...]:
     return tuple(sorted(nodes, key=lambda node: float(node.feature)))
 
 
-def load_node(node: str | float, file: str = ARGUMENTS) -> Node:
+def load_node(node: str | float, file: str = ARGUMENTS, key: str = "node") -> Node:
     """A silicon node by its name ("n5"), or by its feature ("5 nm", or 5 in nm) on or between shipped ones.
 
-    **Raises:** `ConfigError` for an unknown name and for a feature outside 1 to 28 nm.
+    **Raises:** `ConfigError` that names `file` and `key`, for an unknown name and for a feature outside 1 to
+    28 nm.
     """
     if isinstance(node, str) and not node.strip()[:1].isdigit():
-        return load(Node, node, asked_by=(file, "node"))
+        return load(Node, node, asked_by=(file, key))
     declared = declaration(next(field for field in dataclasses.fields(Node) if field.name == "feature"))
     assert isinstance(declared, Quantity)
     text = node if isinstance(node, str) else f"{node} {declared.unit}"
-    return node_at(load_nodes(), jnp.asarray(checked_number(declared, text, file, "node"), float))
+    return node_at(load_nodes(), jnp.asarray(checked_number(declared, text, file, key), float))
 
 
 def load_technology(

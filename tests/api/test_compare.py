@@ -1,6 +1,7 @@
 """dp.compare and diffperf compare: each cell is the answer to its own question."""
 
 import csv
+import dataclasses
 import io
 import json
 
@@ -41,6 +42,18 @@ def test_ratios_are_over_the_baseline(generation):
     assert second[f"{name}_ratio"] == pytest.approx(second[name] / first[name])
     assert first["tokens_per_dollar_rented"] is None
     assert second["tokens_per_dollar_rented_ratio"] is None
+
+
+def test_a_calibration_counts_for_the_systems_with_its_accelerator(generation):
+    given = {"phases": "generate", "devices": 8, "global_batch": 8}
+    fitted = dp.load_calibration("h100-sxm5-80gb")
+    other = dataclasses.replace(fitted, values=fitted.values | {"accelerator.memory.hbm.efficiency": 0.5})
+    first, second = dp.compare("gpt3-22b", SYSTEMS, calibration=other, **given).cells
+    assert first.time == generation.cells[0].time
+    assert second.time > 1.2 * generation.cells[1].time
+    assert {cell.basis for cell in dp.compare("gpt3-22b", SYSTEMS, calibration="none", **given).cells} == {
+        "datasheet"
+    }
 
 
 @pytest.mark.slow

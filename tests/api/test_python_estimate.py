@@ -95,7 +95,7 @@ def test_a_missing_pandas_is_one_line(monkeypatch):
 
 
 WRONG = [
-    (lambda: dp.estimate("gpt9", "dgx-a100"), "dp.estimate: model:", ["gpt3-175b"]),
+    (lambda: dp.estimate("gpt9", "dgx-a100"), "dp.estimate: model:", ["list models"]),
     (lambda: dp.estimate("gpt3-22b", 7), "dp.estimate: system:", ["type int"]),
     (lambda: dp.estimate(*QUESTION, tp_=8), "dp.estimate: tp_:", ['did you mean "tp"?']),
     (lambda: dp.estimate(*QUESTION, device=8), "dp.estimate: device:", ['did you mean "devices"?']),
@@ -104,6 +104,10 @@ WRONG = [
     (lambda: dp.estimate(*QUESTION, phase="train"), "dp.estimate: phase:", ['"training"']),
     (lambda: dp.estimate(*QUESTION, tokens="many"), "dp.estimate: tokens:", ["15e12"]),
     (lambda: dp.estimate(*QUESTION, smooth=0.5), "dp.estimate: smooth:", ["at least 1"]),
+    (lambda: dp.estimate(*QUESTION, band=0.1), "dp.estimate: band:", ["smooth estimate"]),
+    (lambda: dp.estimate(*QUESTION, smooth=50, band=2), "dp.estimate: band:", ["between 0 and 1"]),
+    (lambda: dp.validate("nowhere.csv"), "nowhere.csv: found no table", ["No such file", "check the path"]),
+    (lambda: dp.calibrate("nowhere.csv", "x.toml"), "nowhere.csv: found no table", ["No such file"]),
     (lambda: dp.estimate(*QUESTION, "decode", tokens=1e9), "dp.estimate: tokens:", ["drop tokens or phase"]),
     (lambda: dp.estimate(*QUESTION, set={"hbm.bandwith": 1e12}), "dp.estimate: hbm.bandwith:", ["mean"]),
     (lambda: dp.estimate(*QUESTION, stack="vlm"), "dp.estimate: stack:", ['"vllm']),
@@ -115,7 +119,7 @@ WRONG = [
     (lambda: dp.serve(*QUESTION, flags="vlm"), "dp.serve: flags:", ['"vllm"']),
     (lambda: dp.sweep("nothing"), "dp.sweep: space:", ["configs/spaces"]),
     (lambda: dp.codesign({"model": "gpt3-22b"}), "dp.codesign: minimize:", ["exactly one"]),
-    (lambda: dp.compare("gpt9", "dgx-a100"), "dp.compare: models:", ["gpt3-175b"]),
+    (lambda: dp.compare("gpt9", "dgx-a100"), "dp.compare: models:", ["list models"]),
     (lambda: dp.load_system("dgx-h10"), "dp.load_system: system:", ['"dgx-h100"']),
     (lambda: dp.load_strategy({"tp": "a"}), "dp.load_strategy: tp:", ["number"]),
     (lambda: dp.load_accelerator({"extends": "h10"}), "dp.load_accelerator: accelerator:", ["extends"]),

@@ -24,6 +24,13 @@ import pytest
         ("estimate gpt3-175b dgx-a100 --plot x.jpg", 1, ".png"),
         ("estimate gpt3-175b dgx-a100 --smooth 0", 2, "sharpness"),
         ("estimate gpt3-175b dgx-a100 --smooth nan", 2, "sharpness"),
+        ("estimate gpt3-175b dgx-a100 --band 0.1", 2, "--smooth"),
+        ("estimate gpt3-175b dgx-a100 --smooth 50 --band 1", 2, "--band"),
+        (
+            "compare --models gpt3-22b --systems dgx-a100 --calibration h100-sxm5-80gb",
+            1,
+            "one of a100-sxm4-80gb",
+        ),
         ("estimate gpt3-175b dgx-a100 --stack megatron", 1, "megatron-lm"),
         ("estimate llama-2-7b dgx-a100 --phase generate --zero 3", 1, "zero: found an input of training"),
         ("estimate llama-2-7b dgx-a100 --phase decode --set strategy.schedule=gpipe", 1, "strategy.schedule"),

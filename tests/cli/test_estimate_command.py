@@ -84,6 +84,15 @@ def test_smooth_is_above_exact_and_close(answer):
     assert smooth == pytest.approx(exact, rel=0.05)
 
 
+@pytest.mark.slow
+def test_a_band_averages_waves(answer):
+    base = "estimate gpt3-22b dgx-a100 --tp 8 --json - --smooth 200 "
+    alone, wide = (answer(base + more)["report"]["time"] for more in ("", "--band 0.15"))
+    python = dp.estimate("gpt3-22b", "dgx-a100", tp=8, smooth=200, band=0.15)
+    assert alone != wide
+    assert wide == pytest.approx(float(python.report.time))
+
+
 def test_every_field_of_the_strategy_is_an_option():
     params = cli.get_command(click.Context(cli), "estimate").params
     names = {parameter.name for parameter in params}

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from diffperf.explore.codesign.break_even_inputs import Condition, Tipping
 from diffperf.explore.codesign.cube import Cube
 from diffperf.explore.codesign.descent import Descended
 from diffperf.explore.codesign.search import MOST_ENUMERATED, Search
 from diffperf.explore.codesign.slots import ListedSlot, Slot
+from diffperf.explore.codesign.tipping import Condition, Tipping
 from diffperf.explore.codesign.variables import Variable
 from diffperf.report import tables
 

@@ -143,19 +143,26 @@ class Scorer:
         slopes, values = differentiate(twice, has_aux=True)(reals)
         return values, slopes
 
-    def compile(self, limits: np.ndarray) -> None:
-        """Compiles what only later stages need, the derivatives above all: beside the first stages."""
+    def compile_slopes(self) -> None:
+        """Compiles the derivatives, which only descents need: beside the first stages."""
         with jax.enable_x64(True):
-            x = self.problem.vector.start
             if len(self.cube.reals):
-                self.smooth(x, limits, 100.0)
-            self.outcome(jnp.asarray(x))
+                self._smooth(self.problem.vector.start, self.problem.limits, 100.0)
+
+    def compile_outcome(self) -> None:
+        """Compiles the report of one design, which only the answer needs."""
+        with jax.enable_x64(True):
+            self.outcome(jnp.asarray(self.problem.vector.start))
 
     def smooth(
         self, x: Float[np.ndarray, " n"], limits: Float[np.ndarray, " constraints"], sharpness: float
     ) -> Smoothed:
         """Smooth scores of one design and their slopes."""
         self.evaluations += 1
+        return self._smooth(x, limits, sharpness)
+
+    def _smooth(self, x: np.ndarray, limits: np.ndarray, sharpness: float) -> Smoothed:
+        """The same, uncounted."""
         reals = x[self.cube.reals.entries]
         arguments = (reals, x, limits, np.asarray(sharpness, dtype=float))
         values, slopes = jax.device_get(self._with_slopes(*map(jnp.asarray, arguments)))

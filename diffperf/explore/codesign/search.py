@@ -13,13 +13,12 @@ What is reported is evaluated without relaxation, and satisfies every constraint
 the multipliers of the last descent: what the objective gains per unit of each limit, whole numbers held.
 """
 
-import contextlib
 import contextvars
 import functools
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -90,6 +89,7 @@ class Search:
         self.goal = Goal.of(problem)
         self.cube = Cube.of(problem.vector, slots(problem.vector, problem.layouts))
         self.scorer = Scorer(problem, self.cube, block=population)
+        self.slopes, self.report = self.compiling()
         if problem.layouts is not None:
             # The best layouts of the baseline's hardware first: they are the likeliest for others too.
             with jax.enable_x64(True):
@@ -305,12 +305,11 @@ class Search:
         """
         self.began = time.monotonic()
         self.deadline = self.began + self.budget_seconds
-        with self.compiling() as compiled:
-            combinations = math.prod(slot.count for slot in self.cube.slots)
-            if not len(self.cube.reals) and combinations <= MOST_ENUMERATED:
-                self.enumerate()
-            else:
-                self.rounds(compiled)
+        combinations = math.prod(slot.count for slot in self.cube.slots)
+        if not len(self.cube.reals) and combinations <= MOST_ENUMERATED:
+            self.enumerate()
+        else:
+            self.rounds()
         if self.best.violation > 0:
             self.least_violating()
         if self.best.violation > 0 and explain:
@@ -319,30 +318,27 @@ class Search:
         elif self.best.violation == 0 and len(self.cube.reals):
             self.refine()
 
-    def rounds(self, compiled: Callable[[], None]) -> None:
+    def rounds(self) -> None:
         """Rounds of evolution and descent, until several in a row have not improved the best design."""
         number, idle = self.resumed()
         while idle < UNIMPROVED and number < ROUNDS:
             evolution = self.gathered() if number % 2 else self.spread(self.goal)
             number += 1
             improved = self.evolve(evolution, f"round {number}: evolution")
-            compiled()
             if len(self.cube.reals):
+                self.slopes.result()
                 improved |= self.descend(evolution, f"round {number}: descent")
             idle = 0 if improved else idle + 1
             self.save(number, idle)
 
-    @contextlib.contextmanager
-    def compiling(self) -> Iterator[Callable[[], None]]:
-        """Compiles the derivatives beside the body; calling what it yields waits for them."""
+    def compiling(self) -> list[Future[None]]:
+        """Compiles the derivatives, and then the program of the answer, in a thread of their own."""
         # In the context of this thread, which says where programs are stored.
-        context = contextvars.copy_context()
-        thread = threading.Thread(target=context.run, args=(self.scorer.compile, self.limits))
-        thread.start()
-        try:
-            yield thread.join
-        finally:
-            thread.join()
+        context, pool = contextvars.copy_context(), ThreadPoolExecutor(1, "diffperf-compile")
+        programs = (self.scorer.compile_slopes, self.scorer.compile_outcome)
+        started = [pool.submit(context.run, compile_program) for compile_program in programs]
+        pool.shutdown(wait=False)  # the thread ends with its programs
+        return started
 
     def save(self, number: int, idle: int) -> None:
         """Writes the state after a round, where the search has a checkpoint."""
@@ -393,6 +389,7 @@ class Search:
     def result(self, stopped: Stopped = "") -> Codesign:
         """The best design, evaluated exactly."""
         x = self.best.x
+        self.report.result()
         scores = self.scorer.exact(x[None], self.limits)
         return Codesign(
             problem=self.problem,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
+from diffperf.errors import ARGUMENTS, ConfigError, counted, did_you_mean
 from diffperf.explore.measured.cells import BadCell, cell_value
 from diffperf.explore.measured.columns import Column
 from diffperf.explore.measured.implied import implied_values
@@ -236,6 +236,9 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
             for cells in reader:
                 if cells:
                     yield reader.line_num, cells
+    except OSError as problem:
+        found = f"no table that can be read ({problem.strerror})"
+        raise ConfigError(path, "", found, "a CSV file", "check the path") from None
     except (csv.Error, UnicodeDecodeError) as problem:
         found = f"an unreadable table ({problem})"
         raise ConfigError(path, "", found, "a CSV file in UTF-8", "check the file") from None
@@ -260,7 +263,7 @@ def _kind(file: str, header: list[str]) -> str:
         return ConfigError(file, "header", found, expected, remedy)
 
     if len(missing) > len(needed[kind]) / 2:
-        found = f"{len(header)} columns that belong to no kind of table"
+        found = f"{counted(len(header), 'column')} of no kind of table"
         raise wrong(found, "the columns of a table of " + ", ".join(SCHEMAS), "name the columns")
     if missing:
         found = f"no column {', '.join(missing)}"

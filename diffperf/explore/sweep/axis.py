@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from diffperf.quantity import Choice, Quantity, Weights, locate, walk
+from diffperf.quantity import AnyModule, Choice, Quantity, Weights, locate, walk
 from diffperf.trees import stack_trees
-from diffperf.workload.configuration import Configuration
 
 # The position of one point on every dimension of a space.
 Digits = Sequence[int | Int[Array, ""]] | Int[Array, " dimensions"]
@@ -43,13 +42,16 @@ class Axis:
 
 @dataclasses.dataclass(frozen=True)
 class ConfigAxis:
-    """A part of the configurations that whole configs take the place of: the model, or the system.
+    """A part of the points that whole configs take the place of: the model, the system, or the technology.
 
-    - `path`: what varies, as the file of the space calls it: "model", "system", "accelerator" or "stack".
-    - `part`: the part of a configuration that the configs replace: "model" or "system".
-    - `configs`: what they hold. Configs of equal structure are next to each other: a program serves all of
-      them.
-    - `labels`: their names.
+    Axes over configs of one part are on one dimension, whose positions are all combinations of them.
+
+    - `path`: what varies, as the file of the space calls it: "model", "system", "stack", "technology.memory".
+    - `part`: the part of a point that the configs replace: "model", "system" or "technology".
+    - `configs`: what it is at every position. Configs of equal structure are next to each other: a program
+      serves all of them.
+    - `labels`: the names that the axis takes.
+    - `codes`: which of the names every position has.
     - `dimension`: which digit of a point is the position on this axis.
     """
 
@@ -57,6 +59,7 @@ class ConfigAxis:
     part: str
     configs: tuple[eqx.Module, ...]
     labels: tuple[str, ...]
+    codes: tuple[int, ...]
     dimension: int
 
     declared = None  # it is no single input
@@ -66,8 +69,8 @@ class ConfigAxis:
 
     @property
     def values(self) -> Float[np.ndarray, " values"]:
-        """The position of every config."""
-        return np.arange(len(self.configs), dtype=float)
+        """Which of the names every position has, by its index."""
+        return np.array(self.codes, dtype=float)
 
     def runs(self) -> list[range]:
         """The positions of configs of equal structure, together."""
@@ -97,7 +100,7 @@ def structure_of(config: eqx.Module) -> tuple:
     return structure, tuple(np.shape(leaf) for leaf in leaves), tuple(path for path, _, _ in walk(config))
 
 
-def replaced(base: Configuration, axes: Sequence[Axis], digits: Digits, dtype: np.dtype) -> Configuration:
+def replaced(base: AnyModule, axes: Sequence[Axis], digits: Digits, dtype: np.dtype) -> AnyModule:
     """A configuration with the values of axes at a position on every dimension."""
     values = [axis.value(digits[axis.dimension], dtype) for axis in axes]
     return eqx.tree_at(lambda tree: [locate(tree, axis.path)[0] for axis in axes], base, values)

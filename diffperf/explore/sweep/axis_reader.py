@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 
 from diffperf import units
+from diffperf.explore.codesign.variables import FEATURE
 from diffperf.explore.inputs import full_path
 from diffperf.explore.reader import TableReader
-from diffperf.explore.sweep.space import Axis
+from diffperf.explore.sweep.axis import Axis
+from diffperf.explore.sweep.designed_points import Inputs
 from diffperf.load import checked, declared_at
 from diffperf.quantity import Choice, Quantity, locate
 from diffperf.report.tables import show
@@ -23,12 +25,13 @@ _MOST_VALUES = 10_000_000  # values of a linear or logarithmic axis, at most: th
 class AxisReader(TableReader):
     """Reads axes from the tables of a space's file."""
 
-    def axis(self, inputs: Configuration, table: dict[str, Any], key: str, dimension: int) -> Axis:
+    def axis(self, inputs: Inputs, table: dict[str, Any], key: str, dimension: int) -> Axis:
         """One axis from its table, on a dimension of the space; `key` names the table in errors."""
         self.known_keys(table, ("path", *VALUES), f"{key}.", "a key of an axis")
         written = table.get("path", "no such key")
         if "path" not in table or not isinstance(written, str):
             raise self.error(f"{key}.path", repr(written), "a path into the inputs", 'write "strategy.tp"')
+        self.refuse_unmade(inputs, written, f"{key}.path")
         path = full_path(inputs, written, self.file, f"{key}.path")
         declared = declared_at(inputs, path, self.file, f"{key}.path")
         kinds = [kind for kind in VALUES if kind in table]
@@ -39,6 +42,16 @@ class AxisReader(TableReader):
             return self.choice_axis(path, declared, table, key, dimension)
         numbers = getattr(self, kinds[0])(inputs, declared, table[kinds[0]], f"{key}.{kinds[0]}")
         return Axis(path, declared, np.array(numbers, dtype=float), dimension)
+
+    def refuse_unmade(self, inputs: Inputs, path: str, key: str) -> None:
+        """Refuses a number of a design where the space has none, and the feature of its node, which the
+        figures of the node do not follow."""
+        if path.split(".")[0] in ("design", "technology") and isinstance(inputs, Configuration):
+            remedy = 'add technology = "…", see `diffperf list technology`'
+            raise self.error(key, f'"{path}"', "a space that designs its accelerators", remedy)
+        if path == FEATURE:
+            remedy = 'write path = "technology.node", values = ["n7", "4 nm"]'
+            raise self.error(key, f'"{path}"', "the node, with all its figures", remedy)
 
     def choice_axis(
         self, path: str, declared: Choice, table: dict[str, Any], key: str, dimension: int
@@ -60,16 +73,16 @@ class AxisReader(TableReader):
 
     # The numbers of an axis, by the key that says how they are written.
 
-    def values(self, inputs: Configuration, declared: Quantity, value: Any, key: str) -> list[float]:
+    def values(self, inputs: Inputs, declared: Quantity, value: Any, key: str) -> list[float]:
         """Numbers written one by one."""
         return self.checked_values(declared, value, key)
 
-    def linear(self, inputs: Configuration, declared: Quantity, value: Any, key: str) -> np.ndarray:
+    def linear(self, inputs: Inputs, declared: Quantity, value: Any, key: str) -> np.ndarray:
         """Numbers of equal differences, ends included."""
         first, last, points = self.range(declared, value, key)
         return _whole(np.linspace(first, last, points), declared)
 
-    def log(self, inputs: Configuration, declared: Quantity, value: Any, key: str) -> np.ndarray:
+    def log(self, inputs: Inputs, declared: Quantity, value: Any, key: str) -> np.ndarray:
         """Numbers of equal ratios, ends included."""
         first, last, points = self.range(declared, value, key)
         if first <= 0:
@@ -77,7 +90,7 @@ class AxisReader(TableReader):
             raise self.error(f"{key}.from", shown, "more than 0 on a logarithmic axis", "use linear")
         return _whole(np.geomspace(first, last, points), declared)
 
-    def powers_of_two(self, inputs: Configuration, declared: Quantity, value: Any, key: str) -> list[float]:
+    def powers_of_two(self, inputs: Inputs, declared: Quantity, value: Any, key: str) -> list[float]:
         """The first number, doubled until the last is reached."""
         first, last = self.ends(declared, value, key, ("from", "to"))
         if first <= 0:
@@ -87,7 +100,7 @@ class AxisReader(TableReader):
         )  # an exact power of two counts, whatever the rounding
         return [first * 2**doubling for doubling in range(doublings + 1)]
 
-    def divisors_of(self, inputs: Configuration, declared: Quantity, value: Any, key: str) -> list[float]:
+    def divisors_of(self, inputs: Inputs, declared: Quantity, value: Any, key: str) -> list[float]:
         """The whole divisors of a number."""
         number = self.number(inputs, value, key)
         # Above 1e12 the search for divisors, by trial up to the square root, takes seconds.
@@ -113,7 +126,7 @@ class AxisReader(TableReader):
             raise self.error(f"{key}.from", repr(value["from"]), f"at most to = {value['to']!r}", "swap them")
         return first, last
 
-    def number(self, inputs: Configuration, value: Any, key: str) -> float:
+    def number(self, inputs: Inputs, value: Any, key: str) -> float:
         """A number, or the value at a path, of an input or of a property such as model.depth."""
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)

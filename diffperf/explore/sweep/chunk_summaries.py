@@ -14,13 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from diffperf.estimate.phases import estimate
 from diffperf.explore.sweep.chunk_candidates import Reached, candidates
+from diffperf.explore.sweep.designed_points import configuration_of, reported
 from diffperf.explore.sweep.histograms import BINS, bins_of
 from diffperf.explore.sweep.point_estimates import BLOCK, recorded_outputs
 from diffperf.explore.sweep.space import Region
 from diffperf.explore.sweep.summary import COUNTS, Summary, SummaryRules
-from diffperf.report.tables import outputs
 from diffperf.workload.rules import feasible
 
 
@@ -84,14 +83,14 @@ def _summarizer(rules: SummaryRules, chunk: int, region: Region) -> Callable[...
         """Whether a point satisfies the constraints, is a possible layout, and fits memory; XLA leaves out
         all else."""
         inputs = space.point(region.advance(first, offset), base, region)
-        fits = outputs(estimate(inputs, space.phase))["memory.excess"][1] <= 0
-        return space.allows(inputs), feasible(inputs, space.phase), fits
+        fits = reported(inputs, space.phase)["memory.excess"][1] <= 0
+        return space.allows(inputs), feasible(configuration_of(inputs), space.phase), fits
 
     def evaluate(first: Int[Array, " dimensions"], offset: Int[Array, ""]) -> dict[str, Array]:
         """The recorded outputs of a point."""
         inputs = space.point(region.advance(first, offset), base, region)
-        reported = outputs(estimate(inputs, space.phase))
-        return {path: reported[path][1] for path in recorded}
+        estimated = reported(inputs, space.phase)
+        return {path: estimated[path][1] for path in recorded}
 
     def summarize(
         first: Int[Array, " dimensions"], points: Int[Array, ""], reached: Reached

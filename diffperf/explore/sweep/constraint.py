@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool
 
 from diffperf.errors import ConfigError
 from diffperf.explore.inputs import full_path
+from diffperf.explore.sweep.designed_points import Made
 from diffperf.load import checked, declared_at
 from diffperf.quantity import Choice, locate
 from diffperf.workload.configuration import Configuration
@@ -37,8 +38,9 @@ _COMPARISONS: dict[type, Callable] = {
 _EXAMPLE = 'write "strategy.tp * strategy.pp <= 64"'
 _MOST_CHARACTERS = 300  # of a constraint: Python's parser fails on deeply nested ones
 
-# From a configuration, of numbers that may be traced, to the value of a part of an expression.
-Part = Callable[[Configuration], Any]
+# From a configuration, or a design as it is made, whose numbers may be traced, to the value of a part of an
+# expression.
+Part = Callable[[Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +52,10 @@ class Constraint:
     """
 
     text: str
-    holds: Callable[[Configuration], Bool[Array, ""]]
+    holds: Callable[[Any], Bool[Array, ""]]
 
 
-def parse_constraint(text: Any, inputs: Configuration, file: str, key: str) -> Constraint:
+def parse_constraint(text: Any, inputs: Configuration | Made, file: str, key: str) -> Constraint:
     """The constraint that a text states on the inputs of a configuration.
 
     **Raises:** `ConfigError` in one line, with `file` and `key` as its origin.
@@ -77,7 +79,7 @@ class _Parser:
     """Turns the syntax tree of one constraint into a function."""
 
     text: str
-    inputs: Configuration
+    inputs: Configuration | Made
     file: str
     key: str
 
@@ -125,7 +127,7 @@ class _Parser:
         if not isinstance(kind, ast.Eq | ast.NotEq):
             raise self.error(f"an order of {path}", "== or != beside a choice")
 
-        def holds(inputs: Configuration) -> Bool[Array, ""]:
+        def holds(inputs: Configuration | Made) -> Bool[Array, ""]:
             weights = jnp.asarray(locate(inputs, path)[0].array)
             return (jnp.argmax(weights, axis=-1) == alternative) == isinstance(kind, ast.Eq)
 

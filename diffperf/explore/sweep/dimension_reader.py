@@ -1,49 +1,62 @@
 """The axes of a space from its file: single ones, several that vary together, factorizations, and configs."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 
+from diffperf.errors import counted
 from diffperf.explore.inputs import full_path
-from diffperf.explore.sweep.axis import Axis, ConfigAxis, structure_of
-from diffperf.explore.sweep.axis_reader import AxisReader
-from diffperf.hardware.system import System
-from diffperf.load import declared_at, load, load_stack, override
+from diffperf.explore.sweep.axis import Axis, ConfigAxis, replaced
+from diffperf.explore.sweep.config_reader import CONFIGS, ConfigReader, Keyed
+from diffperf.explore.sweep.designed_points import Inputs, configuration_of
+from diffperf.load import declared_at
 from diffperf.quantity import Choice, locate
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.model import Model
 from diffperf.workload.whole_numbers import divisors
 
-# What an axis of configs varies, with the part of a configuration that it replaces.
-CONFIGS = {"model": "model", "system": "system", "accelerator": "system", "stack": "system"}
 _MOST_ROWS = 1_000_000  # factorizations of a number, at most: they are held in memory
 
 
-class DimensionReader(AxisReader):
+class DimensionReader(ConfigReader):
     """Reads all axes of a space's file."""
 
-    def axes(self, inputs: Configuration, settings: dict[str, Any]) -> tuple[Axis | ConfigAxis, ...]:
+    def axes(self, inputs: Inputs, settings: dict[str, Any]) -> tuple[Axis | ConfigAxis, ...]:
         """All axes; no two vary the same input. Those of configs come first, the others in the order of the
         file. `settings` are values that hold for every config."""
-        tables = list(enumerate(self.tables("axis")))
-        tables.sort(key=lambda numbered: numbered[1].get("path") not in CONFIGS)
+        tables = [(f"axis[{index}]", table) for index, table in enumerate(self.tables("axis"))]
         axes: list[Axis | ConfigAxis] = []
-        for dimension, (index, table) in enumerate(tables):
-            for axis in self.dimension(inputs, settings, table, f"axis[{index}]", dimension):
-                self.refuse_again(axis, axes, f"axis[{index}].path")
+        groups = [*self.config_tables(tables), *([keyed] for keyed in tables if not _is_config(keyed))]
+        for dimension, group in enumerate(groups):
+            read = self.config_axes if _is_config(group[0]) else self.dimension
+            for axis in read(inputs, settings, group, dimension):
+                self.refuse_again(axis, axes, f"{group[0][0]}.path")
                 axes.append(axis)
         configs = [axis for axis in axes if isinstance(axis, ConfigAxis)]
         for axis in axes:
             if isinstance(axis, Axis):
                 self.refuse_missing(axis, configs)
+                self.refuse_without_effect(inputs, axis)
         return tuple(axes)
 
+    def config_tables(self, tables: Sequence[Keyed]) -> list[list[Keyed]]:
+        """The tables of axes over configs, those of one part together; none of them twice."""
+        groups: dict[str, list[Keyed]] = {}
+        for key, table in filter(_is_config, tables):
+            group = groups.setdefault(CONFIGS[table["path"]], [])
+            if table["path"] in [other["path"] for _, other in group]:
+                found = f'"{table["path"]}" again'
+                raise self.error(f"{key}.path", found, "an input of its own", "merge the two axes")
+            group.append((key, table))
+        return list(groups.values())
+
     def dimension(
-        self, inputs: Configuration, settings: dict[str, Any], table: dict[str, Any], key: str, dimension: int
-    ) -> Iterator[Axis | ConfigAxis]:
+        self, inputs: Inputs, settings: dict[str, Any], tables: Sequence[Keyed], dimension: int
+    ) -> Iterator[Axis]:
         """The axes of one table of the file, which are on one dimension."""
+        ((key, table),) = tables
         kinds = [kind for kind in ("path", "zip", "factorize") if kind in table]
         if len(kinds) > 1:
             expected = "one of path, zip and factorize"
@@ -52,36 +65,39 @@ class DimensionReader(AxisReader):
             yield from self.zipped(inputs, table, key, dimension)
         elif "factorize" in table:
             yield from self.factorized(inputs, settings, table, key, dimension)
-        elif table.get("path") in CONFIGS:
-            yield self.config_axis(inputs, settings, table, key, dimension)
         else:
             yield self.axis(inputs, table, key, dimension)
 
     def refuse_again(self, axis: Axis | ConfigAxis, earlier: list[Axis | ConfigAxis], key: str) -> None:
-        """Refuses an input that an earlier axis varies, and two axes over the same part."""
-        for other in earlier:
-            if axis.path == other.path:
-                raise self.error(key, f'"{axis.path}" again', "an input of its own", "merge the two axes")
-            if isinstance(axis, ConfigAxis) and isinstance(other, ConfigAxis) and axis.part == other.part:
-                remedy = "write a system's file for each combination, and one axis over system"
-                raise self.error(key, f'"{axis.path}" beside "{other.path}"', "one axis of systems", remedy)
+        """Refuses an input that an earlier axis varies."""
+        if axis.path in [other.path for other in earlier]:
+            raise self.error(key, f'"{axis.path}" again', "an input of its own", "merge the two axes")
 
     def refuse_missing(self, axis: Axis, configs: list[ConfigAxis]) -> None:
         """Refuses an axis over an input that one of the configs lacks."""
         for other in configs:
             if not axis.path.startswith(other.part + "."):
                 continue
-            for label, config in zip(other.labels, other.configs, strict=True):
+            for code, config in zip(other.codes, other.configs, strict=True):
                 try:
                     locate(config, axis.path.removeprefix(other.part + "."))
                 except KeyError:
-                    expected = f"an input of every {other.path}"
+                    label, expected = other.labels[code], f"an input of every {other.path}"
                     remedy = f"leave out the axis, or {label}"
                     raise self.error("axis", f"no {axis.path} in {label}", expected, remedy) from None
 
-    def zipped(
-        self, inputs: Configuration, table: dict[str, Any], key: str, dimension: int
-    ) -> Iterator[Axis]:
+    def refuse_without_effect(self, inputs: Inputs, axis: Axis) -> None:
+        """Refuses an axis over a number of the template that a design replaces by its own."""
+        if isinstance(inputs, Configuration) or not axis.path.startswith("system."):
+            return
+        alone = dataclasses.replace(axis, dimension=0)
+        ends = [replaced(inputs, [alone], [index], np.dtype(float)) for index in (0, -1)]
+        first, last = map(configuration_of, ends)
+        if not np.array_equal(axis.values[0], axis.values[-1]) and bool(eqx.tree_equal(first, last)):
+            remedy = "vary a number of the design (design.…), or of the technology (technology.…)"
+            raise self.error("axis", f'"{axis.path}", which the design replaces', "an input", remedy)
+
+    def zipped(self, inputs: Inputs, table: dict[str, Any], key: str, dimension: int) -> Iterator[Axis]:
         """Axes that vary together: the first values of all, the second values of all, and so on."""
         self.known_keys(table, ("zip",), f"{key}.", "zip alone")
         tables = table["zip"]
@@ -99,12 +115,12 @@ class DimensionReader(AxisReader):
             if len(axis) != len(axes[0]):
                 expected = f"{len(axes[0])}, as {axes[0].path} has"
                 raise self.error(
-                    f"{key}.zip[{index}]", f"{len(axis)} values", expected, "give as many values"
+                    f"{key}.zip[{index}]", counted(len(axis), "value"), expected, "give as many values"
                 )
         yield from axes
 
     def factorized(
-        self, inputs: Configuration, settings: dict[str, Any], table: dict[str, Any], key: str, dimension: int
+        self, inputs: Inputs, settings: dict[str, Any], table: dict[str, Any], key: str, dimension: int
     ) -> Iterator[Axis]:
         """Axes whose whole values multiply to a number: all ways to factorize it, in ascending order."""
         self.known_keys(table, ("factorize",), f"{key}.", "factorize alone")
@@ -135,48 +151,6 @@ class DimensionReader(AxisReader):
                 raise self.error(origin, f"the choice {path}", "the path of a number", "leave it out")
             yield Axis(whole, declared, np.array(rows, float)[:, index], dimension)
 
-    def config_axis(
-        self, inputs: Configuration, settings: dict[str, Any], table: dict[str, Any], key: str, dimension: int
-    ) -> ConfigAxis:
-        """An axis over configs by name: models, or systems, or accelerators or stacks of the system."""
-        self.known_keys(table, ("path", "values"), f"{key}.", "path and values")
-        path, names = table["path"], table.get("values")
-        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-            remedy = 'write values = ["…", "…"], see `diffperf list`'
-            raise self.error(f"{key}.values", repr(names), f"a list of names of {path}s", remedy)
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                origin = f"{key}.values[{index}]"
-                raise self.error(origin, f'"{name}" again', "every name once", "leave it out")
-        part = CONFIGS[path]
-        configs = []
-        for index, name in enumerate(names):
-            config = self.named(path, name, f"{key}.values[{index}]")
-            configs.append(locate(self.with_settings(inputs, {part: config}, settings), part)[0])
-        kinds = list(dict.fromkeys(map(structure_of, configs)))
-        order = sorted(range(len(configs)), key=lambda index: kinds.index(structure_of(configs[index])))
-        return ConfigAxis(
-            path, part, tuple(configs[i] for i in order), tuple(names[i] for i in order), dimension
-        )
-
-    def named(self, path: str, name: str, key: str) -> Model | System:
-        """The model or system of a name; of an accelerator or a stack, the system of the file with it."""
-        asked_by = (self.file, key)
-        if path in ("model", "system"):
-            return load(Model if path == "model" else System, name, beside=self.folder, asked_by=asked_by)
-        if path == "accelerator":
-            table = {"extends": self.table.get("system"), "accelerator": name}
-            return load(System, table, beside=self.folder, asked_by=asked_by)
-        system: System = self.config(System, "system")
-        stack = load_stack(name, self.file, key)
-        return dataclasses.replace(system, stack=stack, inference_stack=stack)
-
-    def with_settings(
-        self, inputs: Configuration, parts: dict[str, Model | System], settings: dict[str, Any]
-    ) -> Configuration:
-        """A configuration with another model or system, for which the settings hold too."""
-        return override(dataclasses.replace(inputs, **parts), settings, self.file)
-
 
 def _factorizations(number: int, factors: int) -> list[tuple[int, ...]]:
     """All ways to write a number as a product of so many whole numbers, whose order counts."""
@@ -185,3 +159,8 @@ def _factorizations(number: int, factors: int) -> list[tuple[int, ...]]:
     return [
         (first, *rest) for first in divisors(number) for rest in _factorizations(number // first, factors - 1)
     ]
+
+
+def _is_config(keyed: Keyed) -> bool:
+    """Whether the table of an axis varies whole configs."""
+    return keyed[1].get("path") in CONFIGS

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from diffperf.errors import did_you_mean
+from diffperf.errors import counted, did_you_mean
 from diffperf.explore.reader import TableReader
 from diffperf.explore.sweep.space import Space
 from diffperf.quantity import Quantity
@@ -55,7 +55,8 @@ class KeptReader(TableReader):
         if objectives and not _OBJECTIVES[0] <= len(objectives) <= _OBJECTIVES[1]:
             least, most = _OBJECTIVES
             remedy = 'write pareto = ["time", "cost.run"]'
-            raise self.error("pareto", f"{len(objectives)} outputs", f"{least} to {most} outputs", remedy)
+            found = counted(len(objectives), "output")
+            raise self.error("pareto", found, f"{least} to {most} outputs", remedy)
         histograms = self.outputs("histograms", outputs, phase, [rank_by])
         if len(histograms) > _MOST_HISTOGRAMS:
             expected = f"at most {_MOST_HISTOGRAMS} outputs"

@@ -104,6 +104,7 @@ def _axis(axis: Axis | ConfigAxis) -> dict[str, Any]:
 def _inputs(space: Space) -> dict[str, Any]:
     """All inputs that are no axes, by path, in internal units."""
     varied = {axis.path for axis in space.axes} | {f"strategy.{name}" for name in space.derived}
+    varied |= {"design.voltage"} & {f"design.{name}" for name in space.derived}
     parts = {axis.part + "." for axis in space.axes if isinstance(axis, ConfigAxis)}
     return {
         path: jax.tree.map(lambda leaf: np.asarray(leaf, float).tolist(), _array(value))

@@ -17,6 +17,7 @@ import jax
 from diffperf.compiler import compile_quickly
 from diffperf.errors import ConfigError
 from diffperf.explore.sweep.constraint import parse_constraint
+from diffperf.explore.sweep.designed_points import made
 from diffperf.explore.sweep.part_program import Part, PartProgram
 from diffperf.explore.sweep.sweep_plan import SweepPlan, releases
 
@@ -141,7 +142,8 @@ def unpack(content: bytes) -> SweepPlan:
     """The plan that was packed, with all its digits whether JAX's x64 mode is on or not."""
     with jax.enable_x64(True):
         plan, texts = pickle.loads(content)
-    where = tuple(parse_constraint(text, plan.space.inputs, "space", "where") for text in texts)
+    inputs = made(plan.space.inputs)
+    where = tuple(parse_constraint(text, inputs, "space", "where") for text in texts)
     space = dataclasses.replace(plan.space, where=where)
     return dataclasses.replace(plan, rules=dataclasses.replace(plan.rules, space=space))
 

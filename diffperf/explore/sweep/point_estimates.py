@@ -10,10 +10,9 @@ import pyarrow as pa
 from jaxtyping import Array, Int
 from numpy.typing import DTypeLike
 
-from diffperf.estimate.phases import estimate
 from diffperf.explore.sweep.axis import Axis, ConfigAxis, Digits
+from diffperf.explore.sweep.designed_points import configuration_of, reported
 from diffperf.explore.sweep.space import Region, Space
-from diffperf.report.tables import outputs
 from diffperf.workload.rules import feasible
 
 # Points evaluated together: few enough that their intermediates stay in a core's cache.
@@ -32,13 +31,18 @@ RECORDED = (
     "energy.total",
     "cost.run",
     "cost.capital",
+    "chip.die_area",
+    "chip.reticle",
+    "chip.shoreline",
+    "chip.power",
 )
 
 
 def recorded_outputs(space: Space) -> tuple[str, ...]:
-    """Paths of the outputs that a sweep records: those of `RECORDED` that the phase reports, and the
-    output that ranks the points."""
-    paths = dict.fromkeys((*RECORDED, space.rank_by))
+    """Paths of the outputs that a sweep records: those of `RECORDED` that the phase reports, and those that
+    points are compared by, or that are counted."""
+    compared = (path for path, _ in space.objectives)
+    paths = dict.fromkeys((*RECORDED, space.rank_by, *compared, *space.histograms))
     return tuple(path for path in paths if path in space.outputs)
 
 
@@ -106,11 +110,12 @@ def _point_evaluator(space: Space, dtype: DTypeLike, region: Region) -> Callable
 
     def evaluate_point(digits: Digits) -> dict[str, Array]:
         inputs = space.point(digits, base, region)
-        reported = outputs(estimate(inputs, space.phase))
-        facts = {"feasible": feasible(inputs, space.phase), "fits": reported["memory.excess"][1] <= 0}
+        found = reported(inputs, space.phase)
+        possible = feasible(configuration_of(inputs), space.phase)
+        facts = {"feasible": possible, "fits": found["memory.excess"][1] <= 0}
         if space.where:
             facts[ALLOWED] = space.allows(inputs)
-        return facts | {path: reported[path][1] for path in recorded}
+        return facts | {path: found[path][1] for path in recorded}
 
     return evaluate_point
 
@@ -134,4 +139,5 @@ def _axis_column(axis: Axis | ConfigAxis, positions: Int[np.ndarray, " points"])
     """The values at these positions of an axis: numbers in internal units, or the names of alternatives."""
     if axis.labels is None:
         return pa.array(axis.values[positions])
-    return pa.DictionaryArray.from_arrays(pa.array(positions, pa.int32()), list(axis.labels))
+    codes = axis.values[positions] if isinstance(axis, ConfigAxis) else positions
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), list(axis.labels))

@@ -18,12 +18,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 from numpy.typing import DTypeLike
 
-from diffperf.explore.inputs import report_outputs
+from diffperf.explore.codesign.variables import Candidate
 from diffperf.explore.plan.candidates import default_global_batch
 from diffperf.explore.sweep.axis import Axis, ConfigAxis, Digits, replaced
 from diffperf.explore.sweep.constraint import Constraint
+from diffperf.explore.sweep.designed_points import Inputs, declared_outputs, made
 from diffperf.quantity import Quantity
-from diffperf.workload.configuration import Configuration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,11 +84,11 @@ class Region:
 class Space:
     """Axes over a set of inputs.
 
-    - `inputs`: the values of everything that is not an axis.
+    - `inputs`: the values of everything that is not an axis; a design where the space names a technology.
     - `where`: conditions that points have to satisfy; the others are numbered, but do not count.
-    - `derived`: fields of the strategy that neither the file gives nor an axis varies, and that follow from
-      the other inputs of a point: "dp" (the devices that tp, pp and cp leave) and in training
-      "global_batch" (one micro-batch per device).
+    - `derived`: fields that neither the file gives nor an axis varies, and that follow from the other inputs
+      of a point: "dp" of the strategy (the devices that tp, pp and cp leave), in training its "global_batch"
+      (one micro-batch per device), and the "voltage" of a design (the technology's nominal one).
     - `rank_by`: path of the output by which the best `top` points are kept; `descending` where more of it
       is better.
     - `best_by`: paths of axes; of each of their values the best `best_per_value` points are kept too.
@@ -99,7 +99,7 @@ class Space:
     """
 
     name: str
-    inputs: Configuration
+    inputs: Inputs
     phase: str
     axes: tuple[Axis | ConfigAxis, ...]
     derived: frozenset[str]
@@ -127,7 +127,7 @@ class Space:
     @functools.cached_property
     def outputs(self) -> dict[str, Quantity]:
         """The declarations of what the phase reports, by path."""
-        return report_outputs(self.inputs, self.phase)
+        return declared_outputs(self.inputs, self.phase)
 
     @functools.cached_property
     def regions(self) -> tuple[Region, ...]:
@@ -171,20 +171,21 @@ class Space:
         _, first, inverse = np.unique(axis.values, axis=0, return_index=True, return_inverse=True)
         return axis.dimension, np.argsort(np.argsort(first))[np.ravel(inverse)]
 
-    def base(self, dtype: DTypeLike) -> Configuration:
+    def base(self, dtype: DTypeLike) -> Inputs:
         """The inputs in the precision to compute in."""
         return jax.tree.map(lambda leaf: leaf.astype(dtype), self.inputs)
 
-    def point(self, digits: Digits, base: Configuration, region: Region | None = None) -> Configuration:
-        """The configuration at a position on every dimension, which is in the region (by default the first);
-        `base` is `self.base` in the precision to compute in."""
+    def point(self, digits: Digits, base: Inputs, region: Region | None = None) -> Inputs:
+        """The configuration, or the design, at a position on every dimension, which is in the region (by
+        default the first); `base` is `self.base` in the precision to compute in."""
         dtype, region = base.strategy.tp.dtype, region or self.regions[0]
         inputs = base
-        for axis in self.axes:
-            if isinstance(axis, ConfigAxis):
-                config = axis.config(digits[axis.dimension], region.runs[axis.dimension], dtype)
-                inputs = dataclasses.replace(inputs, **{axis.part: config})
+        for part, axis in {axis.part: axis for axis in self.axes if isinstance(axis, ConfigAxis)}.items():
+            config = axis.config(digits[axis.dimension], region.runs[axis.dimension], dtype)
+            inputs = dataclasses.replace(inputs, **{part: config})
         inputs = replaced(inputs, [axis for axis in self.axes if isinstance(axis, Axis)], digits, dtype)
+        if "voltage" in self.derived and isinstance(inputs, Candidate):
+            inputs = eqx.tree_at(lambda tree: tree.design.voltage, inputs, inputs.technology.nominal_voltage)
         if "dp" in self.derived:
             strategy = inputs.strategy
             left = inputs.system.n_devices / (strategy.tp * strategy.pp * strategy.cp)
@@ -194,9 +195,10 @@ class Space:
             inputs = eqx.tree_at(lambda tree: tree.strategy.global_batch, inputs, batch)
         return inputs
 
-    def allows(self, inputs: Configuration) -> Bool[Array, ""]:
-        """Whether a configuration satisfies all constraints, in pure JAX."""
+    def allows(self, inputs: Inputs) -> Bool[Array, ""]:
+        """Whether a point satisfies all constraints, in pure JAX."""
         allowed = jnp.asarray(True)
+        compared = made(inputs) if self.where else None
         for constraint in self.where:
-            allowed &= constraint.holds(inputs)
+            allowed &= constraint.holds(compared)
         return allowed

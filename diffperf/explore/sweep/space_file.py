@@ -25,17 +25,21 @@ The keys `where` (constraints between inputs), `zip` (inputs that vary together)
 (`path = "system"`) are explained beside their readers.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from diffperf.errors import ARGUMENTS
-from diffperf.explore.inputs import check_phase, full_path, report_outputs
+from diffperf.explore.codesign.variables import FEATURE
+from diffperf.explore.inputs import check_phase, full_path
 from diffperf.explore.sweep.constraint import Constraint, parse_constraint
+from diffperf.explore.sweep.designed_points import Inputs, candidate_of, declared_outputs, made
 from diffperf.explore.sweep.dimension_reader import DimensionReader
 from diffperf.explore.sweep.kept_reader import KEPT, KeptReader
 from diffperf.explore.sweep.space import Space
 from diffperf.hardware.system import System
+from diffperf.hardware.technology import Technology
 from diffperf.load import (
     display,
     find,
@@ -48,7 +52,7 @@ from diffperf.quantity import Choice, locate
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 
-KEYS = ("model", "system", "phase", *KEPT, "where", "set", "strategy", "axis")  # of the file
+KEYS = ("model", "system", "technology", "phase", *KEPT, "where", "set", "strategy", "axis")  # of the file
 
 
 def load_space(source: Space | str | Path | Mapping[str, Any], file: str = ARGUMENTS, key: str = "") -> Space:
@@ -71,20 +75,24 @@ class _Reader(DimensionReader):
         """The whole space."""
         self.known_keys(self.table, KEYS, "", "a key of a space")
         model, system = self.config(Model, "model"), self.config(System, "system")
+        technology = self.config(Technology, "technology") if "technology" in self.table else None
         phase = check_phase(self.table.get("phase", "training"), self.file, "phase")
-        settings, prefix = self.settings(model, system), "strategy."
+        bare = self.inputs(Configuration(model, system, load_strategy({}, self.file)), technology)
+        settings, prefix = self.settings(bare), "strategy."
         of_strategy = {
             path.removeprefix(prefix): text for path, text in settings.items() if path.startswith(prefix)
         }
         strategy_table = self.sub_table("strategy") | of_strategy
         strategy = load_strategy(strategy_table, self.file)
         others = {path: text for path, text in settings.items() if not path.startswith(prefix)}
-        inputs = override(Configuration(model, system, strategy), others, self.file)
+        inputs = override(dataclasses.replace(bare, strategy=strategy), others, self.file)
 
         axes = self.axes(inputs, others)
         given = {*strategy_table, *(axis.path.removeprefix(prefix) for axis in axes)}
         refuse_training_fields(sorted(given), phase, self.file)
         follow = {"dp", "global_batch"} if phase == "training" else {"dp"}
+        if technology is not None and "design.voltage" not in (*others, *(axis.path for axis in axes)):
+            follow.add("voltage")
         kept = KeptReader(self.file, self.folder, self.table)
         return Space(
             name=name,
@@ -93,16 +101,23 @@ class _Reader(DimensionReader):
             axes=axes,
             derived=frozenset(follow - given),
             where=self.where(inputs),
-            **kept.fields(report_outputs(inputs, phase), phase, [axis.path for axis in axes]),
+            **kept.fields(declared_outputs(inputs, phase), phase, [axis.path for axis in axes]),
         )
 
-    def settings(self, model: Model, system: System) -> dict[str, Any]:
+    @staticmethod
+    def inputs(configuration: Configuration, technology: Technology | None) -> Inputs:
+        """The configuration, or where the space names a technology, the design that begins with it."""
+        return configuration if technology is None else candidate_of(configuration, technology)
+
+    def settings(self, inputs: Inputs) -> dict[str, Any]:
         """The values of the [set] table by full path, nested tables flattened."""
-        inputs = Configuration(model, system, load_strategy({}, self.file))
 
         def flatten(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             for key, value in table.items():
                 path = prefix + key
+                if path == FEATURE:
+                    remedy = 'write an axis over technology.node with one value, such as "4 nm"'
+                    raise self.error(f"set.{path}", repr(value), "the node, with all its figures", remedy)
                 if "." in path:
                     path = full_path(inputs, path, self.file, f"set.{path}")
                 if isinstance(value, dict) and not self.is_choice(inputs, path):
@@ -113,19 +128,22 @@ class _Reader(DimensionReader):
         return dict(flatten(self.sub_table("set"), ""))
 
     @staticmethod
-    def is_choice(inputs: Configuration, path: str) -> bool:
+    def is_choice(inputs: Inputs, path: str) -> bool:
         """Whether the path leads to a choice, whose value may be a table of weights."""
         try:
             return isinstance(locate(inputs, path)[1], Choice)
         except KeyError:
             return False
 
-    def where(self, inputs: Configuration) -> tuple[Constraint, ...]:
+    def where(self, inputs: Inputs) -> tuple[Constraint, ...]:
         """The constraints that points have to satisfy."""
         texts = self.table.get("where", [])
         if not isinstance(texts, list):
             remedy = 'write where = ["strategy.tp * strategy.pp <= 64"]'
             raise self.error("where", repr(texts), "a list of constraints", remedy)
+        if not texts:
+            return ()
+        compared = made(inputs)
         return tuple(
-            parse_constraint(text, inputs, self.file, f"where[{index}]") for index, text in enumerate(texts)
+            parse_constraint(text, compared, self.file, f"where[{index}]") for index, text in enumerate(texts)
         )

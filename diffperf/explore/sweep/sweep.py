@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike
 
+from diffperf.explore.sweep.designed_points import configuration_of
 from diffperf.explore.sweep.output_file import check_output_file, only_writer
 from diffperf.explore.sweep.part_cluster import Cluster, parts_by_cluster
 from diffperf.explore.sweep.part_program import PartProgram
@@ -100,7 +101,7 @@ def commonest_violation(space: Space) -> str:
     numbers = np.unique(np.linspace(0, space.size - 1, _EXPLAINED_POINTS).astype(np.int64))
     counts, examples = Counter(), {}
     for number in numbers.tolist():
-        inputs = space.point(space.digits(number), space.inputs)
+        inputs = configuration_of(space.point(space.digits(number), space.inputs))
         violation = first_violation(inputs, space.phase)
         if violation is not None:
             key, value, expected, remedy = violation

@@ -233,6 +233,9 @@ def test_ends_of_a_front_are_multiples_or_quantities(fresh):
     limit = fresh.problem.limits[0]
     span = front_range(fresh.problem, "cost.manufacturing=0.5x..$4000", "here")
     assert (span.low, span.high) == (pytest.approx(0.5 * limit), 4000)
+    for text in ("0.5..1.5x", "0.5x..1.5x"):  # the unit of the high end counts for both
+        span = front_range(fresh.problem, f"cost.manufacturing={text}", "here")
+        assert (span.low, span.high) == (pytest.approx(0.5 * limit), pytest.approx(1.5 * limit))
 
 
 def test_the_baselines_own_system_is_as_good_as_the_baseline(fresh):

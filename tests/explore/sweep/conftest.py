@@ -8,7 +8,7 @@ import pytest
 
 from diffperf.explore.sweep.chunk_summaries import ChunkSummaries, compile_summaries
 from diffperf.explore.sweep.parts import Parts
-from diffperf.explore.sweep.point_estimates import compile_chunk, compile_points
+from diffperf.explore.sweep.point_estimates import compile_chunk, compile_points, recorded_outputs
 from diffperf.explore.sweep.space_file import load_space
 from diffperf.explore.sweep.summary import SummaryRules
 from diffperf.explore.sweep.sweep_plan import SweepPlan
@@ -18,8 +18,9 @@ _programs: dict[str, Callable | ChunkSummaries] = {}
 
 def _key(space, chunk, dtype) -> str:
     """Programs of rows depend on what a space asks to keep in no way but the outputs."""
+    recorded = repr(recorded_outputs(space))
     space = dataclasses.replace(space, best_by=(), objectives=(), histograms=(), top=1)
-    return SweepPlan(SummaryRules(space, np.dtype(dtype)), Parts(chunk, 0, ())).digest
+    return SweepPlan(SummaryRules(space, np.dtype(dtype)), Parts(chunk, 0, ())).digest + recorded
 
 
 def _compiled_once(space, chunk, dtype) -> Callable:

@@ -158,9 +158,9 @@ def test_bad_constraints_are_one_clear_line(space_of, text, key, words):
         ('path = "system"\nvalues = ["dgx-a10"]', "axis[0].values[0]", "dgx-a100"),
         ('path = "stack"\nvalues = ["nemo", "nemo"]', "axis[0].values[1]", "once"),
         (
-            'path = "system"\nvalues = ["dgx-a100"]\n[[axis]]\npath = "stack"\nvalues = ["nemo"]',
+            'path = "stack"\nvalues = ["nemo"]\n[[axis]]\npath = "stack"\nvalues = ["megatron-lm"]',
             "axis[1].path",
-            "one axis of systems",
+            "merge",
         ),
     ],
 )
