@@ -68,6 +68,7 @@ def test_tables_begin_with_a_row_that_can_be_read(tmp_path, kind):
     assert set(table.columns) & set(measured_columns(kind))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "read"), [("problem", dp.load_problem), ("space", dp.load_space)])
 def test_problems_and_spaces_are_read(tmp_path, kind, read):
     path = tmp_path / file_name(kind)

@@ -68,6 +68,7 @@ def test_calibrate_and_what_comes_of_it(run, answer, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_calibrate_a_stack_on_all_hardware(run, tmp_path):
     """The file that is written is a stack, which other commands take."""
     file = calibration_table(tmp_path, *DATASHEETS)

@@ -3,6 +3,7 @@
 import pytest
 
 
+@pytest.mark.slow
 def test_estimate_and_plan_agree_on_a_whole_training(run, answer):
     """One layout, given to `estimate` and the only one that `plan` can choose."""
     layout = "gpt3-22b dgx-a100 --devices 64 --global-batch 64 --tp 8 --pp 2 --micro-batch 1 --tokens 300e9"

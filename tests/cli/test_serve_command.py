@@ -50,6 +50,7 @@ def test_targets_and_loads_that_nothing_serves_name_what_works(run):
     assert run(f"{LINE} --tpot 20ms --rate 500 {more}").exit_code == 0
 
 
+@pytest.mark.slow
 def test_memory_that_is_too_small_names_the_smallest_system(run):
     result = run(f"{LINE} --input 500000 --tp 1 --pp 1 --devices 1 --kv-precision fp32")
     assert result.exit_code == 3

@@ -55,6 +55,7 @@ def test_without_a_file_nothing_but_what_is_asked_for_is_kept(run, tmp_path):
     assert "command line: pareto[1]: found" in refused.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_says_how_to_go_on(run, tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(SPACE)
     monkeypatch.setattr(MergedTable, "add", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

@@ -192,6 +192,7 @@ def total(package):
 slopes = jax.jit(jax.grad(total))
 
 
+@pytest.mark.slow
 def test_every_number_of_a_package_has_a_gradient_that_matches_finite_differences(mi300x):
     """With several kinds of dies, and all choices mixed."""
     package = replace(

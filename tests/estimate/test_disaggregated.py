@@ -156,6 +156,7 @@ def test_caches_travel_faster_within_a_node(inputs):
     assert float(beyond) > 2 * float(inside)
 
 
+@pytest.mark.slow
 def test_the_cache_bounds_the_batch(inputs):
     """Long contexts fill the memory of the devices that decode before the batch cap is reached."""
     crowd = {"concurrency": 2000.0, "batch_cap": 1000.0, "input_length": 30000.0}

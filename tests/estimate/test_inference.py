@@ -41,6 +41,7 @@ def test_generation_is_the_sum_of_its_passes(llama, system, prompt, output, batc
     assert float(report.energy.total) == pytest.approx(energy, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_decode_at_batch_one_streams_the_weights(llama, system):
     """At batch 1 every weight but the input embedding is read once a token: the floor that no kernel
     beats.

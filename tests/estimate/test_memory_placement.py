@@ -67,6 +67,7 @@ def products(report) -> float:
     return float(report.breakdown.matmul + report.breakdown.head)
 
 
+@pytest.mark.slow
 def test_weights_in_a_fast_level_are_read_at_its_bandwidth(streaming):
     """A buffer of nine times the bandwidth of HBM that holds all weights: products run nine times as fast."""
     hbm = streaming.accelerator.device_memory

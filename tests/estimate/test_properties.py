@@ -149,6 +149,7 @@ def test_smooth_becomes_exact(gpt, anywhere, strategy, phase):
         assert max(gaps[3]) < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", [training, generate], ids=["training", "generate"])
 def test_smooth_is_near_exact_where_it_optimizes(gpt, system, strategy, phase):
     smooth, exact = (float(phase(gpt, system, strategy, relax).time) for relax in (Smooth(64.0), Exact()))

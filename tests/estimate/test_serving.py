@@ -121,6 +121,7 @@ def test_single_precision_is_enough(inputs):
         assert float(getattr(rounded, name)) == pytest.approx(float(getattr(wide, name)), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_cache_bounds_the_batch(inputs):
     """Long contexts fill the memory before the batch cap is reached, and clients wait."""
     crowd = {"concurrency": 2000.0, "batch_cap": 1000.0, "input_length": 30000.0}

@@ -94,6 +94,7 @@ def test_split_die_is_the_inverse_of_chip(dies):
     np.testing.assert_allclose(areas / areas.sum(), fractions, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_every_design_number_has_a_gradient_that_matches_finite_differences():
     technology, system = load(Technology, "n7-hbm2e"), load_system("dgx-a100", 8)
     design = replace(design_of(system, technology), {"dies": 2.5, "voltage": 0.7})

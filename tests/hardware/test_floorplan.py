@@ -129,6 +129,7 @@ def test_slopes_match_finite_differences(name):
     assert float(central) * (1 if name in ("die_area", "power_limit") else -1) > 0
 
 
+@pytest.mark.slow
 def test_the_slope_along_nodes_matches_finite_differences():
     blueprint, template = blueprint_of(H100)
     nodes = load_nodes()

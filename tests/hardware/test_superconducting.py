@@ -102,6 +102,7 @@ def test_cooling_takes_more_than_an_ideal_machine():
 SERVED = {"global_batch": 16, "sequence_length": 512, "output_length": 128}
 
 
+@pytest.mark.slow
 def test_energy_has_its_cooling_once(board):
     """Joules of arithmetic and memory are those at temperature, each with its cooling; electricity is that of
     these joules and of the host, and the facility adds nothing."""

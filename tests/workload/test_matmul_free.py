@@ -124,6 +124,7 @@ def test_a_generated_token_takes_as_long_after_any_context(model, system):
         assert (long > 1.5 * short) if grows else (long == short)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["flash", "standard", {"standard": 0.5, "flash": 0.5}])
 def test_time_of_the_token_mixer(model, attention):
     """Whatever the attention kernel: eight kernels' bytes (two kernels of each pass) over the reached

@@ -44,6 +44,7 @@ def test_models_of_rows_are_the_shipped_ones(file, names):
         assert leaves(inputs_of(table.kind, row)[0])[1].tolist() == leaves(dp.load_model(shipped))[1].tolist()
 
 
+@pytest.mark.slow
 def test_training_rows_are_estimated_as_the_library_does():
     row = read_measurements(TRAINING).rows[5]
     (found,) = predict("training", [row])
@@ -160,6 +161,7 @@ def test_rows_with_experts_are_estimated_as_the_library_does(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_inference_rows_are_estimated_as_the_library_does(tmp_path):
     cells = {
         "throughput_kind": "total",

@@ -50,6 +50,7 @@ def test_a_complete_strategy_is_the_plain_estimate(gpt, system, strategy):
     )
 
 
+@pytest.mark.slow
 def test_the_least_too_large_where_none_fits(gpt):
     found = best_layout(gpt, dp.load_system("dgx-a100", 8), {})
     assert not found.fits

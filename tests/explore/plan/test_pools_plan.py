@@ -124,6 +124,7 @@ def test_pools_that_nothing_serves(search):
     assert plan_pools(search(dp=2.0)).pairs["searched"] == 0  # replicas are given: nothing to split
 
 
+@pytest.mark.slow
 def test_launch_flags_of_both_pools(search):
     search = search()
     served = plan_pools(search).best[0]

@@ -129,6 +129,7 @@ def test_a_percentile_is_stricter_than_the_mean(search):
     assert strict.devices >= mean.devices
 
 
+@pytest.mark.slow
 def test_targets_that_nothing_meets(search):
     ranked = plan_serving(search(targets=STRICT))
     assert (ranked.best, ranked.counts["meeting"], ranked.counts["fitting"]) == ((), 0, len(LAYOUTS))

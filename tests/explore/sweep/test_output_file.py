@@ -66,6 +66,7 @@ def test_a_second_sweep_to_the_same_file_is_refused_and_the_first_stays_whole(sp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.parquet", "space.toml"]
 
 
+@pytest.mark.slow
 def test_sweeps_to_different_files_do_not_wait_for_one_another(space, tmp_path):
     with only_writer(tmp_path / "other.parquet"):
         assert sweep(space, tmp_path / "out.parquet", chunk=BLOCK).points == 1440

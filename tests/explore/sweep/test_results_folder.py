@@ -190,6 +190,7 @@ def test_folders_that_hold_anything_else_are_refused(space, tmp_path):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
 
 
+@pytest.mark.slow
 def test_checkpoints_of_another_space_are_given_up(space, space_of, tmp_path):
     folder, done = tmp_path / "space.sweep", []
 
@@ -206,6 +207,7 @@ def test_checkpoints_of_another_space_are_given_up(space, space_of, tmp_path):
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_single_precision_that_overflows_goes_on_in_double(space, tmp_path, monkeypatch):
     """The last part has an estimate that is no number, and all parts are estimated again."""
     from diffperf.explore.sweep.part_program import PartProgram

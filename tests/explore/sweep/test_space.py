@@ -109,6 +109,7 @@ def test_what_is_given_stays(space_of):
     assert float(space.point([3], space.inputs).strategy.dp) == 2
 
 
+@pytest.mark.slow
 def test_rank_follows_the_output(space_of):
     assert not space_of('rank_by = "cost.run"\n' + AXIS).descending
     assert space_of('rank_by = "tokens_per_second"\n' + AXIS).descending

@@ -110,6 +110,7 @@ def check(result, table: pandas.DataFrame, relative: float) -> None:
         assert median == pytest.approx(table[path].median(), rel=0.125)
 
 
+@pytest.mark.slow
 def test_summaries_equal_brute_force(space, table):
     result = sweep(space, chunk=BLOCK, dtype=np.float64, threads=2)
     check(result, table, 1e-12)

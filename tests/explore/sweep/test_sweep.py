@@ -80,6 +80,7 @@ def test_equals_a_loop_of_estimates(space, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_float32_agrees(space, tmp_path):
     sweep(space, tmp_path / "single.parquet", dtype=np.float32)
     sweep(space, tmp_path / "double.parquet", dtype=np.float64)
@@ -153,6 +154,7 @@ def test_one_trace_for_the_whole_sweep(tmp_path, monkeypatch):
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_parts")
 def test_an_interrupted_sweep_resumes_to_the_same_bytes(tmp_path):
     space, seen = space_of(tmp_path, LARGE), []
