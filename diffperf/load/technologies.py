@@ -50,18 +50,19 @@ def load_technology(
     - `node`: the silicon node that the technology's family of accelerators moves to (as of `load_node`).
     - `age`: seconds since the start of volume production on that node, in place of the defects and prices of
       the process's own file.
-    - `memory`, `link`: names of configs in configs/memories and configs/links.
+    - `memory`, `link`: names of configs in configs/memories and configs/links. Their PHYs are those on the
+      technology's own node, and move to another one with it.
 
     **Raises:** `ConfigError`, in one line.
     """
     technology: Technology = load(Technology, name, asked_by=(file, "technology"))
-    if node is not None:
-        technology = moved(technology, load_node(node, file))
-    if age is not None:
-        technology = matured(technology, jnp.asarray(age, float))
     if memory is not None:
         generation = load(MemoryTechnology, memory, asked_by=(file, "memory"))
         technology = dataclasses.replace(technology, memory=generation)
     if link is not None:
         technology = dataclasses.replace(technology, link=load(LinkTechnology, link, asked_by=(file, "link")))
+    if node is not None:
+        technology = moved(technology, load_node(node, file))
+    if age is not None:
+        technology = matured(technology, jnp.asarray(age, float))
     return technology

@@ -193,6 +193,12 @@ def test_parts_by_name():
     assert float(made.process.wafer_price) == 20_000
 
 
+def test_memory_by_name_moves_with_its_technology():
+    """Its PHY shrinks as that of the technology's own memory does: the order of the two does not matter."""
+    made = load_technology("n7-hbm2e", node=5, memory="hbm3")
+    assert float(made.memory.phy_area) == pytest.approx(10.45 / 1.2)
+
+
 @pytest.mark.parametrize(
     ("node", "message"),
     [
