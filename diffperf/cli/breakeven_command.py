@@ -7,6 +7,7 @@ import click
 from diffperf.api.answer import print_lines
 from diffperf.api.break_even_answer import VARY, BreakEvenAnswer
 from diffperf.api.question import Question
+from diffperf.cli.completion import names_of
 from diffperf.cli.options import (
     axis_range,
     json_option,
@@ -19,7 +20,9 @@ from diffperf.cli.terminal import console, progress, write_json
 
 
 @click.command()
-@click.option("--against", required=True, metavar="SYSTEM", help="the second system")
+@click.option(
+    "--against", required=True, metavar="SYSTEM", shell_complete=names_of("systems"), help="the second system"
+)
 @click.option(
     "--x",
     required=True,

@@ -7,6 +7,7 @@ import click
 
 from diffperf.api.answer import print_lines
 from diffperf.api.question import COMMAND_LINE
+from diffperf.cli.completion import names_of
 from diffperf.cli.options import json_option, measured_system_option, options, plot_option, where_option
 from diffperf.cli.terminal import console, progress, write_json
 from diffperf.errors import ConfigError
@@ -62,7 +63,12 @@ def _once(ctx, parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     callback=_paths,
     help="what to fit, such as hbm.efficiency [all that are declared calibratable and matter]",
 )
-@click.option("--stack", metavar="NAME", help="whose software's values paths into stack mean [the system's]")
+@click.option(
+    "--stack",
+    metavar="NAME",
+    shell_complete=names_of("stacks"),
+    help="whose software's values paths into stack mean [the system's]",
+)
 @click.option(
     "--prior-spread",
     type=click.FloatRange(min=0, min_open=True),

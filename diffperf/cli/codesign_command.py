@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from diffperf.api.answer import print_lines
 from diffperf.api.question import COMMAND_LINE
+from diffperf.cli.completion import names_of
 from diffperf.cli.group import Interrupted
 from diffperf.cli.options import json_option, options, output_file, plot_option
 from diffperf.cli.terminal import console, write_json, write_output
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help
 
 
 @click.command()
-@click.argument("problem")
+@click.argument("problem", shell_complete=names_of("problems"))
 @click.option(
     "--population",
     type=click.IntRange(16, 1_000_000),
@@ -47,6 +48,7 @@ if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help
 @click.option(
     "--against",
     metavar="SYSTEMS",
+    shell_complete=names_of("systems"),
     help="systems as they are sold to compare with, each in its best layout, such as dgx-h100,mi300x-8",
 )
 @click.option(

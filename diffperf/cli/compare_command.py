@@ -8,6 +8,7 @@ import click
 from diffperf.api.answer import print_lines
 from diffperf.api.compare_answer import CompareAnswer, calibrations
 from diffperf.api.question import COMMAND_LINE, Question
+from diffperf.cli.completion import names_of
 from diffperf.cli.options import (
     STRATEGY_FIELDS,
     calibration_option,
@@ -31,10 +32,20 @@ def _phases(ctx: click.Context, parameter: click.Parameter, value: str) -> list[
 
 @click.command()
 @click.option(
-    "--models", required=True, metavar="NAME|FILE,…", callback=names_of_list, help="models to compare on"
+    "--models",
+    required=True,
+    shell_complete=names_of("models"),
+    metavar="NAME|FILE,…",
+    callback=names_of_list,
+    help="models to compare on",
 )
 @click.option(
-    "--systems", required=True, metavar="NAME|FILE,…", callback=names_of_list, help="systems to compare"
+    "--systems",
+    required=True,
+    shell_complete=names_of("systems"),
+    metavar="NAME|FILE,…",
+    callback=names_of_list,
+    help="systems to compare",
 )
 @click.option(
     "--phase",
@@ -49,11 +60,17 @@ def _phases(ctx: click.Context, parameter: click.Parameter, value: str) -> list[
     "--stack",
     "stacks",
     metavar="NAME,…",
+    shell_complete=names_of("stacks"),
     callback=names_of_list,
     help="software stacks in place of the systems' own, all of them on every system",
 )
 @click.option("--devices", metavar="N", help="devices in every system [as configured]")
-@click.option("--against", metavar="SYSTEM", help="add the ratios to this system of the comparison")
+@click.option(
+    "--against",
+    metavar="SYSTEM",
+    shell_complete=names_of("systems"),
+    help="add the ratios to this system of the comparison",
+)
 @options(calibration_option, set_option, strategy_options(FIELDS, "best layout"), json_option)
 @click.option("--csv", "csv_file", metavar="FILE", callback=output_file, help="write the rows as CSV")
 @click.option(

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from diffperf import units
 from diffperf.api.question import COMMAND_LINE
+from diffperf.cli.completion import kinds
 from diffperf.cli.options import json_option
 from diffperf.cli.terminal import console, write_json
 from diffperf.errors import ConfigError, did_you_mean
@@ -28,7 +29,7 @@ _MAIN_FIGURES = 4  # numbers shown of a config that has no summary of its own
 
 
 @click.command("list")
-@click.argument("kind", required=False)
+@click.argument("kind", required=False, shell_complete=kinds)
 @json_option
 def list_configs(kind: str | None, json_file: str | None) -> None:
     """List the shipped configs, each with its main figures.

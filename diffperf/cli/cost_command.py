@@ -7,18 +7,22 @@ import click
 from diffperf.api.answer import print_lines
 from diffperf.api.cost_answer import CostAnswer, priced_with
 from diffperf.api.question import COMMAND_LINE, read_system
+from diffperf.cli.completion import names_of
 from diffperf.cli.options import json_option, options, plot_option, system_options
 from diffperf.cli.terminal import console, write_json
 from diffperf.cli.training_and_rent_options import rent_option
 
 
 @click.command()
-@click.argument("system")
+@click.argument("system", shell_complete=names_of("systems"))
 @click.option(
     "--volume", metavar="N", help="divide the design of the package and its dies over so many accelerators"
 )
 @click.option(
-    "--against", metavar="SYSTEM", help="price another system as configured beside it, with the ratios"
+    "--against",
+    metavar="SYSTEM",
+    shell_complete=names_of("systems"),
+    help="price another system as configured beside it, with the ratios",
 )
 @options(system_options, rent_option, json_option, plot_option)
 def cost(

@@ -10,12 +10,14 @@ from urllib.parse import urlencode
 
 import click
 
+from diffperf.cli.completion import names_of
+
 _MISSING = "the page needs starlette and uvicorn: pip install 'diffperf[page]'"
 
 
 @click.command()
-@click.argument("model", required=False)
-@click.argument("system", required=False)
+@click.argument("model", required=False, shell_complete=names_of("models"))
+@click.argument("system", required=False, shell_complete=names_of("systems"))
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="port to listen on [any that is free]")
 @click.option("--browser/--no-browser", default=True, help="open the page in the browser [browser]")
 def explore(model: str | None, system: str | None, port: int, browser: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from diffperf.api.question import COMMAND_LINE, Question
+from diffperf.cli.completion import names_of
 from diffperf.estimate.phases import PHASES
 from diffperf.explore.inputs import check_phase
 from diffperf.explore.plan.candidates import DEGREES
@@ -112,6 +113,7 @@ def _figure_file(ctx: click.Context, parameter: click.Parameter, value: str | No
 calibration_option = click.option(
     "--calibration",
     metavar="NAME|FILE|none",
+    shell_complete=names_of("calibrations"),
     help="fitted values in place of the system's own (see diffperf list calibrations)",
 )
 measured_system_option = click.option(
@@ -138,7 +140,10 @@ set_option = click.option(
 system_options = options(
     click.option("--devices", metavar="N", help="devices in the system [as configured]"),
     click.option(
-        "--stack", metavar="NAME", help="software stack in place of the system's (see diffperf list stacks)"
+        "--stack",
+        metavar="NAME",
+        shell_complete=names_of("stacks"),
+        help="software stack in place of the system's (see diffperf list stacks)",
     ),
     calibration_option,
     set_option,
@@ -239,7 +244,10 @@ def question_options(
             )
             return command(question=question, **others)
 
-        arguments = click.argument("model"), click.argument("system")
+        arguments = (
+            click.argument("model", shell_complete=names_of("models")),
+            click.argument("system", shell_complete=names_of("systems")),
+        )
         return options(*arguments, system_options, strategy_options(searched, how, fields))(read)
 
     return decorate

@@ -8,6 +8,7 @@ import click
 from diffperf.api.answer import print_lines
 from diffperf.api.question import Question
 from diffperf.api.sensitivity_question import SAMPLES, sensitivity_answer
+from diffperf.cli.completion import names_of
 from diffperf.cli.options import (
     assignments,
     json_option,
@@ -58,6 +59,7 @@ from diffperf.relax import Relaxation
     "--to",
     "to_system",
     metavar="SYSTEM",
+    shell_complete=names_of("systems"),
     help="what each part of another system contributes on the way to it",
 )
 @click.option(

@@ -8,6 +8,7 @@ import numpy as np
 from diffperf.api.answer import print_lines
 from diffperf.api.question import COMMAND_LINE
 from diffperf.api.sweep_answer import SweepAnswer, asked_to_keep, check_table, cluster_of
+from diffperf.cli.completion import names_of
 from diffperf.cli.group import Interrupted
 from diffperf.cli.options import json_option, names_of_list, options, plot_option
 from diffperf.cli.terminal import console, progress, write_json
@@ -18,7 +19,7 @@ from diffperf.explore.sweep.sweep import sweep as run_sweep
 
 
 @click.command()
-@click.argument("space")
+@click.argument("space", shell_complete=names_of("spaces"))
 @click.option("--out", "-o", metavar="FILE", help="write all points to this Parquet file [no table]")
 @click.option(
     "--results",
