@@ -1,5 +1,6 @@
 """What several tests need: compiled estimators, inputs drawn in their ranges, access by dotted path."""
 
+import json
 from collections import Counter
 
 import equinox as eqx
@@ -103,3 +104,16 @@ def check_error(error: ConfigError) -> None:
         assert " ".join(str(part).split()) in line
     assert " ".join(error.key.split()) in line
     assert "Traceback" not in line
+
+
+def command_line(line: str, *more: str) -> dict:
+    """The JSON answer of a command, without the key that says which release wrote it."""
+    from click.testing import CliRunner
+
+    from diffperf.cli import cli
+
+    result = CliRunner().invoke(cli, [*line.split(), *more])
+    assert result.exit_code == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert answer.pop("diffperf") == {"version": dp.__version__, "schema": 1}
+    return answer

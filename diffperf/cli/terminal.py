@@ -10,9 +10,12 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+import diffperf
 from diffperf.report.output_files import STDOUT, write_text
 
 WIDTH = 120  # columns where the output is not a terminal
+# The form of the JSON answers: raised when a key goes, or changes its place, meaning or unit.
+SCHEMA = 1
 
 
 def console(json_file: str | None = None) -> Console:
@@ -22,9 +25,13 @@ def console(json_file: str | None = None) -> Console:
 
 
 def write_json(data: dict[str, Any], file: str | None) -> None:
-    """Writes `data` to a file, or to stdout for "-"; does nothing without a file."""
+    """Writes `data` to a file, or to stdout for "-"; does nothing without a file.
+
+    The key "diffperf" says by which release, and in which form, so that a reader can refuse another one.
+    """
     if file is not None:
-        write_output(json.dumps(data, indent=2, ensure_ascii=False) + "\n", file)
+        written_by = {"diffperf": {"version": diffperf.__version__, "schema": SCHEMA}}
+        write_output(json.dumps(written_by | data, indent=2, ensure_ascii=False) + "\n", file)
 
 
 def write_output(text: str, file: str) -> None:

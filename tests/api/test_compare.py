@@ -104,7 +104,9 @@ def test_the_command_writes_every_format(generation, tmp_path, monkeypatch):
     result = CliRunner().invoke(cli, f"{line} {files}".split())
     assert result.exit_code == 0, result.stderr
     assert result.stdout.split() == str(generation).split()
-    assert json.loads((tmp_path / "rows.json").read_text()) == json.loads(json.dumps(generation.to_dict()))
+    written = json.loads((tmp_path / "rows.json").read_text())
+    assert written.pop("diffperf") == {"version": dp.__version__, "schema": 1}
+    assert written == json.loads(json.dumps(generation.to_dict()))
     rows = list(csv.DictReader(io.StringIO((tmp_path / "rows.csv").read_text())))
     assert [float(row["time"]) for row in rows] == [cell.time for cell in generation.cells]
     page = (tmp_path / "page.html").read_text()

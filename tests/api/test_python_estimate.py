@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from helpers import check_error
+from helpers import check_error, command_line
 
 import diffperf as dp
 from diffperf.cli import cli
@@ -14,12 +14,6 @@ from diffperf.load import load_calibrated
 
 QUESTION = ("gpt3-22b", "dgx-a100")
 LINE = "estimate gpt3-22b dgx-a100 --json -"
-
-
-def command_line(line: str, *more: str) -> dict:
-    result = CliRunner().invoke(cli, [*line.split(), *more])
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
 
 
 def test_the_answer_is_that_of_the_command_line():

@@ -4,16 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from helpers import command_line
 
 import diffperf as dp
-from diffperf.cli import cli
-
-
-def command_line(line: str) -> dict:
-    result = CliRunner().invoke(cli, line.split())
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
 
 
 def plain(answer) -> dict:

@@ -9,6 +9,7 @@ import jax
 import pytest
 from click.testing import CliRunner, Result
 
+import diffperf
 from diffperf.cli import cli
 
 
@@ -42,6 +43,8 @@ def answer(run) -> Callable[..., dict]:
     def invoke(line: str, *more: str) -> dict:
         result = run(line, *more)
         assert result.exit_code == 0, result.stderr
-        return json.loads(result.stdout)
+        content = json.loads(result.stdout)
+        assert content.pop("diffperf") == {"version": diffperf.__version__, "schema": 1}
+        return content
 
     return invoke
