@@ -4,13 +4,13 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-import diffperf
 from diffperf.report.output_files import STDOUT, write_text
 
 WIDTH = 120  # columns where the output is not a terminal
@@ -30,7 +30,7 @@ def write_json(data: dict[str, Any], file: str | None) -> None:
     The key "diffperf" says by which release, and in which form, so that a reader can refuse another one.
     """
     if file is not None:
-        written_by = {"diffperf": {"version": diffperf.__version__, "schema": SCHEMA}}
+        written_by = {"diffperf": {"version": version("diffperf"), "schema": SCHEMA}}
         write_output(json.dumps(written_by | data, indent=2, ensure_ascii=False) + "\n", file)
 
 

@@ -41,15 +41,20 @@ def checked_output(inputs: Configuration, phase: str, output: str, file: str) ->
 def full_path(inputs: eqx.Module, path: str, file: str = "command line", key: str | None = None) -> str:
     """The whole path of the input that `path` means.
 
-    `inputs` is a module with a `system`. A path that starts with one of its parts (model, system, strategy)
-    stays as it is; any other is the ending of a path of exactly one input of the system, such as
-    `hbm.bandwidth`.
+    `inputs` is a module with a `system`. A path that starts with model, system or strategy, or with another
+    part of `inputs`, stays as it is; any other is the ending of a path of exactly one input of the system,
+    such as `hbm.bandwidth`.
 
     **Raises:** `ConfigError` for an ending that several inputs share, or none, with `file` and `key` as its
     origin.
     """
     key = path if key is None else key
-    if path.split(".")[0] in [field.name for field in dataclasses.fields(inputs)]:
+    if path.split(".")[0] in {
+        "model",
+        "system",
+        "strategy",
+        *(part.name for part in dataclasses.fields(inputs)),
+    }:
         return path
     known = [known for known, _, _ in walk(locate(inputs, "system")[0], "system.")]
     if (match := _only_ending(known, path, file, key)) is not None:

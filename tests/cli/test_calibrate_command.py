@@ -144,7 +144,7 @@ def test_calibrate_names_every_bad_row_whatever_comes_of_the_others(run, tmp_pat
             "both.csv --hardware a100-sxm4-80gb",
             "Error: both.csv: found 1 usable row; expected at least one for each of",
         ),
-        ("bad.csv nowhere.csv", "Error: nowhere.csv: No such file"),
+        ("bad.csv nowhere.csv", "Error: nowhere.csv: found no table that can be read (No such file"),
     ):
         result = run(f"calibrate {arguments} --out mine.toml")
         assert result.exit_code == 1
