@@ -78,6 +78,9 @@ _PREFIXED = {
     "byte/s": _COUNTED,
     "FLOP": _COUNTED,
     "FLOP/s": _COUNTED,
+    "FLOP/s/mm^2": _COUNTED,
+    "byte/s/mm": _COUNTED,
+    "byte/s/mm^2": _COUNTED,
     "Hz": _COUNTED,
     "token/s": _COUNTED,
     "W": _MEASURED,
@@ -86,7 +89,13 @@ _PREFIXED = {
     "J/FLOP": _MEASURED,
     "s": (-15, 0),
 }
-_SHORT = {"byte": "B", "byte/s": "B/s", "J/byte": "J/B"}
+_SHORT = {
+    "byte": "B",
+    "byte/s": "B/s",
+    "byte/s/mm": "B/s/mm",
+    "byte/s/mm^2": "B/s/mm^2",
+    "J/byte": "J/B",
+}
 # Units that people write as multiples of another unit: what one of the internal unit is in the other.
 _WRITTEN_IN = {
     "USD/byte": (1e9, "USD/GB"),
@@ -172,6 +181,7 @@ def _factor(measured_in: str, unit: str) -> float:
 
 
 _EXAMPLES = {
+    "USD/W/s": '"1 USD/W/year"',
     "": "a plain number", "s": '"5 us"', "byte": '"80 GB"', "byte/s": '"3.35 TB/s"', "Hz": '"1.4 GHz"',
     "FLOP/s": '"312 TFLOP/s"', "W": '"400 W"', "J": '"3 kJ"', "J/byte": '"31 pJ/byte"', "V": '"0.8 V"',
     "J/FLOP": '"0.6 pJ/FLOP"', "mm": '"12 mm"', "mm^2": '"814 mm^2"', "nm": '"7 nm"', "USD": '"$9,346"',

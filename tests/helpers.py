@@ -1,7 +1,10 @@
 """What several tests need: compiled estimators, inputs drawn in their ranges, access by dotted path."""
 
+import importlib.util
 import json
+import sys
 from collections import Counter
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -117,3 +120,17 @@ def command_line(line: str, *more: str) -> dict:
     answer = json.loads(result.stdout)
     assert answer.pop("diffperf") == {"version": dp.__version__, "schema": 1}
     return answer
+
+
+def module_of_study(path: Path, name: str):
+    """A module of a study from its file, by a name that no other module has."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The bytes of all files of a folder, by their paths in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -191,6 +191,8 @@ def test_what_is_shown_parses_to_what_it_was(unit, value):
         (15e-9, "USD/byte", "15 USD/GB"),
         (0.1 / 3.6e6, "USD/J", "0.1 USD/kWh"),
         (826.0, "mm^2", "826 mm^2"),
+        (6.36e11, "FLOP/s/mm^2", "636 GFLOP/s/mm^2"),
+        (6.58e11, "byte/s/mm", "658 GB/s/mm"),
         (0.08 / (365.25 * 86400), "1/s", "0.08 1/year"),
         (3.0, "1/s", "3 1/s"),
         (0.42, "", "0.42"),

@@ -1,12 +1,11 @@
 """The study of ownership: its parts, its elasticities by finite differences, and its published figures."""
 
 import csv
-import importlib.util
-import sys
 from pathlib import Path
 
 import jax
 import pytest
+from helpers import module_of_study
 
 import diffperf as dp
 from diffperf.errors import ConfigError
@@ -17,11 +16,7 @@ FOLDER = Path(__file__).parents[2] / "studies" / "ownership"
 
 @pytest.fixture(scope="module")
 def study():
-    spec = importlib.util.spec_from_file_location("ownership_study", FOLDER / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ownership_study"] = module
-    spec.loader.exec_module(module)
-    return module
+    return module_of_study(FOLDER / "run.py", "ownership_study")
 
 
 def test_the_elasticity_of_an_hour_is_its_finite_difference(study):

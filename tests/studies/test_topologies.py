@@ -1,11 +1,10 @@
 """The study of topologies: prices of links and ports by hand, and the price of break-even."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
+from helpers import module_of_study
 
 import diffperf as dp
 from diffperf.hardware.network import TOPOLOGIES
@@ -15,11 +14,7 @@ FOLDER = Path(__file__).parents[2] / "studies" / "topologies"
 
 @pytest.fixture(scope="module")
 def study():
-    spec = importlib.util.spec_from_file_location("topologies_study", FOLDER / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["topologies_study"] = module
-    spec.loader.exec_module(module)
-    return module
+    return module_of_study(FOLDER / "run.py", "topologies_study")
 
 
 def test_a_switch_has_a_link_and_a_port_and_direct_links_are_shared(study):

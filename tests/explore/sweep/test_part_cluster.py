@@ -9,6 +9,7 @@ import time
 import jax
 import numpy as np
 import pytest
+from helpers import files_of
 
 from diffperf.api.sweep_answer import cluster_of
 from diffperf.errors import ConfigError
@@ -40,10 +41,6 @@ values = ["selective", "full"]
 path = "hbm.bandwidth"
 linear = {from = "1 TB/s", to = "3 TB/s", points = 3000}
 """
-
-
-def files_of(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from helpers import files_of
 
 from diffperf.errors import ConfigError
 from diffperf.explore.sweep.part_files import PartFiles
@@ -45,11 +46,6 @@ linear = {from = "1 TB/s", to = "3 TB/s", points = 350}
 @pytest.fixture
 def space(space_of):
     return space_of(SPACE)
-
-
-def files_of(folder):
-    """The bytes of all files of a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def run(space, folder, **options):
