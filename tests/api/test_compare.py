@@ -65,6 +65,7 @@ def test_a_cell_of_training_is_the_best_of_a_plan():
     assert f"tp {float(best.strategy.tp):g}" in cell.layout
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_says_so():
     answer = dp.compare(["gpt3-22b", "gpt3-175b"], "dgx-a100", devices=1)
     for cell in answer.cells:

@@ -49,6 +49,7 @@ def test_modules_and_tables_are_systems_and_models():
     assert extended.interval.relative == pytest.approx(changed.interval.relative)
 
 
+@pytest.mark.slow
 def test_the_answer_is_that_of_the_pure_function():
     answer = dp.estimate(*QUESTION, devices=16, tp=8, pp=1, global_batch=16)
     strategy = dp.load_strategy({"tp": 8, "global_batch": 16}, n_devices=16)

@@ -58,6 +58,7 @@ def test_memory_that_is_too_small_names_the_smallest_system(run):
     assert "KV cache" in result.stderr
 
 
+@pytest.mark.slow
 def test_pools_are_compared_or_left_out(run, tmp_path):
     """Two devices make one prefill worker and one decode worker."""
     result = run(f"{LINE} --ttft 500ms --pools disaggregated --json pools.json --flags sglang")

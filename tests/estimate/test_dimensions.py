@@ -55,6 +55,7 @@ def test_seconds_joules_and_dollars(gpt, system, strategy, phase, relax):
         assert _differently_scaled(before, after, base) == {}
 
 
+@pytest.mark.slow
 def test_a_wrong_dimension_is_found(gpt, system, strategy):
     """A latency forgotten when seconds change shows in every time."""
     before = training(gpt, system, strategy, Exact())

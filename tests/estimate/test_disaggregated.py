@@ -169,6 +169,7 @@ def test_the_cache_bounds_the_batch(inputs):
     assert float(report.prefill_memory.excess) < 0
 
 
+@pytest.mark.slow
 def test_accepted_drafts_help_decoding_and_leave_prefill_alone(inputs):
     plain = _report(inputs, _requests())
     drafted = _report(inputs, _requests(draft_tokens=2.0, tokens_per_step=2.2))

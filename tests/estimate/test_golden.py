@@ -35,6 +35,8 @@ BY_MODEL = {
     key: list(cases)
     for key, cases in itertools.groupby(GOLDEN["cases"], lambda case: (case["phase"], case["model"]))
 }
+# Compiled while working: a dense model and one with experts. Continuous integration compiles all.
+QUICK = {("training", "gpt3-175b"), ("training", "mixtral-8x22b"), ("generate", "llama-2-70b")}
 # Parts of a breakdown that neither operators nor collectives take: waits, and transfers to the host.
 NOT_LISTED = {"host", "pipeline_bubble", "pipeline_queue", "offload"}
 
@@ -107,7 +109,11 @@ def assert_adds_up(report, tables) -> None:
                 assert listed.sum() == expected, part
 
 
-@pytest.mark.parametrize("key", BY_MODEL, ids="-".join)
+@pytest.mark.parametrize(
+    "key",
+    [key if key in QUICK else pytest.param(key, marks=pytest.mark.slow) for key in BY_MODEL],
+    ids="-".join,
+)
 def test_reports_are_as_before_and_add_up(key):
     phase, _ = key
     for case in BY_MODEL[key]:
@@ -162,6 +168,7 @@ def test_a_wrong_number_is_noticed():
         assert_adds_up(longer, tables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 @pytest.mark.parametrize("model", ["llama-3-8b", "mixtral-8x7b", "deepseek-v2", "matmulfree-2.7b"])
 def test_single_passes_add_up_too(phase, model):

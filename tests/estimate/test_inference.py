@@ -70,6 +70,7 @@ def test_prefill_is_bound_by_compute_when_long(llama, system):
     assert floor < float(report.breakdown.matmul) < 1.2 * floor
 
 
+@pytest.mark.slow
 def test_reports_are_consistent(llama, system, strategy):
     report = generate(llama, system, strategy, Exact())
     sequences, length = float(strategy.global_batch), float(strategy.output_length)

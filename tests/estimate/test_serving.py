@@ -132,6 +132,7 @@ def test_the_cache_bounds_the_batch(inputs):
     assert float(report.saturation) > 1
 
 
+@pytest.mark.slow
 def test_a_prefix_cache_and_accepted_drafts_help(inputs):
     plain = _report(inputs, _requests())
     cached = _report(inputs, _requests(cached_share=0.5))

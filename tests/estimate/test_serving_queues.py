@@ -139,6 +139,7 @@ def test_open_loop_with_prompts_of_many_chunks(shape):
         _agree(_steady_states(offered)["rate"], _simulated(offered, "rate", 12000, seeds=4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cap", [8, 32])
 def test_requests_wait_for_slots(cap):
     requests = _requests(1024, 256, 2048, 0.4, True, cap)

@@ -37,6 +37,7 @@ def test_kernels_that_start_early_save_a_share_of_their_start(llama, system):
     )
 
 
+@pytest.mark.slow
 def test_routing_takes_more_kernels(system):
     """Ten kernels for two cost eight starts more in every layer of experts."""
     mixtral, none = dp.load_model("mixtral-8x7b"), {"elementwise_kernels": 1.0, "elementwise_traffic": 1.0}

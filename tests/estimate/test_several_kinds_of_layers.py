@@ -40,6 +40,7 @@ def test_mixed_kernels_take_the_mean_time(system, name, phase):
         assert float(mixed[path]) == pytest.approx(_mean(standard[path], flash[path]), rel=1e-9), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_kernels_without_weight_are_left_out_of_eager_estimates(system, name):
     """Eager, a kernel's operators are listed if it has weight; compiled, all are, and take the same time."""

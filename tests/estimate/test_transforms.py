@@ -139,6 +139,7 @@ def test_whatever_changes_is_traced_once(gpt, llama, system, phase):
     assert len(times) == 8
 
 
+@pytest.mark.slow
 def test_experts_and_their_choices_are_traced_once(deepseek, system):
     """ZeRO's stage, schedule, order, context parallelism, experts, schedules of either structure: none
     compiles again.
@@ -174,6 +175,7 @@ def test_float32_is_float64_to_four_digits(gpt, system, relax, name):
     _narrow_is_wide((training, generate), gpt, system, relax, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sharded", "split", "experts"])
 def test_float32_is_float64_to_four_digits_with_experts(deepseek, system, name):
     _narrow_is_wide((training,), deepseek, system, Exact(), name)

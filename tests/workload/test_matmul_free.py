@@ -187,6 +187,7 @@ def test_finite_and_differentiable_in_the_width(model, relax, phase):
     assert float(slope) == pytest.approx(float(above - below) / (2 * step), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_packed_ternary_weights(model, system):
     """Two bits a weight in serving; products on the units of int8."""
     assert float(width(dp.load_strategy({"precision": "ternary"}).precision)) == 2 / 8
@@ -197,6 +198,7 @@ def test_packed_ternary_weights(model, system):
     assert float(served.memory.weights) == pytest.approx(float(model.parameters) / 4, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_published_times_of_training(model):
     """1.52 and 1.21 s per iteration (arXiv 2406.02528 §4): stacks counted from the published code, not
     fitted.

@@ -63,15 +63,9 @@ def _dominated(
     """Which points are equalled or beaten in every objective by a point of the earlier front, or by one of
     the best points of the chunk in some direction; of equal points of the chunk, the first is not.
 
-    Points that are not real are at infinity, behind all others."""
-    finite = jnp.isfinite(objectives)
-    low = jnp.min(objectives, axis=1, keepdims=True)
-    high = jnp.max(jnp.where(finite, objectives, -jnp.inf), axis=1, keepdims=True)
-    scaled = jnp.where(finite, (objectives - low) / jnp.where(high > low, high - low, 1), jnp.inf)
-    # Directions spread over the simplex, the same in every run.
-    weights = np.random.default_rng(0).dirichlet(np.ones(len(objectives)), _DIRECTIONS)
-
-    places = jnp.argmin(jnp.asarray(weights, scaled.dtype) @ scaled, axis=1)
+    Points that are not real are at infinity, behind all others.
+    """
+    places = _best_in_directions(objectives)
     own = objectives[:, places]
 
     def of_block(block: Int[Array, ""], dominated: Bool[Array, " points"]) -> Bool[Array, " points"]:
@@ -84,5 +78,34 @@ def _dominated(
         beaten = jnp.any(by_earlier, axis=0) | jnp.any(as_good & (better | later), axis=0)
         return jax.lax.dynamic_update_slice(dominated, beaten, (begin,))
 
-    blocks = (jnp.sum(finite[0], dtype=jnp.int32) + BLOCK - 1) // BLOCK
+    last = jnp.max(jnp.where(jnp.isfinite(objectives[0]), jnp.arange(objectives.shape[1]), -1))
+    blocks = last // BLOCK + 1
     return jax.lax.fori_loop(0, blocks, of_block, jnp.ones(objectives.shape[1], bool))
+
+
+def _best_in_directions(objectives: Float[Array, "objectives points"]) -> Int[Array, " directions"]:
+    """The places of the chunk's best points in directions spread over the simplex, the same in every run.
+
+    Compilers look for the least number of a long array one by one. Here blocks of points are compared with
+    one another, place by place, and only the best of each place are looked through.
+    """
+    finite = jnp.isfinite(objectives)
+    low = jnp.min(objectives, axis=1, keepdims=True)
+    high = jnp.max(jnp.where(finite, objectives, -jnp.inf), axis=1, keepdims=True)
+    scaled = jnp.where(finite, (objectives - low) / jnp.where(high > low, high - low, 1), jnp.inf)
+    weights = np.random.default_rng(0).dirichlet(np.ones(len(objectives)), _DIRECTIONS)
+    by_objective = jnp.asarray(weights.T[:, :, None], scaled.dtype)
+
+    def of_block(block: Int[Array, ""], state: tuple[Array, Array]) -> tuple[Array, Array]:
+        least, blocks = state
+        points = jax.lax.dynamic_slice_in_dim(scaled, block * BLOCK, BLOCK, axis=1)
+        values = sum(weight * row for weight, row in zip(by_objective, points, strict=True))
+        return jnp.where(values < least, values, least), jnp.where(values < least, block, blocks)
+
+    nothing = (
+        jnp.full((_DIRECTIONS, BLOCK), jnp.inf, scaled.dtype),
+        jnp.zeros((_DIRECTIONS, BLOCK), jnp.int32),
+    )
+    least, blocks = jax.lax.fori_loop(0, objectives.shape[1] // BLOCK, of_block, nothing)
+    column = jnp.argmin(least, axis=1)
+    return blocks[jnp.arange(_DIRECTIONS), column] * BLOCK + column.astype(jnp.int32)

@@ -149,7 +149,7 @@ class SummaryRules:
                 for i, ranking in enumerate(self.rankings)
             ),
             front=self._front(np.concatenate([part.front for part in parts])),
-            sample=np.sort(np.concatenate([part.sample for part in parts]), order="number"),
+            sample=_by_number(np.concatenate([part.sample for part in parts])),
             counts=np.sum([part.counts for part in parts], axis=0),
         )
 
@@ -178,7 +178,7 @@ class SummaryRules:
         """The rows of the front, by number; none where the space has no objectives."""
         if not self.space.objectives:
             return rows[:0]
-        rows = np.sort(rows, order="number")
+        rows = _by_number(rows)
         return rows[front_of(self.objectives(rows))]
 
     # What later points have to beat, for the device.
@@ -199,3 +199,8 @@ class SummaryRules:
         """Points that a later point of the front must not be dominated by."""
         front, others = self.objectives(summary.front), self.objectives(summary.sample)
         return representatives(front, _REPRESENTATIVES, others)
+
+
+def _by_number(rows: Rows) -> Rows:
+    """The rows in the order of their points."""
+    return rows[np.argsort(rows["number"])]

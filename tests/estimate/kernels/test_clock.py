@@ -141,6 +141,7 @@ def test_reports_keep_between_idle_and_the_limit():
         assert float(accelerator.static_power) < float(report.power) < 1.02 * float(accelerator.power_limit)
 
 
+@pytest.mark.slow
 def test_training_13b_on_a_dgx_h100():
     """A node was measured at up to 8.4 kW while it trained Llama-2-13B (arXiv 2412.08602)."""
     system = dp.load_system("dgx-h100", n_devices=8)

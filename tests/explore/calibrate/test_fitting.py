@@ -76,6 +76,7 @@ def test_a_value_of_a_stack_holds_in_training_and_inference():
     assert applies.tolist() == [[True, True], [True, False]]
 
 
+@pytest.mark.slow
 def test_rates_have_residuals_in_the_sense_of_times():
     columns = ("step_time_s", "tokens_per_s_per_device", "step_time_s")
     residuals, slopes = runs(*(("Megatron-LM", column) for column in columns))

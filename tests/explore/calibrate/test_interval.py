@@ -104,6 +104,7 @@ def test_shares_of_the_kinds(inputs):
     assert found.model == pytest.approx(np.linalg.norm(shares * [0.1, 0.2, 0.2]), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_number_formats_and_whole_runs(inputs):
     nothing = 0 * COVARIANCE
     in_bf16 = interval(calibration({"gemm": 0.1}, nothing), inputs, "prefill")

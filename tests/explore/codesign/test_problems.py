@@ -133,6 +133,7 @@ def test_a_mix_is_designed_for_all_of_it(mix):
     assert np.log(result.objective) == pytest.approx(best, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["mean", "quantile", "worst"])
 def test_uncertain_inputs_are_sampled(tmp_path, measure):
     """Each sample is the problem with the price of memory multiplied, by hand."""

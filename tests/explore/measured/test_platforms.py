@@ -37,6 +37,7 @@ def system_of(hardware: str, framework: str | None = None) -> System:
     return platforms.system(hardware, software)
 
 
+@pytest.mark.slow
 def test_every_hardware_id_of_the_tables_has_a_system_of_that_accelerator():
     platforms = Platforms()
     assert set(platforms.hardware) == MEASURED | set(available("systems"))

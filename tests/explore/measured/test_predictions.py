@@ -193,6 +193,7 @@ def test_inference_rows_are_estimated_as_the_library_does(tmp_path):
     assert output.values["throughput_tokens_per_s"] == pytest.approx(4 * 200 / float(report.time), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_batch_beyond_the_cache_runs_in_rounds(tmp_path):
     """128 contexts of 4,096 tokens take 256 GiB of KV cache, of which an A100 has 80 GB less weights: engines
     with a paged cache let most of them wait; others run out of memory.

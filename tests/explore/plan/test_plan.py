@@ -159,6 +159,7 @@ def test_parts_add_up_for_every_objective(gpt, system):
 # --- where nothing fits
 
 
+@pytest.mark.slow
 def test_the_smallest_system_that_fits():
     """Against the loop: not one strategy fits half of it."""
     model, system = dp.load_model("gpt3-22b"), dp.load_system("dgx-a100", 1)

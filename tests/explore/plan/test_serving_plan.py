@@ -138,6 +138,7 @@ def test_targets_that_nothing_meets(search):
     assert len(plan_serving(search(targets=relaxed)).best) == 1
 
 
+@pytest.mark.slow
 def test_nothing_fits_memory(search, requests):
     asked = dataclasses.replace(search(), requests=replace(requests, {"input_length": 900_000.0}))
     ranked = plan_serving(dataclasses.replace(asked, layouts=search(tp=1.0, pp=1.0).layouts))

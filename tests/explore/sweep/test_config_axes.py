@@ -77,6 +77,7 @@ def test_designs_are_those_of_a_single_estimate(tmp_path):
         assert row["memory.peak"] == pytest.approx(float(alone.report.memory.peak), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_constraints_name_the_chip_and_the_memory_of_a_design():
     where = ["chip.die_area <= '800 mm^2'", "hbm.capacity >= '96 GiB'"]
     stack_capacity = {"hbm3": 16, "hbm4": 36}  # GiB

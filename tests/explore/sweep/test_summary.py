@@ -111,7 +111,10 @@ def check(result, table: pandas.DataFrame, relative: float) -> None:
 
 
 @pytest.mark.slow
-def test_summaries_equal_brute_force(space, table):
+@pytest.mark.parametrize("most", [1.0, -1.0], ids=["fitting points first", "all points together"])
+def test_summaries_equal_brute_force(space, table, monkeypatch, most):
+    """However chunks after the first are estimated."""
+    monkeypatch.setattr("diffperf.explore.sweep.part_program.MOST_FITTING", most)
     result = sweep(space, chunk=BLOCK, dtype=np.float64, threads=2)
     check(result, table, 1e-12)
     assert result.points == space.size == 2208
@@ -161,6 +164,7 @@ def assert_equal(first, second) -> None:
             assert np.array_equal(one, other), field.name
 
 
+@pytest.mark.slow
 def test_a_second_sweep_with_the_same_checkpoints_is_refused(space, tmp_path):
     refusals = []
 
