@@ -1,4 +1,4 @@
-"""The package of an accelerator: its kinds of dies, its memory stacks, and the carrier that holds them.
+"""The package of an accelerator: its kinds of dies, its stacks, and the carrier that holds them.
 
 The formulas that turn prices and yields into costs are in `diffperf.cost`.
 """
@@ -117,7 +117,7 @@ def reticle_use(package: "Package") -> Scalar:
 
 
 class Package(Declared):
-    """Dies and memory stacks on a carrier."""
+    """Dies, memory stacks and stacks of storage on a carrier."""
 
     dies: tuple[Die, ...]
     packaging: Packaging
@@ -141,6 +141,20 @@ class Package(Declared):
         # PCF Summary).
         default=0.861e-9,
         kind="price",
+    )
+    storage_stacks: Scalar = quantity(
+        "",
+        "stacks of storage on the package, beside memory stacks",
+        bounds=(0, 64),
+        default=0.0,
+        integer=True,
+    )
+    storage_area: Scalar = quantity("mm^2", "footprint of one stack of storage", bounds=(0, 400), default=0.0)
+    storage_price: Scalar = quantity(
+        "USD/byte", "price of storage per byte", bounds=(0, 1e-6), default=0.0, kind="price"
+    )
+    storage_carbon: Scalar = quantity(
+        "kg/byte", "CO2e of making storage, per byte", bounds=(0, 1e-9), default=0.0, kind="price"
     )
     order: Weights = choice(
         "chip_last",
