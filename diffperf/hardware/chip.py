@@ -126,8 +126,8 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
 
 def stacks_power(design: ChipDesign, technology: Technology) -> Scalar:
     """W of all stacks of memory and storage at their full bandwidth."""
-    stacks = _stacks(design, technology)
-    return sum(count * stack.stack_bandwidth * stack.energy for count, stack in stacks)
+    powers = [count * stack.stack_bandwidth * stack.energy for count, stack in _stacks(design, technology)]
+    return sum(powers, jnp.zeros_like(design.memory_stacks))
 
 
 def _stacks(design: ChipDesign, technology: Technology) -> list[tuple[Scalar, MemoryTechnology]]:

@@ -151,7 +151,10 @@ def _empty_storage(device_memory: MemoryLevel) -> MemoryLevel:
     tensors first.
     """
     return dataclasses.replace(
-        device_memory, name=Label("storage"), kind="storage", holds=Holdings(fill="overflow")
+        device_memory,
+        name=Label("storage"),
+        kind="storage",
+        holds=dataclasses.replace(Holdings(), fill="overflow"),
     )
 
 
@@ -163,7 +166,9 @@ def _package_of(design: ChipDesign, made: Chip, technology: Technology, template
     """
     package, storage = template.package, technology.storage
     compute = package.dies[0]
-    units = design.compute_units / design.dies * compute.units / (compute.units - compute.spare_units)
+    # A search may leave no unit that is not spare: a die then has a thousand times the units at work.
+    working = larger(compute.units - compute.spare_units, 1e-3 * compute.units)
+    units = design.compute_units / design.dies * compute.units / working
     die = dataclasses.replace(
         compute,
         process=technology.process,

@@ -272,7 +272,7 @@ def test_technologies_take_their_nodes_figures(path):
     """A technology's file repeats no figure of its node."""
     keys = set(re.findall(r"^(\w+) =", path.read_text(encoding="utf-8"), flags=re.M))
     assert not keys & {name.partition(".")[0] for name in numeric(NODES[0])}
-    assert "node" in keys
+    assert {"node", "extends"} & keys
 
 
 def test_a_technology_may_override_its_node(tmp_path):
