@@ -42,6 +42,7 @@ def test_cost_divides_the_design_over_a_volume(run, answer):
         ("--volume many", ["volume", "many"]),
         ("--set package.dies.compute.area=900mm^2", ["a die of 900 mm^2", "at most 858 mm^2", "stitched"]),
         ("--set package.dies.compute.spare_units=200", ["200 spare of 144"]),
+        ("--set package.memory_stacks=40", ["40 memory stacks, 352 mm", "at most 12, along the 114 mm"]),
         ("--set package.packaging.interposer.bonding_yield=-1", ["found -1", "from 0.5 to 1"]),
         ("--set package.dies.compute.process.wafer_price=9000", ["a bare number has no unit"]),
     ],
