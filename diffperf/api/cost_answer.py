@@ -13,6 +13,7 @@ from rich.table import Table
 from diffperf import units
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
+from diffperf.api.die_table import die_rows, die_table
 from diffperf.api.from_python import in_float64, refuse_traced
 from diffperf.api.input_values import plain, with_paths_and_units
 from diffperf.api.ownership_table import Ownership, ownership_table
@@ -22,7 +23,7 @@ from diffperf.compiler import stored
 from diffperf.cost.design_cost import DesignCost, Production, design_cost
 from diffperf.cost.ownership import RATES, Cost, run_cost
 from diffperf.hardware.system import System
-from diffperf.load import override
+from diffperf.load import available, override
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact
 from diffperf.report.tables import as_dict, table
@@ -50,6 +51,7 @@ def cost(
 
     **Arguments:** `system`, `devices`, `stack`, `calibration` and `set` as of `dp.estimate`, and
 
+    - `system` may name an accelerator: one device of it, by itself.
     - `volume`: divides the design of the package and its dies over so many accelerators.
     - `against`: another system as configured, to price beside it.
     - `rent`: refuses a system without a published rent.
@@ -59,9 +61,16 @@ def cost(
     asker, settings = asker_of("cost"), dict(set or {})
     refuse_traced(asker, {"system": system, "devices": devices, "set": settings, "against": against})
     number = None if devices is None else str(plain(devices))
-    priced = read_system(in_float64(system), number, stack, calibration, asker)[0]
-    other = None if against is None else read_system(in_float64(against), asker=asker)[0]
+    priced = read_system(in_float64(priced_source(system)), number, stack, calibration, asker)[0]
+    other = None if against is None else read_system(in_float64(priced_source(against)), asker=asker)[0]
     return CostAnswer.of(priced_with(priced, settings, asker), volume, other, rent, asker)
+
+
+def priced_source(source: Any) -> Any:
+    """What is loaded as the system to price: for the name of a shipped accelerator one device of it."""
+    if source not in available("accelerators") or source in available("systems"):
+        return source
+    return {"extends": "one-device", "accelerator": source, "name": source}
 
 
 class _Inputs(eqx.Module):
@@ -115,7 +124,8 @@ class CostAnswer(Answer):
         lines: list[RenderableType] = [f"[bold]{describe_system(self.system)}[/bold]"]
         if self.other is not None:
             lines.append(f"[bold]against {describe_system(self.other)}[/bold]")
-        lines += ["", table(self.hour.accelerator, "One accelerator"), ""]
+        lines += ["", die_table(self.system.accelerator.package), ""]
+        lines += [table(self.hour.accelerator, "One accelerator"), ""]
         if self.design is not None:
             lines += [table(self.design, f"Its design, divided over {self.volume} accelerators"), ""]
         lines += [table(self.hour.purchase, "The system: purchase price"), "", hour_table(self.per_hour)]
@@ -124,6 +134,7 @@ class CostAnswer(Answer):
     def to_dict(self) -> dict[str, Any]:
         answer = {
             "cost": as_dict(self.hour),
+            "dies": die_rows(self.system.accelerator.package),
             "per_hour": self.per_hour | {"total": sum(self.per_hour.values())},
             "ownership": self.owners[0].as_dict(),
             **({} if self.other is None else {"against": self.owners[1].as_dict()}),
@@ -147,7 +158,9 @@ class CostAnswer(Answer):
         ]
 
     def figure(self) -> "Figure":
-        """What a package costs, and how that grows with the area of a die."""
+        """What a package costs, how that grows with the area of a die, and what a device costs to buy and to
+        own for an hour, beside another system where there is one.
+        """
         from diffperf.report import plots
 
         system, hour = self.system, self.hour
@@ -162,7 +175,8 @@ class CostAnswer(Answer):
 
         totals = np.asarray(jax.vmap(package_cost)(real(areas)))
         title = str(system.accelerator.name)
-        return plots.package_cost(hour.accelerator, areas, totals, area, title)
+        owners = {owner.system: {"buy": owner.purchase, "hour": owner.hour} for owner in self.owners}
+        return plots.package_cost(hour.accelerator, areas, totals, area, owners, title)
 
 
 def _describe_emissions(system: System, hour: Cost) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from diffperf.api.answer import print_lines
-from diffperf.api.cost_answer import CostAnswer, priced_with
+from diffperf.api.cost_answer import CostAnswer, priced_source, priced_with
 from diffperf.api.question import COMMAND_LINE, read_system
 from diffperf.cli.completion import names_of
 from diffperf.cli.options import json_option, options, plot_option, system_options
@@ -22,7 +22,7 @@ from diffperf.cli.training_and_rent_options import rent_option
     "--against",
     metavar="SYSTEM",
     shell_complete=names_of("systems"),
-    help="price another system as configured beside it, with the ratios",
+    help="price another system or accelerator as configured beside it, with the ratios",
 )
 @options(system_options, rent_option, json_option, plot_option)
 def cost(
@@ -37,13 +37,15 @@ def cost(
     against: str | None,
     rent: bool,
 ) -> None:
-    """Price SYSTEM: an accelerator package piece by piece, the purchase, and an hour at full power.
+    """Price SYSTEM: its dies, an accelerator package piece by piece, the purchase, and an hour at full power.
 
-    An hour of a device is depreciation, interest, repairs, facility and electricity, per device, beside its
-    published rent where there is one. --rent fails where there is none.
+    The name of an accelerator prices one device of it. An hour of a device is depreciation, interest,
+    repairs, facility and electricity, per device, beside its published rent where there is one. --rent fails
+    where there is none.
     """
-    priced = priced_with(read_system(system, devices, stack, calibration)[0], settings, COMMAND_LINE)
-    other = None if against is None else read_system(against)[0]
+    source = priced_source(system)
+    priced = priced_with(read_system(source, devices, stack, calibration)[0], settings, COMMAND_LINE)
+    other = None if against is None else read_system(priced_source(against))[0]
     answer = CostAnswer.of(priced, volume, other, rent, COMMAND_LINE)
     print_lines(console(json_file), answer.lines())
     write_json(answer.to_dict(), json_file)

@@ -15,7 +15,6 @@ from diffperf.hardware.packaging import Packaging
 from diffperf.hardware.process import Process
 from diffperf.quantity import AnyArray, Declared, Label, Scalar, Weights, choice, label, quantity
 
-
 # The shorter side of a memory stack over the root of its area: HBM2's is 7.75 mm × 11.87 mm.
 _STACK_SIDE = 0.8
 

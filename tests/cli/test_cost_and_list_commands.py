@@ -64,3 +64,16 @@ def test_list_names_every_config(run, answer):
     models = run("list models")
     assert "174.6 B parameters" in models.stdout
     assert "accelerators" not in models.stdout
+
+
+def test_cost_of_an_accelerator_by_itself(run, answer):
+    """Dies by their kinds: a wafer's price over those on it, and the shares of MI300X's that ship."""
+    by_itself, in_a_system = (answer(f"cost {name} --json -") for name in ("mi300x", "mi300x-8"))
+    assert by_itself["dies"] == in_a_system["dies"]
+    assert by_itself["cost"]["manufacturing"] == pytest.approx(in_a_system["cost"]["manufacturing"])
+    compute, io = by_itself["dies"]
+    assert (compute["die"], compute["count"], io["count"]) == ("compute", 8, 4)
+    wafer = in_a_system["system"]["accelerator"]["package"]["dies"]["compute"]["process"]["wafer_price"]
+    assert compute["raw"] * compute["dies_per_wafer"] == pytest.approx(wafer)
+    assert compute["raw"] < compute["known_good"] < 1.3 * compute["raw"]
+    assert "1 × mi300x" in run("cost mi300x --against h100-sxm5-80gb").stdout
