@@ -77,3 +77,20 @@ def test_cost_of_an_accelerator_by_itself(run, answer):
     assert compute["raw"] * compute["dies_per_wafer"] == pytest.approx(wafer)
     assert compute["raw"] < compute["known_good"] < 1.3 * compute["raw"]
     assert "1 × mi300x" in run("cost mi300x --against h100-sxm5-80gb").stdout
+
+
+def test_cost_and_performance_along_an_input(run, answer, tmp_path):
+    """Wider links make tokens faster and devices dearer: the tier's price in proportion to its bandwidth."""
+    over = "--over network.nvlink.bandwidth=450..900GB/s"
+    command = f"cost dgx-h100 --model llama-3-8b --set strategy.tp=8 {over}"
+    points = answer(f"{command} --json - --plot curve.png")["curve"]["points"]
+    assert (tmp_path / "curve.png").stat().st_size > 10_000
+    assert all(point["fits"] for point in points)
+    rates = [point["rate"] for point in points]
+    assert rates == sorted(rates)
+    assert points[-1]["device"] - points[0]["device"] == pytest.approx(1000, rel=0.05)  # of switch and racks
+    hour, rate = points[0]["hour"] / 3600 * 8, points[0]["rate"]
+    assert points[0]["million"] == pytest.approx(1e6 * hour / rate)
+    alone = run("cost dgx-h100 --model llama-3-8b")
+    assert alone.exit_code != 0
+    assert "give over too" in alone.stderr

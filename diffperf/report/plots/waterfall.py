@@ -200,3 +200,34 @@ def package_cost(
     faint_grid(growth)
     set_title(figure, title)
     return figure
+
+
+@styled
+def cost_curve(
+    prices: np.ndarray, rates: np.ndarray, tokens: np.ndarray, labels: list[str], title: str = ""
+) -> Figure:
+    """Performance over what a device costs, and the price of tokens over the same.
+
+    - prices: USD of a device, shape (points,); rates: tokens per second; tokens: USD per million tokens.
+    - labels: what the input is at every point.
+    """
+    figure = new_figure(11, 4.2)
+    for axes, values, unit, name in zip(
+        figure.subplots(1, 2),
+        (rates, tokens),
+        ("token/s", "USD"),
+        ("Performance", "A million tokens"),
+        strict=True,
+    ):
+        axes.plot(prices, values, "o-", color=BLUE, linewidth=2)
+        for place in (0, len(labels) // 2, len(labels) - 1):
+            note(axes, labels[place], (prices[place], values[place]), (5, -12), fontsize=9)
+        axes.set_title(name)
+        axes.set_xlabel("price of a device with its share of host, network and racks")
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter(unit_ticks("USD"))
+        axes.yaxis.set_major_formatter(unit_ticks(unit))
+        axes.set_ylim(0, 1.15 * float(np.max(values)))
+        faint_grid(axes)
+    set_title(figure, title)
+    return figure
