@@ -301,12 +301,16 @@ def comparison_tables(result: Codesign) -> list[Table]:
 
 
 def _comparison(title: str, design: eqx.Module, baseline: eqx.Module) -> Table:
-    """One report beside the baseline's, without what is zero in both."""
+    """One report beside the baseline's, without what is zero in both.
+
+    A design may have a memory level that the baseline has not: storage, of which the baseline holds 0.
+    """
     section = _section(title, {"": "left", "baseline": "right", "design": "right", "change": "right"})
     ours, theirs = outputs(design), outputs(baseline)
     heading = ""
     for path, (declared, value) in ours.items():
-        before, parent = theirs[path][1], path.rpartition(".")[0]
+        before = theirs[path][1] if path in theirs else np.zeros(())
+        parent = path.rpartition(".")[0]
         if not np.any(before) and not np.any(value):
             continue
         if parent != heading:

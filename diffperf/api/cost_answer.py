@@ -13,16 +13,20 @@ from rich.table import Table
 from diffperf import units
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
+from diffperf.api.cost_curve import CostCurve
+from diffperf.api.die_table import die_rows, die_table
 from diffperf.api.from_python import in_float64, refuse_traced
 from diffperf.api.input_values import plain, with_paths_and_units
 from diffperf.api.ownership_table import Ownership, ownership_table
-from diffperf.api.question import describe_system, read_system
+from diffperf.api.question import Question, describe_system, read_system
 from diffperf.api.renting import rented
 from diffperf.compiler import stored
 from diffperf.cost.design_cost import DesignCost, Production, design_cost
 from diffperf.cost.ownership import RATES, Cost, run_cost
+from diffperf.errors import ConfigError
+from diffperf.explore.inputs import check_phase
 from diffperf.hardware.system import System
-from diffperf.load import override
+from diffperf.load import available, load_model, override
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact
 from diffperf.report.tables import as_dict, table
@@ -45,23 +49,70 @@ def cost(
     volume: float | None = None,
     against: Any = None,
     rent: bool = False,
+    model: Any = None,
+    phase: str = "decode",
+    over: tuple[str, Any] | None = None,
 ) -> "CostAnswer":
     """What a system costs: an accelerator piece by piece, the purchase, and an hour at full power.
 
     **Arguments:** `system`, `devices`, `stack`, `calibration` and `set` as of `dp.estimate`, and
 
+    - `system` may name an accelerator: one device of it, by itself.
     - `volume`: divides the design of the package and its dies over so many accelerators.
     - `against`: another system as configured, to price beside it.
     - `rent`: refuses a system without a published rent.
+    - `over`: an input and its range, such as `("network.nvlink.bandwidth", "100..900 GB/s")`: cost and
+      performance of `phase` of `model` along it.
 
     **Raises:** `ConfigError`, in one line.
     """
     asker, settings = asker_of("cost"), dict(set or {})
     refuse_traced(asker, {"system": system, "devices": devices, "set": settings, "against": against})
     number = None if devices is None else str(plain(devices))
-    priced = read_system(in_float64(system), number, stack, calibration, asker)[0]
-    other = None if against is None else read_system(in_float64(against), asker=asker)[0]
-    return CostAnswer.of(priced_with(priced, settings, asker), volume, other, rent, asker)
+    priced = read_system(in_float64(priced_source(system)), number, stack, calibration, asker)[0]
+    other = None if against is None else read_system(in_float64(priced_source(against)), asker=asker)[0]
+    changed = priced_with(priced, settings, asker)
+    curve = curve_over(changed, model, phase, over, settings, asker)
+    return CostAnswer.of(changed, volume, other, rent, asker, curve)
+
+
+def priced_source(source: Any) -> Any:
+    """What is loaded as the system to price: for the name of a shipped accelerator one device of it."""
+    if source not in available("accelerators") or source in available("systems"):
+        return source
+    return {"extends": "one-device", "accelerator": source, "name": source}
+
+
+_OF_A_RUN = ("strategy.", "model.")  # inputs of a curve alone
+
+
+def curve_over(
+    system: System,
+    model: Any,
+    phase: str,
+    over: tuple[str, Any] | None,
+    settings: Mapping[str, Any],
+    asker: str,
+) -> CostCurve | None:
+    """The curve of cost and performance along an input, None where none is asked for.
+
+    **Raises:** `ConfigError` for a model without a range, and a range without a model.
+    """
+    if (model is None) != (over is None):
+        found, missing = ("over", "model") if model is None else ("model", "over")
+        raise ConfigError(asker, found, f"no {missing} beside it", "both or neither", f"give {missing} too")
+    if over is None:
+        return None
+    question = Question.about(
+        model=load_model(in_float64(model), asker, "model"),
+        system=system,
+        calibration=None,
+        settings={path: value for path, value in settings.items() if path.startswith(_OF_A_RUN)},
+        strategy={},
+        gives_devices=True,
+        asker=asker,
+    )
+    return CostCurve.of(question, check_phase(phase, asker, "phase"), over)
 
 
 class _Inputs(eqx.Module):
@@ -73,6 +124,7 @@ class _Inputs(eqx.Module):
 def priced_with(system: System, settings: Mapping[str, Any], asker: str) -> System:
     """A system with other values of some inputs."""
     inputs = _Inputs(system)
+    settings = {path: value for path, value in settings.items() if not path.startswith(_OF_A_RUN)}
     return override(inputs, with_paths_and_units(inputs, settings, asker), asker).system
 
 
@@ -91,10 +143,17 @@ class CostAnswer(Answer):
     design: DesignCost | None
     other: System | None
     owners: list[Ownership]
+    curve: CostCurve | None = None
 
     @classmethod
     def of(
-        cls, system: System, volume: float | str | None, other: System | None, rent: bool, asker: str
+        cls,
+        system: System,
+        volume: float | str | None,
+        other: System | None,
+        rent: bool,
+        asker: str,
+        curve: CostCurve | None = None,
     ) -> "CostAnswer":
         """Prices a system, and another one beside it."""
         if rent:
@@ -104,7 +163,7 @@ class CostAnswer(Answer):
         design = None if volume is None else design_per_accelerator(system, volume, asker)
         owners = [Ownership.of(system, hour)]
         owners += [] if other is None else [Ownership.of(other, hourly_cost(other))]
-        return cls(system, hour, volume, design, other, owners)
+        return cls(system, hour, volume, design, other, owners, curve)
 
     @property
     def per_hour(self) -> dict[str, float]:
@@ -115,18 +174,22 @@ class CostAnswer(Answer):
         lines: list[RenderableType] = [f"[bold]{describe_system(self.system)}[/bold]"]
         if self.other is not None:
             lines.append(f"[bold]against {describe_system(self.other)}[/bold]")
-        lines += ["", table(self.hour.accelerator, "One accelerator"), ""]
+        lines += ["", die_table(self.system.accelerator.package), ""]
+        lines += [table(self.hour.accelerator, "One accelerator"), ""]
         if self.design is not None:
             lines += [table(self.design, f"Its design, divided over {self.volume} accelerators"), ""]
         lines += [table(self.hour.purchase, "The system: purchase price"), "", hour_table(self.per_hour)]
-        return [*lines, "", ownership_table(self.owners), "", _describe_emissions(self.system, self.hour)]
+        lines += ["", ownership_table(self.owners), "", _describe_emissions(self.system, self.hour)]
+        return lines if self.curve is None else [*lines, "", *self.curve.lines()]
 
     def to_dict(self) -> dict[str, Any]:
         answer = {
             "cost": as_dict(self.hour),
+            "dies": die_rows(self.system.accelerator.package),
             "per_hour": self.per_hour | {"total": sum(self.per_hour.values())},
             "ownership": self.owners[0].as_dict(),
             **({} if self.other is None else {"against": self.owners[1].as_dict()}),
+            **({} if self.curve is None else {"curve": self.curve.as_dict()}),
             "system": as_dict(self.system),
         }
         return answer if self.design is None else answer | {"design": as_dict(self.design)}
@@ -147,7 +210,11 @@ class CostAnswer(Answer):
         ]
 
     def figure(self) -> "Figure":
-        """What a package costs, and how that grows with the area of a die."""
+        """What a package costs, how that grows with the area of a die, and what a device costs to buy and to
+        own for an hour, beside another system where there is one; with `over`, performance over cost.
+        """
+        if self.curve is not None:
+            return self.curve.figure()
         from diffperf.report import plots
 
         system, hour = self.system, self.hour
@@ -162,7 +229,8 @@ class CostAnswer(Answer):
 
         totals = np.asarray(jax.vmap(package_cost)(real(areas)))
         title = str(system.accelerator.name)
-        return plots.package_cost(hour.accelerator, areas, totals, area, title)
+        owners = {owner.system: {"buy": owner.purchase, "hour": owner.hour} for owner in self.owners}
+        return plots.package_cost(hour.accelerator, areas, totals, area, owners, title)
 
 
 def _describe_emissions(system: System, hour: Cost) -> str:

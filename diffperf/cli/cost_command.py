@@ -5,12 +5,18 @@ from pathlib import Path
 import click
 
 from diffperf.api.answer import print_lines
-from diffperf.api.cost_answer import CostAnswer, priced_with
+from diffperf.api.cost_answer import CostAnswer, curve_over, priced_source, priced_with
 from diffperf.api.question import COMMAND_LINE, read_system
 from diffperf.cli.completion import names_of
-from diffperf.cli.options import json_option, options, plot_option, system_options
+from diffperf.cli.options import axis_range, json_option, options, plot_option, system_options
 from diffperf.cli.terminal import console, write_json
 from diffperf.cli.training_and_rent_options import rent_option
+from diffperf.estimate.phases import PHASES
+
+
+def _axis(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, str] | None:
+    """The input and the range of --over, if there is one."""
+    return None if value is None else axis_range(ctx, parameter, value)
 
 
 @click.command()
@@ -22,7 +28,22 @@ from diffperf.cli.training_and_rent_options import rent_option
     "--against",
     metavar="SYSTEM",
     shell_complete=names_of("systems"),
-    help="price another system as configured beside it, with the ratios",
+    help="price another system or accelerator as configured beside it, with the ratios",
+)
+@click.option(
+    "--model",
+    metavar="MODEL",
+    shell_complete=names_of("models"),
+    help="with --over: the model whose performance stands beside the cost",
+)
+@click.option(
+    "--phase", default="decode", show_default=True, metavar="|".join(PHASES), help="with --over: its phase"
+)
+@click.option(
+    "--over",
+    metavar="PATH=LOW..HIGH",
+    callback=_axis,
+    help='add cost and performance along an input, such as network.nvlink.bandwidth="100..900 GB/s"',
 )
 @options(system_options, rent_option, json_option, plot_option)
 def cost(
@@ -36,15 +57,21 @@ def cost(
     volume: str | None,
     against: str | None,
     rent: bool,
+    model: str | None,
+    phase: str,
+    over: tuple[str, str] | None,
 ) -> None:
-    """Price SYSTEM: an accelerator package piece by piece, the purchase, and an hour at full power.
+    """Price SYSTEM: its dies, an accelerator package piece by piece, the purchase, and an hour at full power.
 
-    An hour of a device is depreciation, interest, repairs, facility and electricity, per device, beside its
-    published rent where there is one. --rent fails where there is none.
+    The name of an accelerator prices one device of it. An hour of a device is depreciation, interest,
+    repairs, facility and electricity, per device, beside its published rent where there is one. --rent fails
+    where there is none.
     """
-    priced = priced_with(read_system(system, devices, stack, calibration)[0], settings, COMMAND_LINE)
-    other = None if against is None else read_system(against)[0]
-    answer = CostAnswer.of(priced, volume, other, rent, COMMAND_LINE)
+    source = priced_source(system)
+    priced = priced_with(read_system(source, devices, stack, calibration)[0], settings, COMMAND_LINE)
+    other = None if against is None else read_system(priced_source(against))[0]
+    curve = curve_over(priced, model, phase, over, settings, COMMAND_LINE)
+    answer = CostAnswer.of(priced, volume, other, rent, COMMAND_LINE, curve)
     print_lines(console(json_file), answer.lines())
     write_json(answer.to_dict(), json_file)
     if plot:

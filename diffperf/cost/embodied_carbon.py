@@ -33,6 +33,7 @@ def package_carbon(accelerator: Accelerator, relax: Relaxation) -> Scalar:
     """
     package = accelerator.package
     memory = accelerator.device_memory.capacity * package.memory_carbon
+    memory += accelerator.storage_capacity * package.storage_carbon
     return assembled_cost(_priced_in_carbon(package), memory, relax).total
 
 

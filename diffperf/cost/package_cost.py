@@ -43,7 +43,7 @@ class PackageCost(Declared):
     dies: Scalar = output("USD", "dies, working or not, and the bumps of dies and memory stacks")
     defective_dies: Scalar = output("USD", "dies that do not work, and their tests")
     die_test: Scalar = output("USD", "tests of the dies that are used, on the wafer")
-    memory: Scalar = output("USD", "memory stacks")
+    memory: Scalar = output("USD", "memory stacks, and storage")
     stacking: Scalar = output("USD", "bonds between stacked dies, and what failed bonds lose")
     package: Scalar = output("USD", "substrate, interposer, redistribution layer or bridges")
     defective_packages: Scalar = output("USD", "substrates and layers lost in assembly")
@@ -81,11 +81,12 @@ class _Carrier(eqx.Module):
 def package_cost(accelerator: Accelerator, relax: Relaxation) -> PackageCost:
     """Manufacturing cost of one accelerator package, by parts."""
     package = accelerator.package
-    return assembled_cost(package, accelerator.device_memory.capacity * package.memory_price, relax)
+    memory = accelerator.device_memory.capacity * package.memory_price
+    return assembled_cost(package, memory + accelerator.storage_capacity * package.storage_price, relax)
 
 
 def assembled_cost(package: Package, memory: Scalar, relax: Relaxation) -> PackageCost:
-    """Manufacturing cost of a package whose memory stacks cost `memory` USD, by parts."""
+    """Manufacturing cost of a package whose memory and storage cost `memory` USD, by parts."""
     packaging, die = package.packaging, stack_trees(package.dies)
     dies = die_costs(die, packaging)
     raw, tests, defective = (jnp.sum(dies.count * usd) for usd in (dies.raw, dies.test, dies.defective))
@@ -137,14 +138,16 @@ def carried_pieces(dies: DieCosts, package: Package, price: Scalar) -> Pieces:
 
 
 def carried_area(package: Package) -> Scalar:
-    """mm² of the dies and memory stacks that the carrier of a package holds, at least the smallest die."""
+    """mm² of the dies and stacks that the carrier of a package holds, at least the smallest die."""
     dies = sum(die.count * die.bond.none * total_area(die) for die in package.dies)
-    return larger(dies + package.memory_stacks * package.stack_area, _LEAST_AREA)
+    stacks = package.memory_stacks * package.stack_area + package.storage_stacks * package.storage_area
+    return larger(dies + stacks, _LEAST_AREA)
 
 
 def pieces_on_carrier(package: Package) -> Scalar:
-    """Number of dies and memory stacks that the carrier of a package holds."""
-    return sum(die.count * die.bond.none for die in package.dies) + package.memory_stacks
+    """Number of dies and stacks that the carrier of a package holds."""
+    dies = sum(die.count * die.bond.none for die in package.dies)
+    return dies + package.memory_stacks + package.storage_stacks
 
 
 def layer_area(package: Package, carrier: str) -> Scalar:
@@ -172,7 +175,7 @@ def _stacking(die: Die, dies: DieCosts, packaging: Packaging) -> Scalar:
 def _assembly(dies: DieCosts, package: Package) -> Scalar:
     """USD of assembling and testing a package: by pieces and area on the carrier, and by area of the dies."""
     packaging = package.packaging
-    pieces = jnp.sum(dies.count * (1 - dies.stacked)) + package.memory_stacks
+    pieces = jnp.sum(dies.count * (1 - dies.stacked)) + package.memory_stacks + package.storage_stacks
     test = packaging.package_test * packaging.tester_price * jnp.sum(dies.count * dies.area)
     return pieces * packaging.placement_price + carried_area(package) * packaging.assembly_price + test
 

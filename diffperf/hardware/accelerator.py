@@ -199,6 +199,13 @@ class Accelerator(Declared):
         return self.memory[self.device_level]
 
     @property
+    def storage_capacity(self) -> Scalar:
+        """Bytes of all storage beside device memory, 0 where there is none."""
+        levels = zip(self.memory, self.memory_kinds, strict=True)
+        capacities = [level.capacity for level, kind in levels if kind == "storage"]
+        return sum(capacities, jnp.zeros_like(self.device_memory.capacity))
+
+    @property
     def last_cache(self) -> int:
         """The position of the outermost cache among the memory levels."""
         return max(index for index, kind in enumerate(self.memory_kinds) if kind == "cache")

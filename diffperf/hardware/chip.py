@@ -1,8 +1,9 @@
 """From a technology and a few design numbers to a chip: area, die edge, power, heat and bumps.
 
-A `ChipDesign` says how many compute units, how much cache, how many memory stacks, how much network
-bandwidth, on how many dies, at which voltage. The microarchitecture (FLOPs per unit and cycle, private memory
-per unit, efficiencies) is that of a template accelerator; `designed_accelerator` makes the accelerator.
+A `ChipDesign` says how many compute units, how much cache, how many stacks of memory and of storage, how much
+network bandwidth, on how many dies, at which voltage. The microarchitecture (FLOPs per unit and cycle,
+private memory per unit, efficiencies) is that of a template accelerator; `designed_accelerator` makes the
+accelerator.
 """
 
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from jaxtyping import Array, Float
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.bumps import bumps_of_die
 from diffperf.hardware.operating_point import operating_point
-from diffperf.hardware.technology import Technology
+from diffperf.hardware.technology import MemoryTechnology, Technology
 from diffperf.quantity import Declared, Scalar, output, quantity
 from diffperf.relax import larger
 
@@ -48,6 +49,13 @@ class ChipDesign(Declared):
         integer=True,
         default=0.0,
     )
+    storage_stacks: Scalar = quantity(
+        "",
+        "stacks of storage on the package, beside memory stacks, of the technology's storage",
+        bounds=(0, 64),
+        integer=True,
+        default=0.0,
+    )
 
 
 class Chip(Declared):
@@ -55,12 +63,12 @@ class Chip(Declared):
 
     compute_area: Scalar = output("mm^2", "area of the compute units of one die")
     cache_area: Scalar = output("mm^2", "area of the cache of one die")
-    memory_area: Scalar = output("mm^2", "area of the memory PHY of one die")
+    memory_area: Scalar = output("mm^2", "area of the PHYs of memory and storage of one die")
     network_area: Scalar = output("mm^2", "area of the network PHY of one die")
     uncore_area: Scalar = output("mm^2", "area of everything else on one die")
     die_area: Scalar = output("mm^2", "area of one die")
     reticle: Scalar = output("", "area of one die over the area that one exposure of a scanner covers")
-    carried_area: Scalar = output("mm^2", "area that all dies and memory stacks take on the carrier")
+    carried_area: Scalar = output("mm^2", "area that all dies and stacks take on the carrier")
     stacked_cache: Scalar = output("byte", "capacity of the SRAM dies that are bonded onto compute dies")
     shoreline: Scalar = output("", "die edge that PHYs need over the die edge that PHYs may take")
     clock: Scalar = output("", "clock over the clock of the template accelerator")
@@ -80,12 +88,13 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
     unit_area = unit_rate(template) * technology.speed / technology.compute_density
     compute = design.compute_units * unit_area / design.dies
     cache = design.cache / technology.sram_density / design.dies
-    memory = design.memory_stacks * technology.memory.phy_area / design.dies
+    stacks = _stacks(design, technology)
+    memory = sum(count * stack.phy_area for count, stack in stacks) / design.dies
     network = design.network_bandwidth / technology.link.area_density / design.dies
     used = compute + cache + memory + network
     die = used / (1 - technology.uncore_fraction) * _die_to_die_factor(design.dies, technology)
     edge = (
-        design.memory_stacks * technology.memory.phy_edge
+        sum(count * stack.phy_edge for count, stack in stacks)
         + design.network_bandwidth / technology.link.edge_density
     ) / design.dies
     point = operating_point(
@@ -104,7 +113,7 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
         uncore_area=die - used,
         die_area=die,
         reticle=die / technology.process.reticle,
-        carried_area=design.dies * die + design.memory_stacks * technology.memory.stack_area,
+        carried_area=design.dies * die + sum(count * stack.stack_area for count, stack in stacks),
         stacked_cache=design.dies * design.stacked_dies * die * STACKED_DENSITY * technology.sram_density,
         shoreline=edge / (4 * jnp.sqrt(die) * USABLE_EDGE),  # of a square die
         clock=point.clock * technology.speed,
@@ -116,14 +125,22 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
 
 
 def stacks_power(design: ChipDesign, technology: Technology) -> Scalar:
-    """W of all memory stacks at their full bandwidth."""
-    return design.memory_stacks * technology.memory.stack_bandwidth * technology.memory.energy
+    """W of all stacks of memory and storage at their full bandwidth."""
+    powers = [count * stack.stack_bandwidth * stack.energy for count, stack in _stacks(design, technology)]
+    return sum(powers, jnp.zeros_like(design.memory_stacks))
+
+
+def _stacks(design: ChipDesign, technology: Technology) -> list[tuple[Scalar, MemoryTechnology]]:
+    """The stacks on a package: how many of memory, and of storage where the technology has any."""
+    memory = (design.memory_stacks, technology.memory)
+    return [memory] if technology.storage is None else [memory, (design.storage_stacks, technology.storage)]
 
 
 def signal_bumps(design: ChipDesign, technology: Technology) -> Scalar:
-    """Bumps of one die for the signals of memory stacks and network links."""
+    """Bumps of one die for the signals of memory, storage and network links."""
+    stacks = sum(count * stack.bumps for count, stack in _stacks(design, technology))
     network = design.network_bandwidth / technology.link.bump_bandwidth
-    return (design.memory_stacks * technology.memory.bumps + network) / design.dies
+    return (stacks + network) / design.dies
 
 
 def unit_rate(template: Accelerator) -> Scalar:
@@ -187,7 +204,7 @@ def filled_units(
     usable = die_area * (1 - technology.uncore_fraction) / _die_to_die_factor(design.dies, technology)
     others = (
         design.cache / technology.sram_density
-        + design.memory_stacks * technology.memory.phy_area
+        + sum(count * stack.phy_area for count, stack in _stacks(design, technology))
         + design.network_bandwidth / technology.link.area_density
     ) / design.dies
     compute = larger(usable - others, 1e-3 * die_area) * design.dies

@@ -14,13 +14,16 @@ from diffperf.hardware.accelerator import Accelerator, MatrixFormats
 from diffperf.hardware.attention_kernels import AttentionKernels
 from diffperf.hardware.chip import Chip, ChipDesign, active_power, chip, silicon_area
 from diffperf.hardware.formats import PRECISIONS
-from diffperf.hardware.memory_level import MemoryLevel
+from diffperf.hardware.memory_level import Holdings, MemoryLevel
 from diffperf.hardware.package import Die, Package
 from diffperf.hardware.system import System
-from diffperf.hardware.technology import Technology
+from diffperf.hardware.technology import MemoryTechnology, Technology
 from diffperf.quantity import Label, Scalar, is_traced, locate, replace
+from diffperf.relax import larger
 from diffperf.trees import stack_trees
 
+# Stacks of storage that the memory level of a design has at least, so that its rates stay positive.
+_LEAST_STACKS = 1e-3
 # Times of attention kernels that compute units spend on their own work.
 _UNIT_TIMES = (
     "head_latency", "row_latency", "bf16.tile_latency", "bf16.group_latency", "fp8.tile_latency",
@@ -43,7 +46,7 @@ def paths_in_proportion_to_units(accelerator: Accelerator) -> list[str]:
 
 def accelerator_of(design: ChipDesign, technology: Technology, template: Accelerator) -> Accelerator:
     """The accelerator of a design: the template's microarchitecture with the design's counts, clock,
-    memory and package.
+    memory, storage and package.
 
     Rates follow the clock, and so do latencies that are cycles: of caches, of the pipelines of GEMMs, and of
     compute units in attention.
@@ -99,7 +102,7 @@ def _memory_of(
     design: ChipDesign, made: Chip, technology: Technology, template: Accelerator
 ) -> tuple[MemoryLevel, ...]:
     """The memory levels of a design: private memory scaled with the units, the design's cache, its stacks as
-    device memory, and the template's other levels.
+    device memory and storage, and the template's other levels.
 
     The bandwidth of a cache is that of its ports, one for a compute unit, and its energy that of the process:
     both are scaled or replaced. The latency of a cache is a number of cycles.
@@ -120,15 +123,39 @@ def _memory_of(
         bandwidth=template.memory[cache].bandwidth * scale,
         energy=technology.sram_energy * (made.voltage / technology.nominal_voltage) ** 2,
     )
-    levels[device] = dataclasses.replace(
-        levels[device],
-        capacity=design.memory_stacks * technology.memory.stack_capacity,
-        bandwidth=design.memory_stacks * technology.memory.stack_bandwidth,
-        latency=technology.memory.latency,
-        energy=technology.memory.energy,
-        prefetch=technology.memory.prefetch,
-    )
+    levels[device] = _level_of_stacks(levels[device], design.memory_stacks, technology.memory)
+    if technology.storage is None:
+        return tuple(levels)
+    stacks, storage = larger(design.storage_stacks, _LEAST_STACKS), technology.storage
+    if "storage" not in template.memory_kinds:
+        return (*levels, _level_of_stacks(_empty_storage(levels[device]), stacks, storage))
+    own = template.memory_kinds.index("storage")
+    levels[own] = _level_of_stacks(levels[own], stacks, storage)
     return tuple(levels)
+
+
+def _level_of_stacks(level: MemoryLevel, stacks: Scalar, memory: MemoryTechnology) -> MemoryLevel:
+    """A memory level that is made of stacks of a technology."""
+    return dataclasses.replace(
+        level,
+        capacity=stacks * memory.stack_capacity,
+        bandwidth=stacks * memory.stack_bandwidth,
+        latency=memory.latency,
+        energy=memory.energy,
+        prefetch=memory.prefetch,
+    )
+
+
+def _empty_storage(device_memory: MemoryLevel) -> MemoryLevel:
+    """Storage beside device memory, as efficient, that holds what device memory lacks room for, the coldest
+    tensors first.
+    """
+    return dataclasses.replace(
+        device_memory,
+        name=Label("storage"),
+        kind="storage",
+        holds=dataclasses.replace(Holdings(), fill="overflow"),
+    )
 
 
 def _package_of(design: ChipDesign, made: Chip, technology: Technology, template: Accelerator) -> Package:
@@ -137,9 +164,11 @@ def _package_of(design: ChipDesign, made: Chip, technology: Technology, template
     A design has one kind of compute die, the template's first, and SRAM dies on it where it stacks any. Units
     and channels keep their spare ones in proportion to those at work.
     """
-    package = template.package
+    package, storage = template.package, technology.storage
     compute = package.dies[0]
-    units = design.compute_units / design.dies * compute.units / (compute.units - compute.spare_units)
+    # A search may leave no unit that is not spare: a die then has a thousand times the units at work.
+    working = larger(compute.units - compute.spare_units, 1e-3 * compute.units)
+    units = design.compute_units / design.dies * compute.units / working
     die = dataclasses.replace(
         compute,
         process=technology.process,
@@ -159,7 +188,18 @@ def _package_of(design: ChipDesign, made: Chip, technology: Technology, template
         stack_area=technology.memory.stack_area,
         memory_price=technology.memory.price,
         memory_carbon=technology.memory.carbon,
+        **{} if storage is None else _storage_pieces(design, storage),
     )
+
+
+def _storage_pieces(design: ChipDesign, storage: MemoryTechnology) -> dict[str, Scalar]:
+    """What a package says of its stacks of storage."""
+    return {
+        "storage_stacks": design.storage_stacks,
+        "storage_area": storage.stack_area,
+        "storage_price": storage.price,
+        "storage_carbon": storage.carbon,
+    }
 
 
 def _stacked_dies(design: ChipDesign, compute: Die) -> tuple[Die, ...]:
@@ -200,7 +240,7 @@ def system_of(design: ChipDesign, technology: Technology, template: System) -> S
 
 def design_of(system: System, technology: Technology) -> ChipDesign:
     """The design numbers of an existing system, at nominal voltage: the start of a search."""
-    accelerator = system.accelerator
+    accelerator, storage = system.accelerator, technology.storage
     dies = stack_trees(accelerator.package.dies)
     return ChipDesign(
         compute_units=accelerator.compute_units,
@@ -209,4 +249,7 @@ def design_of(system: System, technology: Technology) -> ChipDesign:
         network_bandwidth=system.network[0].bandwidth,
         dies=jnp.sum(dies.count * dies.bond.none),
         voltage=technology.nominal_voltage,
+        storage_stacks=jnp.zeros_like(dies.count[0])
+        if storage is None
+        else accelerator.storage_capacity / storage.stack_capacity,
     )

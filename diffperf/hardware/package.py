@@ -1,4 +1,4 @@
-"""The package of an accelerator: its kinds of dies, its memory stacks, and the carrier that holds them.
+"""The package of an accelerator: its kinds of dies, its stacks, and the carrier that holds them.
 
 The formulas that turn prices and yields into costs are in `diffperf.cost`.
 """
@@ -14,6 +14,9 @@ from diffperf import units
 from diffperf.hardware.packaging import Packaging
 from diffperf.hardware.process import Process
 from diffperf.quantity import AnyArray, Declared, Label, Scalar, Weights, choice, label, quantity
+
+# The shorter side of a memory stack over the root of its area: HBM2's is 7.75 mm × 11.87 mm.
+_STACK_SIDE = 0.8
 
 
 class Die(Declared):
@@ -117,7 +120,7 @@ def reticle_use(package: "Package") -> Scalar:
 
 
 class Package(Declared):
-    """Dies and memory stacks on a carrier."""
+    """Dies, memory stacks and stacks of storage on a carrier."""
 
     dies: tuple[Die, ...]
     packaging: Packaging
@@ -142,6 +145,20 @@ class Package(Declared):
         default=0.861e-9,
         kind="price",
     )
+    storage_stacks: Scalar = quantity(
+        "",
+        "stacks of storage on the package, beside memory stacks",
+        bounds=(0, 64),
+        default=0.0,
+        integer=True,
+    )
+    storage_area: Scalar = quantity("mm^2", "footprint of one stack of storage", bounds=(0, 400), default=0.0)
+    storage_price: Scalar = quantity(
+        "USD/byte", "price of storage per byte", bounds=(0, 1e-6), default=0.0, kind="price"
+    )
+    storage_carbon: Scalar = quantity(
+        "kg/byte", "CO2e of making storage, per byte", bounds=(0, 1e-9), default=0.0, kind="price"
+    )
     order: Weights = choice(
         "chip_last",
         "chip_first",
@@ -158,9 +175,22 @@ class Package(Declared):
 
     @classmethod
     def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
-        """What is wrong with the dies together: (key, found, expected, remedy), None for nothing."""
+        """What is wrong with the pieces together: (key, found, expected, remedy), None for nothing."""
         bonds = [np.asarray(die.bond.array) for die in values["dies"]]
-        if any(np.any(bond[..., 0] > 0) for bond in bonds):
-            return None
-        expected, remedy = "one or more on the carrier", 'say bond = "none" for the dies at the bottom'
-        return "dies", "only dies that are stacked on other dies", expected, remedy
+        if not any(np.any(bond[..., 0] > 0) for bond in bonds):
+            expected, remedy = "one or more on the carrier", 'say bond = "none" for the dies at the bottom'
+            return "dies", "only dies that are stacked on other dies", expected, remedy
+        stacks = float(np.max(values["memory_stacks"]))
+        side = _STACK_SIDE * float(np.sqrt(np.min(values["stack_area"])))
+        edge = _edge_on_carrier(values["dies"])
+        if stacks * side > edge:
+            found = f"{stacks:g} memory stacks, {stacks * side:.0f} mm side by side"
+            expected = f"at most {edge // side:.0f}, along the {edge:.0f} mm of the dies' edges"
+            return "memory_stacks", found, expected, "take fewer stacks, or more and larger dies"
+        return None
+
+
+def _edge_on_carrier(dies: tuple[Die, ...]) -> float:
+    """mm of edge of all dies that the carrier itself holds."""
+    edges = [die.count * die.bond.none * 4 * np.sqrt(total_area(die)) for die in dies]
+    return float(np.max(np.sum(np.asarray(edges), axis=0)))

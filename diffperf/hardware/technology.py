@@ -117,6 +117,7 @@ class Technology(Node):
     )
     memory: MemoryTechnology
     link: LinkTechnology
+    storage: MemoryTechnology | None = None  # beside device memory, for `storage_stacks` of a design
     unit_sram_share: Scalar = quantity(
         "",
         "share of the area of compute units that registers and private memory take",
@@ -145,6 +146,10 @@ def moved(technology: Technology, node: Node) -> Technology:
     share = technology.unit_sram_share
     unit_area = (1 - share) / logic + share / sram  # of a compute unit over its area on the own node
     figures = {field.name: getattr(node, field.name) for field in dataclasses.fields(Node)}
+
+    def with_denser_phy(memory: MemoryTechnology) -> MemoryTechnology:
+        return dataclasses.replace(memory, phy_area=memory.phy_area / phy)
+
     return dataclasses.replace(
         technology,
         **figures | {"name": technology.name},
@@ -154,7 +159,8 @@ def moved(technology: Technology, node: Node) -> Technology:
         compute_energy=technology.compute_energy * energy,
         active_density=technology.active_density * speed * energy / unit_area,
         unit_sram_share=share / sram / unit_area,
-        memory=dataclasses.replace(technology.memory, phy_area=technology.memory.phy_area / phy),
+        memory=with_denser_phy(technology.memory),
+        storage=None if technology.storage is None else with_denser_phy(technology.storage),
         link=dataclasses.replace(technology.link, area_density=technology.link.area_density * phy),
     )
 

@@ -41,6 +41,7 @@ def load_technology(
     age: float | None = None,
     memory: str | None = None,
     link: str | None = None,
+    storage: str | None = None,
     file: str = ARGUMENTS,
 ) -> Technology:
     """A technology by the name of a shipped config or the path of a TOML file, with other parts where given.
@@ -50,8 +51,9 @@ def load_technology(
     - `node`: the silicon node that the technology's family of accelerators moves to (as of `load_node`).
     - `age`: seconds since the start of volume production on that node, in place of the defects and prices of
       the process's own file.
-    - `memory`, `link`: names of configs in configs/memories and configs/links. Their PHYs are those on the
-      technology's own node, and move to another one with it.
+    - `memory`, `link`, `storage`: names of configs in configs/memories and configs/links; storage is a second
+      memory, of `storage_stacks` of a design. Their PHYs are those on the technology's own node, and move to
+      another one with it.
 
     **Raises:** `ConfigError`, in one line.
     """
@@ -59,6 +61,9 @@ def load_technology(
     if memory is not None:
         generation = load(MemoryTechnology, memory, asked_by=(file, "memory"))
         technology = dataclasses.replace(technology, memory=generation)
+    if storage is not None:
+        second = load(MemoryTechnology, storage, asked_by=(file, "storage"))
+        technology = dataclasses.replace(technology, storage=second)
     if link is not None:
         technology = dataclasses.replace(technology, link=load(LinkTechnology, link, asked_by=(file, "link")))
     if node is not None:

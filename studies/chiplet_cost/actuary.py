@@ -7,6 +7,7 @@ parameter.ini, and its results: dies (`kind` "die") and systems of equal chips i
 import configparser
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,27 @@ class CaseFile:
         self.manufacture: dict[str, float] = content["manufacture"]
         self.packaging_text = configparser.ConfigParser(inline_comment_prefixes=";")
         self.packaging_text.read_string(content["packaging_parameters"])
+        for index, case in enumerate(self.cases):
+            if case["kind"] in KINDS:
+                self._check(case, f"cases[{index}]")
+
+    def _check(self, case: Mapping[str, Any], key: str) -> None:
+        """Refuses a case whose node or packaging is unknown, and areas and counts that are none.
+
+        **Raises:** `ValueError`, in one line.
+        """
+        known = (
+            {"node": self.nodes, "packaging": CARRIERS} if case["kind"] == "system" else {"node": self.nodes}
+        )
+        for name, names in known.items():
+            if case.get(name) not in names:
+                found = repr(case.get(name))
+                raise ValueError(f"{key}.{name}: found {found}; expected one of {', '.join(names)}")
+        numbers = ("area_mm2",) if case["kind"] == "die" else ("total_module_area_mm2", "n_chips")
+        for name in numbers:
+            value = case.get(name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise ValueError(f"{key}.{name}: found {value!r}; expected a number above 0")
 
     def number(self, section: str, key: str) -> float:
         """A number of the original's parameter.ini."""
@@ -190,6 +212,20 @@ def differences(file: CaseFile, per_design: str = "on") -> dict[str, dict[str, f
         results = evaluate_cases(system_results, packages)
         _record(found, [case["packaging"] for case in systems], systems, results)
     return found
+
+
+def not_compared(file: CaseFile) -> dict[str, int]:
+    """Numbers in the cases that are neither inputs nor results computed here: how many cases have each."""
+    known = {"chip_last", "d2d_area_fraction", "area_mm2", "total_module_area_mm2", "n_chips", "die_yield"}
+    known |= {"N_total", "N_KGD", "cost_raw_die", "cost_KGD", "cost_defect", "NRE"}
+    known |= {"cost_RE", "cost_RE_total", "package_area", "NRE_package"}
+    names = [
+        name
+        for case in file.cases
+        for name, value in case.items()
+        if name not in known and isinstance(value, int | float | list)
+    ]
+    return dict(Counter(names))
 
 
 def _record(

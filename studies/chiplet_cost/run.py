@@ -53,6 +53,8 @@ def check_cases(file: Path, physical: bool) -> None:
     unknown = [case["kind"] for case in cases.cases if case["kind"] not in actuary.KINDS]
     if unknown:
         print(f"not checked: {len(unknown)} cases of the kinds {', '.join(sorted(set(unknown)))}")
+    for name, count in actuary.not_compared(cases).items():
+        print(f"not compared: {name}, in {count} cases")
     _conclude(
         len(cases.cases) - len(unknown), [worst for group in found.values() for worst in group.values()]
     )
@@ -166,9 +168,9 @@ def main() -> None:
         sys.exit(f"Error: {problem}")
     except (ValueError, KeyError, TypeError, configparser.Error) as problem:
         file = options.cases or options.catch
-        sys.exit(
-            f"Error: {file}: {type(problem).__name__}: {problem}; expected the schema of {PUBLISHED.name}"
-        )
+        schema = PUBLISHED.name if options.cases else "CATCH's layers, as of published_catch.csv"
+        what = f"no {problem}" if isinstance(problem, KeyError) else str(problem)
+        sys.exit(f"Error: {file}: {what}; see the schema of {schema}")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ and clock (`diffperf.hardware.floorplan`). Operations of a cycle and private mem
 published. The five figures of NVIDIA's data-centre family (transistors and energy per operation of a cycle,
 and a clock) are fitted to V100, A100, H100 and B200. Every other family has one factor on them for area, one
 for energy and one for the clock, fitted to its chips. Beside the errors of the fit stand those of each chip
-when its family is fitted without it. Chips whose die area and power nobody publishes are not fitted: the
-table gives the die area that their rate implies. Memory bandwidth and capacity are stacks times the figures
-of their generation.
+when its family is fitted without it. Chips whose die area nobody publishes are not fitted: the table gives
+the die area that their rate implies, and the errors of units and clock there. Memory bandwidth and capacity
+are stacks times the figures of their generation.
 
     python studies/published_chips/run.py [--quick] [--out DIR]
 """
@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,7 +41,7 @@ from diffperf.hardware.node import Node
 from diffperf.hardware.technology import LinkTechnology, MemoryTechnology
 from diffperf.load import load
 from diffperf.quantity import Scalar, real
-from diffperf.report.plots import BLUE, GREY, INK, ORANGE, bare
+from diffperf.report.plots import BLUE, GREY, INK, bare
 
 CHIPS = Path(__file__).parent / "data" / "chips.csv"
 TARGET = 0.15
@@ -159,14 +158,19 @@ def implied_area(case: Published, parameters: Float[np.ndarray, "5"]) -> float:
 
     @jax.jit
     def excess(area: Scalar) -> Scalar:
-        blueprint = eqx.tree_at(lambda blueprint: blueprint.plan.die_area, case.blueprint, area)
-        units, clock, _, _ = units_and_clock(dataclasses.replace(case, blueprint=blueprint), family)
+        units, clock, _, _ = units_and_clock(with_area(case, area), family)
         return jnp.log(units * clock * case.number("matrix_flops") / published)
 
     # The rate rises with the area until static power takes what the limit gives: the first crossing counts.
     areas = np.geomspace(20.0, 3000.0, 200)
     first = int(np.argmax(np.asarray(jax.vmap(excess)(jnp.asarray(areas))) > 0))
     return float(brentq(lambda area: float(excess(jnp.asarray(area))), areas[first - 1], areas[first]))
+
+
+def with_area(case: Published, area: Scalar | float) -> Published:
+    """Returns the chip with dies of another area in mm²."""
+    plan = dataclasses.replace(case.blueprint.plan, die_area=jnp.asarray(area, float))
+    return dataclasses.replace(case, blueprint=dataclasses.replace(case.blueprint, plan=plan))
 
 
 def predicted(case: Published, parameters: Float[np.ndarray, "5"]) -> Prediction:
@@ -224,7 +228,10 @@ def scaled_to(cases: list[Published], family: Float[np.ndarray, "5"]) -> Float[n
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A chip with what its family makes of it, and what the family fitted without it does."""
+    """A chip with what its family makes of it, and what the family fitted without it does.
+
+    Where the die area is not published, `fit` is of dies of the area that the rate implies.
+    """
 
     case: Published
     fit: Prediction
@@ -257,7 +264,8 @@ def results_of(cases: list[Published], leave_out: bool) -> tuple[list[Result], d
             own = fitted(others) if name == FITTED_FAMILY else scaled_to(others, common)
             left_out = predicted(case, own)
         area = implied_area(case, families[name]) if case.row["role"] == "predicted" else None
-        by_chip.append(Result(case, predicted(case, families[name]), left_out, area))
+        filled = case if area is None else with_area(case, area)
+        by_chip.append(Result(case, predicted(filled, families[name]), left_out, area))
     return by_chip, families
 
 
@@ -294,14 +302,14 @@ def rate_table(results: list[Result]) -> Table:
                 "chip": case.name,
                 "role": case.row["role"],
                 "published": published / 1e12,
-                "ours": fit.rate / 1e12,
-                "error": error(fit.rate, published),
+                "ours": None if result.implied_area else fit.rate / 1e12,
+                "error": None if result.implied_area else error(fit.rate, published),
                 "left_out": None if result.left_out is None else error(result.left_out.rate, published),
                 "units": error(fit.units, case.number("units_at_work")),
                 "clock": error(fit.clock, case.clock),
                 "voltage": fit.voltage,
                 "power": error(fit.power, case.number("power_limit_w")),
-                "area": float(case.blueprint.plan.die_area),
+                "area": None if result.implied_area else float(case.blueprint.plan.die_area),
                 "implied": result.implied_area,
                 "unpublished": case.row["unpublished"],
             }
@@ -363,18 +371,17 @@ def draw(results: list[Result]) -> Figure:
         axes = figure.subplots()
         axes.axhspan(1 - TARGET, 1 + TARGET, color=GREY, alpha=0.15, linewidth=0)
         axes.axhline(1.0, color=GREY, linewidth=1.2)
-        shown = [result for result in results if result.case.row["role"] != "reference"]
+        shown = [result for result in results if result.implied_area is None]
         for place, result in enumerate(shown):
             published = result.case.number("bf16_tflops") * 1e12
-            is_fit = result.case.row["role"] == "fitted"
-            face = (BLUE if is_fit else ORANGE) if result.known else "none"
-            axes.plot(place, result.fit.rate / published, "o", color=BLUE if is_fit else ORANGE, mfc=face)
+            face = BLUE if result.known else "none"
+            axes.plot(place, result.fit.rate / published, "o", color=BLUE, mfc=face)
             if result.left_out is not None:
                 axes.plot(place, result.left_out.rate / published, "x", color=INK)
         axes.set_xticks(range(len(shown)), [result.case.name for result in shown])
         axes.set_ylabel("our FLOP/s over the published")
         axes.set_title(
-            "Blue: fitted; cross: left out; orange: predicted; hollow: inputs estimated", loc="left"
+            "Dot: all chips fitted; cross: fitted without this one; hollow: inputs estimated", loc="left"
         )
         bare(axes, keep="both")
     return figure
@@ -400,9 +407,11 @@ def finding(results: list[Result]) -> str:
         text += f" Left out of the fit, they come out within {typical:.0%} in the median and "
         text += f"{abs(left_out[worst]):.0%} at worst ({worst})."
     areas = ", ".join(
-        f"{result.case.name} {result.implied_area:.0f} mm²"
+        f"{result.case.name} {result.implied_area:.0f} mm² (units {units:+.0%}, clock {clock:+.0%})"
         for result in results
         if result.implied_area is not None
+        for units in [error(result.fit.units, result.case.number("units_at_work"))]
+        for clock in [error(result.fit.clock, result.case.clock)]
     )
     return f"{text} Die areas that unpublished chips' rates imply: {areas}."
 

@@ -33,9 +33,9 @@ from diffperf.quantity import Scalar, locate, numeric, real, replace
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
-# Full nodes only: N4 is a half step. n16 stands for the class of 16, 14 and 12 nm, as its file says.
+# Full nodes only: N4 is a half step, and the series begins with the last of the class of 16, 14 and 12 nm.
 NODES = {
-    "n16": "12", "n10": "10", "n7": "7", "n5": "5", "n3": "3", "n2": "2", "a14": "1.4", "class-1nm": "1",
+    "n12": "12", "n10": "10", "n7": "7", "n5": "5", "n3": "3", "n2": "2", "a14": "1.4", "class-1nm": "1",
 }  # fmt: skip
 MEMORIES = {
     "hbm2": "HBM2", "hbm2e": "HBM2E", "hbm3": "HBM3", "hbm3e": "HBM3E", "hbm4": "HBM4", "hbm4e": "HBM4E",

@@ -42,6 +42,7 @@ def test_cost_divides_the_design_over_a_volume(run, answer):
         ("--volume many", ["volume", "many"]),
         ("--set package.dies.compute.area=900mm^2", ["a die of 900 mm^2", "at most 858 mm^2", "stitched"]),
         ("--set package.dies.compute.spare_units=200", ["200 spare of 144"]),
+        ("--set package.memory_stacks=40", ["40 memory stacks, 352 mm", "at most 12, along the 114 mm"]),
         ("--set package.packaging.interposer.bonding_yield=-1", ["found -1", "from 0.5 to 1"]),
         ("--set package.dies.compute.process.wafer_price=9000", ["a bare number has no unit"]),
     ],
@@ -63,3 +64,33 @@ def test_list_names_every_config(run, answer):
     models = run("list models")
     assert "174.6 B parameters" in models.stdout
     assert "accelerators" not in models.stdout
+
+
+def test_cost_of_an_accelerator_by_itself(run, answer):
+    """Dies by their kinds: a wafer's price over those on it, and the shares of MI300X's that ship."""
+    by_itself, in_a_system = (answer(f"cost {name} --json -") for name in ("mi300x", "mi300x-8"))
+    assert by_itself["dies"] == in_a_system["dies"]
+    assert by_itself["cost"]["manufacturing"] == pytest.approx(in_a_system["cost"]["manufacturing"])
+    compute, io = by_itself["dies"]
+    assert (compute["die"], compute["count"], io["count"]) == ("compute", 8, 4)
+    wafer = in_a_system["system"]["accelerator"]["package"]["dies"]["compute"]["process"]["wafer_price"]
+    assert compute["raw"] * compute["dies_per_wafer"] == pytest.approx(wafer)
+    assert compute["raw"] < compute["known_good"] < 1.3 * compute["raw"]
+    assert "1 × mi300x" in run("cost mi300x --against h100-sxm5-80gb").stdout
+
+
+def test_cost_and_performance_along_an_input(run, answer, tmp_path):
+    """Wider links make tokens faster and devices dearer: the tier's price in proportion to its bandwidth."""
+    over = "--over network.nvlink.bandwidth=450..900GB/s"
+    command = f"cost dgx-h100 --model llama-3-8b --set strategy.tp=8 {over}"
+    points = answer(f"{command} --json - --plot curve.png")["curve"]["points"]
+    assert (tmp_path / "curve.png").stat().st_size > 10_000
+    assert all(point["fits"] for point in points)
+    rates = [point["rate"] for point in points]
+    assert rates == sorted(rates)
+    assert points[-1]["device"] - points[0]["device"] == pytest.approx(1000, rel=0.05)  # of switch and racks
+    hour, rate = points[0]["hour"] / 3600 * 8, points[0]["rate"]
+    assert points[0]["million"] == pytest.approx(1e6 * hour / rate)
+    alone = run("cost dgx-h100 --model llama-3-8b")
+    assert alone.exit_code != 0
+    assert "give over too" in alone.stderr

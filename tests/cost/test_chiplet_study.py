@@ -55,3 +55,23 @@ def test_a_bad_file_of_cases_is_one_line(tmp_path, content):
     assert done.returncode == 1
     assert done.stderr.startswith("Error: ")
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("node", "6", "cases[0].node: found '6'; expected one of"),
+        ("packaging", "EMIB", "cases[0].packaging: found 'EMIB'; expected one of OS, FO, SI"),
+        ("total_module_area_mm2", -5, "cases[0].total_module_area_mm2: found -5; expected a number above 0"),
+        ("n_chips", "two", "cases[0].n_chips: found 'two'; expected a number above 0"),
+    ],
+)
+def test_a_bad_case_is_named(tmp_path, key, value, line):
+    content = json.loads(CASES.read_text(encoding="utf-8"))
+    case = next(case for case in content["cases"] if case["kind"] == "system")
+    file = tmp_path / "cases.json"
+    file.write_text(json.dumps(content | {"cases": [case | {key: value}]}), encoding="utf-8")
+    done = run("--cases", file, "--out", tmp_path)
+    assert done.returncode == 1
+    assert line in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

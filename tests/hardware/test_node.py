@@ -26,12 +26,13 @@ FEATURES = [float(node.feature) for node in NODES]
 
 
 def test_the_nodes_that_ship():
-    assert FEATURES == [1, 1.4, 2, 3, 4, 5, 7, 10, 16, 28]
+    assert FEATURES == [1, 1.4, 2, 3, 4, 5, 7, 10, 12, 16, 28]
 
 
 # TSMC's statements: newer node, older node, logic density, speed at equal power, power at equal speed.
 STATED = [
     ("n16", "n28", 2.0, 1.65, 0.30),
+    ("n12", "n16", 1.25, 1.10, 0.75),
     ("n10", "n16", 2.0, 1.15, 0.65),
     ("n7", "n10", 1.6, 1.20, 0.60),
     ("n5", "n7", 1.8, 1.15, 0.70),
@@ -58,7 +59,16 @@ def test_steps_between_nodes_as_the_foundry_states_them(newer, older, density, s
 
 
 # µm² of high-density cells: TSMC at IEDM 2013, 2016, 2019 and 2022, and press reports of N2.
-CELLS = {"n28": 0.127, "n16": 0.07, "n10": 0.042, "n7": 0.027, "n5": 0.021, "n3": 0.021, "n2": 0.0175}
+CELLS = {
+    "n28": 0.127,
+    "n16": 0.07,
+    "n12": 0.07,
+    "n10": 0.042,
+    "n7": 0.027,
+    "n5": 0.021,
+    "n3": 0.021,
+    "n2": 0.0175,
+}
 
 
 @pytest.mark.parametrize(("newer", "older"), list(zip(list(CELLS)[1:], list(CELLS), strict=False)))
@@ -112,7 +122,7 @@ def log_density_and_price(log_feature):
     return jnp.log(node.logic_density) + jnp.log(node.process.wafer_price) + jnp.log(node.sram_density)
 
 
-@pytest.mark.parametrize("feature", [1.2, 1.7, 2.2, 3.5, 4.4, 6.0, 8.1, 12.0, 20.0])
+@pytest.mark.parametrize("feature", [1.2, 1.7, 2.2, 3.5, 4.4, 6.0, 8.1, 13.0, 20.0])
 def test_gradient_between_nodes_is_the_finite_difference(feature):
     x, step = np.log(feature), 1e-5
     for sign in (1, -1):  # one-sided, to first order, and both together, to second
@@ -262,7 +272,7 @@ def test_technologies_take_their_nodes_figures(path):
     """A technology's file repeats no figure of its node."""
     keys = set(re.findall(r"^(\w+) =", path.read_text(encoding="utf-8"), flags=re.M))
     assert not keys & {name.partition(".")[0] for name in numeric(NODES[0])}
-    assert "node" in keys
+    assert {"node", "extends"} & keys
 
 
 def test_a_technology_may_override_its_node(tmp_path):

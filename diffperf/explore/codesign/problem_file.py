@@ -144,6 +144,7 @@ class ProblemReader(TableReader):
             nodes=load_nodes() if any(table.get("path") == FEATURE for table in variables) else (),
         )
         self.each_path_once(vector.variables)
+        self.storage_has_a_technology(vector)
         designed = [variable.path.removeprefix("strategy.") for variable in vector.variables]
         refuse_training_fields(designed, workloads[0].phase, self.file)
         limited = tuple(
@@ -316,6 +317,14 @@ class ProblemReader(TableReader):
                 raise self.error(
                     f"variable[{index}].path", f'"{path}" again', "each path once", "merge the two variables"
                 )
+
+    def storage_has_a_technology(self, vector: DesignVector) -> None:
+        """Refuses stacks of storage of a technology that has none: they would be of nothing."""
+        stacks = "design.storage_stacks"
+        given = {**self.sub_table("set"), **dict.fromkeys(vector.paths)}
+        if stacks in given and vector.baseline.technology.storage is None:
+            found = f"{vector.baseline.technology.name}, without storage, beside {stacks}"
+            raise self.error("technology", found, "storage", 'add storage = "hbs" to the technology\'s file')
 
     def output(self, outcome: Outcome, path: str, key: str, first: str = "") -> Quantity:
         """The declaration of an output of a report or of the chip."""

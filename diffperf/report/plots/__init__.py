@@ -25,7 +25,7 @@ from diffperf.report.plots.style import (
     save,
 )
 from diffperf.report.plots.tornado import input_name, tornado
-from diffperf.report.plots.waterfall import breakdown, package_cost
+from diffperf.report.plots.waterfall import breakdown, cost_curve, package_cost
 
 __all__ = [
     "BLUE",
@@ -50,6 +50,7 @@ __all__ = [
     "codesign",
     "codesign_front",
     "comparison",
+    "cost_curve",
     "crossing_curves",
     "index_bars",
     "input_name",

@@ -148,18 +148,46 @@ def breakdown(report: eqx.Module, title: str = "") -> Figure:
     return figure
 
 
+def _draw_owners(axes: Axes, prices: dict[str, dict[str, float]], title: str) -> None:
+    """Draws a bar for each system, stacked of the parts of a price in USD, the first system on top."""
+    parts = dict.fromkeys(name for each in prices.values() for name in each)
+    systems = list(prices)[::-1]
+    left = np.zeros(len(systems))
+    for index, part in enumerate(parts):
+        values = np.array([prices[name].get(part, 0.0) for name in systems])
+        axes.barh(systems, values, left=left, height=0.6, color=_contrasting_colour(index), label=part)
+        left += values
+    for place, total in enumerate(left):
+        note(axes, units.show(total, "USD", 4), (total, place), (4, -4), fontsize=9)
+    axes.set_xlim(0, 1.2 * float(np.max(left)))
+    axes.set_title(title)
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_formatter(unit_ticks("USD"))
+    bare(axes, keep="bottom")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.25), ncols=2, fontsize=8, frameon=False)
+
+
 @styled
 def package_cost(
-    cost: eqx.Module, areas: np.ndarray, totals: np.ndarray, die_area: float, title: str = ""
+    cost: eqx.Module,
+    areas: np.ndarray,
+    totals: np.ndarray,
+    die_area: float,
+    owners: dict[str, dict[str, dict[str, float]]],
+    title: str = "",
 ) -> Figure:
-    """What a package costs, piece by piece, and how that grows with the die.
+    """What a package costs, piece by piece, how that grows with the die, and what a device costs its owner.
 
     - areas: areas of one compute die, in mm², shape (areas,).
     - totals: what the package costs with dies of those areas, in USD, shape (areas,).
     - die_area: the area of the die that `cost` is for, in mm².
+    - owners: by system, USD to "buy" a device and of an "hour" of it, by part.
     """
-    figure = new_figure(11, 4.2)
-    pieces, growth = figure.subplots(1, 2, width_ratios=(1.5, 1))
+    figure = new_figure(11, 6.4 + 0.4 * len(owners))
+    grid = figure.add_gridspec(2, 2, width_ratios=(1.5, 1), height_ratios=(3.4, 0.8 + 0.4 * len(owners)))
+    pieces, growth, buying, hourly = (figure.add_subplot(grid[place // 2, place % 2]) for place in range(4))
+    _draw_owners(buying, {name: prices["buy"] for name, prices in owners.items()}, "A device, bought")
+    _draw_owners(hourly, {name: prices["hour"] for name, prices in owners.items()}, "An hour of it, owned")
     total = total_of(cost)
     draw_waterfall(pieces, parts_of(cost), f"One package: {units.show(total, 'USD')}")
     growth.plot(areas, totals, color=BLUE, linewidth=2)
@@ -170,5 +198,36 @@ def package_cost(
     growth.set_ylim(0, 1.15 * float(np.max(totals)))
     growth.yaxis.set_major_formatter(unit_ticks("USD"))
     faint_grid(growth)
+    set_title(figure, title)
+    return figure
+
+
+@styled
+def cost_curve(
+    prices: np.ndarray, rates: np.ndarray, tokens: np.ndarray, labels: list[str], title: str = ""
+) -> Figure:
+    """Performance over what a device costs, and the price of tokens over the same.
+
+    - prices: USD of a device, shape (points,); rates: tokens per second; tokens: USD per million tokens.
+    - labels: what the input is at every point.
+    """
+    figure = new_figure(11, 4.2)
+    for axes, values, unit, name in zip(
+        figure.subplots(1, 2),
+        (rates, tokens),
+        ("token/s", "USD"),
+        ("Performance", "A million tokens"),
+        strict=True,
+    ):
+        axes.plot(prices, values, "o-", color=BLUE, linewidth=2)
+        for place in (0, len(labels) // 2, len(labels) - 1):
+            note(axes, labels[place], (prices[place], values[place]), (5, -12), fontsize=9)
+        axes.set_title(name)
+        axes.set_xlabel("price of a device with its share of host, network and racks")
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter(unit_ticks("USD"))
+        axes.yaxis.set_major_formatter(unit_ticks(unit))
+        axes.set_ylim(0, 1.15 * float(np.max(values)))
+        faint_grid(axes)
     set_title(figure, title)
     return figure
