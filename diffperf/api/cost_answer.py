@@ -71,7 +71,7 @@ def cost(
     number = None if devices is None else str(plain(devices))
     priced = read_system(in_float64(priced_source(system)), number, stack, calibration, asker)[0]
     other = None if against is None else read_system(in_float64(priced_source(against)), asker=asker)[0]
-    changed = priced_with(priced, settings, asker)
+    changed = priced_with(priced, settings, asker, of_a_run=model is not None)
     curve = curve_over(changed, model, phase, over, settings, asker)
     return CostAnswer.of(changed, volume, other, rent, asker, curve)
 
@@ -121,10 +121,12 @@ class _Inputs(eqx.Module):
     system: System
 
 
-def priced_with(system: System, settings: Mapping[str, Any], asker: str) -> System:
-    """A system with other values of some inputs."""
+def priced_with(system: System, settings: Mapping[str, Any], asker: str, *, of_a_run: bool = False) -> System:
+    """A system with other values of some inputs; those `of_a_run`, of a model and a strategy, may be among
+    the settings and are left to its curve."""
     inputs = _Inputs(system)
-    settings = {path: value for path, value in settings.items() if not path.startswith(_OF_A_RUN)}
+    if of_a_run:
+        settings = {path: value for path, value in settings.items() if not path.startswith(_OF_A_RUN)}
     return override(inputs, with_paths_and_units(inputs, settings, asker), asker).system
 
 

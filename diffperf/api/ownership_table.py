@@ -6,8 +6,10 @@ from typing import Any
 from rich.table import Table
 
 from diffperf import units
+from diffperf.cost.network_cost import tier_costs
 from diffperf.cost.ownership import Cost, device_hour
 from diffperf.hardware.system import System
+from diffperf.relax import Exact
 from diffperf.report.tables import as_dict, column_table
 from diffperf.units import HOUR
 
@@ -33,7 +35,7 @@ class Ownership:
         purchase = {
             "accelerator": float(cost.purchase.accelerators) / devices,
             "host": float(cost.purchase.hosts) / devices,
-            **{f"network: {tier.name}": float(tier.cost) for tier in system.network},
+            **_network_prices(system),
             "racks": float(cost.purchase.racks) / devices,
         }
         rent = float(system.accelerator.rent) * HOUR
@@ -59,6 +61,20 @@ class Ownership:
             "hour": self.hour | {"total": sum(self.hour.values())},
             "rent": self.rent,
         }
+
+
+def _network_prices(system: System) -> dict[str, float]:
+    """USD per device by network tier and part, without the parts that cost nothing."""
+    prices = {}
+    for tier, cost in zip(system.network, tier_costs(system, Exact()), strict=True):
+        parts = {
+            ": adapters": cost.adapters,
+            ": switches": cost.switches,
+            ": links": cost.cables,
+            "": cost.other,
+        }
+        prices |= {f"network {tier.name}{part}": float(price) for part, price in parts.items() if price > 0}
+    return prices
 
 
 def ownership_table(owners: list[Ownership]) -> Table:

@@ -68,7 +68,8 @@ def cost(
     where there is none.
     """
     source = priced_source(system)
-    priced = priced_with(read_system(source, devices, stack, calibration)[0], settings, COMMAND_LINE)
+    loaded = read_system(source, devices, stack, calibration)[0]
+    priced = priced_with(loaded, settings, COMMAND_LINE, of_a_run=model is not None)
     other = None if against is None else read_system(priced_source(against))[0]
     curve = curve_over(priced, model, phase, over, settings, COMMAND_LINE)
     answer = CostAnswer.of(priced, volume, other, rent, COMMAND_LINE, curve)

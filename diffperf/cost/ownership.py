@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from diffperf.cost.embodied_carbon import package_carbon
+from diffperf.cost.network_cost import network_power, network_price
 from diffperf.cost.package_cost import PackageCost, package_cost
 from diffperf.hardware.system import System
 from diffperf.quantity import Declared, Scalar, output
@@ -53,14 +54,14 @@ class Cost(Declared):
     embodied_emissions: Scalar = output("kg", "CO2e of the run's share of making the system")
 
 
-def purchase(system: System, manufacturing: Scalar) -> Purchase:
+def purchase(system: System, manufacturing: Scalar, relax: Relaxation) -> Purchase:
     """The purchase price of a system whose accelerators each take `manufacturing` USD to make."""
     devices, prices = system.n_devices, system.prices
     return Purchase(
         accelerators=devices * accelerator_price(system, manufacturing),
         hosts=devices * prices.host,
-        network=devices * network_price(system),
-        racks=provisioned_power(system) * prices.rack,
+        network=devices * network_price(system, relax),
+        racks=provisioned_power(system, relax) * prices.rack,
     )
 
 
@@ -82,27 +83,23 @@ def rental(system: System) -> Scalar:
     return system.n_devices * system.accelerator.rent
 
 
-def network_price(system: System) -> Scalar:
-    """USD per device for all network tiers, each at its bandwidth."""
-    return jnp.sum(jnp.stack([tier.cost for tier in system.network]))
-
-
-def host_and_network_power(system: System) -> Scalar:
+def host_and_network_power(system: System, relax: Relaxation) -> Scalar:
     """Watts per device beside the device: its host with adapters, and switches and transceivers that draw
     power at any load."""
-    return system.prices.host_power + jnp.sum(jnp.stack([tier.power for tier in system.network]))
+    return system.prices.host_power + network_power(system, relax)
 
 
-def provisioned_power(system: System) -> Scalar:
+def provisioned_power(system: System, relax: Relaxation) -> Scalar:
     """Watts that racks and facility must feed: devices at their power limits, hosts and network."""
-    return system.n_devices * (system.accelerator.power_limit + host_and_network_power(system))
+    return system.n_devices * (system.accelerator.power_limit + host_and_network_power(system, relax))
 
 
-def facility_energy(system: System, time: Scalar | float, energy: Scalar) -> Scalar:
+def facility_energy(system: System, time: Scalar | float, energy: Scalar, relax: Relaxation) -> Scalar:
     """Joules of a facility in a run of `time` seconds: the devices' `energy`, hosts and network, and the
     share that cooling and conversion add to them (PUE).
     """
-    return (energy + system.n_devices * host_and_network_power(system) * time) * system.prices.pue
+    beside = system.n_devices * host_and_network_power(system, relax) * time
+    return (energy + beside) * system.prices.pue
 
 
 def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxation) -> Cost:
@@ -117,13 +114,13 @@ def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxa
     """
     prices = system.prices
     accelerator = package_cost(system.accelerator, relax)
-    bought = purchase(system, accelerator.total)
+    bought = purchase(system, accelerator.total, relax)
     working = prices.lifetime * prices.utilization
     depreciation = bought.total / working
     interest = bought.total * interest_rate(prices.interest, prices.lifetime) / prices.utilization
     repair = bought.total * prices.repair / prices.utilization
-    facility = provisioned_power(system) * _facility_rate(system) / prices.utilization
-    drawn = facility_energy(system, time, energy)
+    facility = provisioned_power(system, relax) * _facility_rate(system) / prices.utilization
+    drawn = facility_energy(system, time, energy, relax)
     electricity = drawn / time * prices.electricity
     rate = depreciation + interest + repair + facility + electricity
     carbon = package_carbon(system.accelerator, relax)

@@ -68,7 +68,7 @@ def long_run(c: Configuration, report: TrainingReport, tokens: Scalar) -> LongRu
         checkpoint_pause=pause,
         checkpoint_write=write,
         spare_devices=spares,
-        energy=facility_energy(system, time, joules),
+        energy=facility_energy(system, time, joules, c.relax),
         cost=cost.run * owned,
         emissions=cost.emissions + (owned - 1) * cost.embodied_emissions,
     )

@@ -1,7 +1,6 @@
 """The interconnect: network tiers and their topologies."""
 
 from diffperf.quantity import Declared, Label, Scalar, Weights, choice, label, quantity
-from diffperf.relax import inverse
 
 TOPOLOGIES = (
     "fully_connected",
@@ -16,8 +15,6 @@ TOPOLOGIES = (
     "dragonfly",
     "rail",
 )
-# Topologies whose devices are connected through switches; in the others links join devices directly.
-_SWITCHED = ("switch", "fat_tree", "dragonfly", "rail")
 
 
 class NetworkTier(Declared):
@@ -56,7 +53,8 @@ class NetworkTier(Declared):
     price: Scalar = quantity(
         "USD",
         "price of what the network tier's other prices leave out, per device, at the rated bandwidth",
-        bounds=(0.1, 1e6),
+        bounds=(0, 1e6),
+        default=0.0,
         kind="price",
     )
     topology: Weights = choice(
@@ -136,11 +134,19 @@ class NetworkTier(Declared):
     reach: Scalar = quantity(
         "mm", "mean length of a link of the network tier", bounds=(0, 1e5), default=0.0, kind="price"
     )
+    radix: Scalar = quantity(
+        "",
+        "ports of one switch of the network tier: how many devices a fat tree of so many levels joins",
+        bounds=(4, 1e5),
+        default=64.0,  # NVIDIA Quantum-2: 64 ports of 400 Gbit/s (docs.nvidia.com, QM97XX user manual)
+        integer=True,
+        kind="price",
+    )
     levels: Scalar = quantity(
         "",
-        "levels of switches of the network tier, as of a fat tree",
-        bounds=(1, 4),
-        default=1.0,
+        "levels of switches in a fat tree of the network tier; 0 for as few as join all of its devices",
+        bounds=(0, 6),
+        default=0.0,
         kind="price",
     )
     port_power: Scalar = quantity(
@@ -162,55 +168,3 @@ class NetworkTier(Declared):
     def __post_init__(self) -> None:
         if self.rated_bandwidth is None:
             self.rated_bandwidth = self.bandwidth
-
-    @property
-    def ports(self) -> Scalar:
-        """Ports of switches per device.
-
-        A device has one port in the first level of switches. Every further level adds both ends of a link,
-        thinned by the oversubscription: 2 L - 1 ports in a fat tree of L levels.
-        """
-        return self._switched * (1 + 2 * (self.levels - 1) / self.oversubscription)
-
-    @property
-    def links(self) -> Scalar:
-        """Links per device of the bandwidth of the device: L in a fat tree of L levels, and half a link
-        where devices are joined directly, because two of them share each."""
-        through_switches = 1 + (self.levels - 1) / self.oversubscription
-        return self._switched * through_switches + (1 - self._switched) / 2
-
-    @property
-    def adapters_cost(self) -> Scalar:
-        """USD per device for adapters, at the tier's bandwidth."""
-        return self._scale * self.adapter_price
-
-    @property
-    def switches_cost(self) -> Scalar:
-        """USD per device for switches, at the tier's bandwidth."""
-        return self._scale * self.ports * self.port_price
-
-    @property
-    def cables_cost(self) -> Scalar:
-        """USD per device for cables with their connectors or transceivers, at the tier's bandwidth."""
-        return self._scale * self.links * (self.link_price + self.reach * self.cable_price)
-
-    @property
-    def cost(self) -> Scalar:
-        """USD per device for the whole tier, at its bandwidth."""
-        parts = self.adapters_cost + self.switches_cost + self.cables_cost
-        return self._scale * self.price + parts
-
-    @property
-    def power(self) -> Scalar:
-        """Watts per device of switches and transceivers at any load, at the tier's bandwidth."""
-        return self._scale * (self.ports * self.port_power + self.links * self.link_power)
-
-    @property
-    def _scale(self) -> Scalar:
-        """The tier's bandwidth over the bandwidth that its prices are quoted at."""
-        return self.bandwidth * inverse(self.rated_bandwidth)
-
-    @property
-    def _switched(self) -> Scalar:
-        """Weight of the topologies with switches."""
-        return self.topology.mean({name: float(name in _SWITCHED) for name in TOPOLOGIES})

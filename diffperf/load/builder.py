@@ -16,6 +16,7 @@ from diffperf import units
 from diffperf.errors import ConfigError, MissingKeys, did_you_mean
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.floorplan import Family
+from diffperf.hardware.network import NetworkTier
 from diffperf.hardware.node import Node
 from diffperf.hardware.packaging import Bond, Layer, Packaging
 from diffperf.hardware.process import Process
@@ -40,6 +41,7 @@ FOLDERS: dict[type, str] = {
     Node: "nodes",
     MemoryTechnology: "memories",
     LinkTechnology: "links",
+    NetworkTier: "networks",
     Family: "families",
     Process: "processes",
     Packaging: "packages",

@@ -31,7 +31,9 @@ import frontier
 from frontier import DIES, GENERATIONS, REFERENCE, RESOURCES, Design, Tracer, load_workload
 from reporting import Table, figure_style, parse_options, publish
 
+from diffperf.cost.network_cost import tier_costs
 from diffperf.explore.codesign.problem import output_of
+from diffperf.relax import Exact
 from diffperf.report.plots import BLUE, FAINT, GREY, INK, ORANGE, RED
 
 TITLES = {"training": "training of GPT-3 175B", "decode": "decoding with Llama-2 70B"}
@@ -188,12 +190,13 @@ def lane_table(traced: Frontiers) -> Table:
     rows = []
     for workload, by_generation in traced.items():
         for design in by_generation[REFERENCE]:
-            tier = design.problem.baseline.system.network[0]
+            system = design.problem.baseline.system
+            tier, cost = system.network[0], tier_costs(system, Exact())[0]
             bandwidth = float(design.x[frontier.index_of(design.problem, STACK_BANDWIDTH)])
             row = {"workload": workload, "budget": design.budget}
             row["lane"] = worth(design, RESOURCES["links"], LANE)
             row["lane_cost"] = LANE * design.cost_slope(RESOURCES["links"])
-            row["switch"] = LANE * float(tier.cost / tier.bandwidth)
+            row["switch"] = LANE * float(cost.price / tier.bandwidth)
             row["stack"] = worth(design, RESOURCES["stacks"], 1.0)
             row["stack_cost"] = design.cost_slope(RESOURCES["stacks"])
             row["faster"] = worth(design, STACK_BANDWIDTH, 0.01 * bandwidth)

@@ -1,9 +1,10 @@
 """What an hour of an accelerator costs its owner, part by part, beside published models of ownership.
 
-Every shipped system of a data centre is priced at full power and all hours of the year: depreciation,
-interest, repairs, facility with its staff, and electricity (`diffperf.cost.ownership`). An hour at the
-utilization of the price list, the CO2e of making a device, and by how much an hour changes with the interest,
-the lifetime, the price of the facility and of electricity stand beside it.
+Clusters of 1,024 devices of every shipped system of a data centre are priced at full power and all hours of
+the year: depreciation, interest, repairs, facility with its staff, and electricity
+(`diffperf.cost.ownership`). An hour at the utilization of the price list, the CO2e of making a device, and by
+how much an hour changes with the interest, the lifetime, the price of the facility and of electricity stand
+beside it.
 
 `--cases FILE` compares with published figures: a table with the columns `hardware` (an accelerator of
 `configs/`), `tco_usd_per_gpu_hour`, `tco_neocloud_usd_per_gpu_hour`, `source` and `date`; hardware without a
@@ -46,6 +47,7 @@ SYSTEMS = {
     "mi355x": "mi355x-8",
 }
 QUICK = ("h100-sxm5-80gb", "mi300x")
+DEVICES = 1024  # of a cluster: its network has two levels of switches
 # The inputs whose effect on an hour is shown: elasticities of the hour's price.
 INPUTS = {
     "interest": "prices.interest",
@@ -89,7 +91,7 @@ def priced(system: System) -> tuple[DeviceHour, Any, dict[str, Any], Any]:
 
 def row_of(hardware: str) -> dict[str, Any]:
     """The table's row of an accelerator."""
-    system = dp.load_system(SYSTEMS[hardware])
+    system = dp.load_system(SYSTEMS[hardware], n_devices=DEVICES)
     hour, cost, elasticities, utilized = priced(system)
     parts = {name: float(getattr(hour, name)) for name in PARTS}
     return {

@@ -26,11 +26,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 import diffperf as dp
-from diffperf.cost.ownership import host_and_network_power
+from diffperf.cost.ownership import facility_energy
 from diffperf.estimate.inference import decode, prefill
 from diffperf.estimate.training import training_step
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, replace
+from diffperf.relax import Exact
 from diffperf.report import plots
 from diffperf.workload.strategy import Strategy
 
@@ -149,16 +150,6 @@ def with_link(system: System, bandwidth: Scalar | float) -> System:
     )
 
 
-def wall_energy(system: System, time: Scalar, energy: Scalar) -> Scalar:
-    """Returns the J at the wall of a phase in which the devices spend `energy` J in `time` seconds.
-
-    Hosts and network draw power beside the devices. The price list's PUE, 1 for boards whose energies include
-    their cooling, multiplies all of it once.
-    """
-    beside = system.n_devices * host_and_network_power(system) * time
-    return (energy + beside) * system.prices.pue
-
-
 def curve(workload: Workload, name: str) -> Curve:
     """Returns a workload on a system, with the fastest layout that fits at every bandwidth of the link."""
     devices, layouts = workload.layouts[name]
@@ -174,7 +165,7 @@ def curve(workload: Workload, name: str) -> Curve:
     def point(bandwidth: Scalar, strategy: Strategy) -> Float[Array, " 4"]:
         linked = with_link(system, bandwidth) if name == BOARDS else system
         report = phase(model, linked, strategy)
-        joules = wall_energy(linked, report.time, report.energy.total) / workload.tokens
+        joules = facility_energy(linked, report.time, report.energy.total, Exact()) / workload.tokens
         dollars = report.cost.run / workload.tokens
         return jnp.stack([report.time, joules, dollars, report.memory.excess])
 

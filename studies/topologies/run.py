@@ -26,6 +26,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import diffperf as dp
+from diffperf.cost.network_cost import tier_costs
 from diffperf.estimate.phases import estimate
 from diffperf.hardware.network import TOPOLOGIES, NetworkTier
 from diffperf.hardware.system import System
@@ -43,7 +44,7 @@ SWITCH = "switch"
 # copper as `configs/links/nvlink4.toml` has it, and a switch of 51.2 Tbit/s for $32,000 (range $13,000 to
 # $64,000).
 LINK, PORT = 4e-9, 5e-9
-LEVELS = {"fat_tree": 2.0, "dragonfly": 2.0}  # of switches; one for a single switch
+LEVELS = {"fat_tree": 2.0}  # of switches; one for a single switch
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)  # on the bandwidth of NVLink 5
 QUICK_FACTORS = (0.5, 1.0)
 SHOWN = {
@@ -154,7 +155,7 @@ def outcomes(workload: Workload, factors: Sequence[float]) -> list[Outcome]:
             )
 
         at, slope = report(real(PORT)), jax.grad(lambda port: report(port).cost.rate)(real(PORT))
-        network = system_with(system, weights, levels, factor, real(PORT)).network[0].cost
+        network = tier_costs(system_with(system, weights, levels, factor, real(PORT)), Exact())[0].price
         return at.tokens_per_second, at.cost.rate, slope, network
 
     numbers = jax.device_get(jax.jit(jax.vmap(one))(weights, levels, jnp.asarray([f for _, f in cases])))

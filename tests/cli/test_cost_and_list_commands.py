@@ -18,11 +18,11 @@ def test_cost(run, tmp_path):
     assert data["per_hour"]["total"] == pytest.approx(data["cost"]["run"])
     assert "CO2e of a device" in result.stdout
     assert data["cost"]["accelerator"]["total"] == pytest.approx(data["cost"]["manufacturing"])
-    prices, network = data["system"]["prices"], data["system"]["network"]
-    each = (
-        2 * data["cost"]["manufacturing"] + prices["host"] + sum(tier["price"] for tier in network.values())
-    )
-    watts = data["system"]["accelerator"]["power_limit"] + prices["host_power"]
+    prices = data["system"]["prices"]
+    # NVLink, and half an adapter, port and link of NDR InfiniBand with half their 29 W.
+    network = 1000 + (1364 + 562.5 + 1280) / 2
+    each = 2 * data["cost"]["manufacturing"] + prices["host"] + network
+    watts = data["system"]["accelerator"]["power_limit"] + prices["host_power"] + 29 / 2
     assert data["cost"]["capital"] == pytest.approx(16 * (each + prices["rack"] * watts))
 
 

@@ -52,12 +52,20 @@ def test_two_systems_side_by_side(run, answer):
         owner["purchase"]["accelerator"] / paid_hours, rel=1e-6
     )
     assert owner["hour"]["host"] == pytest.approx(2640 / paid_hours, rel=1e-6)
-    assert owner["hour"]["network"] == pytest.approx((1000 + 5600) / paid_hours, rel=1e-6)
-    assert owner["hour"]["electricity"] == pytest.approx((700 + 407) / 1000 * 1.2 * 0.0806, rel=1e-6)
+    # An adapter, one port and one link of NDR InfiniBand, which draw 12 W and 17 W.
+    network = 1000 + 1364 + 562.5 + 1280
+    assert owner["hour"]["network"] == pytest.approx(network / paid_hours, rel=1e-6)
+    assert owner["hour"]["electricity"] == pytest.approx((700 + 407 + 29) / 1000 * 1.2 * 0.0806, rel=1e-6)
     assert owner["hour"]["total"] == pytest.approx(data["per_hour"]["total"] / 8, rel=1e-6)
     assert (owner["rent"], other["rent"]) == (pytest.approx(1.78), pytest.approx(1.3))
     text = run("cost dgx-h100 --against mi300x-8").stdout
-    for words in ("ratio", "network: nvlink", "An hour of a device in a cloud", "$1.78"):
+    for words in (
+        "ratio",
+        "network nvlink",
+        "network infiniband: switches",
+        "An hour of a device in a cloud",
+        "$1.78",
+    ):
         assert words in text
 
 

@@ -8,7 +8,8 @@ calibrated serving stacks; so were the 16 training steps driven by those stacks.
 DualPipe and of models with several kinds of layers were written again when devices and stages came to count
 what they hold, and all HFU when it came to count attention as MFU does. Costs on accelerators with a
 published price have that price; all were written again when interest, repairs, racks and the facility joined
-depreciation and electricity. They notice what changes unawares.
+depreciation and electricity, and with power and the energy of networks when switches and transceivers came to
+draw their power at any load. They notice what changes unawares.
 """
 
 import dataclasses

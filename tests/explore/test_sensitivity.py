@@ -78,7 +78,8 @@ def test_cost_is_proportional_to_what_is_bought(gpt, system, strategy):
     elasticities = {input.path: input.elasticity for input in ranked}
     assert elasticities["system.n_devices"] == pytest.approx(1, rel=1e-12)
     prices = ["prices.accelerator_markup", "prices.host", "prices.rack"]
-    prices += ["network.nvlink.price", "network.infiniband.price"]
+    parts = ("adapter_price", "port_price", "link_price", "cable_price")
+    prices += ["network.nvlink.price", *(f"network.infiniband.{part}" for part in parts)]
     assert sum(elasticities[f"system.{path}"] for path in prices) == pytest.approx(1, rel=1e-12)
 
 

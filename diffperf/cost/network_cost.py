@@ -1,0 +1,120 @@
+"""What the tiers of a network cost and draw per device: adapters, switches, links and their cables."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from diffperf.hardware.network import TOPOLOGIES, NetworkTier
+from diffperf.hardware.system import System
+from diffperf.quantity import Scalar
+from diffperf.relax import Relaxation, choose, inverse, larger
+
+# A tree may be filled to the last port: rounding must not add a level of switches then.
+_FULL = 1 - 1e-5
+# Ports and links per device of a balanced dragonfly beyond the port and the link of the device itself: of the
+# 4 p ports of a router with p devices, 2 p join the routers of its group, and p the groups.
+# Source: Kim, Dally, Scott and Abts, Technology-Driven, Highly-Scalable Dragonfly Topology (ISCA 2008), § 3.1
+_DRAGONFLY_PORTS, _DRAGONFLY_LINKS = 3.0, 1.5
+
+
+class TierCost(NamedTuple):
+    """What one device has of a network tier: USD by part, and W."""
+
+    adapters: Scalar
+    switches: Scalar
+    cables: Scalar
+    other: Scalar
+    power: Scalar
+
+    @property
+    def price(self) -> Scalar:
+        """USD per device for the whole tier."""
+        return self.adapters + self.switches + self.cables + self.other
+
+
+def tier_costs(system: System, relax: Relaxation) -> tuple[TierCost, ...]:
+    """The cost and the power of every network tier of a system, from the innermost to the outermost."""
+    inner = jnp.ones(())
+    costs = []
+    for tier in system.network:
+        costs.append(_tier_cost(tier, endpoints(tier, system.n_devices, inner, relax), relax))
+        inner = tier.size
+    return tuple(costs)
+
+
+def network_price(system: System, relax: Relaxation) -> Scalar:
+    """USD per device for all network tiers, each at its bandwidth."""
+    return jnp.sum(jnp.stack([cost.price for cost in tier_costs(system, relax)]))
+
+
+def network_power(system: System, relax: Relaxation) -> Scalar:
+    """Watts per device of all switches and transceivers, which they draw at any load."""
+    return jnp.sum(jnp.stack([cost.power for cost in tier_costs(system, relax)]))
+
+
+def endpoints(tier: NetworkTier, n_devices: Scalar, inner: Scalar, relax: Relaxation) -> Scalar:
+    """The devices that one tree of switches of a tier joins: all of a domain, or in a network of rails one of
+    every `inner` devices, which are a domain of the next inner tier."""
+    joined = relax.minimum(n_devices, tier.size)
+
+    def everyone() -> Scalar:
+        return joined
+
+    def one_rail() -> Scalar:
+        return joined * inverse(relax.minimum(inner, joined))
+
+    return choose(tier.topology, dict.fromkeys(TOPOLOGIES, everyone) | {"rail": one_rail})
+
+
+def tree_levels(tier: NetworkTier, endpoints: Scalar, relax: Relaxation) -> Scalar:
+    """The levels L of switches of radix k that join n endpoints: the smallest L with n ≤ 2·(k/2)^L.
+
+    **Source**: Al-Fares, Loukissas and Vahdat, A Scalable, Commodity Data Center Network Architecture
+    (SIGCOMM 2008), § 3, for any number of levels.
+    """
+    filled = jnp.log(larger(endpoints / 2, 1.0)) / jnp.log(tier.radix / 2)
+    needed = larger(relax.ceil(filled * _FULL), 1.0)
+    return jnp.where(tier.levels > 0, tier.levels, needed)
+
+
+def ports_and_links(
+    tier: NetworkTier, endpoints: Scalar, relax: Relaxation
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Ports of switches and links per device, each of the bandwidth of the device.
+
+    A device has one port in the first level of switches and the link to it. Every further level of a tree
+    adds a link and its two ports, thinned by the oversubscription. Devices that are joined directly share
+    their links in pairs.
+    """
+    beyond = inverse(tier.oversubscription)
+
+    def one_switch() -> Array:
+        return jnp.asarray([1.0, 1.0])
+
+    def tree() -> Array:
+        above = (tree_levels(tier, endpoints, relax) - 1) * beyond
+        return jnp.stack([1 + 2 * above, 1 + above])
+
+    def dragonfly() -> Array:
+        return jnp.stack([1 + _DRAGONFLY_PORTS * beyond, 1 + _DRAGONFLY_LINKS * beyond])
+
+    def direct() -> Array:
+        return jnp.asarray([0.0, 0.5])
+
+    switched = {"switch": one_switch, "fat_tree": tree, "rail": tree, "dragonfly": dragonfly}
+    ports, links = choose(tier.topology, dict.fromkeys(TOPOLOGIES, direct) | switched)
+    return ports, links
+
+
+def _tier_cost(tier: NetworkTier, endpoints: Scalar, relax: Relaxation) -> TierCost:
+    """The parts of a tier at its bandwidth; prices and powers are in proportion to the bandwidth."""
+    ports, links = ports_and_links(tier, endpoints, relax)
+    scale = tier.bandwidth * inverse(tier.rated_bandwidth)
+    return TierCost(
+        adapters=scale * tier.adapter_price,
+        switches=scale * ports * tier.port_price,
+        cables=scale * links * (tier.link_price + tier.reach * tier.cable_price),
+        other=scale * tier.price,
+        power=scale * (ports * tier.port_power + links * tier.link_power),
+    )
