@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from diffperf.estimate.training import training_step
     from diffperf.load import check
     from diffperf.relax import Exact, Smooth
+    from diffperf.shared_values import compute_once
 
     __version__: str
 
@@ -66,6 +67,7 @@ __all__ = [
     "codesign_front",
     "compare",
     "compile_quickly",
+    "compute_once",
     "cost",
     "decode",
     "estimate",
@@ -104,6 +106,7 @@ _HOMES = {
     "codesign_front": "diffperf.api.front_answer",
     "compare": "diffperf.api.compare_answer",
     "compile_quickly": "diffperf.compiler",
+    "compute_once": "diffperf.shared_values",
     "decode": "diffperf.api.pure_phases",
     "generate": "diffperf.api.pure_phases",
     "load_accelerator": "diffperf.api.loading",

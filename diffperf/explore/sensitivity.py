@@ -20,6 +20,7 @@ from diffperf.explore.whole_steps import whole_numbers, whole_steps
 from diffperf.quantity import Quantity, numeric
 from diffperf.relax import Exact, Relaxation
 from diffperf.report.tables import outputs
+from diffperf.shared_values import compute_once
 from diffperf.workload.configuration import Configuration
 
 GROUPS = ("system", "strategy", "model")  # of inputs: the parts of a configuration that hold numbers
@@ -105,4 +106,4 @@ def _elasticities(
         scaled = jax.tree.map(lambda leaf, relative: leaf * (1 + relative), varied, growth)
         return outputs(estimate(Configuration(**scaled, **fixed, relax=relax), phase))[output][1]
 
-    return jax.value_and_grad(output_grown)(jax.tree.map(jnp.zeros_like, varied))
+    return compute_once(jax.value_and_grad(output_grown))(jax.tree.map(jnp.zeros_like, varied))

@@ -12,6 +12,7 @@ from diffperf.compiler import stored_closure
 from diffperf.explore.codesign.cube import Cube
 from diffperf.explore.codesign.problem import DesignProblem, Outcome
 from diffperf.relax import Exact, Smooth
+from diffperf.shared_values import compute_once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Scorer:
 
         forwards = len(self.cube.reals) <= len(self.problem.constraints)
         differentiate = jax.jacfwd if forwards else jax.jacrev
-        slopes, values = differentiate(twice, has_aux=True)(reals)
+        slopes, values = compute_once(differentiate(twice, has_aux=True))(reals)
         return values, slopes
 
     def compile_slopes(self) -> None:

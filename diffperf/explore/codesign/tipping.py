@@ -17,6 +17,7 @@ from diffperf.explore.codesign.descent import Descended
 from diffperf.explore.codesign.problem import DesignProblem
 from diffperf.quantity import Choice, Quantity, locate, replace, walk
 from diffperf.relax import Smooth
+from diffperf.shared_values import compute_once
 
 MOST_FACTOR = 3.0  # beyond, a change to first order says nothing
 _SHOWN = 3  # conditions of a runner-up
@@ -82,7 +83,7 @@ class Tipping:
             objective, excess = self.problem.score(outcome, limits)
             return objective + multipliers @ excess
 
-        return jax.grad(lagrangian)(jnp.zeros(len(paths)))
+        return compute_once(jax.grad(lagrangian))(jnp.zeros(len(paths)))
 
     def slopes(self, design: Descended) -> Float[np.ndarray, " inputs"]:
         """d log(objective of the optimum) / d log(input), less is better."""

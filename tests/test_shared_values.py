@@ -1,0 +1,86 @@
+"""Intermediate values that are computed once: the same results to the last bit, by fewer operations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import diffperf as dp
+from diffperf.cost.package_cost import package_cost
+from diffperf.quantity import replace
+from diffperf.relax import Exact, inverse
+
+
+def chained(x):
+    """Many cheap operations one after the other."""
+    for factor in np.linspace(0.9, 1.1, 40):
+        x = x * factor + 0.1
+    return x
+
+
+def used_often(x, y):
+    """Sums of a value that takes many cheap operations."""
+    value = chained(x) + chained(y)
+    return [jnp.sum(value * factor) for factor in np.linspace(1.0, 2.0, 32)]
+
+
+def of_every_kind(tree):
+    """Calls of functions, loops, branches, derivatives of one's own, integers and unused results."""
+    x, count = tree["x"], tree["count"]
+    nested = jax.jit(lambda y: (chained(y), y + 1))(x)[0]
+    looped = jax.lax.fori_loop(0, 3, lambda _, y: y * nested, x)
+    scanned, _ = jax.lax.scan(lambda carry, y: (carry + y, carry), 0.0, looped)
+    branched = jax.lax.cond(scanned > 0, jnp.sin, jnp.cos, looped)
+    return {
+        "many": used_often(branched * inverse(nested), x),
+        "count": count + 1,
+        "constant": jnp.arange(3.0),
+    }
+
+
+def flops(function, *args) -> float:
+    """What XLA counts in a compiled program."""
+    return jax.jit(function).lower(*args).compile().cost_analysis()["flops"]
+
+
+def test_results_are_the_same_to_the_last_bit():
+    tree = {"x": jnp.linspace(0.1, 2.0, 7), "count": jnp.asarray(3)}
+    plain, once = (jax.jit(f)(tree) for f in (of_every_kind, dp.compute_once(of_every_kind)))
+    assert jax.tree.structure(plain) == jax.tree.structure(once)
+    for expected, value in zip(jax.tree.leaves(plain), jax.tree.leaves(once), strict=True):
+        assert value.dtype == expected.dtype
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_functions_may_be_mapped_and_close_over_traced_numbers():
+    def closed(x, y):
+        return dp.compute_once(lambda z: chained(z * x))(y)
+
+    x, y = jnp.linspace(0.5, 1.5, 6), jnp.linspace(1.0, 2.0, 6)
+    np.testing.assert_allclose(jax.jit(jax.vmap(closed))(x, y), chained(y * x), rtol=1e-14)
+
+
+def test_a_gradient_takes_fewer_operations():
+    """Of the cost of a package by all of its numbers, where XLA computes many values for each of their uses."""
+
+    def cost(accelerator):
+        return package_cost(accelerator, Exact()).total
+
+    gradient, accelerator = jax.grad(cost), dp.load_accelerator("h100-sxm5-80gb")
+    plain, once = (jax.jit(f)(accelerator) for f in (gradient, dp.compute_once(gradient)))
+    for expected, value in zip(jax.tree.leaves(plain), jax.tree.leaves(once), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-13)
+    assert flops(dp.compute_once(gradient), accelerator) < 0.6 * flops(gradient, accelerator)
+
+
+@pytest.mark.slow
+def test_the_gradient_of_a_training_step_is_the_same(gpt, system, strategy):
+    def step_time(bandwidth, efficiency):
+        values = {"accelerator.memory.hbm.bandwidth": bandwidth, "network.nvlink.efficiency": efficiency}
+        return dp.training_step(gpt, replace(system, values), strategy).time
+
+    gradient = jax.value_and_grad(step_time, argnums=(0, 1))
+    args = (system.accelerator.device_memory.bandwidth, system.network[0].efficiency)
+    plain, once = (jax.jit(f)(*args) for f in (gradient, dp.compute_once(gradient)))
+    np.testing.assert_allclose(jax.tree.leaves(once), jax.tree.leaves(plain), rtol=1e-13)
+    assert flops(dp.compute_once(gradient), *args) < flops(gradient, *args)
