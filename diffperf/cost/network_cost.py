@@ -74,8 +74,7 @@ def tree_levels(tier: NetworkTier, endpoints: Scalar, relax: Relaxation) -> Scal
     (SIGCOMM 2008), § 3, for any number of levels.
     """
     filled = jnp.log(larger(endpoints / 2, 1.0)) / jnp.log(tier.radix / 2)
-    needed = larger(relax.ceil(filled * _FULL), 1.0)
-    return jnp.where(tier.levels > 0, tier.levels, needed)
+    return larger(relax.ceil(filled * _FULL), 1.0)
 
 
 def ports_and_links(

@@ -136,17 +136,10 @@ class NetworkTier(Declared):
     )
     radix: Scalar = quantity(
         "",
-        "ports of one switch of the network tier: how many devices a fat tree of so many levels joins",
+        "ports of one switch of the network tier, which say how many levels of switches its devices need",
         bounds=(4, 1e5),
         default=64.0,  # NVIDIA Quantum-2: 64 ports of 400 Gbit/s (docs.nvidia.com, QM97XX user manual)
         integer=True,
-        kind="price",
-    )
-    levels: Scalar = quantity(
-        "",
-        "levels of switches in a fat tree of the network tier; 0 for as few as join all of its devices",
-        bounds=(0, 6),
-        default=0.0,
         kind="price",
     )
     port_power: Scalar = quantity(

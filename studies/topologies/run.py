@@ -44,7 +44,7 @@ SWITCH = "switch"
 # copper as `configs/links/nvlink4.toml` has it, and a switch of 51.2 Tbit/s for $32,000 (range $13,000 to
 # $64,000).
 LINK, PORT = 4e-9, 5e-9
-LEVELS = {"fat_tree": 2.0}  # of switches; one for a single switch
+RADIX = {"fat_tree": 16.0}  # ports of a switch: two levels; elsewhere one switch joins all devices
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)  # on the bandwidth of NVLink 5
 QUICK_FACTORS = (0.5, 1.0)
 SHOWN = {
@@ -116,8 +116,8 @@ class Outcome:
         return self.tokens / self.rate
 
 
-def system_with(system: System, topology: Any, levels: Any, factor: Any, port: Any) -> System:
-    """The system whose innermost tier has a topology, levels of switches, a bandwidth and a price of ports.
+def system_with(system: System, topology: Any, radix: Any, factor: Any, port: Any) -> System:
+    """The system whose innermost tier has a topology, ports of a switch, a bandwidth and a price of ports.
 
     Switches reduce in the network where there is one level of them.
     """
@@ -127,7 +127,7 @@ def system_with(system: System, topology: Any, levels: Any, factor: Any, port: A
     values = {
         "size": real(DEVICES),
         "topology": topology,
-        "levels": levels,
+        "radix": radix,
         "bandwidth": rated * factor,
         "rated_bandwidth": rated,
         "price": real(0.1),  # all of the tier's price is that of links and ports
@@ -145,20 +145,20 @@ def outcomes(workload: Workload, factors: Sequence[float]) -> list[Outcome]:
     strategy = dp.load_strategy(workload.layout, n_devices=DEVICES)
     cases = [(topology, factor) for topology in TOPOLOGIES for factor in factors]
     weights = jnp.stack([jnp.asarray(choice_weights(NetworkTier, "topology", name)) for name, _ in cases])
-    levels = jnp.asarray([LEVELS.get(name, 1.0) for name, _ in cases])
+    radix = jnp.asarray([RADIX.get(name, 64.0) for name, _ in cases])
 
-    def one(weights: jax.Array, levels: jax.Array, factor: jax.Array) -> tuple:
+    def one(weights: jax.Array, radix: jax.Array, factor: jax.Array) -> tuple:
         def report(port: jax.Array) -> Any:
-            changed = system_with(system, weights, levels, factor, port)
+            changed = system_with(system, weights, radix, factor, port)
             return estimate(
                 Configuration(model=model, system=changed, strategy=strategy, relax=Exact()), workload.phase
             )
 
         at, slope = report(real(PORT)), jax.grad(lambda port: report(port).cost.rate)(real(PORT))
-        network = tier_costs(system_with(system, weights, levels, factor, real(PORT)), Exact())[0].price
+        network = tier_costs(system_with(system, weights, radix, factor, real(PORT)), Exact())[0].price
         return at.tokens_per_second, at.cost.rate, slope, network
 
-    numbers = jax.device_get(jax.jit(jax.vmap(one))(weights, levels, jnp.asarray([f for _, f in cases])))
+    numbers = jax.device_get(jax.jit(jax.vmap(one))(weights, radix, jnp.asarray([f for _, f in cases])))
     return [
         Outcome(
             workload=workload.name,

@@ -35,11 +35,12 @@ def price_of(fabric: NetworkTier, devices: float = 1024.0) -> float:
 
 
 def test_the_price_of_a_fat_tree_by_hand():
-    """Three levels: 5 ports of $300 and 3 links of $200 with 20 m of cable at $10 a metre."""
-    fabric = tier(topology="fat_tree", levels=3)
+    """1,024 devices on switches of 16 ports take three levels: 5 ports of $300, and 3 links of $200 with 20 m
+    of cable at $10 a metre."""
+    fabric = tier(topology="fat_tree", radix=16)
     assert joined(fabric) == (5, 3)
     assert price_of(fabric) == pytest.approx(10 + 1000 + 5 * 300 + 3 * (200 + 200), rel=1e-6)
-    halved = tier(topology="fat_tree", levels=3, oversubscription=2)
+    halved = tier(topology="fat_tree", radix=16, oversubscription=2)
     assert price_of(halved) == pytest.approx(10 + 1000 + 3 * 300 + 2 * (200 + 200), rel=1e-6)
 
 

@@ -123,7 +123,7 @@ def test_the_power_of_ports_and_optics_is_in_the_electricity(system):
     there were none."""
 
     def powered(port, link, factor):
-        values = {"port_power": port, "link_power": link, "levels": 1.0}
+        values = {"port_power": port, "link_power": link}
         values["bandwidth"] = factor * system.network[1].rated_bandwidth
         named = {f"network.infiniband.{name}": value for name, value in values.items()}
         return run_cost(replace(system, named), real(1.0), real(1e4), Exact())

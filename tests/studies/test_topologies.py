@@ -24,8 +24,8 @@ def test_a_switch_has_a_link_and_a_port_and_direct_links_are_shared(study):
     each = {}
     for topology in ("switch", "torus_3d", "fat_tree"):
         weights = jnp.asarray([float(name == topology) for name in TOPOLOGIES])
-        levels = jnp.asarray(study.LEVELS.get(topology, 1.0))
-        changed = study.system_with(system, weights, levels, jnp.asarray(2.0), jnp.asarray(study.PORT))
+        radix = jnp.asarray(study.RADIX.get(topology, 64.0))
+        changed = study.system_with(system, weights, radix, jnp.asarray(2.0), jnp.asarray(study.PORT))
         each[topology] = float(tier_costs(changed, Exact())[0].price)
     link, port = 1800e9 * study.LINK, 1800e9 * study.PORT
     assert each["switch"] == pytest.approx(link + port, rel=1e-3)
