@@ -1,7 +1,7 @@
 """Is the co-designed chip the best there is? Compares `codesign` with differential evolution, CMA-ES and
 enumeration.
 
-Two shipped problems and six beside this file: 2 to 15 variables, whole numbers, choices of node, memory and
+Two shipped problems and eight beside this file: 2 to 39 variables, whole numbers, choices of node, memory and
 layout, several workloads, uncertain prices; training and serving. For each of them:
 
 - the best objective over the baseline's of `codesign`, its conditions of optimality, its seconds in a process

@@ -121,7 +121,7 @@ def sold_problem(problem: DesignProblem, system: System, asked_by: str) -> SoldP
         | {
             "vector": vector,
             "constraints": _limits_of_reports(problem),
-            "layouts": possible_layouts(vector, problem.phase, asked_by) if varied else None,
+            "layouts": possible_layouts(vector, problem.phases, asked_by),
             "uncertainty": None,
         }
     )

@@ -84,6 +84,17 @@ class JobReader(TableReader):
         check(model, first.system, strategy, self.workload.phase, self.file)
         return as_float64(Job(model, strategy, Label(self.workload.name)))
 
+    @property
+    def strategy_path(self) -> str:
+        """The path of the workload's strategy in a candidate."""
+        first = self.prefix in ("", "workload[0].")
+        return "strategy" if first else f"beside.{self.workload.name}.strategy"
+
+    @property
+    def derives_dp(self) -> bool:
+        """Whether the data-parallel degree follows from the others, because nobody gave it."""
+        return "dp" not in self.strategy_table()
+
     def strategy_table(self) -> dict[str, Any]:
         """The given fields of the strategy, by name: those of its own table and those among the overrides."""
         prefix = "strategy."

@@ -2,11 +2,15 @@
 
 The degrees of parallelism must multiply to the number of devices and divide heads, layers, experts and
 batches. Such values lie far from each other, so that rounding each degree on its own rarely meets them. They
-are few enough to list: every start of the search holds one of the list.
+are few enough to list: every start of the search holds one of the list. Of several workloads each has a list
+of its own, since no rule reads two of them; only where the number of devices varies, which they share, there
+is one list for all.
 """
 
 import dataclasses
+import functools
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +20,7 @@ from jaxtyping import Float, Int
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.variables import DesignVector, Variable
 from diffperf.quantity import Choice, locate
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.rules import Violation, broken, first_violation
 
 # The inputs that the rules read and that a problem may vary, in every phase and only in training.
@@ -25,6 +30,7 @@ ALWAYS_READ = (
     "strategy.global_batch",
 )  # fmt: skip
 READ_IN_TRAINING = ("strategy.micro_batch", "strategy.zero_ranks", "strategy.schedule")
+DEVICES = "system.n_devices"
 # The degrees whose product is the number of devices, and all numbers that divide it.
 DEGREES = ("strategy.tp", "strategy.pp", "strategy.dp", "strategy.cp")
 DIVISORS_OF_DEVICES = (*DEGREES, "strategy.ep", "strategy.expert_tp", "strategy.zero_ranks")
@@ -37,21 +43,23 @@ LONG_RANGE = 32
 
 @dataclasses.dataclass(frozen=True)
 class Layouts:
-    """The possible layouts.
+    """The possible layouts of one workload, or of all.
 
     - `entries`: the indices of the entries that they set in the vector of variables.
     - `values`: one row of values for each layout.
+    - `name`: how progress messages call them.
     """
 
     entries: Int[np.ndarray, " entries"]
     values: Float[np.ndarray, "layouts entries"]
+    name: str = "layout"
 
     def __len__(self):
         return len(self.values)
 
     def sorted(self, order: Int[np.ndarray, " layouts"]) -> "Layouts":
         """The same layouts in another order."""
-        return Layouts(self.entries, self.values[order])
+        return dataclasses.replace(self, values=self.values[order])
 
     def applied(self, x: Float[np.ndarray, " n"]) -> Float[np.ndarray, "layouts n"]:
         """A vector of variables with each layout in turn."""
@@ -60,66 +68,141 @@ class Layouts:
         return rows
 
 
-def possible_layouts(vector: DesignVector, phase: str, file: str) -> Layouts | None:
-    """The layouts that the variables allow; None where no variable is part of the layout.
+@dataclasses.dataclass(frozen=True)
+class Laid:
+    """One workload whose layout is looked for.
+
+    - `number`: its place among the workloads, from 0.
+    - `prefix`: what leads to its strategy in a candidate, such as "beside.chat."; empty for the first.
+    """
+
+    vector: DesignVector
+    number: int
+    phase: str
+    file: str
+
+    @property
+    def prefix(self) -> str:
+        return f"beside.{self.name}." if self.number else ""
+
+    @property
+    def name(self) -> str:
+        """The name of a workload beside the first; empty for the first."""
+        return self.vector.baseline.beside[self.number - 1].name.text if self.number else ""
+
+    @property
+    def varies_devices(self) -> bool:
+        return DEVICES in self.vector.paths
+
+    def is_variable(self, path: str) -> bool:
+        """Whether an input of the workload's own strategy is a variable."""
+        return self.prefix + path in self.vector.paths
+
+    def given(self, path: str) -> float:
+        """An input of the workload in the baseline."""
+        return float(locate(self.vector.baseline, self.prefix + path)[0])
+
+    def own(self, variable: Variable) -> str:
+        """A variable's path as if the workload were the only one."""
+        return variable.path.removeprefix(self.prefix)
+
+    def group(self) -> list[tuple[int, Variable]]:
+        """The variables that the rules read, with the indices of their first entries."""
+        read = ALWAYS_READ + (READ_IN_TRAINING if self.phase == "training" else ())
+        paths = {path if path == DEVICES else self.prefix + path for path in read}
+        return [(begin, variable) for begin, variable in self.vector.placed() if variable.path in paths]
+
+    def configuration(self, x: jax.Array) -> Configuration:
+        """What the workload runs at a vector of variables; pure JAX."""
+        candidate = self.vector.candidate(x)
+        return candidate.configurations(candidate.system)[self.number]
+
+    def broken(self, rows: np.ndarray) -> np.ndarray:
+        """How many rules of layouts each vector of variables breaks, (rows,)."""
+        if not len(rows):
+            return np.zeros(0)
+        rules = jax.vmap(lambda x: broken(self.configuration(x), self.phase))
+        return np.asarray(jax.jit(rules)(jnp.asarray(rows)))
+
+    def layouts(self) -> Layouts | None:
+        """The layouts that the variables allow; None where no variable is part of the layout."""
+        group = self.group()
+        if not group:
+            return None
+        entries = np.concatenate([np.arange(begin, begin + variable.size) for begin, variable in group])
+        combinations = _combinations(self, [variable for _, variable in group])
+        layouts = Layouts(entries, combinations, f"layout of {self.name}" if self.name else "layout")
+        violations = self.broken(layouts.applied(self.vector.start))
+        if not np.any(violations == 0):
+            raise _no_layout(self, layouts, violations)
+        return dataclasses.replace(layouts, values=combinations[violations == 0])
+
+
+def possible_layouts(vector: DesignVector, phases: Sequence[str], file: str) -> tuple[Layouts, ...]:
+    """The layouts that the variables allow to the workloads of some phases, for those workloads that have a
+    variable of their layout: each sets entries of its own.
 
     **Raises:** `ConfigError` where the bounds of the variables leave no layout, or too many to list.
     """
-    read = ALWAYS_READ + (READ_IN_TRAINING if phase == "training" else ())
-    group = [(begin, variable) for begin, variable in vector.placed() if variable.path in read]
-    if not group:
-        return None
-    entries = np.concatenate([np.arange(begin, begin + variable.size) for begin, variable in group])
-    combinations = _combinations(vector, [variable for _, variable in group], file)
-    layouts = Layouts(entries, combinations)
-    violations = _broken_rules(vector, phase, layouts.applied(vector.start))
-    if not np.any(violations == 0):
-        raise _no_layout(vector, phase, file, layouts, violations)
-    return Layouts(entries, combinations[violations == 0])
+    workloads = [Laid(vector, number, phase, file) for number, phase in enumerate(phases)]
+    found = [layouts for layouts in (each.layouts() for each in workloads) if layouts is not None]
+    if DEVICES not in vector.paths:
+        return tuple(found)
+    begin = next(begin for begin, variable in vector.placed() if variable.path == DEVICES)
+    return (functools.reduce(functools.partial(_joined, begin, file), found),)
 
 
-def _broken_rules(vector: DesignVector, phase: str, rows: np.ndarray) -> np.ndarray:
-    """How many rules of layouts each vector of variables breaks, (rows,)."""
-    if not len(rows):
-        return np.zeros(0)
-    return np.asarray(jax.jit(jax.vmap(lambda x: broken_rules(vector, phase, x)))(jnp.asarray(rows)))
+def _joined(devices: int, file: str, first: Layouts, second: Layouts) -> Layouts:
+    """Every layout of one workload with every one of another on as many devices, the entry `devices`."""
+    ours, theirs = (np.flatnonzero(each.entries == devices)[0] for each in (first, second))
+    same = first.values[:, ours][:, None] == second.values[:, theirs][None]
+    if not 0 < same.sum() <= MOST_COMBINATIONS:
+        found = "more layouts of all workloads together than can be listed"
+        if not same.any():
+            found = "no number of devices on which every workload has a layout"
+        expected = f"1 to {MOST_COMBINATIONS:,} layouts of all workloads on the same devices"
+        raise ConfigError(file, "variable", found, expected, f"change from and to of {DEVICES}")
+    left, right = np.nonzero(same)
+    others = np.delete(np.arange(len(second.entries)), theirs)
+    values = np.hstack([first.values[left], second.values[right][:, others]])
+    return Layouts(np.concatenate([first.entries, second.entries[others]]), values)
 
 
-def broken_rules(vector: DesignVector, phase: str, x: jax.Array) -> jax.Array:
-    """How many rules of layouts a vector of variables breaks; pure JAX."""
-    return broken(vector.candidate(x).configuration, phase)
-
-
-def broken_rule(vector: DesignVector, phase: str, x: np.ndarray) -> Violation | None:
+def broken_rule(vector: DesignVector, phases: Sequence[str], x: np.ndarray) -> Violation | None:
     """The violation of the first rule that a vector of variables breaks, None where it breaks none."""
-    return first_violation(vector.candidate(jnp.asarray(x)).configuration, phase)
+    candidate = vector.candidate(jnp.asarray(x))
+    for configuration, phase in zip(candidate.configurations(candidate.system), phases, strict=True):
+        violation = first_violation(configuration, phase)
+        if violation is not None:
+            return violation
+    return None
 
 
-def _combinations(vector: DesignVector, group: list[Variable], file: str) -> np.ndarray:
+def _combinations(of: Laid, group: list[Variable]) -> np.ndarray:
     """Every combination of values worth a look, (combinations, entries): their degrees divide the devices."""
-    rows, product = np.zeros((1, 0)), np.array([_given_degrees(vector)])
+    rows, product = np.zeros((1, 0)), np.array([_given_degrees(of)])
     for variable in group:
-        options = _options(vector, variable)
+        options = _options(of, variable)
         if len(rows) * len(options) > MOST_COMBINATIONS:
             options = _thinned(options)
         if len(rows) * len(options) > MOST_COMBINATIONS:
-            raise _too_many(group, file)
+            raise _too_many(group, of.file)
         rows = np.hstack([np.repeat(rows, len(options), axis=0), np.tile(options, (len(rows), 1))])
         product = np.repeat(product, len(options))
-        if variable.path in DEGREES:
+        if of.own(variable) in DEGREES:
             product = product * rows[:, -1]
-        if "system.n_devices" not in vector.paths:
-            divide = float(vector.baseline.system.n_devices) % product == 0
+        if not of.varies_devices:
+            divide = float(of.vector.baseline.system.n_devices) % product == 0
             rows, product = rows[divide], product[divide]
     return rows
 
 
-def _given_degrees(vector: DesignVector) -> float:
+def _given_degrees(of: Laid) -> float:
     """The product of the degrees that are neither variables nor follow from the others."""
-    given = [path for path in DEGREES if path not in vector.paths]
-    if vector.derives_dp and "strategy.dp" in given:
+    given = [path for path in DEGREES if not of.is_variable(path)]
+    if f"{of.prefix}strategy" in of.vector.derives_dp and "strategy.dp" in given:
         given.remove("strategy.dp")
-    return math.prod(float(locate(vector.baseline, path)[0]) for path in given)
+    return math.prod(of.given(path) for path in given)
 
 
 def _too_many(group: list[Variable], file: str) -> ConfigError:
@@ -130,16 +213,16 @@ def _too_many(group: list[Variable], file: str) -> ConfigError:
     return ConfigError(file, "variable", f"more combinations of {names}", expected, remedy)
 
 
-def _options(vector: DesignVector, variable: Variable) -> np.ndarray:
+def _options(of: Laid, variable: Variable) -> np.ndarray:
     """The whole values of one variable worth a look, (values, entries): of divisors those that divide."""
     if isinstance(variable.declared, Choice):
         return np.eye(variable.size)
     low, high = variable.whole_numbers()
     numbers = np.arange(low, high + 1) if variable.values is None else np.array(variable.values)
-    if variable.path in DIVISORS_OF_DEVICES and "system.n_devices" not in vector.paths:
-        numbers = numbers[float(vector.baseline.system.n_devices) % np.maximum(numbers, 1) == 0]
-    if variable.path == "strategy.micro_batch" and "strategy.global_batch" not in vector.paths:
-        numbers = numbers[float(vector.baseline.strategy.global_batch) % np.maximum(numbers, 1) == 0]
+    if of.own(variable) in DIVISORS_OF_DEVICES and not of.varies_devices:
+        numbers = numbers[float(of.vector.baseline.system.n_devices) % np.maximum(numbers, 1) == 0]
+    if of.own(variable) == "strategy.micro_batch" and not of.is_variable("strategy.global_batch"):
+        numbers = numbers[of.given("strategy.global_batch") % np.maximum(numbers, 1) == 0]
     return numbers[:, None].astype(float)
 
 
@@ -151,17 +234,17 @@ def _thinned(options: np.ndarray) -> np.ndarray:
     return options[(numbers == 0) | (6**20 % np.maximum(numbers, 1) == 0)]
 
 
-def _no_layout(
-    vector: DesignVector, phase: str, file: str, layouts: Layouts, violations: np.ndarray
-) -> ConfigError:
+def _no_layout(of: Laid, layouts: Layouts, violations: np.ndarray) -> ConfigError:
     """The error for variables without a possible layout: what the combination nearest to one breaks."""
-    expected = "bounds that leave a layout of the devices"
+    vector, expected = of.vector, "bounds that leave a layout of the devices"
     if not len(layouts):
         number = f"{float(vector.baseline.system.n_devices):g}"
         found = f"no whole numbers within the bounds that divide n_devices = {number}"
-        return ConfigError(file, "variable", found, expected, "widen from and to of the degrees")
+        if of.name:
+            found += f" for {of.name}"
+        return ConfigError(of.file, "variable", found, expected, "widen from and to of the degrees")
     nearest = layouts.applied(vector.start)[int(np.argmin(violations))]
-    rule = broken_rule(vector, phase, nearest)
+    rule = first_violation(of.configuration(jnp.asarray(nearest)), of.phase)
     assert rule is not None, "the combination breaks a rule"
     values = ", ".join(
         f"{variable.path} {vector.value(nearest, begin, variable):g}"
@@ -169,4 +252,4 @@ def _no_layout(
         if begin in layouts.entries and not isinstance(variable.declared, Choice)
     )
     found = f"no possible layout: the nearest ({values}) has {rule.key} {rule.found}, not {rule.expected}"
-    return ConfigError(file, "variable", found, expected, f"{rule.remedy}, or widen from and to")
+    return ConfigError(of.file, "variable", found, expected, f"{rule.remedy}, or widen from and to")

@@ -105,7 +105,8 @@ class DesignProblem:
     - `objective`: the output to optimize, by path; `sense` is 1 to minimize it and −1 to maximize it. Of
       several workloads it is the mean over them, relative to the baseline and weighted by their shares.
     - `uncertainty`: of inputs, over which a design is judged, if there is any.
-    - `layouts`: the possible values of those variables that lay the model out on devices, None where none do.
+    - `layouts`: the possible values of those variables that lay the models out on devices, of each workload
+      that has such variables.
     """
 
     name: str
@@ -116,13 +117,18 @@ class DesignProblem:
     objective_declared: Quantity
     sense: int
     constraints: tuple[Constraint, ...]
-    layouts: Layouts | None
+    layouts: tuple[Layouts, ...]
     uncertainty: Uncertainty | None = None
 
     @property
     def phase(self) -> str:
         """The phase of the first workload."""
         return self.workloads[0].phase
+
+    @property
+    def phases(self) -> list[str]:
+        """The phase of every workload."""
+        return [workload.phase for workload in self.workloads]
 
     @property
     def baseline(self) -> Candidate:

@@ -140,13 +140,15 @@ class ProblemReader(TableReader):
         vector = DesignVector(
             baseline,
             tuple(self.variable(baseline, v, f"variable[{i}]") for i, v in enumerate(variables)),
-            derives_dp="dp" not in first.strategy_table(),
+            derives_dp=tuple(job.strategy_path for job in (first, *others) if job.derives_dp),
             nodes=load_nodes() if any(table.get("path") == FEATURE for table in variables) else (),
         )
         self.each_path_once(vector.variables)
         self.storage_has_a_technology(vector)
-        designed = [variable.path.removeprefix("strategy.") for variable in vector.variables]
-        refuse_training_fields(designed, workloads[0].phase, self.file)
+        for job, workload in zip((first, *others), workloads, strict=True):
+            prefix = f"{job.strategy_path}."
+            own = [path.removeprefix(prefix) for path in vector.paths if path.startswith(prefix)]
+            refuse_training_fields(sorted(own), workload.phase, self.file)
         limited = tuple(
             limit
             for i, table in enumerate(constraints)
@@ -162,7 +164,7 @@ class ProblemReader(TableReader):
             objective_declared=declared,
             sense=sense,
             constraints=limited,
-            layouts=possible_layouts(vector, workloads[0].phase, self.file),
+            layouts=possible_layouts(vector, [each.phase for each in workloads], self.file),
             uncertainty=self.uncertainty(baseline),
         )
 

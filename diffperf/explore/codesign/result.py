@@ -127,7 +127,7 @@ class Codesign:
     @property
     def broken_rule(self) -> str:
         """The first rule of layouts that the design breaks, in words; empty where it breaks none."""
-        rule = broken_rule(self.problem.vector, self.problem.phase, self.x) if self.broken_rules else None
+        rule = broken_rule(self.problem.vector, self.problem.phases, self.x) if self.broken_rules else None
         if rule is None:
             return ""
         return f"{rule.key} is {rule.found}, which has to be {rule.expected}"

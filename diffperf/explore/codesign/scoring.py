@@ -172,9 +172,11 @@ class Scorer:
     def exact(
         self, x: Float[np.ndarray, "designs n"], limits: Float[np.ndarray, " constraints"]
     ) -> ExactScores:
-        """Exact scores of any number of designs."""
+        """Exact scores of any number of designs, none included."""
         self.evaluations += len(x)
         count = len(x)
+        if not count:
+            return ExactScores(np.empty((0, 1 + len(self.problem.constraints))), np.empty(0))
         padded = x[np.arange(-(-count // self.block) * self.block) % count]
         blocks = [
             jax.device_get(self._exact_block(jnp.asarray(block), jnp.asarray(limits)))

@@ -34,6 +34,7 @@ from diffperf.explore.codesign.conflict import Conflict, conflict_of
 from diffperf.explore.codesign.cube import Cube
 from diffperf.explore.codesign.descent import LAST_SHARPNESS, Descended, Descent
 from diffperf.explore.codesign.evolution import Evolution
+from diffperf.explore.codesign.layouts import Layouts
 from diffperf.explore.codesign.problem import DesignProblem
 from diffperf.explore.codesign.result import Codesign, Stopped, TracePoint
 from diffperf.explore.codesign.scoring import Goal, Ranking, Scorer
@@ -90,14 +91,19 @@ class Search:
         self.cube = Cube.of(problem.vector, slots(problem.vector, problem.layouts))
         self.scorer = Scorer(problem, self.cube, block=population)
         self.slopes, self.report = self.compiling()
-        if problem.layouts is not None:
-            # The best layouts of the baseline's hardware first: they are the likeliest for others too.
-            with jax.enable_x64(True):
-                rows = problem.layouts.applied(problem.vector.start)
-                order = self.scorer.exact(rows, problem.limits).ranking(self.goal).order
-            self.cube = Cube.of(problem.vector, slots(problem.vector, problem.layouts.sorted(order)))
+        if problem.layouts:
+            self.cube = Cube.of(problem.vector, slots(problem.vector, self.likeliest_first()))
             self.scorer.cube = self.cube
         self.reset(problem.limits)
+
+    def likeliest_first(self) -> list[Layouts]:
+        """The layouts, the best of the baseline's hardware first: they are the likeliest for others too."""
+        problem, found = self.problem, []
+        with jax.enable_x64(True):
+            for layouts in problem.layouts:
+                rows = layouts.applied(problem.vector.start)
+                found.append(layouts.sorted(self.scorer.exact(rows, problem.limits).ranking(self.goal).order))
+        return found
 
     def reset(self, limits: Float[np.ndarray, " constraints"]) -> None:
         """Forgets everything but the compiled programs, to search again under other limits."""

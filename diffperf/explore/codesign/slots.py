@@ -7,6 +7,7 @@ which are alike lie close together.
 import abc
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -117,12 +118,12 @@ class ListedSlot(Slot):
         return self.rows
 
 
-def slots(vector: DesignVector, layouts: Layouts | None) -> list[Slot]:
-    """Everything that has to become whole: the layout, and each other whole number and choice."""
+def slots(vector: DesignVector, layouts: Sequence[Layouts]) -> list[Slot]:
+    """Everything that has to become whole: the layouts, and each other whole number and choice."""
     found: list[Slot] = []
-    if layouts is not None:
-        entries = [int(entry) for entry in layouts.entries]
-        found.append(ListedSlot("layout", entries, layouts.values, len(layouts) > _MANY_LAYOUTS))
+    for each in layouts:
+        entries = [int(entry) for entry in each.entries]
+        found.append(ListedSlot(each.name, entries, each.values, len(each) > _MANY_LAYOUTS))
     taken = {index for slot in found for index in slot.indices}
     return found + [
         _slot(begin, variable) for begin, variable in vector.placed() if variable.whole and begin not in taken

@@ -33,7 +33,7 @@ def unpaid_variables(
 ) -> list[Unpaid]:
     """The variables that nothing pays for, judged from some designs; layouts and choices are left out."""
     problem = scorer.problem
-    laid_out = set() if problem.layouts is None else {int(entry) for entry in problem.layouts.entries}
+    laid_out = {int(entry) for layouts in problem.layouts for entry in layouts.entries}
     found = []
     for begin, variable in problem.vector.placed():
         if isinstance(variable.declared, Choice) or begin in laid_out:

@@ -18,8 +18,8 @@ from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
-# Each of these, where it varies, changes what is left of the devices for data parallelism.
-DIVIDES_DEVICES = ("strategy.tp", "strategy.pp", "strategy.cp", "system.n_devices")
+# Each of these of a strategy, where it varies, changes what is left of the devices for data parallelism.
+DIVIDES_DEVICES = ("tp", "pp", "cp")
 
 # The variable that moves the technology to another silicon node, by interpolation between nodes.
 FEATURE = "technology.feature"
@@ -111,14 +111,15 @@ class DesignVector:
     """What the entries of a vector of design variables stand for.
 
     - `baseline`: the candidate to start from, and the value of everything that is no variable.
-    - `derives_dp`: whether the data-parallel degree follows from the others, because nobody gave it.
+    - `derives_dp`: the paths of the strategies whose data-parallel degree follows from the others, because
+      nobody gave it: "strategy", and "beside.chat.strategy" of a workload beside the first.
     - `nodes`: the silicon nodes, their features increasing, that a variable `technology.feature` moves the
       technology between.
     """
 
     baseline: Candidate
     variables: tuple[Variable, ...]
-    derives_dp: bool = False
+    derives_dp: tuple[str, ...] = ()
     nodes: tuple[Node, ...] = ()
 
     @property
@@ -166,8 +167,17 @@ class DesignVector:
         if feature is not None:
             technology = moved(candidate.technology, node_at(self.nodes, feature))
             candidate = dataclasses.replace(candidate, technology=technology)
-        if not self.derives_dp or "strategy.dp" in values or not self.paths & set(DIVIDES_DEVICES):
-            return candidate
-        others = candidate.strategy.tp * candidate.strategy.pp * candidate.strategy.cp
+        derived = {
+            f"{path}.dp": self._data_parallel(candidate, path)
+            for path in self.derives_dp
+            if self.paths & {"system.n_devices", *(f"{path}.{degree}" for degree in DIVIDES_DEVICES)}
+            and f"{path}.dp" not in self.paths
+        }
+        return replace(candidate, derived) if derived else candidate
+
+    @staticmethod
+    def _data_parallel(candidate: Candidate, path: str) -> Array:
+        """The data-parallel degree that the other degrees of a strategy leave of the devices."""
+        strategy: Strategy = locate(candidate, path)[0]
         # Fewer devices than tp·pp·cp leave less than one rank, which the rules of layouts refuse.
-        return replace(candidate, {"strategy.dp": jnp.maximum(candidate.system.n_devices / others, 1.0)})
+        return jnp.maximum(candidate.system.n_devices / (strategy.tp * strategy.pp * strategy.cp), 1.0)

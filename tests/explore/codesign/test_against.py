@@ -74,6 +74,5 @@ def test_an_objective_of_the_chip_is_refused():
 
 
 def test_listed_values_of_a_layout_stay_listed():
-    layouts = load_problem(PROBLEM).layouts
-    assert layouts is not None
+    (layouts,) = load_problem(PROBLEM).layouts
     assert set(layouts.values[:, 1]) == {16, 64, 256}

@@ -66,8 +66,8 @@ def problem_of(folder, text) -> DesignProblem:
 
 
 def layouts_of(problem: DesignProblem) -> set[tuple[float, ...]]:
-    assert problem.layouts is not None
-    return {tuple(map(float, row)) for row in problem.layouts.values}
+    (layouts,) = problem.layouts
+    return {tuple(map(float, row)) for row in layouts.values}
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_degrees_multiply_to_the_devices(designed):
 @pytest.mark.slow
 def test_the_layout_is_the_exhaustive_optimum(designed):
     problem = designed.problem
-    grid = np.array([(*row, units) for row in problem.layouts.values for units in range(80, 111)])
+    grid = np.array([(*row, units) for row in layouts_of(problem) for units in range(80, 111)])
     with jax.enable_x64(True):
         objective, excess = jax.jit(
             jax.vmap(lambda x: problem.score(problem.outcome(x, Exact()), jnp.asarray(problem.limits)))
