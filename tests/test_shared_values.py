@@ -61,7 +61,7 @@ def test_functions_may_be_mapped_and_close_over_traced_numbers():
 
 
 def test_a_gradient_takes_fewer_operations():
-    """Of the cost of a package by all of its numbers, where XLA computes many values for each of their uses."""
+    """Of the cost of a package by all of its numbers: XLA computes many values for each of their uses."""
 
     def cost(accelerator):
         return package_cost(accelerator, Exact()).total
