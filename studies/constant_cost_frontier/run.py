@@ -322,11 +322,19 @@ def finding(traced: Frontiers, generations: Table, lanes: Table) -> str:
             f"{near.amount('SRAM') / 1e6:.0f} MB, {near.amount('stacks'):.1f} stacks and "
             f"{near.amount('links') / LANE:.0f} lanes on {near.dies} dies, held back by {limits} beside its "
             f"cost. HBM4 makes it {memory['hbm4_speed']:.2f} times as "
-            f"fast. A lane is worth {lane['lane']:.2f} USD of package, costs {lane['lane_cost']:.2f} there "
-            f"and {lane['switch']:.0f} at the switch."
+            f"fast. {_worth_of_lane(lane)}"
         )
     largest = max(spread(design) for found in traced.values() for design in found[REFERENCE])
     return " ".join(texts) + f" Marginal values agree within {largest:.1%}."
+
+
+def _worth_of_lane(row: Mapping[str, Any]) -> str:
+    """What a lane is worth beside what it costs; it has no worth where a budget hardly buys speed."""
+    if row["lane"] is None:
+        worth = "Other limits than its cost hold it back so much that a lane has no worth in dollars; it"
+    else:
+        worth = f"A lane is worth {row['lane']:.2f} USD of package,"
+    return f"{worth} costs {row['lane_cost']:.2f} there and {row['switch']:.0f} at the switch."
 
 
 def main() -> None:
