@@ -6,6 +6,10 @@ from diffperf.explore.codesign.result import Codesign, ConstraintRow
 # How one more of a unit is called.
 _ONE_MORE = {"USD": "One more dollar", "W": "One more watt", "mm^2": "One more mm²", "V": "One more volt"}
 _SHOWN = 3  # digits
+_NOTHING_BINDS = (
+    "No limit holds the design back: a little more of any buys nothing. Whole numbers of the design may need "
+    "much more of one to grow."
+)
 
 
 def limit_sentences(result: Codesign) -> list[str]:
@@ -19,7 +23,7 @@ def limit_sentences(result: Codesign) -> list[str]:
     sentences = [_sentence(result, row) for row in rows if row.active]
     slack = [row.constraint.quantity for row in rows if not row.active]
     if not sentences:
-        return ["No limit holds the design back: more of any buys nothing."]
+        return [_NOTHING_BINDS]
     if slack:
         sentences.append(f"More of {_listed(slack)} buys nothing.")
     return sentences

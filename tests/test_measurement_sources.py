@@ -1,4 +1,4 @@
-"""MEASUREMENTS.md lists every shipped table of measurements, with every source that its rows name."""
+"""The file of sources and licences lists every shipped table of measurements and every source of its rows."""
 
 import csv
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LICENCES = (ROOT / "MEASUREMENTS.md").read_text(encoding="utf-8")
+LICENCES = (ROOT / "configs" / "measurements" / "SOURCES.md").read_text(encoding="utf-8")
 LISTED = re.findall(r"^\| `([^`]+\.csv)` \| (.+) \| (.+) \|$", LICENCES, flags=re.MULTILINE)
 SHIPPED = sorted([*ROOT.glob("studies/*/data/*.csv"), *ROOT.glob("configs/measurements/*.csv")])
 
