@@ -6,11 +6,13 @@ import functools
 import hashlib
 import importlib.metadata
 import inspect
+import logging
 import os
 import pickle
 import platform
 import secrets
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -42,6 +44,8 @@ _CHOSEN_FOLDER: ContextVar[Path | None] = ContextVar("folder of stored programs"
 _UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 _KEPT = 64  # stored programs, of about half a megabyte each; older ones are deleted
+
+_LOG = logging.getLogger(__name__)
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -156,17 +160,26 @@ class StoredFunction(Generic[Parameters, Result]):
 
     def _first_run(self, file: Path, static: dict[str, Any], arguments: dict[str, Any]) -> "_Program | None":
         """The program of a file, written first if need be; `None` if it cannot be written, read or run."""
-        leaves = jax.tree.leaves(arguments)
+        leaves, start = jax.tree.leaves(arguments), time.perf_counter()
         with contextlib.suppress(Exception):  # whatever is wrong with the file, a new one may mend it
-            return _Program.read(file).tried(leaves)
+            program = _Program.read(file).tried(leaves)
+            _LOG.debug("%s: stored program %s, first run after %.2f s", *self._called(file, start))
+            return program
         if file.exists() and file.stat().st_size == 0:
             return None
         with contextlib.suppress(Exception):  # errors of the function itself come again when it is jitted
+            _LOG.debug("%s: compiles a program", self.function.__qualname__)
             _write(file, functools.partial(self.function, **static), arguments, self.options)
-            return _Program.read(file).tried(leaves)
+            program = _Program.read(file).tried(leaves)
+            _LOG.debug("%s: compiled and stored %s, first run after %.2f s", *self._called(file, start))
+            return program
         with contextlib.suppress(OSError):  # an empty file spares other processes the attempt
             file.write_bytes(b"")
         return None
+
+    def _called(self, file: Path, start: float) -> tuple[str, Path, float]:
+        """What messages say of a program: its function, its file and the seconds since `start`."""
+        return self.function.__qualname__, file, time.perf_counter() - start
 
     def _file(self, folder: Path, static: dict[str, Any], arguments: dict[str, Any]) -> Path:
         """The file of the program for these static arguments and for arguments of this structure."""

@@ -82,6 +82,8 @@ COMMANDS = {
     homes=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="Exit codes: 0 an answer; 1 a file, a name or a value that is wrong; 2 a command line that is; "
+    "3 nothing fits memory, meets the targets or satisfies the constraints; 130 interrupted.",
 )
 @click.version_option(package_name="diffperf")
 @click.pass_context

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from diffperf.cli.printable import make_printable
+from diffperf.cli.verbosity import verbose_option
 from diffperf.errors import ConfigError, did_you_mean
 
 INTERRUPTED = 130  # exit code of a command that Ctrl-C ended, as in a shell: 128 + SIGINT
@@ -43,7 +44,12 @@ class Commands(click.Group):
         return list(self.homes)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return pkgutil.resolve_name(self.homes[cmd_name].home) if cmd_name in self.homes else None
+        if cmd_name not in self.homes:
+            return None
+        command: click.Command = pkgutil.resolve_name(self.homes[cmd_name].home)
+        if not any(option.name == "verbose" for option in command.params):
+            command.params.append(verbose_option())
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -2,11 +2,14 @@
 
 import functools
 import importlib.resources
+import logging
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
+
+_LOG = logging.getLogger(__name__)
 
 
 @functools.cache
@@ -62,6 +65,7 @@ def _is_file(path: Path) -> bool:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The table that a TOML file holds. Raises `ConfigError` where it cannot be read or is not TOML."""
+    _LOG.debug("reads %s", display(path))
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, OSError) as problem:

@@ -119,3 +119,32 @@ main()
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (130, "Error: interrupted\n")
+
+
+def test_verbose_says_on_stderr_what_is_read_and_compiled(whole, compile_cache):
+    """Every file once, and the program; the answer on stdout is as without it."""
+    verbose = diffperf(f"{ESTIMATE} --verbose", compile_cache, PYTHONIOENCODING="utf-8")
+    assert verbose.returncode == 0
+    assert verbose.stdout.decode("utf-8").splitlines() == whole
+    messages = verbose.stderr.decode("utf-8")
+    for words in ("reads configs/models/gpt3-22b.toml", "reads configs/systems/dgx-a100.toml", " program"):
+        assert messages.count(words) == 1, words
+
+
+def test_verbose_holds_for_one_command(run):
+    assert "reads configs" in run("list prices --verbose").stderr
+    assert run("list prices").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("list models", 0),
+        ("estimate gpt3-22 dgx-a100", 1),
+        ("estimate gpt3-22b dgx-a100 --tensor 8", 2),
+        ("estimate gpt3-175b dgx-a100 --tp 8 --global-batch 8", 3),
+    ],
+)
+def test_exit_codes_are_those_of_the_help(run, line, code):
+    assert run(line).exit_code == code
+    assert f"{code} " in run("--help").stdout.partition("Exit codes:")[2]
