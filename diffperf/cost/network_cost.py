@@ -35,12 +35,12 @@ class TierCost(NamedTuple):
 
 def tier_costs(system: System, relax: Relaxation) -> tuple[TierCost, ...]:
     """The cost and the power of every network tier of a system, from the innermost to the outermost."""
-    inner = jnp.ones(())
-    costs = []
-    for tier in system.network:
-        costs.append(_tier_cost(tier, endpoints(tier, system.n_devices, inner, relax), relax))
-        inner = tier.size
-    return tuple(costs)
+    inner = [jnp.ones_like(system.n_devices), *(tier.size for tier in system.network[:-1])]
+    joined = [
+        endpoints(tier, system.n_devices, size, relax)
+        for tier, size in zip(system.network, inner, strict=True)
+    ]
+    return tuple(_tier_cost(tier, each, relax) for tier, each in zip(system.network, joined, strict=True))
 
 
 def network_price(system: System, relax: Relaxation) -> Scalar:
@@ -88,8 +88,10 @@ def ports_and_links(
     """
     beyond = inverse(tier.oversubscription)
 
+    one = jnp.ones_like(beyond)
+
     def one_switch() -> Array:
-        return jnp.asarray([1.0, 1.0])
+        return jnp.stack([one, one])
 
     def tree() -> Array:
         above = (tree_levels(tier, endpoints, relax) - 1) * beyond
@@ -99,7 +101,7 @@ def ports_and_links(
         return jnp.stack([1 + _DRAGONFLY_PORTS * beyond, 1 + _DRAGONFLY_LINKS * beyond])
 
     def direct() -> Array:
-        return jnp.asarray([0.0, 0.5])
+        return jnp.stack([0 * one, one / 2])
 
     switched = {"switch": one_switch, "fat_tree": tree, "rail": tree, "dragonfly": dragonfly}
     ports, links = choose(tier.topology, dict.fromkeys(TOPOLOGIES, direct) | switched)

@@ -34,7 +34,7 @@ _LARGE_SUBSTRATE = 30.0 * 30.0  # mm²
 _LEAST_AREA = 1.0
 
 # Bonds that hardly ever hold cost a finite fortune, which the losses of dies multiply (an estimate).
-_LEAST_ASSEMBLED = 1e-3
+_LEAST_ASSEMBLED = 1e-2
 
 
 class PackageCost(Declared):

@@ -137,7 +137,7 @@ class NetworkTier(Declared):
     radix: Scalar = quantity(
         "",
         "ports of one switch of the network tier, which say how many levels of switches its devices need",
-        bounds=(4, 1e5),
+        bounds=(16, 1e5),
         default=64.0,  # NVIDIA Quantum-2: 64 ports of 400 Gbit/s (docs.nvidia.com, QM97XX user manual)
         integer=True,
         kind="price",

@@ -8,7 +8,6 @@ from helpers import draw, generate, leaves, outputs, training, with_leaves
 from hypothesis import given
 from hypothesis import strategies as st
 
-import diffperf as dp
 from diffperf.quantity import locate, replace
 from diffperf.relax import Exact, Smooth
 
@@ -112,7 +111,8 @@ def test_better_hardware_is_never_slower(gpt, anywhere, strategy, seed, path, fa
     st.sampled_from(["organic", "interposer"]),
 )
 def test_more_is_never_cheaper(gpt, anywhere, strategy, seed, path, factor, technology):
-    before = dp.override(anywhere(seed), {"accelerator.package.carrier": technology})
+    drawn, carrier = anywhere(seed), "accelerator.package.carrier"
+    before = replace(drawn, {carrier: locate(drawn, carrier)[1].one_hot(technology)})
     after = replace(before, {path: locate(before, path)[0] * factor})
     costs = [training(gpt, system, strategy, Exact()).cost for system in (before, after)]
     assert float(costs[1].capital) >= float(costs[0].capital) * (1 - 1e-12)
