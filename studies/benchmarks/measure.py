@@ -2,6 +2,7 @@
 
     PYTHONPATH=CHECKOUT python measure.py rate NAME COUNT
     PYTHONPATH=CHECKOUT python measure.py compile NAME [--defaults]
+    PYTHONPATH=CHECKOUT python measure.py page
 
 Prints one JSON object: {"per_second": …, "compile_seconds": …}, {"seconds": …}, or {"lacks": …} where the
 checkout has no such part of the library.
@@ -201,13 +202,41 @@ def compile_time(name: str) -> dict[str, float]:
     return {"seconds": time.perf_counter() - start}
 
 
-def measure(kind: str, name: str, *more: str) -> dict[str, Any]:
+def page_change() -> dict[str, float]:
+    """Returns the seconds in which the live page answers a changed number, once everything is compiled.
+
+    An answer is the report, its operators, and the exact elasticities of all its numbers.
+    """
+    from diffperf.page.answers import answer
+    from diffperf.page.state import State
+
+    class Compiled:
+        """Stands in for the page's programs: what is not compiled is waited for."""
+
+        def run(self, name: str, like: Any, function: Callable[[], Any]) -> Any:
+            return function()
+
+    shown = {"model": "gpt3-175b", "system": "dgx-a100", "devices": "64", "tp": "8", "pp": "8"}
+
+    def change(step: int) -> float:
+        start = time.perf_counter()
+        state = State.of([*shown.items(), ("set", f"hbm.bandwidth={2 + step / 100} TB/s")])
+        json.dumps(answer(state, Compiled()))
+        return time.perf_counter() - start
+
+    change(0)
+    return {"seconds": sorted(change(step) for step in range(1, 12))[5]}
+
+
+def measure(kind: str, name: str = "", *more: str) -> dict[str, Any]:
     """Returns the result of the measurement that the command line names."""
     if "--defaults" not in more:
         dp.compile_quickly()
     try:
         if kind == "rate":
             return rate(rate_benchmark(name, int(more[0])))
+        if kind == "page":
+            return page_change()
         return compile_time(name)
     except (ImportError, AttributeError) as problem:
         return {"lacks": str(problem)}
