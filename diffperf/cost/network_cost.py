@@ -1,9 +1,10 @@
 """What the tiers of a network cost and draw per device: adapters, switches, links and their cables."""
 
+import functools
+import operator
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from diffperf.hardware.network import TOPOLOGIES, NetworkTier
 from diffperf.hardware.system import System
@@ -45,12 +46,12 @@ def tier_costs(system: System, relax: Relaxation) -> tuple[TierCost, ...]:
 
 def network_price(system: System, relax: Relaxation) -> Scalar:
     """USD per device for all network tiers, each at its bandwidth."""
-    return jnp.sum(jnp.stack([cost.price for cost in tier_costs(system, relax)]))
+    return functools.reduce(operator.add, [cost.price for cost in tier_costs(system, relax)])
 
 
 def network_power(system: System, relax: Relaxation) -> Scalar:
     """Watts per device of all switches and transceivers, which they draw at any load."""
-    return jnp.sum(jnp.stack([cost.power for cost in tier_costs(system, relax)]))
+    return functools.reduce(operator.add, [cost.power for cost in tier_costs(system, relax)])
 
 
 def endpoints(tier: NetworkTier, n_devices: Scalar, inner: Scalar, relax: Relaxation) -> Scalar:
@@ -77,9 +78,7 @@ def tree_levels(tier: NetworkTier, endpoints: Scalar, relax: Relaxation) -> Scal
     return larger(relax.ceil(filled * _FULL), 1.0)
 
 
-def ports_and_links(
-    tier: NetworkTier, endpoints: Scalar, relax: Relaxation
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def ports_and_links(tier: NetworkTier, endpoints: Scalar, relax: Relaxation) -> tuple[Scalar, Scalar]:
     """Ports of switches and links per device, each of the bandwidth of the device.
 
     A device has one port in the first level of switches and the link to it. Every further level of a tree
@@ -87,25 +86,23 @@ def ports_and_links(
     their links in pairs.
     """
     beyond = inverse(tier.oversubscription)
-
     one = jnp.ones_like(beyond)
 
-    def one_switch() -> Array:
-        return jnp.stack([one, one])
+    def one_switch() -> tuple[Scalar, Scalar]:
+        return one, one
 
-    def tree() -> Array:
+    def tree() -> tuple[Scalar, Scalar]:
         above = (tree_levels(tier, endpoints, relax) - 1) * beyond
-        return jnp.stack([1 + 2 * above, 1 + above])
+        return 1 + 2 * above, 1 + above
 
-    def dragonfly() -> Array:
-        return jnp.stack([1 + _DRAGONFLY_PORTS * beyond, 1 + _DRAGONFLY_LINKS * beyond])
+    def dragonfly() -> tuple[Scalar, Scalar]:
+        return 1 + _DRAGONFLY_PORTS * beyond, 1 + _DRAGONFLY_LINKS * beyond
 
-    def direct() -> Array:
-        return jnp.stack([0 * one, one / 2])
+    def direct() -> tuple[Scalar, Scalar]:
+        return 0 * one, one / 2
 
     switched = {"switch": one_switch, "fat_tree": tree, "rail": tree, "dragonfly": dragonfly}
-    ports, links = choose(tier.topology, dict.fromkeys(TOPOLOGIES, direct) | switched)
-    return ports, links
+    return choose(tier.topology, dict.fromkeys(TOPOLOGIES, direct) | switched)
 
 
 def _tier_cost(tier: NetworkTier, endpoints: Scalar, relax: Relaxation) -> TierCost:
