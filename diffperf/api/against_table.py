@@ -58,7 +58,7 @@ def times_as_good(result: Codesign, system: BoughtSystem) -> float:
 
 def open_in_strategies(result: Codesign) -> list[str]:
     """The paths of the variables that belong to layouts, which sold systems choose too."""
-    paths = [variable.path for variable in result.problem.variables]
+    paths = [variable.name for variable in result.problem.variables]
     return [path for path in paths if "strategy" in path.split(".")]
 
 

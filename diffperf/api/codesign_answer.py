@@ -177,7 +177,7 @@ class CodesignAnswer(Answer):
         return codesign_page(self)
 
     def to_dict(self) -> dict[str, Any]:
-        unpaid = {each.variable.path: each.end for each in self.unpaid}
+        unpaid = {each.variable.name: each.end for each in self.unpaid}
         bought = {
             each.name: {name: as_dict(report) for name, report in each.reports.items()}
             for each in self.bought
@@ -239,7 +239,7 @@ def unpaid_line(unpaid: Unpaid) -> str:
     """A warning that the answer for a variable will be its bound."""
     variable, end = unpaid.variable, units.show(unpaid.end, unpaid.declared.unit)
     return (
-        f"[bold yellow]nothing pays for {variable.path}[/bold yellow]: moving it to {end} costs nothing that "
+        f"[bold yellow]nothing pays for {variable.name}[/bold yellow]: moving it to {end} costs nothing that "
         "this problem limits, so that the search will end there; limit what it costs, or leave it out"
     )
 

@@ -57,8 +57,8 @@ def _variables(answer: "CodesignAnswer") -> Table:
     for variable in answer.result.problem.variables:
         choices = getattr(variable.declared, "alternatives", None) or variable.values
         if choices is not None:
-            found.add_row(variable.path, ", ".join(map(str, choices)), "")
+            found.add_row(variable.name, ", ".join(map(str, choices)), "")
             continue
         unit = getattr(variable.declared, "unit", "")
-        found.add_row(variable.path, units.show(variable.low, unit), units.show(variable.high, unit))
+        found.add_row(variable.name, units.show(variable.low, unit), units.show(variable.high, unit))
     return found

@@ -85,7 +85,7 @@ class Explanation:
         return {
             "runners_up": [
                 {
-                    "variable": each.variable.path,
+                    "variable": each.variable.name,
                     "chosen": each.chosen,
                     "other": each.other,
                     "loss": None if each.loss is None else float(np.expm1(each.loss)),
@@ -104,7 +104,7 @@ class Explanation:
 
 
 def _name(runner_up: RunnerUp) -> str:
-    return runner_up.variable.path.removeprefix("design.").removeprefix("strategy.").replace("_", " ")
+    return runner_up.variable.name.removeprefix("design.").removeprefix("strategy.").replace("_", " ")
 
 
 def _loss_text(loss: float | None) -> str:

@@ -170,7 +170,7 @@ class FrontAnswer(Answer):
         return table
 
     def _paths(self) -> list[str]:
-        return [variable.path for variable in self.problem.variables]
+        return [variable.name for variable in self.problem.variables]
 
     def _others(self, design: Codesign) -> list[str]:
         """The other constraints that hold a design back."""

@@ -168,13 +168,17 @@ def _joined(devices: int, file: str, first: Layouts, second: Layouts) -> Layouts
     return Layouts(np.concatenate([first.entries, second.entries[others]]), values)
 
 
-def broken_rule(vector: DesignVector, phases: Sequence[str], x: np.ndarray) -> Violation | None:
-    """The violation of the first rule that a vector of variables breaks, None where it breaks none."""
+def broken_rule(vector: DesignVector, phases: Sequence[str], x: np.ndarray) -> tuple[int, Violation] | None:
+    """The first rule that a vector of variables breaks: the workload's number from 0, and the violation.
+
+    None where it breaks none.
+    """
     candidate = vector.candidate(jnp.asarray(x))
-    for configuration, phase in zip(candidate.configurations(candidate.system), phases, strict=True):
+    configurations = candidate.configurations(candidate.system)
+    for number, (configuration, phase) in enumerate(zip(configurations, phases, strict=True)):
         violation = first_violation(configuration, phase)
         if violation is not None:
-            return violation
+            return number, violation
     return None
 
 
@@ -207,7 +211,7 @@ def _given_degrees(of: Laid) -> float:
 
 def _too_many(group: list[Variable], file: str) -> ConfigError:
     """The error for a layout of more variables than can be listed."""
-    names = ", ".join(variable.path for variable in group)
+    names = ", ".join(variable.name for variable in group)
     expected = f"at most {MOST_COMBINATIONS:,} combinations to look at"
     remedy = "bring from and to of these variables closer together"
     return ConfigError(file, "variable", f"more combinations of {names}", expected, remedy)
@@ -247,7 +251,7 @@ def _no_layout(of: Laid, layouts: Layouts, violations: np.ndarray) -> ConfigErro
     rule = first_violation(of.configuration(jnp.asarray(nearest)), of.phase)
     assert rule is not None, "the combination breaks a rule"
     values = ", ".join(
-        f"{variable.path} {vector.value(nearest, begin, variable):g}"
+        f"{variable.name} {vector.value(nearest, begin, variable):g}"
         for begin, variable in vector.placed()
         if begin in layouts.entries and not isinstance(variable.declared, Choice)
     )

@@ -127,10 +127,13 @@ class Codesign:
     @property
     def broken_rule(self) -> str:
         """The first rule of layouts that the design breaks, in words; empty where it breaks none."""
-        rule = broken_rule(self.problem.vector, self.problem.phases, self.x) if self.broken_rules else None
-        if rule is None:
+        broken = broken_rule(self.problem.vector, self.problem.phases, self.x) if self.broken_rules else None
+        if broken is None:
             return ""
-        return f"{rule.key} is {rule.found}, which has to be {rule.expected}"
+        number, violation = broken
+        workload = self.problem.workloads[number]
+        key = f"{workload.name}: {violation.key}" if self.relative else violation.key
+        return f"{key} is {violation.found}, which has to be {violation.expected}"
 
     @property
     def relative(self) -> bool:
@@ -192,7 +195,7 @@ class Codesign:
 
         start = vector.start
         return [
-            VariableRow(variable.path, text(start, begin, variable), text(self.x, begin, variable))
+            VariableRow(variable.name, text(start, begin, variable), text(self.x, begin, variable))
             for begin, variable in vector.placed()
         ]
 

@@ -49,7 +49,7 @@ def runners_up(search: Search) -> list[RunnerUp]:
         tipping = Tipping(search.problem)
         placed = search.problem.vector.placed()
         for number, (begin, variable) in enumerate(placed):
-            search.progress(f"without {variable.path}", number / len(placed))
+            search.progress(f"without {variable.name}", number / len(placed))
             restricted = _without(cube, begin, variable, best.x)
             if restricted is not None:
                 search.cube = search.scorer.cube = restricted

@@ -79,6 +79,11 @@ class Variable:
     options: tuple[eqx.Module, ...] | None = dataclasses.field(default=None, repr=False)
 
     @property
+    def name(self) -> str:
+        """The path as a problem's file gives it: of a workload beside the first, its name comes first."""
+        return self.path.removeprefix("beside.")
+
+    @property
     def size(self) -> int:
         """Entries of the vector of variables: one for a number, one for each alternative of a choice."""
         return len(self.declared.alternatives) if isinstance(self.declared, Choice) else 1

@@ -46,7 +46,7 @@ def codesign_front(answer: Any) -> Figure:
     panels[0].axhline(first.baseline_objective, color=GREY, linewidth=1, linestyle=DASHED)
     for panel, (begin, variable) in zip(panels[1:], placed, strict=False):
         values = [design.x[begin] for design in designs]
-        name = variable.path.removeprefix("design.").replace("_", " ")
+        name = variable.name.removeprefix("design.").replace("_", " ")
         _draw(panel, answer, limits, values, name, variable.declared.unit, color=ORANGE)
     for panel in panels[1 + len(placed) :]:
         panel.set_visible(False)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from diffperf.errors import ConfigError
+from diffperf.explore.codesign.layouts import broken_rule
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.search import Search
 from diffperf.relax import Exact
@@ -52,6 +53,17 @@ def possible(problem) -> set[tuple[float, ...]]:
     for layouts in problem.layouts:
         found = np.concatenate([layouts.applied(x) for x in found])
     return set(map(tuple, found.tolist()))
+
+
+def test_variables_and_broken_rules_name_the_workload_as_the_file_does():
+    problem = load_problem(PROBLEM)
+    assert [variable.name for variable in problem.vector.variables] == [
+        variable["path"] for variable in PROBLEM["variable"]
+    ]
+    assert broken_rule(problem.vector, problem.phases, np.array([8.0, 2.0, 8.0, 2.0])) is None
+    number, violation = broken_rule(problem.vector, problem.phases, np.array([8.0, 2.0, 16.0, 2.0]))
+    assert problem.workloads[number].name == "chat"
+    assert violation.found
 
 
 def test_each_workload_has_layouts_of_its_own():
