@@ -126,16 +126,17 @@ class ValidationAnswer(Answer):
             raise ConfigError(self.file, "", f'no errors of "{column}"', expected, hint)
         return residuals(self.result.kind, self.result.evaluations, column or _most_rows(metrics))
 
-    def residual_figure(self, column: str | None = None) -> "Figure":
-        """The relative errors of a measured column against every column of the table that varies, those that
-        explain most of their spread first: what `--residuals` draws. Raises as `residuals` does.
+    def residual_figure(self, column: str | None = None, most: int = 12) -> "Figure":
+        """The relative errors of a measured column against the `most` columns of the table that explain the
+        largest shares of their spread: what `--residuals` draws. Raises as `residuals` does.
         """
         from diffperf.report import plots
 
         found, kind = self.residuals(column), self.result.kind
         panels = [_panel(kind, each) for each in found.explained]
         label, title = words(kind, found.column), f"{self.title}, errors of {found.column}"
-        return plots.residuals(found.measured, found.ratios, panels, label, unit(kind, found.column), title)
+        of = unit(kind, found.column)
+        return plots.residuals(found.measured, found.ratios, panels, label, of, title, most)
 
     def plot_residuals(self, file: str | Path | None = None, column: str | None = None) -> "Figure":
         """`residual_figure` as a matplotlib figure, which is also written to a file if one is named.

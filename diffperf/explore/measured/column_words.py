@@ -22,6 +22,7 @@ _WORDS = {
     "layers": "layers of the model",
     "m": "rows of the product",
     "max_num_seqs": "most sequences at once",
+    "micro_batch": "sequences of a micro-batch",
     "n": "columns of the product",
     "n_devices": "devices",
     "output_len": "tokens of an output",

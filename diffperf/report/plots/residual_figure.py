@@ -7,8 +7,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from diffperf import units
 from diffperf.report.plots.style import (
     BLUE,
     FAINT,
@@ -20,7 +21,6 @@ from diffperf.report.plots.style import (
     no_minor_labels,
     set_title,
     styled,
-    unit_ticks,
 )
 
 MOST_PANELS = 12
@@ -31,6 +31,8 @@ _SHOWN, _LEAST_REACH, _MOST_REACH = 0.97, 0.25, 2.3  # of the vertical axis: sha
 # Errors that ticks stand at where there is room, those first that matter most.
 _ERRORS = (0, -0.5, 1, -0.8, 4, -0.2, 0.25, 0.5, -0.9, 9, -0.1, 0.1, 2, -0.3, -0.65)
 _TICK_DISTANCE = 0.085  # least distance of ticks, as a share of the vertical scale
+_LABEL_DISTANCE, _CHARACTER = 0.03, 0.029  # likewise between labels of the horizontal one, and their width
+_MOST_TICKS = 10  # values that have ticks of their own
 _LONGEST = 20  # characters of the name of a group
 
 
@@ -59,14 +61,16 @@ def residuals(
     label: str,
     unit: str,
     title: str = "",
+    most: int = MOST_PANELS,
 ) -> Figure:
     """Relative errors over the measured value, and over the columns that explain most of their spread.
 
-    `ratios` are predicted / measured. The vertical scale is logarithmic in them and labelled by the error;
-    it holds 97 % of the rows, errors of −90 % to +900 % at most, and triangles at its ends are the rows beyond. The band is ±10 %; a dot is the
-    median of a decile or of a group, its bar reaches from the 25th to the 75th percentile.
+    `ratios` are predicted / measured. The vertical scale is logarithmic in them and labelled by the error; it
+    holds 97 % of the rows, errors of −90 % to +900 % at most, and triangles at its ends are the rows beyond.
+    The band is ±10 %; a dot is the median of a decile or of a group, its bar reaches from the 25th to the
+    75th percentile. Of the panels the first `most` are drawn.
     """
-    shown = panels[:MOST_PANELS]
+    shown = panels[:most]
     below = -(-len(shown) // _ACROSS)
     figure = new_figure(12, 3.6 + 2.9 * below)
     grid = figure.add_gridspec(1 + below, _ACROSS)
@@ -117,7 +121,7 @@ def _draw_numbers(
     empty = np.isnan(values)
     least, most = float(values[~empty].min()), float(values[~empty].max())
     logarithmic = least > 0 and most > _DECADE * least
-    _scale_numbers(axes, least, most, unit, logarithmic=logarithmic)
+    _scale_numbers(axes, values[~empty], unit, logarithmic=logarithmic)
     places = values
     if empty.any():
         aside = least * (least / most) ** 0.1 if logarithmic else least - 0.1 * ((most - least) or 1.0)
@@ -130,22 +134,50 @@ def _draw_numbers(
     _draw_band(axes, limits)
 
 
-def _scale_numbers(axes: Axes, least: float, most: float, unit: str, *, logarithmic: bool) -> None:
-    """Sets the horizontal scale of numbers and the labels of its ticks."""
+def _scale_numbers(axes: Axes, numbers: Float[np.ndarray, " known"], unit: str, *, logarithmic: bool) -> None:
+    """Sets the horizontal scale of numbers and its ticks: at the values themselves where they are few."""
+
+    def label(value: float) -> str:
+        return units.show(value, unit, 4) if unit and value else _count(value)
+
+    least, most = float(numbers.min()), float(numbers.max())
     if logarithmic:
         axes.set_xscale("log")
+    values, counts = np.unique(numbers, return_counts=True)
+    if 1 < len(values) <= _MOST_TICKS:
+        frequent = values[np.argsort(-counts, kind="stable")]
+        places = np.log(frequent) if logarithmic else frequent
+        longest = max(len(label(value)) for value in values)
+        apart = _apart(places, _LABEL_DISTANCE + _CHARACTER * longest)
+        axes.xaxis.set_major_locator(FixedLocator(frequent[apart]))
+    elif logarithmic:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if most < 100 * least else (1,), numticks=7))
-        axes.xaxis.set_minor_locator(NullLocator())
     else:
         axes.xaxis.set_major_locator(
             MaxNLocator(5, steps=[1, 2, 5, 10], integer=not unit and most - least >= 1)
         )
-    if unit:
-        axes.xaxis.set_major_formatter(unit_ticks(unit))
-    elif most >= 1e4:
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    else:
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: label(value)))
+
+
+def _apart(places: Float[np.ndarray, " places"], distance: float, span: float | None = None) -> list[int]:
+    """The indices of as many places as there is room for, the first ones first: `distance` is the least
+    between two of them, as a share of `span`, by default of all places'.
+    """
+    least = distance * (float(np.ptp(places)) if span is None else span)
+    chosen: list[int] = []
+    for index, place in enumerate(places):
+        if all(abs(place - places[other]) > least for other in chosen):
+            chosen.append(index)
+    return chosen
+
+
+def _count(value: float) -> str:
+    """A number without a unit, short: 8,192, 131.1k, 4M."""
+    for scale, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= max(scale, 1e4):
+            return f"{value / scale:,.4g}{letter}"
+    return f"{value:,.6g}"
 
 
 def _draw_texts(
@@ -234,14 +266,12 @@ def _draw_band(axes: Axes, limits: tuple[float, float]) -> None:
     faint_grid(axes, axis="y", linewidth=0.6)
 
 
-def _ticks(limits: tuple[float, float]) -> list[float]:
+def _ticks(limits: tuple[float, float]) -> Float[np.ndarray, " ticks"]:
     """The ratios that ticks stand at: those that matter most, as many as there is room for."""
     low, high = np.log(limits)
-    chosen: list[float] = []
-    for place in np.log1p(_ERRORS):
-        if low <= place <= high and all(abs(place - o) > _TICK_DISTANCE * (high - low) for o in chosen):
-            chosen.append(float(place))
-    return [float(np.exp(place)) for place in sorted(chosen)]
+    places = np.log1p(_ERRORS)
+    places = places[(places >= low) & (places <= high)]
+    return np.sort(np.exp(places[_apart(places, _TICK_DISTANCE, float(high - low))]))
 
 
 def _percent(error: float) -> str:
