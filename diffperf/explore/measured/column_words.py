@@ -26,6 +26,7 @@ _WORDS = {
     "n": "columns of the product",
     "n_devices": "devices",
     "output_len": "tokens of an output",
+    "output_len_std": "standard deviation of an output's tokens",
     "q_len": "queries of a sequence",
     "seq_len": "tokens of a sequence",
     "zero_stage": "stage of ZeRO",
@@ -56,5 +57,6 @@ def words(kind: str, column: str) -> str:
 
 
 def unit(kind: str, column: str) -> str:
-    """The unit of a column; empty for texts, counts and columns of a table's own."""
-    return unit_of(kind, column) if column in SCHEMAS[kind] else ""
+    """The unit of a column; empty for texts, counts (of tokens, too) and columns of a table's own."""
+    declared = unit_of(kind, column) if column in SCHEMAS[kind] else ""
+    return declared if declared != "token" else ""

@@ -19,7 +19,7 @@ from diffperf.explore.measured.statistics import Evaluation
 MOST_GROUPS = 10  # deciles of numbers, and the most frequent of texts; the other texts are one group more
 EMPTY, OTHER = "(empty)", "other"
 # Names of rows, results, and notes on where a row comes from, which may say that it is an outlier.
-_NOT_INPUTS = ("id", "oom", "source", "confidence", "assumptions")
+_NOT_INPUTS = ("id", "oom", "source", "confidence", "assumptions", "flags")
 
 
 @dataclasses.dataclass(frozen=True)
