@@ -149,7 +149,7 @@ def _scale_numbers(axes: Axes, numbers: Float[np.ndarray, " known"], unit: str, 
         places = np.log(frequent) if logarithmic else frequent
         longest = max(len(label(value)) for value in values)
         apart = _apart(places, _LABEL_DISTANCE + _CHARACTER * longest)
-        axes.xaxis.set_major_locator(FixedLocator(frequent[apart]))
+        axes.xaxis.set_major_locator(FixedLocator(frequent[apart].tolist()))
     elif logarithmic:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if most < 100 * least else (1,), numticks=7))
     else:
@@ -259,7 +259,7 @@ def _draw_band(axes: Axes, limits: tuple[float, float]) -> None:
     axes.axhline(1, color=INK, linewidth=0.8, zorder=1)
     axes.set_yscale("log")
     axes.set_ylim(*limits)
-    axes.yaxis.set_major_locator(FixedLocator(_ticks(limits)))
+    axes.yaxis.set_major_locator(FixedLocator(_ticks(limits).tolist()))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: _percent(ratio - 1)))
     no_minor_labels(axes)
