@@ -10,13 +10,18 @@ from rich.table import Table
 
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
-from diffperf.explore.measured.statistics import Summary
+from diffperf.errors import ConfigError, did_you_mean
+from diffperf.explore.measured.column_words import unit, words
+from diffperf.explore.measured.residuals import Explained, Residuals, residuals
+from diffperf.explore.measured.statistics import Errors, Summary
 from diffperf.explore.measured.validate import Validation
 from diffperf.explore.measured.validate import validate as compare
 from diffperf.report.tables import column_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from diffperf.report.plots import Panel
 
 
 @answering("validate")
@@ -101,9 +106,74 @@ class ValidationAnswer(Answer):
         from diffperf.report import plots
 
         metrics = self.summary.metrics
-        column = max(metrics, key=lambda name: metrics[name].n, default="")
+        column = _most_rows(metrics)
         points = self.result.points_by(self.by, column)
         return plots.predicted_against_measured(points, column, self.title)
+
+    def residuals(self, column: str | None = None) -> Residuals:
+        """The residuals of a measured column, by default the one with the most rows, and which share of their
+        variance each column of the table explains, the largest first.
+
+        **Raises:** `ConfigError` where no row has a measured and an estimated value in the column.
+        """
+        metrics = self.summary.metrics
+        if not metrics:
+            found, expected = "no row with a measured and an estimated value", "at least one"
+            raise ConfigError(self.file, "", found, expected, "see the reasons for which rows were skipped")
+        if column is not None and column not in metrics:
+            expected = "a measured column that is estimated"
+            hint = did_you_mean(column, list(metrics))
+            raise ConfigError(self.file, "", f'no errors of "{column}"', expected, hint)
+        return residuals(self.result.kind, self.result.evaluations, column or _most_rows(metrics))
+
+    def residual_figure(self, column: str | None = None, most: int = 12) -> "Figure":
+        """The relative errors of a measured column against the `most` columns of the table that explain the
+        largest shares of their spread: what `--residuals` draws. Raises as `residuals` does.
+        """
+        from diffperf.report import plots
+
+        found, kind = self.residuals(column), self.result.kind
+        panels = [_panel(kind, each) for each in found.explained]
+        label, title = words(kind, found.column), f"{self.title}, errors of {found.column}"
+        of = unit(kind, found.column)
+        return plots.residuals(found.measured, found.ratios, panels, label, of, title, most)
+
+    def plot_residuals(self, file: str | Path | None = None, column: str | None = None) -> "Figure":
+        """`residual_figure` as a matplotlib figure, which is also written to a file if one is named.
+
+        **Raises:** `ConfigError` for a file that is no .png, .svg or .pdf, and as `residuals` does.
+        """
+        from diffperf.report import plots
+
+        if file is not None:
+            plots.check_format(file, "file")
+        figure = self.residual_figure(column)
+        if file is not None:
+            plots.save(figure, file)
+        return figure
+
+
+def _most_rows(metrics: dict[str, Errors]) -> str:
+    """The measured column that most rows have; empty where there is none."""
+    return max(metrics, key=lambda name: metrics[name].n, default="")
+
+
+def _panel(kind: str, explained: Explained) -> "Panel":
+    """A column of a table as a panel of the figure."""
+    from diffperf.report import plots
+
+    label = words(kind, explained.column)
+    if explained.alike:
+        label += f" (as {', '.join(explained.alike[:2])}{', …' * (len(explained.alike) > 2)})"
+    return plots.Panel(
+        column=explained.column,
+        label=label,
+        unit=unit(kind, explained.column),
+        share=explained.share,
+        groups=explained.groups,
+        names=explained.names,
+        values=explained.values,
+    )
 
 
 def _evaluated(summary: Summary) -> int:

@@ -107,7 +107,13 @@ def _figure_file(ctx: click.Context, parameter: click.Parameter, value: str | No
         return None
     from diffperf.report.plots import check_format  # imports matplotlib
 
-    return check_writable(check_format(value), parameter.opts[0])
+    option = parameter.opts[0]
+    return check_writable(check_format(value, option), option)
+
+
+def figure_option(name: str, text: str) -> Decorator:
+    """An option that draws a figure."""
+    return click.option(name, metavar="FILE", callback=_figure_file, help=f"{text} (.png, .svg or .pdf)")
 
 
 calibration_option = click.option(
@@ -192,9 +198,7 @@ json_option = click.option(
     callback=output_file,
     help="write the answer as JSON in SI units (- for stdout)",
 )
-plot_option = click.option(
-    "--plot", metavar="FILE", callback=_figure_file, help="draw the answer as a figure (.png, .svg or .pdf)"
-)
+plot_option = figure_option("--plot", "draw the answer as a figure")
 
 
 STRATEGY_FIELDS = tuple(field.name for field in dataclasses.fields(Strategy))

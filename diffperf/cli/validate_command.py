@@ -6,6 +6,7 @@ from diffperf.api.answer import print_lines
 from diffperf.api.question import COMMAND_LINE
 from diffperf.cli.options import (
     calibration_option,
+    figure_option,
     json_option,
     measured_system_option,
     options,
@@ -42,8 +43,14 @@ def _print_template(ctx: click.Context, parameter: click.Parameter, kind: str | 
     help="column of the table whose values name the groups",
 )
 @options(where_option, measured_system_option, calibration_option, json_option, plot_option)
+@options(figure_option("--residuals", "draw the errors against every column, largest share first"))
+@click.option(
+    "--of",
+    metavar="COLUMN",
+    help="measured column that --residuals draws (by default the one with the most rows)",
+)
 @click.pass_context
-def validate(ctx, file, by, where, systems, calibration, json_file, plot):
+def validate(ctx, file, by, where, systems, calibration, json_file, plot, residuals, of):
     """Compare the estimator with the measurements in FILE, a CSV table.
 
     Its rows are training or inference runs, servers under load, servers' power, GEMMs, attention kernels or
@@ -51,8 +58,9 @@ def validate(ctx, file, by, where, systems, calibration, json_file, plot):
     `hardware` has names of accelerators or systems, or paths of their files. Columns that the config of the
     `model` knows may be left out; diffperf init measurements lists all columns.
 
-    Prints the errors by group. What cannot be evaluated is counted with the reason; a row that cannot be
-    read is named on stderr.
+    Prints the errors by group; --residuals draws them against every column of the table, and says which share
+    of their spread each explains: where to look for what the estimator lacks. What cannot be evaluated is
+    counted with the reason; a row that cannot be read is named on stderr.
     """
     from diffperf.api.validation_answer import ValidationAnswer
     from diffperf.explore.measured.table import messages
@@ -67,5 +75,7 @@ def validate(ctx, file, by, where, systems, calibration, json_file, plot):
     write_json(answer.to_dict(), json_file)
     if plot:
         answer.plot(plot)
+    if residuals:
+        answer.plot_residuals(residuals, of)
     if len(result.faults) == answer.summary.rows:
         ctx.exit(1)

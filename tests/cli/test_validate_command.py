@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import diffperf as dp
 from diffperf.explore.measured.schemas import measured_columns
 
 
@@ -56,6 +57,38 @@ def test_validate(run, tmp_path):
     assert (data["table"], list(data["groups"]), data["overall"]["rows"]) == ("gemm", ["one", "two"], 5)
     assert data["overall"]["metrics"]["latency_s"]["n"] == 2
     assert (tmp_path / "errors.png").stat().st_size > 10_000
+
+
+def test_residuals_of_a_table(run, tmp_path):
+    file = gemm_table(tmp_path, *(f"{m},two,h100-sxm5-80gb,bf16,{m},4096,4096,1,{m}e-7" for m in (512, 1024)))
+    result = run(f"validate {file} --residuals columns.svg --of latency_s")
+    assert result.exit_code == 0, result.stderr
+    drawn = (tmp_path / "columns.svg").read_text()
+    for words in ("of the spread", "rows of the product", "relative error", "errors of latency_s"):
+        assert words in drawn
+    answer = dp.validate(tmp_path / file)
+    assert {each.column for each in answer.residuals().explained} == {"group", "hardware", "m"}
+    assert len(answer.plot_residuals(tmp_path / "columns.png").axes) == 4
+    assert (tmp_path / "columns.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--residuals columns.txt", '--residuals: found "columns.txt"; expected a file name ending in .png'),
+        ("--residuals none/columns.png", "expected a file in a folder that exists"),
+        ("--residuals columns.png --of latency", 'no errors of "latency"; expected a measured column'),
+        ("--residuals columns.png --where dtype=q4_0", "found no row with a measured and an estimated value"),
+    ],
+)
+def test_residuals_that_cannot_be_drawn(run, tmp_path, options, words):
+    """One line says why, and no file is written."""
+    file = gemm_table(tmp_path, "c,two,h100-sxm5-80gb,q4_0,8,8,8,1,1e-6")
+    result = run(f"validate {file} {options}")
+    assert result.exit_code != 0
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "columns.png").exists()
 
 
 def test_validate_by_any_column(answer, tmp_path):

@@ -9,6 +9,7 @@ from diffperf.report.plots.codesign_figure import codesign
 from diffperf.report.plots.comparison_figure import Bars, comparison
 from diffperf.report.plots.front_figure import codesign_front
 from diffperf.report.plots.range_bars import IndexBar, SwingBar, index_bars, steps_between, swing_bars
+from diffperf.report.plots.residual_figure import Panel, residuals
 from diffperf.report.plots.scatter import Column, predicted_against_measured, scatter
 from diffperf.report.plots.serving_front import serving_front
 from diffperf.report.plots.style import (
@@ -41,6 +42,7 @@ __all__ = [
     "Curves",
     "IndexBar",
     "MapAxis",
+    "Panel",
     "SwingBar",
     "bare",
     "breakdown",
@@ -56,6 +58,7 @@ __all__ = [
     "input_name",
     "package_cost",
     "predicted_against_measured",
+    "residuals",
     "save",
     "scatter",
     "serving_front",

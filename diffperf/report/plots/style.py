@@ -71,13 +71,15 @@ def set_title(figure: Figure, title: str, **style: Any) -> None:
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, **style)
 
 
-def check_format(path: str | Path) -> Path:
-    """The path, if a figure can be written to a file of that name. Raises `ConfigError`."""
+def check_format(path: str | Path, option: str = "--plot") -> Path:
+    """The path, if a figure can be written to a file of that name. Raises `ConfigError`, which names the
+    option that the path is from.
+    """
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         hint = did_you_mean(path.suffix.lower(), FORMATS)
         raise ConfigError(
-            "command line", "--plot", f'"{path}"', "a file name ending in " + ", ".join(FORMATS), hint
+            "command line", option, f'"{path}"', "a file name ending in " + ", ".join(FORMATS), hint
         )
     return path
 
