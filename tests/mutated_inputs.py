@@ -36,6 +36,7 @@ from diffperf.page.server import Backend, application
 EXIT_CODES = (0, 1, 2, 3, 130)
 MOST_SECONDS = 10.0
 ENDPOINTS = ("catalog", "inputs", "answer", "interval", "front", "export")
+GEMM = load.config_root() / "measurements" / "gemm.csv"
 # A good command line of each command; `explore` is only asked with options that it must refuse.
 GOOD = {
     "estimate": "estimate llama-2-7b dgx-a100 --tp 8",
@@ -47,8 +48,8 @@ GOOD = {
     "map": "map llama-2-7b dgx-a100 --x hbm.bandwidth=1..8TB/s --y model.layers=8..64",
     "breakeven": "breakeven llama-2-7b dgx-a100",
     "sweep": "sweep gpt3-175b-strategy-sweep",
-    "validate": "validate gemm",
-    "calibrate": "calibrate gemm",
+    "validate": f"validate {GEMM}",
+    "calibrate": f"calibrate {GEMM} --hardware a100-sxm4-80gb --out fitted.toml",
     "cost": "cost dgx-a100",
     "init": "init model",
     "explore": "explore --port none",
@@ -58,7 +59,7 @@ GOOD = {
 READERS = {
     "models": "estimate FILE dgx-a100 --tp 8",
     "systems": "estimate llama-2-7b FILE",
-    "accelerators": "cost FILE",
+    "accelerators": f"validate {GEMM} --system FILE",
     "stacks": "estimate llama-2-7b dgx-a100 --tp 8 --stack FILE",
     "calibrations": "estimate llama-2-7b dgx-a100 --tp 8 --calibration FILE",
     "spaces": "sweep FILE",
@@ -181,8 +182,9 @@ def draw_query(draw: random.Random) -> Input:
     if draw.random() < 0.3:
         key, text, wrong = "set", "hbm.bandwidth=" + draw.choice(("nan", "-2 TB/s", "3 bananas")), True
     endpoint = draw.choice(ENDPOINTS)
+    # The catalog reads no state, and the list of inputs does not read values: they are checked by the others.
     address = f"/api/{endpoint}?phase=training&{key}={quote(text)}"
-    return Input(f"/api/{endpoint}", (address,), wrong=wrong and endpoint != "catalog")
+    return Input(f"/api/{endpoint}", (address,), wrong=wrong and endpoint not in ("catalog", "inputs"))
 
 
 def draws(count: int, seed: int) -> Iterator[Input]:
