@@ -1,0 +1,279 @@
+"""Runs mutated inputs of every command and endpoint, and lists the faults.
+
+`python tests/mutated_inputs.py --count 10000 --seed 0`
+
+An input is run in this process until it asks for a compiled program: all checks that need no estimate have
+passed by then, and the input counts as accepted. The one seam is `StoredFunction.__call__`. Faults are
+tracebacks, exit codes that are not documented, errors of several lines, inputs that take over ten seconds,
+and inputs that are wrong by construction but accepted.
+"""
+
+import argparse
+import collections
+import contextlib
+import functools
+import os
+import random
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+from urllib.parse import quote
+
+import click
+from click.testing import CliRunner
+from starlette.testclient import TestClient
+
+from diffperf import compiler, load
+from diffperf.cli import COMMANDS, cli
+from diffperf.page.programs import Compiling, Programs
+from diffperf.page.server import Backend, application
+
+EXIT_CODES = (0, 1, 2, 3, 130)
+MOST_SECONDS = 10.0
+ENDPOINTS = ("catalog", "inputs", "answer", "interval", "front", "export")
+GEMM = load.config_root() / "measurements" / "gemm.csv"
+# A good command line of each command; `explore` is only asked with options that it must refuse.
+GOOD = {
+    "estimate": "estimate llama-2-7b dgx-a100 --tp 8",
+    "plan": "plan llama-2-7b dgx-a100",
+    "serve": "serve llama-2-7b dgx-a100",
+    "compare": "compare --models llama-2-7b --systems dgx-a100",
+    "codesign": "codesign gpt3-175b-under-a100-budget",
+    "sensitivity": "sensitivity llama-2-7b dgx-a100",
+    "map": "map llama-2-7b dgx-a100 --x hbm.bandwidth=1..8TB/s --y model.layers=8..64",
+    "breakeven": "breakeven llama-2-7b dgx-a100",
+    "sweep": "sweep gpt3-175b-strategy-sweep",
+    "validate": f"validate {GEMM}",
+    "calibrate": f"calibrate {GEMM} --hardware a100-sxm4-80gb --out fitted.toml",
+    "cost": "cost dgx-a100",
+    "init": "init model",
+    "explore": "explore --port none",
+    "list": "list models",
+}
+# The command that reads a file of a folder of configs/, with FILE in the place of its name.
+READERS = {
+    "models": "estimate FILE dgx-a100 --tp 8",
+    "systems": "estimate llama-2-7b FILE",
+    "accelerators": f"validate {GEMM} --system FILE",
+    "stacks": "estimate llama-2-7b dgx-a100 --tp 8 --stack FILE",
+    "calibrations": "estimate llama-2-7b dgx-a100 --tp 8 --calibration FILE",
+    "spaces": "sweep FILE",
+    "problems": "codesign FILE",
+    "measurements": "validate FILE",
+}
+WRONG_NUMBERS = ("nan", "inf", '"3 bananas"', "{ nested = { deep = 1 } }")
+ODD_NUMBERS = ("0", "-1", "1e308", "true", '""', "[]", '"text"')
+WORDS = ("", "nan", "inf", "-1", "0", "1e308", "3 bananas", "missing.toml", "é", "9" * 400, "=", "..", "a=b")
+NOT_FUZZED = ("workers", "scheduler", "help", "version")  # the first two start processes and connections
+
+
+class Input(NamedTuple):
+    """A mutated input: a command line, or the address of a question; with the content of its file."""
+
+    group: str
+    line: tuple[str, ...]
+    content: bytes | None = None
+    wrong: bool = False  # by construction: it must be refused
+    change: str = ""  # of the file
+
+
+class Outcome(NamedTuple):
+    """Whether an input was refused, and what is at fault; empty where nothing is."""
+
+    refused: bool
+    fault: str
+
+
+class Reached(BaseException):
+    """The checks are over: a compiled program is asked for."""
+
+
+class NeverCompiled(Programs):
+    """Programs of the page that stay uncompiled."""
+
+    def run(self, *_: Any) -> Any:
+        raise Compiling("no program")
+
+
+class Checks(Backend):
+    """The server's part that checks states, and no more."""
+
+    def programs(self) -> Programs:
+        return NeverCompiled()
+
+
+def _reached(*_: Any, **__: Any) -> Any:
+    raise Reached
+
+
+@functools.cache
+def _files(folder: str) -> tuple[Path, ...]:
+    return tuple(sorted(p for p in (load.config_root() / folder).iterdir() if p.suffix in (".toml", ".csv")))
+
+
+def draw_file(draw: random.Random) -> Input:
+    """A shipped file with one mutation."""
+    folder = draw.choice(list(READERS))
+    path = draw.choice(_files(folder))
+    lines = path.read_text(encoding="utf-8").splitlines()
+    line = tuple(READERS[folder].replace("FILE", f"mutated{path.suffix}").split())
+    group = f"{line[0]} ({folder})"
+    numbers = [i for i, text in enumerate(lines) if re.match(r'[\w.]+ = "?-?[\d.]', text)]
+    keys = [i for i, text in enumerate(lines) if re.match(r"[\w.]+ = [^\[{]*$", text)]
+    kind = draw.choice(("number", "odd", "typo", "delete", "duplicate", "encoding", "truncated", "extends"))
+    wrong = kind in ("encoding", "extends")
+    if path.suffix == ".csv":
+        wrong = kind == "encoding"
+        row = draw.randrange(len(lines))
+        cells = lines[row].split(",")
+        cells[draw.randrange(len(cells))] = draw.choice(WORDS)
+        lines[row] = ",".join(cells)
+    elif kind in ("number", "odd") and numbers:
+        at = draw.choice(numbers)
+        wrong = kind == "number"
+        key = lines[at].split(" = ")[0]
+        lines[at] = f"{key} = {draw.choice(WRONG_NUMBERS if wrong else ODD_NUMBERS)}"
+    elif kind in ("typo", "delete", "duplicate") and keys:
+        at, wrong = draw.choice(keys), kind != "delete"
+        changed = {"typo": [re.sub(r"^([\w.]+)", r"\1_x", lines[at])], "delete": []}
+        lines[at : at + 1] = changed.get(kind, [lines[at]] * 2)
+    elif kind == "extends":
+        target = draw.choice(("missing.toml", "mutated.toml"))
+        lines = [f'extends = "{target}"', *(text for text in lines if not text.startswith("extends"))]
+    before = set(path.read_text(encoding="utf-8").splitlines())
+    change = f"{path.name}, {kind}: {[text for text in lines if text not in before]}"
+    content = "\n".join(lines).encode()
+    if kind == "encoding":
+        content = b"\xff\xfe" + content
+    elif kind == "truncated":
+        content = content[: draw.randrange(len(content))]
+    return Input(group, line, content, wrong, change)
+
+
+def draw_command(draw: random.Random) -> Input:
+    """A good command line of any command with a word replaced, or one more option."""
+    name = draw.choice(list(COMMANDS))
+    words = GOOD[name].split()
+    if draw.random() < 0.2:
+        return Input(name, (*words, "--no-such-option", draw.choice(WORDS)), wrong=True)
+    if name != "explore" and len(words) > 1 and draw.random() < 0.4:
+        words[draw.randrange(1, len(words))] = draw.choice(WORDS)
+        return Input(name, tuple(words))
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    options = [o for o in command.params if isinstance(o, click.Option) and o.name not in NOT_FUZZED]
+    option = draw.choice(options)
+    flag = draw.choice(option.opts)
+    added = (flag,) if option.is_flag else (flag, draw.choice(WORDS))
+    if name == "explore":
+        return Input(name, (words[0], *added, *words[1:]), wrong=True)
+    return Input(name, (*words, *added))
+
+
+def draw_query(draw: random.Random) -> Input:
+    """A state of the page with one value or key that is odd."""
+    key, text = draw.choice(("model", "system", "tp", "devices", "set", "tokens", "zz")), draw.choice(WORDS)
+    wrong = key == "zz" and text != ""
+    if draw.random() < 0.3:
+        key, text, wrong = "set", "hbm.bandwidth=" + draw.choice(("nan", "-2 TB/s", "3 bananas")), True
+    endpoint = draw.choice(ENDPOINTS)
+    # The catalog reads no state, and the list of inputs does not read values: they are checked by the others.
+    address = f"/api/{endpoint}?phase=training&{key}={quote(text)}"
+    return Input(f"/api/{endpoint}", (address,), wrong=wrong and endpoint not in ("catalog", "inputs"))
+
+
+def draws(count: int, seed: int) -> Iterator[Input]:
+    """Mutated inputs, the same for the same seed."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        yield draw.choices((draw_file, draw_command, draw_query), (4, 4, 2))[0](draw)
+
+
+def run_one(entry: Input, client: TestClient) -> Outcome:
+    """Runs an input in the working directory, which should be one of its own."""
+    start = time.monotonic()
+    outcome = _asked(entry, client) if entry.line[0].startswith("/") else _commanded(entry)
+    took = time.monotonic() - start
+    if not outcome.fault and took > MOST_SECONDS:
+        return Outcome(outcome.refused, f"took {took:.0f} s")
+    if not outcome.fault and entry.wrong and not outcome.refused:
+        return Outcome(False, "wrong success")
+    return outcome
+
+
+def _asked(entry: Input, client: TestClient) -> Outcome:
+    reply = client.get(entry.line[0])
+    fault = "" if reply.status_code in (200, 422) else f"status {reply.status_code}: {reply.text[:200]}"
+    return Outcome(reply.status_code == 422, fault)
+
+
+def _commanded(entry: Input) -> Outcome:
+    if entry.content is not None:
+        name = next(word for word in entry.line if word.startswith("mutated."))
+        Path(name).write_bytes(entry.content)
+    try:
+        with mock.patch.object(compiler.StoredFunction, "__call__", _reached):
+            result = CliRunner().invoke(cli, list(entry.line))
+    except Reached:
+        # Codesign asks for a program before it has read its variables: what is wrong there goes unjudged.
+        return Outcome(entry.line[0] == "codesign" and entry.wrong, "")
+    refused = result.exit_code != 0
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        return Outcome(refused, f"traceback: {result.exception!r}"[:300])
+    if result.exit_code not in EXIT_CODES:
+        return Outcome(refused, f"exit code {result.exit_code}")
+    errors = [text for text in result.stderr.splitlines() if text.startswith("Error:")]
+    if refused and len(errors) != 1 and result.exit_code != 3:
+        return Outcome(refused, f"not one line: {result.stderr[:200]!r}")
+    return Outcome(refused, "")
+
+
+def run_all(count: int, seed: int, most_seconds: float = float("inf")) -> tuple[dict[str, list[int]], list]:
+    """By group the numbers of inputs, refused, accepted and faults; and each fault with its input."""
+    assert set(GOOD) == set(COMMANDS), "every command has a good command line here"
+    counts: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0, 0])
+    faults, start = [], time.monotonic()
+    client = TestClient(
+        application(Checks(lambda: None)), base_url="http://127.0.0.1", raise_server_exceptions=False
+    )
+    for entry in draws(count, seed):
+        if time.monotonic() - start > most_seconds:
+            print(f"stopped after {most_seconds:g} s")
+            break
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            outcome = run_one(entry, client)
+        row = counts[entry.group]
+        row[0] += 1
+        row[1 if outcome.refused else 2] += 1
+        if outcome.fault:
+            row[3] += 1
+            faults.append((outcome.fault, entry))
+    return counts, faults
+
+
+def main() -> None:
+    """Prints the table and the faults; exits with 1 if there is any."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    chosen = parser.parse_args()
+    os.environ["DIFFPERF_CACHE"] = "off"
+    counts, faults = run_all(chosen.count, chosen.seed, chosen.seconds)
+    print(f"{'command/endpoint':28}{'inputs':>8}{'refused':>9}{'accepted':>9}{'faults':>8}")
+    for name, row in sorted(counts.items()):
+        print(f"{name:28}{row[0]:8}{row[1]:9}{row[2]:9}{row[3]:8}")
+    totals = [sum(column) for column in zip(*counts.values(), strict=True)]
+    print("{:28}{:8}{:9}{:9}{:8}".format("total", *totals))
+    for fault, entry in faults:
+        print(f"- {fault}: {entry.line} {entry.change[:300]}")
+    sys.exit(bool(faults))
+
+
+if __name__ == "__main__":
+    main()
