@@ -12,7 +12,7 @@ from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.measured.column_words import unit, words
-from diffperf.explore.measured.residuals import Explained, Residuals, residuals
+from diffperf.explore.measured.errors_by_column import Explained, Residuals, residuals
 from diffperf.explore.measured.statistics import Errors, Summary
 from diffperf.explore.measured.validate import Validation
 from diffperf.explore.measured.validate import validate as compare

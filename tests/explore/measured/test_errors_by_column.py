@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffperf.explore.measured.column_words import words
-from diffperf.explore.measured.residuals import EMPTY, OTHER, explained_share, grouped, residuals
+from diffperf.explore.measured.errors_by_column import EMPTY, OTHER, explained_share, grouped, residuals
 from diffperf.explore.measured.schemas import SCHEMAS
 from diffperf.explore.measured.statistics import Evaluation
 
