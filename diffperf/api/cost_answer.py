@@ -17,6 +17,7 @@ from diffperf.api.cost_curve import CostCurve
 from diffperf.api.die_table import die_rows, die_table
 from diffperf.api.from_python import in_float64, refuse_traced
 from diffperf.api.input_values import plain, with_paths_and_units
+from diffperf.api.network_table import network_rows, network_table
 from diffperf.api.ownership_table import Ownership, ownership_table
 from diffperf.api.question import Question, describe_system, read_system
 from diffperf.api.renting import rented
@@ -181,7 +182,8 @@ class CostAnswer(Answer):
         if self.design is not None:
             lines += [table(self.design, f"Its design, divided over {self.volume} accelerators"), ""]
         lines += [table(self.hour.purchase, "The system: purchase price"), "", hour_table(self.per_hour)]
-        lines += ["", ownership_table(self.owners), "", _describe_emissions(self.system, self.hour)]
+        lines += ["", network_table(self.system), "", ownership_table(self.owners)]
+        lines += ["", _describe_emissions(self.system, self.hour)]
         return lines if self.curve is None else [*lines, "", *self.curve.lines()]
 
     def to_dict(self) -> dict[str, Any]:
@@ -190,6 +192,7 @@ class CostAnswer(Answer):
             "dies": die_rows(self.system.accelerator.package),
             "per_hour": self.per_hour | {"total": sum(self.per_hour.values())},
             "ownership": self.owners[0].as_dict(),
+            "network": network_rows(self.system),
             **({} if self.other is None else {"against": self.owners[1].as_dict()}),
             **({} if self.curve is None else {"curve": self.curve.as_dict()}),
             "system": as_dict(self.system),

@@ -1,4 +1,4 @@
-"""What the tiers of a network cost and draw per device: adapters, switches, links and their cables."""
+"""What a device has of each network tier: price, power and silicon of adapters, switches and links."""
 
 import functools
 import operator
@@ -20,13 +20,14 @@ _DRAGONFLY_PORTS, _DRAGONFLY_LINKS = 3.0, 1.5
 
 
 class TierCost(NamedTuple):
-    """What one device has of a network tier: USD by part, and W."""
+    """What one device has of a network tier: USD by part, W, and mm² of switch silicon."""
 
     adapters: Scalar
     switches: Scalar
     cables: Scalar
     other: Scalar
     power: Scalar
+    area: Scalar
 
     @property
     def price(self) -> Scalar:
@@ -35,7 +36,7 @@ class TierCost(NamedTuple):
 
 
 def tier_costs(system: System, relax: Relaxation) -> tuple[TierCost, ...]:
-    """The cost and the power of every network tier of a system, from the innermost to the outermost."""
+    """The cost, power and silicon of every network tier of a system, from the innermost to the outermost."""
     inner = [jnp.ones_like(system.n_devices), *(tier.size for tier in system.network[:-1])]
     joined = [
         endpoints(tier, system.n_devices, size, relax)
@@ -52,6 +53,11 @@ def network_price(system: System, relax: Relaxation) -> Scalar:
 def network_power(system: System, relax: Relaxation) -> Scalar:
     """Watts per device of all switches and transceivers, which they draw at any load."""
     return functools.reduce(operator.add, [cost.power for cost in tier_costs(system, relax)])
+
+
+def switch_area(system: System, relax: Relaxation) -> Scalar:
+    """Square millimetres of silicon per device in the switches of all network tiers."""
+    return functools.reduce(operator.add, [cost.area for cost in tier_costs(system, relax)])
 
 
 def endpoints(tier: NetworkTier, n_devices: Scalar, inner: Scalar, relax: Relaxation) -> Scalar:
@@ -106,7 +112,7 @@ def ports_and_links(tier: NetworkTier, endpoints: Scalar, relax: Relaxation) -> 
 
 
 def _tier_cost(tier: NetworkTier, endpoints: Scalar, relax: Relaxation) -> TierCost:
-    """The parts of a tier at its bandwidth; prices and powers are in proportion to the bandwidth."""
+    """The parts of a tier at its bandwidth; prices, powers and areas are in proportion to the bandwidth."""
     ports, links = ports_and_links(tier, endpoints, relax)
     scale = tier.bandwidth * inverse(tier.rated_bandwidth)
     return TierCost(
@@ -115,4 +121,5 @@ def _tier_cost(tier: NetworkTier, endpoints: Scalar, relax: Relaxation) -> TierC
         cables=scale * links * (tier.link_price + tier.reach * tier.cable_price),
         other=scale * tier.price,
         power=scale * (ports * tier.port_power + links * tier.link_power),
+        area=scale * ports * tier.port_area,
     )

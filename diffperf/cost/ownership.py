@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from diffperf.cost.embodied_carbon import package_carbon
-from diffperf.cost.network_cost import network_power, network_price
+from diffperf.cost.network_cost import network_power, network_price, switch_area
 from diffperf.cost.package_cost import PackageCost, package_cost
 from diffperf.hardware.system import System
 from diffperf.quantity import Declared, Scalar, output
@@ -49,6 +49,7 @@ class Cost(Declared):
     electricity: Scalar = output("USD/s", "electricity of the system")
     rate: Scalar = output("USD/s", "owning and running the system: all of the rates above")
     run: Scalar = output("USD", "cost of the run: owning and running the system for its time")
+    switch_area: Scalar = output("mm^2", "silicon of the network's switches per device")
     package_carbon: Scalar = output("kg", "CO2e of making one accelerator's package")
     emissions: Scalar = output("kg", "CO2e of the run: its electricity, and its share of making the system")
     embodied_emissions: Scalar = output("kg", "CO2e of the run's share of making the system")
@@ -137,6 +138,7 @@ def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxa
         electricity=electricity,
         rate=rate,
         run=rate * time,
+        switch_area=switch_area(system, relax),
         package_carbon=carbon,
         emissions=drawn * prices.carbon_intensity + embodied,
         embodied_emissions=embodied,

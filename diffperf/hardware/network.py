@@ -21,8 +21,8 @@ class NetworkTier(Declared):
     """One level of the interconnect. A domain of a tier holds `size` devices, those of all inner tiers
     included.
 
-    Prices and powers are quoted at `rated_bandwidth`, which is the bandwidth in the tier's file unless the
-    file says otherwise. At any other bandwidth they are in proportion to it.
+    Prices, powers and areas are quoted at `rated_bandwidth`, which is the bandwidth in the tier's file unless
+    the file says otherwise. At any other bandwidth they are in proportion to it.
     """
 
     name: Label = label("name of the network tier, such as nvlink or infiniband")
@@ -98,7 +98,7 @@ class NetworkTier(Declared):
     )
     rated_bandwidth: Scalar = quantity(
         "byte/s",
-        "bandwidth of a device to the network tier at which the tier's prices and powers are quoted",
+        "bandwidth of a device to the network tier at which the tier's prices, powers and areas are quoted",
         bounds=(3e8, 1e15),
         default=None,  # the bandwidth that the tier is made with
         kind="price",
@@ -145,6 +145,13 @@ class NetworkTier(Declared):
     port_power: Scalar = quantity(
         "W",
         "power of a switch of the network tier per port, at the rated bandwidth, beside the energy of bytes",
+        bounds=(0, 1e3),
+        default=0.0,
+        kind="price",
+    )
+    port_area: Scalar = quantity(
+        "mm^2",
+        "silicon of a switch of the network tier per port, at the rated bandwidth",
         bounds=(0, 1e3),
         default=0.0,
         kind="price",

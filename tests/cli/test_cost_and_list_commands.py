@@ -23,6 +23,10 @@ def test_cost(run, tmp_path):
     network = 1000 + (1364 + 562.5 + 1280) / 2
     each = 2 * data["cost"]["manufacturing"] + prices["host"] + network
     watts = data["system"]["accelerator"]["power_limit"] + prices["host_power"] + 29 / 2
+    tiers = data["network"]
+    assert [tier["tier"] for tier in tiers] == ["nvlink", "infiniband"]
+    assert sum(tier["price"] for tier in tiers) == pytest.approx(network)
+    assert sum(tier["switch_area"] for tier in tiers) == pytest.approx(data["cost"]["switch_area"])
     assert data["cost"]["capital"] == pytest.approx(16 * (each + prices["rack"] * watts))
 
 

@@ -6,7 +6,14 @@ import itertools
 import jax
 import pytest
 
-from diffperf.cost.network_cost import network_power, network_price, ports_and_links, tier_costs, tree_levels
+from diffperf.cost.network_cost import (
+    network_power,
+    network_price,
+    ports_and_links,
+    switch_area,
+    tier_costs,
+    tree_levels,
+)
 from diffperf.hardware.network import TOPOLOGIES, NetworkTier
 from diffperf.load import available, load, load_system, override
 from diffperf.quantity import real, replace
@@ -147,3 +154,14 @@ def test_levels_of_switches_have_a_slope_where_they_are_smooth():
 @pytest.mark.parametrize("name", available("networks"))
 def test_shipped_networks_are_whole_tiers(name):
     assert float(load(NetworkTier, name).rated_bandwidth) > 0
+
+
+def test_the_silicon_of_switches_follows_ports_and_bandwidth():
+    """Four NVSwitch chips of 294 mm² for the eight devices of a node, and three ports of NDR switches each in
+    a cluster of two levels; twice the bandwidth takes twice the silicon."""
+    system = load_system("dgx-h100", n_devices=1024)
+    assert float(switch_area(system, Exact())) == pytest.approx(4 * 294 / 8 + 3 * 11, rel=1e-6)
+    wider = override(system, {"network.nvlink.bandwidth": "900 GB/s"})
+    assert float(switch_area(wider, Exact())) == pytest.approx(4 * 294 / 4 + 3 * 11, rel=1e-6)
+    direct = dataclasses.replace(system, network=(tier(topology="torus_3d", port_area=11),))
+    assert float(switch_area(direct, Exact())) == 0
