@@ -4,9 +4,11 @@
    estimates a second. It starts from the baseline and a low-discrepancy sample of the cube.
 2. Descent: from its best designs, which differ in whole numbers, choices or layouts, the real variables
    descend along true slopes (`descent`).
-3. Rounds of both follow each other, every second population gathered around the best design, until none
+3. Neighbours: one or two other whole numbers, choices or layouts than the best design's, where its
+   multipliers promise more (`neighbours`).
+4. Rounds of the three follow each other, every second population gathered around the best design, until none
    improves it. Where all variables are whole and few enough, every combination is scored instead.
-4. A last descent gives the multipliers. Where no design satisfies every constraint, the least-violating one
+5. A last descent gives the multipliers. Where no design satisfies every constraint, the least-violating one
    and the constraints in conflict (`conflict`) are the answer.
 
 What is reported is evaluated without relaxation, and satisfies every constraint as stated. Shadow prices are
@@ -35,6 +37,7 @@ from diffperf.explore.codesign.cube import Cube
 from diffperf.explore.codesign.descent import LAST_SHARPNESS, Descended, Descent
 from diffperf.explore.codesign.evolution import Evolution
 from diffperf.explore.codesign.layouts import Layouts
+from diffperf.explore.codesign.neighbours import promising
 from diffperf.explore.codesign.problem import DesignProblem
 from diffperf.explore.codesign.result import Codesign, Stopped, TracePoint
 from diffperf.explore.codesign.scoring import Goal, Ranking, Scorer
@@ -233,15 +236,34 @@ class Search:
         improved, centres = False, self.centres(evolution)
         hopeless = self.best.violation > HOPELESS
         for number, x in enumerate(centres[:EXCURSIONS] if hopeless else centres):
-            self.look_at_the_clock()
-            design = self.descent.least_violating(x) if hopeless else self.descent(x)
-            combination = self.cube.combinations(x[None])[0]
-            known = self.descended.get(combination)
-            if known is None or (design.violation, design.objective) < (known.violation, known.objective):
-                self.descended[combination] = design
-            improved |= self.keep(design)
+            improved |= self.descend_from(x, hopeless)
             self.record(stage, (number + 1) / len(centres))
         return improved
+
+    def descend_from(self, x: np.ndarray, hopeless: bool = False) -> bool:
+        """Descends from a design, to the least violation where that is all there is hope for; whether the
+        best design improved."""
+        self.look_at_the_clock()
+        design = self.descent.least_violating(x) if hopeless else self.descent(x)
+        combination = self.cube.combinations(x[None])[0]
+        known = self.descended.get(combination)
+        if known is None or (design.violation, design.objective) < (known.violation, known.objective):
+            self.descended[combination] = design
+        return self.keep(design)
+
+    def visit_neighbours(self, stage: str) -> bool:
+        """Moves to neighbours of the best design as long as they are better; whether any was."""
+        moved = False
+        while self.best.violation == 0 and self.moved_to_neighbour():
+            moved = True
+            self.record(stage, 0.0)
+        return moved
+
+    def moved_to_neighbour(self) -> bool:
+        """Descends from the neighbours of the best design that promise more, until one is better."""
+        best, below = self.descent.ended(self.best.x), self.best.objective - IMPROVED
+        neighbours = promising(self.scorer, self.limits, self.goal, best, below, self.descended)
+        return any(self.descend_from(x) for x in neighbours)
 
     def centres(self, evolution: Evolution) -> list[np.ndarray]:
         """The best designs of a population that differ from each other and from where descents ended."""
@@ -334,6 +356,8 @@ class Search:
             if len(self.cube.reals):
                 self.slopes.result()
                 improved |= self.descend(evolution, f"round {number}: descent")
+            if len(self.cube.slots):
+                improved |= self.visit_neighbours(f"round {number}: neighbours")
             idle = 0 if improved else idle + 1
             self.save(number, idle)
 

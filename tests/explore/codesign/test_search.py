@@ -13,8 +13,10 @@ from diffperf.errors import ConfigError
 from diffperf.explore.codesign.against import bought_systems
 from diffperf.explore.codesign.checkpoint import Checkpoint
 from diffperf.explore.codesign.limit_front import front
+from diffperf.explore.codesign.neighbours import changes, merits, pairs
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.search import Search
+from diffperf.explore.codesign.slots import CountSlot
 from diffperf.relax import Exact
 
 pytestmark = pytest.mark.slow  # the programs of a search take ten seconds to compile
@@ -116,6 +118,53 @@ def test_a_shadow_price_is_what_another_dollar_buys(fresh, best):
             optima.append(np.exp(fresh.descent(best.x).objective) * best.baseline_objective)
     slope = (optima[0] - optima[1]) / (2e-3 * best.problem.limits[0])
     assert best.shadow_price(0) == pytest.approx(slope, rel=0.02)
+
+
+def descended_with(search, x, units):
+    """The log objective of the optimum with a number of compute units, infinite where it is not feasible."""
+    design = x.copy()
+    design[search.cube.slots[0].indices] = units
+    ended = search.descent(design)
+    return ended.objective if ended.violation == 0 else np.inf
+
+
+def test_neighbours_lead_to_the_best_number_of_compute_units(fresh, best):
+    """From 60 compute units, without any evolution, to the number that descents from all of them find: from
+    all within twelve of the best, and every fifth beyond."""
+    with jax.enable_x64(True):
+        start = best.x.copy()
+        column = fresh.cube.slots[0].indices[0]
+        start[column] = 60
+        fresh.descend_from(start)
+        assert fresh.visit_neighbours("neighbours")
+        near = best.x[column] + np.arange(-12, 13)
+        brute = min(descended_with(fresh, best.x, units) for units in {*range(40, 201, 5), *near})
+    assert fresh.best.objective == pytest.approx(brute, abs=1e-6)
+
+
+def test_the_merit_of_a_neighbour_is_what_a_descent_comes_to(fresh, best):
+    """To second order in the change: a change of half the size is foretold four times as well."""
+    with jax.enable_x64(True):
+        x, column = best.x, fresh.cube.slots[0].indices
+        ended = fresh.descent.ended(x)
+        errors = {}
+        for change in (2, 4, 8):
+            design = x.copy()
+            design[column] -= change
+            merit = merits(fresh.scorer.exact(design[None], fresh.limits), ended.multipliers, fresh.goal)
+            errors[change] = abs(merit[0] - descended_with(fresh, x, design[column]))
+    print(errors)
+    assert errors[4] < 0.5 * errors[8]
+
+
+def test_pairs_are_all_couples_of_changes(fresh):
+    """Of two slots with three and four values, counted by hand."""
+    first, second = CountSlot("first", [0], 1, 3), CountSlot("second", [1], 1, 4)
+    cube = dataclasses.replace(fresh.cube, slots=(first, second), entries=2)
+    x = np.array([2.0, 4.0])
+    values = [changes(slot, x) for slot in cube.slots]
+    expected = {(a, b) for a in (1, 3) for b in (1, 2, 3)}
+    assert {tuple(row) for row in pairs(cube, x, values).tolist()} == expected
 
 
 def test_out_of_time_the_best_so_far_is_the_answer(fresh, best):
