@@ -12,7 +12,7 @@ and Wright, Numerical Optimization, 2nd ed. (2006), § 17.3.
 
 import itertools
 import math
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Float
@@ -27,7 +27,10 @@ MOST_VALUES = 4096  # of a slot that are tried one by one; of more, those that l
 MOST_PAIRS = 2**15  # designs with two changes that are scored
 MOST_PAIRED = 32  # values of a slot that are tried together with those of others
 TRIED = 4  # designs with one change, and as many with two, that are worth a descent
-_ALIKE = 1e-9  # difference of merits of designs that count as one
+# The price of a constraint that does not hold the design back yet is unknown: 1 % above its limit counts as
+# much as 1 % of the objective.
+_UNKNOWN_PRICE = 1.0
+_ACTIVE = 1e-9  # multipliers below are those of constraints that do not hold the design back
 _BROKEN = 10.0  # what a broken rule of layouts adds to the log of the objective
 
 
@@ -37,12 +40,10 @@ def promising(
     goal: Goal,
     best: Descended,
     below: float,
-    known: Container[tuple[float, ...]],
 ) -> Iterator[Float[np.ndarray, " n"]]:
     """The neighbours of a design that promise an objective below a bound, the most promising first.
 
-    Those with one change come before those with two. Combinations of whole values that are known by then are
-    left out.
+    Those with one change come before those with two, and no two of either change the same slots.
     """
     cube, x = scorer.cube, best.x
 
@@ -52,13 +53,14 @@ def promising(
         return designs[order], merit[order]
 
     def worth_a_descent(designs: np.ndarray, merit: np.ndarray) -> Iterator[np.ndarray]:
-        tried, latest = 0, -math.inf
-        for design, promise in zip(designs, merit, strict=True):
-            if tried == TRIED or promise > below:
-                return
-            if promise - latest > _ALIKE and cube.combinations(design[None])[0] not in known:
-                tried, latest = tried + 1, promise
+        tried: set[tuple[int, ...]] = set()
+        for design in designs[merit < below]:
+            where = tuple(i for i, slot in enumerate(cube.slots) if np.any((design != x)[slot.indices]))
+            if where not in tried:
+                tried.add(where)
                 yield design
+            if len(tried) == TRIED:
+                return
 
     by_slot = [ranked(changed(x, slot, changes(slot, x))) for slot in cube.slots]
     designs, merit = (np.concatenate(parts) for parts in zip(*by_slot, strict=True))
@@ -74,8 +76,9 @@ def merits(
     """The augmented Lagrangian of designs: about the log of the objective that a descent would come to."""
     held = list(goal.held)
     price, excess = multipliers[held], scores.values[:, 1:][:, held]
-    augmented = np.maximum(price + PENALTY * excess, 0.0) ** 2 - price**2
-    merit = scores.values[:, goal.row] + augmented.sum(axis=1) / (2 * PENALTY) + _BROKEN * scores.broken
+    augmented = (np.maximum(price + PENALTY * excess, 0.0) ** 2 - price**2) / (2 * PENALTY)
+    augmented += np.where(price < _ACTIVE, _UNKNOWN_PRICE * np.maximum(excess, 0.0), 0.0)
+    merit = scores.values[:, goal.row] + augmented.sum(axis=1) + _BROKEN * scores.broken
     return np.where(np.isfinite(merit), merit, np.inf)
 
 

@@ -54,6 +54,7 @@ EXCURSIONS = 3  # of a population that pursues another goal
 ROUNDS = 16  # at most
 UNIMPROVED = 3  # rounds without an improvement that end the search
 IMPROVED = 1e-6  # of the log of the objective, that counts
+PROMISED = 1e-4  # the same, of a neighbour that is worth a descent
 HOPELESS = 0.05  # violation of an evolved population above which descents only look for a smaller one
 LESS_VIOLATING = 0.01  # share of the violation that a better design must save to count
 SPREADS = (0.02, 0.2)  # of the coordinates of populations that are gathered around the best design
@@ -117,6 +118,7 @@ class Search:
         self.incumbent: Descended | None = None
         self.descended: dict[tuple[float, ...], Descended] = {}
         self.conflict: Conflict | None = None
+        self.alone: bytes = b""  # the design of which no neighbour was better
         self.known: list[np.ndarray] = []  # designs to start from beside the baseline
         self.began, self.deadline = time.monotonic(), math.inf
 
@@ -236,15 +238,21 @@ class Search:
         improved, centres = False, self.centres(evolution)
         hopeless = self.best.violation > HOPELESS
         for number, x in enumerate(centres[:EXCURSIONS] if hopeless else centres):
-            improved |= self.descend_from(x, hopeless)
+            improved |= self.descend_from(x, hopeless=hopeless)
             self.record(stage, (number + 1) / len(centres))
         return improved
 
-    def descend_from(self, x: np.ndarray, hopeless: bool = False) -> bool:
-        """Descends from a design, to the least violation where that is all there is hope for; whether the
-        best design improved."""
+    def descend_from(self, x: np.ndarray, *, hopeless: bool = False, near: bool = False) -> bool:
+        """Descends from a design; whether the best design improved.
+
+        `hopeless`: to the least violation, which is all that there is hope for. `near`: from a neighbour of
+        an optimum.
+        """
         self.look_at_the_clock()
-        design = self.descent.least_violating(x) if hopeless else self.descent(x)
+        if hopeless:
+            design = self.descent.least_violating(x)
+        else:
+            design = self.descent(x, LAST_SHARPNESS) if near else self.descent(x)
         combination = self.cube.combinations(x[None])[0]
         known = self.descended.get(combination)
         if known is None or (design.violation, design.objective) < (known.violation, known.objective):
@@ -254,16 +262,17 @@ class Search:
     def visit_neighbours(self, stage: str) -> bool:
         """Moves to neighbours of the best design as long as they are better; whether any was."""
         moved = False
-        while self.best.violation == 0 and self.moved_to_neighbour():
-            moved = True
+        while self.best.violation == 0 and self.best.x.tobytes() != self.alone:
+            if not math.isfinite(self.best.residual):  # it comes from a population, without multipliers
+                self.keep(self.descent(self.best.x, LAST_SHARPNESS))
+            below = self.best.objective - PROMISED
+            neighbours = promising(self.scorer, self.limits, self.goal, self.best, below)
+            if any(self.descend_from(x, near=True) for x in neighbours):
+                moved = True
+            else:
+                self.alone = self.best.x.tobytes()
             self.record(stage, 0.0)
         return moved
-
-    def moved_to_neighbour(self) -> bool:
-        """Descends from the neighbours of the best design that promise more, until one is better."""
-        best, below = self.descent.ended(self.best.x), self.best.objective - IMPROVED
-        neighbours = promising(self.scorer, self.limits, self.goal, best, below, self.descended)
-        return any(self.descend_from(x) for x in neighbours)
 
     def centres(self, evolution: Evolution) -> list[np.ndarray]:
         """The best designs of a population that differ from each other and from where descents ended."""
