@@ -2,10 +2,10 @@
 
 `python tests/mutated_inputs.py --count 10000 --seed 0`
 
-An input is run in this process until it asks for a compiled program: all checks that need no estimate have
-passed by then, and the input counts as accepted. The one seam is `StoredFunction.__call__`. Faults are
-tracebacks, exit codes that are not documented, errors of several lines, inputs that take over ten seconds,
-and inputs that are wrong by construction but accepted.
+An input is run in this process until all checks that need no estimate have passed, and counts as accepted
+then: where it asks for a compiled program, constructs a search of co-design or begins a sweep (`SEAMS`).
+Faults are tracebacks, exit codes that are not documented, errors of several lines, inputs that take over ten
+seconds, and inputs that are wrong by construction but accepted.
 """
 
 import argparse
@@ -18,17 +18,17 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 from urllib.parse import quote
 
 import click
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from starlette.testclient import TestClient
 
-from diffperf import compiler, load
+from diffperf import load
 from diffperf.cli import COMMANDS, cli
 from diffperf.page.programs import Compiling, Programs
 from diffperf.page.server import Backend, application
@@ -45,11 +45,12 @@ GOOD = {
     "compare": "compare --models llama-2-7b --systems dgx-a100",
     "codesign": "codesign gpt3-175b-under-a100-budget",
     "sensitivity": "sensitivity llama-2-7b dgx-a100",
-    "map": "map llama-2-7b dgx-a100 --x hbm.bandwidth=1..8TB/s --y model.layers=8..64",
-    "breakeven": "breakeven llama-2-7b dgx-a100",
+    "map": "map llama-2-7b dgx-a100 --x hbm.bandwidth=1..8TB/s --y strategy.global_batch=1..512",
+    "breakeven": "breakeven llama-2-7b dgx-a100 --against dgx-h100 --x hbm.bandwidth=1..4TB/s",
     "sweep": "sweep gpt3-175b-strategy-sweep",
     "validate": f"validate {GEMM}",
-    "calibrate": f"calibrate {GEMM} --hardware a100-sxm4-80gb --out fitted.toml",
+    "calibrate": f"calibrate {GEMM} --hardware a100-sxm4-80gb --parameters accelerator.kernel_latency "
+    "--out fitted.toml",
     "cost": "cost dgx-a100",
     "init": "init model",
     "explore": "explore --port none",
@@ -59,13 +60,42 @@ GOOD = {
 READERS = {
     "models": "estimate FILE dgx-a100 --tp 8",
     "systems": "estimate llama-2-7b FILE",
-    "accelerators": f"validate {GEMM} --system FILE",
+    "accelerators": "cost system.toml",
+    "prices": "cost system.toml",
+    "networks": "cost system.toml",
+    "technology": "codesign problem.toml",
+    "nodes": "codesign problem.toml",
+    "memories": "codesign problem.toml",
+    "links": "codesign problem.toml",
     "stacks": "estimate llama-2-7b dgx-a100 --tp 8 --stack FILE",
     "calibrations": "estimate llama-2-7b dgx-a100 --tp 8 --calibration FILE",
     "spaces": "sweep FILE",
     "problems": "codesign FILE",
     "measurements": "validate FILE",
 }
+PROBLEM = (load.config_root() / "problems" / "gpt3-175b-under-a100-budget.toml").read_text(encoding="utf-8")
+# Files beside one of a folder, which name it: FILE is its place in them.
+BESIDE = {
+    "accelerators": {"system.toml": 'extends = "one-device"\naccelerator = "FILE"\n'},
+    "prices": {"system.toml": 'extends = "dgx-h100"\nprices = "FILE"\n'},
+    "networks": {
+        "system.toml": 'extends = "one-device"\naccelerator = "l40s"\n[[network]]\nextends = "FILE"\n'
+    },
+    "technology": {"problem.toml": PROBLEM.replace('"n7-hbm2e"', '"FILE"')},
+} | {
+    folder: {
+        "own.toml": f'extends = "n4-hbm3"\n{key} = "FILE"\n',
+        "problem.toml": PROBLEM.replace('"n7-hbm2e"', '"own.toml"'),
+    }
+    for folder, key in {"nodes": "node", "memories": "memory", "links": "link"}.items()
+}
+# What is called once the checks of a command have passed.
+SEAMS = {
+    "codesign": ("diffperf.explore.codesign.search.Search.__init__",),
+    "sweep": ("diffperf.cli.sweep_command.run_sweep", "diffperf.api.sweep_answer.run_sweep"),
+    "others": ("diffperf.compiler.StoredFunction.__call__",),
+}
+_NUMBER = r'[\w.]+ = ("\$?-?[\d.,e+-]+( [^"]*)?"|-?[\d.])'  # a key with a number, or a number with a unit
 WRONG_NUMBERS = ("nan", "inf", '"3 bananas"', "{ nested = { deep = 1 } }")
 ODD_NUMBERS = ("0", "-1", "1e308", "true", '""', "[]", '"text"')
 WORDS = ("", "nan", "inf", "-1", "0", "1e308", "3 bananas", "missing.toml", "é", "9" * 400, "=", "..", "a=b")
@@ -73,11 +103,11 @@ NOT_FUZZED = ("workers", "scheduler", "help", "version")  # the first two start 
 
 
 class Input(NamedTuple):
-    """A mutated input: a command line, or the address of a question; with the content of its file."""
+    """A mutated input: a command line, or the address of a question; with the contents of files by name."""
 
     group: str
     line: tuple[str, ...]
-    content: bytes | None = None
+    files: Mapping[str, bytes] = {}
     wrong: bool = False  # by construction: it must be refused
     change: str = ""  # of the file
 
@@ -112,18 +142,20 @@ def _reached(*_: Any, **__: Any) -> Any:
 
 
 @functools.cache
-def _files(folder: str) -> tuple[Path, ...]:
+def shipped(folder: str) -> tuple[Path, ...]:
+    """The files of a folder of configs/."""
     return tuple(sorted(p for p in (load.config_root() / folder).iterdir() if p.suffix in (".toml", ".csv")))
 
 
 def draw_file(draw: random.Random) -> Input:
     """A shipped file with one mutation."""
     folder = draw.choice(list(READERS))
-    path = draw.choice(_files(folder))
+    path = draw.choice(shipped(folder))
+    name = f"mutated{path.suffix}"
     lines = path.read_text(encoding="utf-8").splitlines()
-    line = tuple(READERS[folder].replace("FILE", f"mutated{path.suffix}").split())
+    line = tuple(READERS[folder].replace("FILE", name).split())
     group = f"{line[0]} ({folder})"
-    numbers = [i for i, text in enumerate(lines) if re.match(r'[\w.]+ = "?-?[\d.]', text)]
+    numbers = [i for i, text in enumerate(lines) if re.match(_NUMBER, text)]
     keys = [i for i, text in enumerate(lines) if re.match(r"[\w.]+ = [^\[{]*$", text)]
     kind = draw.choice(("number", "odd", "typo", "delete", "duplicate", "encoding", "truncated", "extends"))
     wrong = kind in ("encoding", "extends")
@@ -152,7 +184,12 @@ def draw_file(draw: random.Random) -> Input:
         content = b"\xff\xfe" + content
     elif kind == "truncated":
         content = content[: draw.randrange(len(content))]
-    return Input(group, line, content, wrong, change)
+    return Input(group, line, {name: content, **beside(folder, name)}, wrong, change)
+
+
+def beside(folder: str, name: str) -> dict[str, bytes]:
+    """The files that name a file of a folder."""
+    return {other: text.replace("FILE", name).encode() for other, text in BESIDE.get(folder, {}).items()}
 
 
 def draw_command(draw: random.Random) -> Input:
@@ -213,24 +250,35 @@ def _asked(entry: Input, client: TestClient) -> Outcome:
 
 
 def _commanded(entry: Input) -> Outcome:
-    if entry.content is not None:
-        name = next(word for word in entry.line if word.startswith("mutated."))
-        Path(name).write_bytes(entry.content)
-    try:
-        with mock.patch.object(compiler.StoredFunction, "__call__", _reached):
-            result = CliRunner().invoke(cli, list(entry.line))
-    except Reached:
-        # Codesign asks for a program before it has read its variables: what is wrong there goes unjudged.
-        return Outcome(entry.line[0] == "codesign" and entry.wrong, "")
+    for name, content in entry.files.items():
+        Path(name).write_bytes(content)
+    result = commanded(entry.line)
+    if result is None:
+        return Outcome(False, "")
     refused = result.exit_code != 0
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         return Outcome(refused, f"traceback: {result.exception!r}"[:300])
     if result.exit_code not in EXIT_CODES:
         return Outcome(refused, f"exit code {result.exit_code}")
-    errors = [text for text in result.stderr.splitlines() if text.startswith("Error:")]
+    # Rows of a table that are wrong are named with their lines, and are no error where others are left.
+    named = ("Error:", "mutated.csv line ")
+    errors = [text for text in result.stderr.splitlines() if text.startswith(named)]
     if refused and len(errors) != 1 and result.exit_code != 3:
         return Outcome(refused, f"not one line: {result.stderr[:200]!r}")
     return Outcome(refused, "")
+
+
+def commanded(line: tuple[str, ...]) -> Result | None:
+    """What a command line answers without an estimate, None where its checks have passed before."""
+    # Problems are read with estimates of the baseline, and searches of designs begin after that.
+    seams = SEAMS["codesign"] if line[0] == "codesign" else SEAMS["sweep"] + SEAMS["others"]
+    try:
+        with contextlib.ExitStack() as patches:
+            for seam in seams:
+                patches.enter_context(mock.patch(seam, _reached))
+            return CliRunner().invoke(cli, list(line))
+    except Reached:
+        return None
 
 
 def run_all(count: int, seed: int, most_seconds: float = float("inf")) -> tuple[dict[str, list[int]], list]:
@@ -253,6 +301,7 @@ def run_all(count: int, seed: int, most_seconds: float = float("inf")) -> tuple[
         if outcome.fault:
             row[3] += 1
             faults.append((outcome.fault, entry))
+            print(f"- {outcome.fault}: {entry.line} {entry.change[:300]}", flush=True)
     return counts, faults
 
 
@@ -270,8 +319,6 @@ def main() -> None:
         print(f"{name:28}{row[0]:8}{row[1]:9}{row[2]:9}{row[3]:8}")
     totals = [sum(column) for column in zip(*counts.values(), strict=True)]
     print("{:28}{:8}{:9}{:9}{:8}".format("total", *totals))
-    for fault, entry in faults:
-        print(f"- {fault}: {entry.line} {entry.change[:300]}")
     sys.exit(bool(faults))
 
 

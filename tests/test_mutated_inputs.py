@@ -14,6 +14,25 @@ def test_no_command_is_forgotten():
     assert set(mutated_inputs.GOOD) == set(COMMANDS)
 
 
+@pytest.mark.parametrize("name", [name for name in mutated_inputs.GOOD if name != "explore"])
+def test_a_good_command_line_is_accepted(name, monkeypatch, tmp_path):
+    """Otherwise its mutations would be refused for what is wrong with the line itself."""
+    monkeypatch.chdir(tmp_path)
+    result = mutated_inputs.commanded(tuple(mutated_inputs.GOOD[name].split()))
+    assert result is None or result.exit_code == 0, result.stderr
+
+
+@pytest.mark.parametrize("folder", mutated_inputs.READERS)
+def test_files_as_shipped_are_accepted(folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    path = mutated_inputs.shipped(folder)[0]
+    for name, content in mutated_inputs.beside(folder, str(path)).items():
+        (tmp_path / name).write_bytes(content)
+    line = mutated_inputs.READERS[folder].replace("FILE", str(path))
+    result = mutated_inputs.commanded(tuple(line.split()))
+    assert result is None or result.exit_code == 0, result.stderr
+
+
 @pytest.mark.parametrize(
     ("planted", "fault"),
     [
