@@ -3,7 +3,8 @@
 `python tests/mutated_inputs.py --count 10000 --seed 0`
 
 An input is run in this process until all checks that need no estimate have passed, and counts as accepted
-then: where it asks for a compiled program, constructs a search of co-design or begins a sweep (`SEAMS`).
+then: where it asks for a compiled program, estimates rows of a table, constructs a search of co-design or
+begins a sweep (`SEAMS`).
 Faults are tracebacks, exit codes that are not documented, errors of several lines, inputs that take over ten
 seconds, and inputs that are wrong by construction but accepted.
 """
@@ -93,7 +94,10 @@ BESIDE = {
 SEAMS = {
     "codesign": ("diffperf.explore.codesign.search.Search.__init__",),
     "sweep": ("diffperf.cli.sweep_command.run_sweep", "diffperf.api.sweep_answer.run_sweep"),
-    "others": ("diffperf.compiler.StoredFunction.__call__",),
+    "others": (
+        "diffperf.compiler.StoredFunction.__call__",
+        "diffperf.explore.measured.predictions._predict_block",
+    ),
 }
 _NUMBER = r'[\w.]+ = ("\$?-?[\d.,e+-]+( [^"]*)?"|-?[\d.])'  # a key with a number, or a number with a unit
 WRONG_NUMBERS = ("nan", "inf", '"3 bananas"', "{ nested = { deep = 1 } }")
