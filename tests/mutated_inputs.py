@@ -159,8 +159,11 @@ def draw_file(draw: random.Random) -> Input:
     lines = path.read_text(encoding="utf-8").splitlines()
     line = tuple(READERS[folder].replace("FILE", name).split())
     group = f"{line[0]} ({folder})"
-    numbers = [i for i, text in enumerate(lines) if re.match(_NUMBER, text)]
-    keys = [i for i, text in enumerate(lines) if re.match(r"[\w.]+ = [^\[{]*$", text)]
+    # What calibrations were fitted to, and their errors, stand at their ends for people only.
+    end = next((i for i, text in enumerate(lines) if text.startswith(("[errors", "[[files"))), len(lines))
+    read = range(end)
+    numbers = [i for i in read if re.match(_NUMBER, lines[i])]
+    keys = [i for i in read if re.match(r"[\w.]+ = [^\[{]*$", lines[i])]
     kind = draw.choice(("number", "odd", "typo", "delete", "duplicate", "encoding", "truncated", "extends"))
     wrong = kind in ("encoding", "extends")
     if path.suffix == ".csv":
