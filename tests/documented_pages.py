@@ -65,14 +65,14 @@ def run_block(block: Block, folder: Path, environment: dict[str, str]) -> str:
 
 
 def environment_of(folder: Path) -> dict[str, str]:
-    """An environment whose `diffperf` is this checkout's, run by this Python."""
+    """An environment whose `diffperf` is what PYTHONPATH leads to, or this checkout's, run by this Python."""
     programs = folder / ".bin"
     programs.mkdir()
     for name, call in {"diffperf": f"{sys.executable} -m diffperf", "python": sys.executable}.items():
         (programs / name).write_text(f'#!/bin/sh\nexec {call} "$@"\n')
         (programs / name).chmod(0o755)
     path = os.pathsep.join([str(programs), os.environ.get("PATH", "")])
-    sources = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    sources = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(ROOT)]))
     return os.environ | {"PATH": path, "PYTHONPATH": sources, "PYTHONIOENCODING": "utf-8", "COLUMNS": "120"}
 
 

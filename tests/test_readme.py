@@ -29,9 +29,9 @@ COMMANDS = list(dict.fromkeys(line for line in LINES if line.startswith("diffper
 
 
 @pytest.mark.parametrize(("place", "words"), [(0, "step time"), (1, ""), (2, ""), (3, "")])
-def test_python_runs_as_printed(place, words):
+def test_python_runs_as_printed(place, words, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", blocks("python")[place]], capture_output=True, text=True, cwd=ROOT
+        [sys.executable, "-c", blocks("python")[place]], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
