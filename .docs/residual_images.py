@@ -1,10 +1,12 @@
-"""Draws the residual figures of the accuracy page: python .docs/residual_images.py [NAME ...].
+"""Draws the residual figures of the accuracy page.
+
+    python .docs/residual_images.py [NAME …]
 
 It evaluates tables of the studies, which takes some minutes; images/residuals-NAME.png are its files.
 """
 
+import argparse
 import io
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,8 +49,13 @@ def write(figure: Figure, path: Path) -> None:
     Image.open(drawn).convert("RGB").quantize(COLOURS).save(path, optimize=True)
 
 
-def main(names: list[str]) -> None:
-    """Draws the figures of some tables, or of all."""
+def main() -> None:
+    """Draws the figures of the tables that the command line names, or of all."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(TABLES)} [all]")
+    names = parser.parse_args().names
+    if unknown := sorted(set(names) - set(TABLES)):
+        parser.error(f"found {unknown[0]}; expected some of {', '.join(TABLES)}")
     for name in names or TABLES:
         table = TABLES[name]
         answer = dp.validate(ROOT / table.file, where=table.where)
@@ -60,4 +67,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
