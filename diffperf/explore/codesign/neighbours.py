@@ -1,10 +1,11 @@
-"""Designs that differ from one in a whole number, a choice or a layout, or in two, and which promise more.
+"""The neighbours of a design: one or two other whole numbers, choices or layouts, and what they promise.
 
-At an optimum of the real variables, the objective that another whole number leads to once the real variables
-have followed is, to first order, the Lagrangian there with the multipliers of the optimum: what a constraint
-is exceeded by is priced, in place of being refused. So exact scores of designs whose real variables have not
-moved yet tell where a descent is worth its time. The terms of second order that augment the Lagrangian keep
-away from designs which exceed constraints by so much that the prices hold no more.
+Take an optimum of the real variables, and change a whole number. What the objective comes to once the real
+variables have followed is, to first order, the Lagrangian of the changed design, with the multipliers of the
+optimum: an excess over a limit has its price, where a plain comparison would refuse it. So exact scores of
+designs whose real variables have not moved yet say from which of them a descent is worth its time. The terms
+of second order that augment the Lagrangian weigh against designs that exceed a limit by so much that its
+price no longer holds.
 
 **Source:** the augmented Lagrangian with inequalities of Rockafellar, SIAM J. Control 12 (1974) 268; Nocedal
 and Wright, Numerical Optimization, 2nd ed. (2006), § 17.3.

@@ -263,10 +263,9 @@ class Search:
         """Moves to neighbours of the best design as long as they are better; whether any was."""
         moved = False
         while self.best.violation == 0 and self.best.x.tobytes() != self.alone:
-            if not math.isfinite(self.best.residual):  # it comes from a population, without multipliers
-                self.keep(self.descent(self.best.x, LAST_SHARPNESS))
-            below = self.best.objective - PROMISED
-            neighbours = promising(self.scorer, self.limits, self.goal, self.best, below)
+            # The best design of a population has no multipliers yet.
+            best = self.best if math.isfinite(self.best.residual) else self.descent.ended(self.best.x)
+            neighbours = promising(self.scorer, self.limits, self.goal, best, best.objective - PROMISED)
             if any(self.descend_from(x, near=True) for x in neighbours):
                 moved = True
             else:
@@ -400,6 +399,7 @@ class Search:
         if not state:
             return 0, 0
         self.incumbent, self.descended, self.trace = state.best, state.descended, state.trace
+        self.alone = state.best.x.tobytes()  # a round ends with a visit of the neighbours
         self.random.bit_generator.state = state.random
         self.scorer.evaluations = state.evaluations
         return state.number, state.idle
