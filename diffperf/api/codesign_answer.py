@@ -26,7 +26,7 @@ from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.result import Codesign, ConstraintRow
 from diffperf.explore.codesign.search import POPULATION, Progress, Search
 from diffperf.explore.codesign.unpaid import Unpaid
-from diffperf.report.tables import as_dict, outputs, show, table
+from diffperf.report.tables import as_dict, is_nothing, outputs, show, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -301,7 +301,7 @@ def comparison_tables(result: Codesign) -> list[Table]:
 
 
 def _comparison(title: str, design: eqx.Module, baseline: eqx.Module) -> Table:
-    """One report beside the baseline's, without what is zero in both.
+    """One report beside the baseline's, without what is zero or negligible in both.
 
     A design may have a memory level that the baseline has not: storage, of which the baseline holds 0.
     """
@@ -310,8 +310,10 @@ def _comparison(title: str, design: eqx.Module, baseline: eqx.Module) -> Table:
     heading = ""
     for path, (declared, value) in ours.items():
         before = theirs[path][1] if path in theirs else np.zeros(())
-        parent = path.rpartition(".")[0]
-        if not np.any(before) and not np.any(value):
+        parent, _, name = path.rpartition(".")
+        wholes = [float(each[f"{parent}.total"][1]) for each in (ours, theirs) if f"{parent}.total" in each]
+        whole, pair = min(wholes, default=0.0), (before, value)
+        if not any(map(np.any, pair)) or all(is_nothing(name, declared, each, whole) for each in pair):
             continue
         if parent != heading:
             section.add_row(f"[bold]{parent.replace('_', ' ').replace('.', ', ')}[/bold]")

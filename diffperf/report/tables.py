@@ -120,7 +120,7 @@ def memory_parts(memory: eqx.Module) -> dict[str, float]:
 def _add_rows(result: Table, module: eqx.Module, indent: str) -> None:
     whole = float(locate(module, "total")[0]) if has_total(module) else 0.0
     for name, declared, value in _declared(module):
-        if _is_nothing(name, declared, value, whole):
+        if is_nothing(name, declared, value, whole):
             continue
         share = float(value) / whole if whole and np.ndim(value) == 0 and name != "total" else None
         bar = "" if share is None else f"{share:6.1%} {_share_bar(share)}"
@@ -130,8 +130,11 @@ def _add_rows(result: Table, module: eqx.Module, indent: str) -> None:
         _add_rows(result, part, indent + "  ")
 
 
-def _is_nothing(name: str, declared: Quantity | Choice, value: Any, whole: float) -> bool:
-    """Whether a row would say that an output is zero, or a negligible part of a whole: it is left out."""
+def is_nothing(name: str, declared: Quantity | Choice, value: Any, whole: float) -> bool:
+    """Whether a row would say that an output is zero, or a negligible part of a whole: it is left out.
+
+    `whole` is 0 where the output is no part of any.
+    """
     if not isinstance(declared, Quantity) or declared.kind != "output" or np.ndim(value) != 0:
         return False
     return name not in ("total", *_MEMORY_SUMMARY) and abs(float(value)) <= _NEGLIGIBLE * whole
