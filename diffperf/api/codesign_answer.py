@@ -297,10 +297,10 @@ def comparison_tables(result: Codesign) -> list[Table]:
     first = result.problem.workloads[0].name
     ours, theirs = result.outcome.reports(first), result.problem.baseline_outcome.reports(first)
     titles = {name: f"report of {name}" if result.relative else "report" for name in ours}
-    return [_comparison(titles[name], ours[name], theirs[name]) for name in ours]
+    return [comparison(titles[name], ours[name], theirs[name]) for name in ours]
 
 
-def _comparison(title: str, design: eqx.Module, baseline: eqx.Module) -> Table:
+def comparison(title: str, design: eqx.Module, baseline: eqx.Module) -> Table:
     """One report beside the baseline's, without what is zero or negligible in both.
 
     A design may have a memory level that the baseline has not: storage, of which the baseline holds 0.

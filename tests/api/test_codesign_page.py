@@ -1,14 +1,11 @@
 """The page of a design, and what holds it back in sentences."""
 
-import dataclasses
-
 import pytest
 from click.testing import CliRunner
 
 import diffperf as dp
 from diffperf.api.limit_sentences import limit_sentences
 from diffperf.cli import cli
-from diffperf.quantity import declaration
 
 PROBLEM = """
 model = "llama-3-8b"
@@ -84,16 +81,3 @@ def test_the_command_writes_the_page(problem, tmp_path):
     assert result.exit_code == 0, result.stderr
     assert "<svg" in (tmp_path / "page.html").read_text()
     assert "against systems that are sold" in result.stdout
-
-
-def test_the_report_leaves_out_what_is_negligible_in_both(answer):
-    """The rows of the breakdown are those that are more than a millionth of the time, by the reports."""
-    workload = answer.result.problem.workloads[0].name
-    ours = answer.result.outcome.reports(workload)[workload].breakdown
-    theirs = answer.result.problem.baseline_outcome.reports(workload)[workload].breakdown
-    text = str(answer)
-    printed = {row.strip() for row in text[text.index("breakdown") : text.index("\nmemory")].splitlines()}
-    for field in dataclasses.fields(ours):
-        parts = [float(getattr(each, field.name) / each.total) for each in (ours, theirs)]
-        shown = any(row.startswith(declaration(field).doc) for row in printed)
-        assert shown == (max(parts) > 1e-6), field.name

@@ -1,10 +1,21 @@
 """What printed answers say beside their figures: overrides, hints, what MFU counts, and nothing of zeros."""
 
+import io
+
 import pytest
+from rich.console import Console
+from rich.table import Table
 
 import diffperf as dp
+from diffperf.api.codesign_answer import comparison
 
 QUESTION = ("gpt3-22b", "dgx-a100")
+
+
+def render_table(table: Table) -> str:
+    buffer = io.StringIO()
+    Console(file=buffer, width=160).print(table)
+    return buffer.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +48,16 @@ def test_zero_rows_are_left_out(printed):
     # What is zero is still in the answer for programs.
     answer = dp.estimate(*QUESTION, devices=16, tp=8, pp=1)
     assert answer.to_dict()["report"]["breakdown"]["context_parallel"] == 0
+
+
+def test_reports_side_by_side_leave_out_what_is_negligible_in_both():
+    """A training step never waits for the host, which counts as a nanosecond; with one micro-batch more in
+    flight, pipelines have a bubble in one of the two."""
+    one, other = (dp.estimate(*QUESTION, devices=16, tp=8, pp=pp).report for pp in (1, 2))
+    assert 0 < float(one.breakdown.host) < 1e-6 * float(one.breakdown.total)
+    text = render_table(comparison("report", one, other))
+    assert "waiting for the host" not in text
+    assert "pipeline bubble" in text
 
 
 def test_a_plan_tells_what_a_whole_training_takes():
