@@ -240,9 +240,9 @@ def draws(count: int, seed: int) -> Iterator[Input]:
 
 def run_one(entry: Input, client: TestClient) -> Outcome:
     """Runs an input in the working directory, which should be one of its own."""
-    start = time.monotonic()
+    start = time.process_time()  # a machine that is busy with other work is no fault
     outcome = _asked(entry, client) if entry.line[0].startswith("/") else _commanded(entry)
-    took = time.monotonic() - start
+    took = time.process_time() - start
     if not outcome.fault and took > MOST_SECONDS:
         return Outcome(outcome.refused, f"took {took:.0f} s")
     if not outcome.fault and entry.wrong and not outcome.refused:
