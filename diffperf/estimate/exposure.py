@@ -1,9 +1,10 @@
 """What communication adds to the work that it runs beside.
 
-One rule holds for every purpose of communication and for every phase. Work hides communication for as long as
-the links that the communication needs are free of other communication. What stays hidden takes compute
-units away from the work for as long (the `collective_units` of the software stack), and the rest is exposed.
-A stack that reserves units for the dispatch to experts (`exchange_units`) pays for them in its kernels.
+One rule holds for every purpose of communication and for every phase. Work hides communication as long as
+neither its links nor its group of devices are occupied by other communication. What stays hidden takes
+compute units away from the work for as long (the `collective_units` of the software stack), and the rest is
+exposed. A stack that reserves units for the dispatch to experts (`exchange_units`) pays for them in its
+kernels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +14,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.estimate.network.transfers import Transfer
-from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import choose, inverse, larger, smaller
 from diffperf.workload.configuration import Configuration
-
-# Below the time of a byte on any link. Shares of nothing are 0 over this, and the product of two such shares
-# is finite in float32 however a compiler orders its factors, which 1e30 · 1e30 is not.
-_NO_TIME = 1e-15
+from diffperf.workload.stages import over_kinds
 
 Seconds = Float[Array, "*kinds"]  # of an average layer, of a layer of each kind, or of a step
 
@@ -36,27 +33,24 @@ class LayerCompute(eqx.Module):
 
 
 class Traffic(eqx.Module):
-    """Communication of one purpose: its seconds, hidden or not, and their shares on each network tier."""
+    """Communication of one purpose: its seconds, hidden or not, and the seconds for which its bytes fill the
+    links of each network tier.
+    """
 
     time: Seconds
-    tiers: Float[Array, " tiers"]
+    busy: Float[Array, "tiers *kinds"]
 
     @classmethod
-    def of(cls, transfer: Transfer, system: System, count: Array | float = 1.0) -> "Traffic":
-        """So many runs of a transfer, whose time is on the tiers in proportion to the time of its bytes."""
-        rates = jnp.stack([tier.bandwidth * tier.efficiency for tier in system.network])
-        byte_times = transfer.sent * inverse(rates)
-        whole = larger(jnp.sum(byte_times), _NO_TIME)
-        return cls(time=transfer.time * count, tiers=byte_times * inverse(whole))
+    def of(cls, transfer: Transfer, count: Seconds | float = 1.0) -> "Traffic":
+        """So many runs of a transfer, in all or in a layer of each kind."""
+        return cls(time=transfer.time * count, busy=jnp.multiply.outer(transfer.busy, jnp.asarray(count)))
 
     def __mul__(self, count: Array | float) -> "Traffic":
-        return Traffic(time=self.time * count, tiers=self.tiers)
+        return Traffic(time=self.time * count, busy=self.busy * count)
 
-    def blocks(self, other: "Traffic") -> Seconds:
-        """Seconds for which this traffic is on the links that another needs, were both on their tiers at
-        random.
-        """
-        return self.time * jnp.sum(self.tiers * other.tiers)
+    def in_layers(self, layers: Float[Array, " kinds"]) -> "Traffic":
+        """That of so many layers of each kind, from that of one layer of each kind."""
+        return Traffic(time=over_kinds(layers, self.time), busy=over_kinds(layers, self.busy))
 
 
 def exposed(
@@ -65,20 +59,31 @@ def exposed(
     overlap: Weights,
     c: Configuration,
     others: Sequence[Traffic] = (),
+    in_group: Sequence[Traffic] = (),
     reserved_units: Scalar | float = 0.0,
 ) -> Array:
     """Seconds that communication adds to `window` seconds of work beside it.
 
-    Where the strategy overlaps both, the work hides the traffic while the links are free of the `others`,
-    which come first. The hidden part slows the work down by the share of the compute units that it occupies,
-    without those that stay reserved for it.
+    Where the strategy overlaps both, the work hides what meets three bounds, each on its own as in a
+    roofline. Two allow for traffic that comes first, of `others` and `in_group` of the same devices:
+
+    - no more seconds than the window has, less those of the traffic in the group: collective libraries run
+      the collectives of a group one after the other;
+    - on each tier no more bytes than its links carry in the window, beside those of all other traffic.
+
+    The hidden part slows the work down by the share of the compute units that it occupies, without those
+    that stay reserved for it.
     """
 
     def overlapped() -> Array:
-        free = window
-        if others:
-            free = c.relax.excess(window, sum(other.blocks(traffic) for other in others))
-        remaining = c.relax.excess(traffic.time, free)
+        relax, free = c.relax, window
+        if in_group:
+            free = relax.excess(window, sum(earlier.time for earlier in in_group))
+        remaining = relax.excess(traffic.time, free)
+        earlier_on_links = [earlier.busy for earlier in (*others, *in_group)]
+        if earlier_on_links:
+            free_links = relax.excess(window, sum(earlier_on_links))
+            remaining = relax.maximum(remaining, relax.reduce_maximum(relax.excess(traffic.busy, free_links)))
         units = larger(c.system.stack.collective_units - reserved_units, 0.0)
         slowdown = smaller(units * inverse(c.system.accelerator.compute_units), 1.0)
         return remaining + slowdown * (traffic.time - remaining)

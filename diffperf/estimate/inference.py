@@ -292,7 +292,7 @@ def _timed_pass(
     compute = LayerCompute(
         matmul=layer_parts["matmul"].time, attention=layer_parts["attention"].time, whole=whole.time
     )
-    in_layer = {purpose: Traffic.of(transfer, c.system) for purpose, transfer in sent.items()}
+    in_layer = {purpose: Traffic.of(transfer) for purpose, transfer in sent.items()}
     handed_on = in_layer.pop("pipeline")
     layer_exposed = exposed_of_layer(in_layer, compute, c, generating=tokens.generating)
     in_layers = [traffic * depth for traffic in in_layer.values()]

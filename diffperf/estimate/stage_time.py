@@ -11,13 +11,12 @@ from diffperf.estimate.exposure import LayerCompute, Traffic, exposed_of_layer
 from diffperf.estimate.kernels.evaluation import LabelValues, TimedOperators
 from diffperf.estimate.kernels.roofline import Work, waiting
 from diffperf.estimate.network.transfers import TimedCollective, Transfer
-from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, positive
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.schedule import StagePass, unpaired_micro_batches
-from diffperf.workload.stages import device_stages, over_kinds
+from diffperf.workload.stages import device_stages, layers_of_model, over_kinds
 
 PerKind = Float[Array, "..."]  # of a layer of each kind, or of all kinds alike
 
@@ -84,7 +83,7 @@ class NetworkStep(eqx.Module):
     """What collectives take: totals by purpose, of an average layer and micro-batch, and of the step."""
 
     layer: dict[str, Transfer]
-    by_kind: dict[str, PerKind | float]  # of a layer of each kind over an average layer
+    by_kind: dict[str, PerKind]  # of a layer of each kind over an average layer
     totals: dict[str, Transfer]
     crosses_tiers: (
         Scalar  # 1 where a boundary between pipeline stages leaves the innermost network tier, else 0
@@ -95,13 +94,14 @@ class NetworkStep(eqx.Module):
         nothing = Transfer.nothing(c.system)
         layer: dict[str, Transfer] = dict.fromkeys(_LAYER_PURPOSES, nothing)
         totals: dict[str, Transfer] = dict.fromkeys(_STEP_PURPOSES, nothing)
-        by_kind: dict[str, PerKind | float] = dict.fromkeys(_LAYER_PURPOSES, 1.0)
+        alike = jnp.ones_like(layers_of_model(c.model))
+        by_kind: dict[str, PerKind] = dict.fromkeys(_LAYER_PURPOSES, alike)
         outside = jnp.zeros_like(c.strategy.pp)
         for timed in collectives:
             purpose = timed.collective.purpose
             if timed.collective.per == "layer":
                 layer[purpose] = layer[purpose] + timed.transfer * timed.collective.in_layer
-                by_kind[purpose] = timed.collective.by_kind
+                by_kind[purpose] = alike * timed.collective.by_kind
             else:
                 totals[purpose] = totals[purpose] + timed.transfer * timed.collective.forward
             if purpose == "pipeline":  # share of a message that leaves the innermost tier
@@ -109,11 +109,10 @@ class NetworkStep(eqx.Module):
         crosses = c.relax.minimum((c.strategy.pp - 1) * outside, 1.0)
         return cls(layer=layer, by_kind=by_kind, totals=totals, crosses_tiers=crosses)
 
-    def layer_traffic(self, system: System) -> dict[str, Traffic]:
+    def layer_traffic(self) -> dict[str, Traffic]:
         """The collectives of a layer of each kind by purpose."""
         return {
-            purpose: Traffic.of(transfer, system, self.by_kind[purpose])
-            for purpose, transfer in self.layer.items()
+            purpose: Traffic.of(transfer, self.by_kind[purpose]) for purpose, transfer in self.layer.items()
         }
 
     def sent(self, layers: Float[Array, " kinds"], stages: Scalar) -> Transfer:
@@ -121,8 +120,7 @@ class NetworkStep(eqx.Module):
         pipeline's `stages` share a tied embedding.
         """
         in_layers = [
-            transfer * over_kinds(layers, jnp.asarray(self.by_kind[purpose], layers.dtype))
-            for purpose, transfer in self.layer.items()
+            transfer * over_kinds(layers, self.by_kind[purpose]) for purpose, transfer in self.layer.items()
         ]
         embedding = self.totals["tied embedding"] * (2 / stages)
         result = embedding + self.totals["pipeline"] + self.totals["gradients"] + self.totals["weights"]
@@ -164,7 +162,7 @@ class SlowestStage(eqx.Module):
         The host launches kernels before the device needs them, and the device waits where its queue runs
         empty: a pass takes the longer of both, nearly.
         """
-        traffic = network.layer_traffic(c.system)
+        traffic = network.layer_traffic()
         exposed = exposed_of_layer(traffic, layer.compute, c)
         half = sum(exposed.values()) / 2
         forward, backward = layer.forward + half, layer.backward + layer.recomputed + half
@@ -195,10 +193,7 @@ class SlowestStage(eqx.Module):
             backward=over_kinds(before, backward),
             waits=waits,
             exposed=exposed,
-            traffic=[
-                Traffic(time=over_kinds(before, of_layer.time), tiers=of_layer.tiers)
-                for of_layer in traffic.values()
-            ],
+            traffic=[of_layer.in_layers(before) for of_layer in traffic.values()],
             uncovered=unpaired_micro_batches(c.strategy) * over_kinds(layers, hidden),
             micro_batch=StagePass(
                 forward=filling * (over_kinds(before, forward + forward_wait) + alone),

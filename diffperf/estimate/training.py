@@ -146,7 +146,7 @@ def timed_step(c: Configuration) -> TimedStep:
     stage = SlowestStage.of(c, layer, network, head)
     passes, heads = strategy.micro_batches * stage.layers, strategy.micro_batches * stage.head
     compute = over_kinds(passes, layer.work.time)
-    handed_on = Traffic.of(network.totals["pipeline"], c.system)
+    handed_on = Traffic.of(network.totals["pipeline"])
     in_layers = [traffic * strategy.micro_batches for traffic in stage.traffic]
     pipeline = exposed(handed_on, compute, strategy.overlap_transfers, c, in_layers)
     exposed_times = {purpose: over_kinds(passes, time) for purpose, time in stage.exposed.items()}
@@ -221,7 +221,7 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
     """
     strategy, further = c.strategy, c.strategy.micro_batches - 1
     weights, gradients, embedding, handed_on = (
-        Traffic.of(network.totals[purpose], c.system)
+        Traffic.of(network.totals[purpose])
         for purpose in ("weights", "gradients", "tied embedding", "pipeline")
     )
     in_pass = [traffic * 0.5 for traffic in (*stage.traffic, handed_on * inverse(strategy.micro_batches))]
@@ -235,16 +235,16 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
         gathered * (stage.forward + both * stage.backward),
         strategy.overlap_weights,
         c,
-        [traffic * (gathered * (1 + both)) for traffic in in_pass],
+        others=[traffic * (gathered * (1 + both)) for traffic in in_pass],
     )
     reduced = 1 + strategy.shards_gradients * further  # micro-batches
-    beside = [traffic * reduced for traffic in in_pass]
     of_gradients = exposed(
         gradients,
         reduced * stage.backward,
         strategy.overlap_gradients,
         c,
-        [*beside, weights * (both / (1 + both))],
+        others=[traffic * reduced for traffic in in_pass],
+        in_group=[weights * (both / (1 + both))],
     )
     return {"weights": of_weights, "gradients": of_gradients, "tied embedding": embedding.time}
 

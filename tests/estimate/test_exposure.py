@@ -1,6 +1,7 @@
 """Communication under computation: by hand, links that carry one thing at a time, slopes."""
 
 import dataclasses
+import operator
 
 import equinox as eqx
 import jax
@@ -9,10 +10,11 @@ import pytest
 
 import diffperf as dp
 from diffperf.estimate.exposure import Traffic, exposed
-from diffperf.estimate.network.transfers import Transfer
+from diffperf.estimate.network.transfers import Transfer, transfers
 from diffperf.estimate.training import timed_step
-from diffperf.quantity import Weights, replace
+from diffperf.quantity import Weights, locate, replace
 from diffperf.relax import Exact, Smooth
+from diffperf.workload.collective import Collective
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.strategy import Strategy
 
@@ -21,8 +23,14 @@ BOTH = Weights(jnp.array([0.0, 1.0]), ("off", "on"))
 OVERLAPS = ("gradients", "weights", "tensor", "context", "experts", "transfers")
 
 
-def traffic(seconds: float, *tiers: float) -> Traffic:
-    return Traffic(time=jnp.asarray(seconds), tiers=jnp.asarray(tiers))
+def traffic(seconds: float, *shares: float) -> Traffic:
+    """Traffic that fills the links of each tier for a share of its seconds."""
+    return Traffic(time=jnp.asarray(seconds), busy=seconds * jnp.asarray(shares))
+
+
+def all_reduce(degree: float, volume: float) -> Collective:
+    numbers = map(jnp.asarray, (degree, 1.0, volume))
+    return Collective(*numbers, name="gradients", purpose="gradients", kind="all_reduce")
 
 
 def configuration(llama, system, units: float, relax=None) -> Configuration:
@@ -37,8 +45,10 @@ def configuration(llama, system, units: float, relax=None) -> Configuration:
         (5.0, (1.0, 0.0), [], 1 + 0.25 * 4),
         (3.0, (1.0, 0.0), [(2.0, (1.0, 0.0))], 1 + 0.25 * 2),  # the links are busy for 2 of the 4 s
         (3.0, (1.0, 0.0), [(2.0, (0.0, 1.0))], 0.25 * 3),  # other links are
-        (3.0, (0.5, 0.5), [(2.0, (1.0, 0.0))], 0.25 * 3),  # its links are busy for half of 2 s
-        (3.0, (0.5, 0.5), [(4.0, (1.0, 0.0))], 1 + 0.25 * 2),
+        (3.0, (0.5, 0.5), [(2.0, (1.0, 0.0))], 0.25 * 3),  # its 1.5 s there fit beside the 2 s
+        (3.0, (0.5, 0.5), [(4.0, (1.0, 0.0))], 1.5 + 0.25 * 1.5),  # its 1.5 s there fit nowhere
+        (5.0, (0.5, 0.5), [(3.0, (1.0, 0.0))], 1.5 + 0.25 * 3.5),  # 1 s exceeds the window, 1.5 s the links
+        (5.0, (0.5, 0.5), [(1.0, (1.0, 0.0))], 1 + 0.25 * 4),  # 1 s exceeds the window, the links are free
         (3.0, (1.0, 0.0), [(3.0, (1.0, 0.0)), (9.0, (1.0, 0.0))], 3.0),  # never free
     ],
 )
@@ -50,13 +60,74 @@ def test_by_hand(llama, system, seconds, tiers, others, expected):
     assert float(added) == pytest.approx(expected, rel=1e-12)
 
 
-def test_time_is_on_the_tiers_in_proportion_to_the_time_of_their_bytes(system):
-    inner, outer = (float(tier.bandwidth * tier.efficiency) for tier in system.network)
-    of_tiers = Traffic.of(Transfer(time=jnp.asarray(2.0), sent=jnp.array([3 * inner, outer])), system, 5.0)
-    assert float(of_tiers.time) == 10
-    assert of_tiers.tiers.tolist() == pytest.approx([0.75, 0.25])
-    nothing = Traffic.of(Transfer.nothing(system), system)
-    assert float(nothing.blocks(of_tiers)) == 0
+@pytest.mark.parametrize(
+    ("seconds", "shares", "earlier", "expected"),
+    [
+        (3.0, (0.5, 0.5), (1.0, (0.5, 0.5)), 0.25 * 3),  # both fit into the 4 s
+        (3.0, (0.5, 0.5), (2.0, (0.5, 0.5)), 1 + 0.25 * 2),  # one after the other, though links have room
+        (3.0, (1.0, 0.0), (2.0, (1.0, 0.0)), 1 + 0.25 * 2),  # links in common count once
+    ],
+)
+def test_collectives_of_a_group_run_one_after_the_other(llama, system, seconds, shares, earlier, expected):
+    c = configuration(llama, system, UNITS / 4)
+    time, on_tiers = earlier
+    added = exposed(traffic(seconds, *shares), jnp.asarray(4.0), BOTH, c, in_group=[traffic(time, *on_tiers)])
+    assert float(added) == pytest.approx(expected, rel=1e-12)
+
+
+def test_links_are_busy_while_bytes_are_on_them(system):
+    """A ring over eight nodes of eight devices: each byte that leaves a node leaves it by one of eight links,
+    and the links within nodes wait for those between them.
+    """
+    volume, (inner, outer) = 1e9, system.network
+    collective = all_reduce(64.0, volume)
+    [timed] = transfers([collective], system, Exact())
+    transfer = timed.transfer
+    inner_seconds = 2 * (7 / 8) * volume / float(inner.bandwidth * inner.efficiency)
+    outer_seconds = 2 * (7 / 8) * (volume / 8) / float(outer.bandwidth * outer.efficiency)
+    assert transfer.busy.tolist() == pytest.approx([inner_seconds, outer_seconds], rel=1e-9)
+    assert float(transfer.time) > max(inner_seconds, outer_seconds)
+    fivefold = Traffic.of(transfer, 5.0)
+    assert float(fivefold.time) == pytest.approx(5 * float(transfer.time), rel=1e-12)
+    assert fivefold.busy.tolist() == pytest.approx((5 * transfer.busy).tolist(), rel=1e-12)
+
+
+def test_links_are_busy_for_no_longer_than_the_transfer(system):
+    """Switches that reduce carry fewer bytes than a ring."""
+    reducing = replace(system, {"network.nvlink.in_network_reduction": 1.0})
+    collective = all_reduce(8.0, 1e9)
+    [timed] = transfers([collective], reducing, Exact())
+    assert float(timed.transfer.busy[0]) == float(timed.transfer.time)
+    assert float(timed.transfer.busy[1]) == 0
+
+
+def test_transfers_of_nothing_are_on_no_links(system):
+    nothing = Traffic.of(Transfer.nothing(system))
+    assert float(nothing.time) == 0
+    assert nothing.busy.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("other", [(3.0, (0.1, 1.0)), (3.0, (1.0, 0.1))], ids=["outer busy", "inner busy"])
+@pytest.mark.parametrize("tier", ["nvlink", "infiniband"])
+def test_faster_links_hide_no_less(llama, system, other, tier):
+    """A ring over both tiers takes as long as its slower tier: with faster links on either tier, no more of
+    it is exposed beside other communication. (Had other communication kept it waiting for the mean of its
+    tiers, more would be: the faster the links within nodes, the more of its time a ring is on those between.)
+    """
+    collective = all_reduce(64.0, 3e11)
+    beside = [traffic(other[0], *other[1])]
+
+    path = f"network.{tier}.bandwidth"
+
+    def added(factor):
+        faster = replace(system, {path: locate(system, path)[0] * factor})
+        c = configuration(llama, faster, 0.0)
+        [timed] = transfers([collective], faster, Exact())
+        return float(exposed(Traffic.of(timed.transfer), jnp.asarray(4.0), BOTH, c, beside))
+
+    times = [added(factor) for factor in (1.0, 1.1, 1.25, 1.5, 2.0, 4.0)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 0
 
 
 def one_tier(system, bandwidth: float):
@@ -77,25 +148,32 @@ def one_tier(system, bandwidth: float):
     ],
 )
 def test_links_carry_one_thing_at_a_time(system, model, table, bandwidth):
-    """However much of it overlaps, a step takes no less than all communication on its only link."""
+    """However much of it overlaps, a step takes no less than all bytes on its only link."""
     overlaps = {f"overlap_{name}": True for name in OVERLAPS}
     strategy = dp.load_strategy(table | overlaps | {"global_batch": 256}, n_devices=64)
-    c = Configuration(dp.load_model(model), one_tier(system, bandwidth), strategy)
-    step = eqx.filter_jit(timed_step)(c)
-    collectives = step.tables.collectives
-    sent = collectives.run_time * collectives.runs
-    assert float(jnp.sum(sent)) > 0
-    assert float(step.report.time) >= float(jnp.sum(sent)) * (1 - 1e-9)
+    one_switch = one_tier(system, bandwidth)
+    step = eqx.filter_jit(timed_step)(Configuration(dp.load_model(model), one_switch, strategy))
+    runs = step.tables.collectives.runs.tolist()
+    each = [float(timed.transfer.sent[0]) for timed in step.collectives]
+    sent = sum(map(operator.mul, runs, each))
+    [tier] = one_switch.network
+    seconds = sent / float(tier.bandwidth * tier.efficiency)
+    assert seconds > 0
+    assert float(step.report.time) >= seconds * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("second_tier", [0.0, 1.0], ids=["one tier", "two tiers as busy"])
 @pytest.mark.parametrize("seconds", [1.5, 2.0, 2.5], ids=["hidden", "at the kink", "exposed"])
-def test_slopes(llama, system, seconds):
-    """Exact slopes are those of one side, smooth ones those of the middle, at the kink too."""
+def test_slopes(llama, system, seconds, second_tier):
+    """Exact slopes are those of one side, smooth ones those of the middle, at the kink too, also where two
+    tiers set the same bound.
+    """
 
     def added(time, relax):
         c = configuration(llama, system, UNITS / 4, relax)
-        busy = [traffic(2.0, 1.0, 0.0)]
-        return exposed(Traffic(jnp.asarray(time), jnp.array([1.0, 0.0])), jnp.asarray(4.0), BOTH, c, busy)
+        busy = [traffic(2.0, 1.0, second_tier)]
+        ring = Traffic(jnp.asarray(time), time * jnp.array([1.0, second_tier]))
+        return exposed(ring, jnp.asarray(4.0), BOTH, c, busy)
 
     def difference(relax, low, high):
         return (added(seconds + high, relax) - added(seconds + low, relax)) / (high - low)

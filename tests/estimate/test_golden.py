@@ -9,7 +9,9 @@ DualPipe and of models with several kinds of layers were written again when devi
 what they hold, and all HFU when it came to count attention as MFU does. Costs on accelerators with a
 published price have that price; all were written again when interest, repairs, racks and the facility joined
 depreciation and electricity, and with power and the energy of networks when switches and transceivers came to
-draw their power at any load. They notice what changes unawares.
+draw their power at any load. Training steps that overlap communication were written again when each tier's
+links came to carry their own bytes, and collectives of one group to run one after the other. They notice
+what changes unawares.
 """
 
 import dataclasses

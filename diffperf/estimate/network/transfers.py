@@ -26,24 +26,29 @@ _OF_COPIES = ("copies", "once", "groups", "groups_visited")
 
 
 class Transfer(eqx.Module):
-    """A communication: how long it takes, and the bytes that each device sends over each tier."""
+    """A communication on the network tiers.
+
+    - `time`: seconds that it takes, if nothing hides it.
+    - `sent`: bytes that each device sends over each tier.
+    - `busy`: seconds for which those bytes fill a device's links of each tier: less than `time`, by
+      latencies, by protocols that send flags with the bytes, and by slower tiers.
+    """
 
     time: Scalar
     sent: Float[Array, " tiers"]
+    busy: Float[Array, " tiers"]
 
     @classmethod
     def nothing(cls, system: System) -> "Transfer":
         """No communication."""
-        return cls(
-            time=jnp.zeros_like(system.n_devices),
-            sent=jnp.zeros_like(jnp.stack([tier.size for tier in system.network])),
-        )
+        on_tiers = jnp.zeros_like(jnp.stack([tier.size for tier in system.network]))
+        return cls(time=jnp.zeros_like(system.n_devices), sent=on_tiers, busy=on_tiers)
 
     def __add__(self, other: "Transfer") -> "Transfer":
-        return Transfer(time=self.time + other.time, sent=self.sent + other.sent)
+        return jax.tree.map(jnp.add, self, other)
 
     def __mul__(self, count: Array | float) -> "Transfer":
-        return Transfer(time=self.time * count, sent=self.sent * count)
+        return jax.tree.map(lambda number: number * count, self)
 
 
 class TimedCollective(eqx.Module):
@@ -221,7 +226,7 @@ def send(group: Group, volume: Scalar) -> Transfer:
     times = group.relax.minimum(
         latency + seconds * inverse(library.message_bandwidth), latency + library.message_startup + seconds
     )
-    return Transfer(time=jnp.sum(share * times) + group.startup, sent=share * volume)
+    return _transfer(group, jnp.sum(share * times) + group.startup, share * volume)
 
 
 COLLECTIVES: dict[str, Callable[..., Transfer]] = {
@@ -237,7 +242,16 @@ COLLECTIVES: dict[str, Callable[..., Transfer]] = {
 def _started(group: Group, time: Scalar, sent: Float[Array, " tiers"]) -> Transfer:
     """Adds the startup that every collective pays; all members wait for the member that comes last."""
     floor = group.starts * group.library.floor
-    return Transfer(time=group.relax.maximum(time + group.startup, floor), sent=sent)
+    return _transfer(group, group.relax.maximum(time + group.startup, floor), sent)
+
+
+def _transfer(group: Group, time: Scalar, sent: Float[Array, " tiers"]) -> Transfer:
+    """The transfer of so many bytes on each tier.
+
+    Links are busy for no longer than it takes: switches that reduce and multicast carry fewer bytes than
+    are counted here.
+    """
+    return Transfer(time=time, sent=sent, busy=smaller(sent * inverse(group.fabric.rate), time))
 
 
 def _by_tiers_or_rings(
