@@ -15,9 +15,11 @@ from jaxtyping import Array, Float
 
 from diffperf.estimate.network.transfers import Transfer
 from diffperf.quantity import Scalar, Weights
-from diffperf.relax import choose, inverse, larger, smaller
+from diffperf.relax import Relaxation, choose, inverse, larger, smaller
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.stages import over_kinds
+
+_NO_TIME = 1e-15  # s, below the time of a byte on any link
 
 Seconds = Float[Array, "*kinds"]  # of an average layer, of a layer of each kind, or of a step
 
@@ -79,16 +81,28 @@ def exposed(
         relax, free = c.relax, window
         if in_group:
             free = relax.excess(window, sum(earlier.time for earlier in in_group))
-        remaining = relax.excess(traffic.time, free)
+        remaining = _not_covered(traffic.time, free, relax)
         earlier_on_links = [earlier.busy for earlier in (*others, *in_group)]
         if earlier_on_links:
             free_links = relax.excess(window, sum(earlier_on_links))
-            remaining = relax.maximum(remaining, relax.reduce_maximum(relax.excess(traffic.busy, free_links)))
+            kept_out = relax.reduce_maximum(_not_covered(traffic.busy, free_links, relax))
+            remaining = relax.maximum(remaining, kept_out)
         units = larger(c.system.stack.collective_units - reserved_units, 0.0)
         slowdown = smaller(units * inverse(c.system.accelerator.compute_units), 1.0)
         return remaining + slowdown * (traffic.time - remaining)
 
     return choose(overlap, {"off": lambda: traffic.time, "on": overlapped})
+
+
+def _not_covered(demand: Array, supply: Array, relax: Relaxation) -> Array:
+    """The part of a demand that the supply does not cover.
+
+    A smooth excess rises from a demand of 0 with a slope, and the largest of several excesses would have a
+    corner there, where a group of one begins to communicate. Times the share of the demand in the larger of
+    both, which is 1 where the exact excess is not 0, it rises without one.
+    """
+    share = (demand + _NO_TIME) * inverse(relax.maximum(demand, supply) + _NO_TIME)
+    return relax.excess(demand, supply) * share
 
 
 def exposed_of_layer(
