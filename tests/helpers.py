@@ -15,6 +15,8 @@ import diffperf as dp
 from diffperf.errors import ConfigError
 from diffperf.quantity import numeric, replace, walk
 
+STUDIES = Path(__file__).parents[1] / "studies"
+
 # How often each of the programs below has been traced.
 traces: Counter[str] = Counter()
 
@@ -122,13 +124,15 @@ def command_line(line: str, *more: str) -> dict:
     return answer
 
 
-def module_of_study(path: Path, name: str):
-    """A module of a study from its file, by a name that no other module has."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+def study_module(study: str, module: str):
+    """A module of a study, by a name that no other module has."""
+    if str(STUDIES) not in sys.path:
+        sys.path.append(str(STUDIES))  # what studies share
+    name = f"{study}_{module}"
+    spec = importlib.util.spec_from_file_location(name, STUDIES / study / f"{module}.py")
+    loaded = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

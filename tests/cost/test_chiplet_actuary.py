@@ -1,11 +1,11 @@
 """Parity with Chiplet Actuary (Feng and Ma, DAC 2022): with its parameters as input, its costs to 1e-6."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import study_module
 
 from diffperf.cost.design_cost import amortized
 
@@ -14,14 +14,7 @@ CASES = STUDY / "published_cases.json"
 TOLERANCE = 1e-6
 
 
-def _module(name):
-    spec = importlib.util.spec_from_file_location(name, STUDY / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-actuary = _module("actuary")
+actuary = study_module("chiplet_cost", "actuary")
 
 
 @pytest.fixture(scope="module")

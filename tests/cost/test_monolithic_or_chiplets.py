@@ -1,25 +1,13 @@
 """The study of one die against chiplets: crossovers, volumes and slopes against formulas by hand."""
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import study_module
 
-STUDY = Path(__file__).parents[2] / "studies" / "monolithic_or_chiplets"
-
-
-def _module(name):
-    spec = importlib.util.spec_from_file_location(name, STUDY / f"{name}.py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-economics = _module("economics")
+economics = study_module("monolithic_or_chiplets", "economics")
 Kind, Production = economics.Kind, economics.Production
 
 # Chiplet Actuary's parameter.ini: USD a wafer, defects per cm², USD of design for 300 mm².

@@ -1,12 +1,10 @@
 """The superconducting board against the published figures of arXiv 2411.08645 and 2303.16801."""
 
-import importlib.util
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import study_module
 
 import diffperf as dp
 from diffperf.estimate.inference import decode, prefill
@@ -19,17 +17,7 @@ from diffperf.quantity import replace
 PUBLISHED = {1: (0.2e18, 5e3), 100: (20e18, 500e3)}
 CARNOT = {4: (300 - 4) / 4, 77: (300 - 77) / 77}  # W/W: the least work that moves heat to 300 K
 
-DERIVATION = Path(__file__).parents[2] / "studies" / "superconducting" / "derivation.py"
-
-
-def _derivation():
-    spec = importlib.util.spec_from_file_location("derivation", DERIVATION)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-derivation = _derivation()
+derivation = study_module("superconducting", "derivation")
 
 
 @pytest.fixture(scope="module")

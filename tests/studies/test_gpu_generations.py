@@ -1,30 +1,17 @@
 """The steps from A100 to B200: each changes its own part only, and the ratios against measured runs."""
 
-import importlib.util
 import itertools
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from helpers import study_module
 
 import diffperf as dp
 from diffperf.explore.plan.ranking import times_on
 from diffperf.quantity import locate, numeric, replace
 
-STUDY = Path(__file__).parents[2] / "studies" / "gpu_generations" / "generations.py"
-
-
-def _generations():
-    spec = importlib.util.spec_from_file_location("generations", STUDY)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["generations"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-generations = _generations()
+generations = study_module("gpu_generations", "generations")
 # What the paths of the numbers that a part changes begin with.
 PREFIXES = {
     "compute": "accelerator.",

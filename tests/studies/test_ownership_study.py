@@ -1,22 +1,19 @@
 """The study of ownership: its parts, its elasticities by finite differences, and its published figures."""
 
 import csv
-from pathlib import Path
 
 import jax
 import pytest
-from helpers import module_of_study
+from helpers import study_module
 
 import diffperf as dp
 from diffperf.errors import ConfigError
 from diffperf.quantity import locate, real, replace
 
-FOLDER = Path(__file__).parents[2] / "studies" / "ownership"
-
 
 @pytest.fixture(scope="module")
 def study():
-    return module_of_study(FOLDER / "run.py", "ownership_study")
+    return study_module("ownership", "run")
 
 
 def test_the_elasticity_of_an_hour_is_its_finite_difference(study):

@@ -1,31 +1,16 @@
 """Technology scaling: order of nodes, gradients against finite differences, time of the network by hand."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
+from helpers import study_module
 
 from diffperf.hardware.node import Node
 from diffperf.hardware.operating_point import LEAST_VOLTAGE
 from diffperf.hardware.technology import LinkTechnology, MemoryTechnology
 from diffperf.load import load
 
-STUDIES = Path(__file__).parents[2] / "studies"
-
-
-def _grid():
-    sys.path.append(str(STUDIES))
-    spec = importlib.util.spec_from_file_location("grid", STUDIES / "technology_scaling" / "grid.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["grid"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-grid = _grid()
+grid = study_module("technology_scaling", "grid")
 # Network, memory and node of points where InfiniBand, HBM and compute bind, and of one under 700 W.
 POINTS = (
     (0, "hbm2e", "n5", 1400.0),

@@ -1,22 +1,18 @@
 """The study of topologies: prices of links and ports by hand, and the price of break-even."""
 
-from pathlib import Path
-
 import jax.numpy as jnp
 import pytest
-from helpers import module_of_study
+from helpers import study_module
 
 import diffperf as dp
 from diffperf.cost.network_cost import tier_costs
 from diffperf.hardware.network import TOPOLOGIES
 from diffperf.relax import Exact
 
-FOLDER = Path(__file__).parents[2] / "studies" / "topologies"
-
 
 @pytest.fixture(scope="module")
 def study():
-    return module_of_study(FOLDER / "run.py", "topologies_study")
+    return study_module("topologies", "run")
 
 
 def test_a_switch_has_a_link_and_a_port_and_direct_links_are_shared(study):

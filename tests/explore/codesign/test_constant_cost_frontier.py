@@ -1,33 +1,23 @@
 """The study of the constant-cost frontier: its optima against a grid, finite differences and each other."""
 
 import dataclasses
-import importlib.util
 import itertools
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import study_module
 
 from diffperf.hardware.technology import MemoryTechnology
 from diffperf.load import load
 from diffperf.relax import Smooth
 
-STUDY = Path(__file__).parents[3] / "studies" / "constant_cost_frontier"
 BUDGETS = (2970.0, 3000.0, 3030.0)
 pytestmark = pytest.mark.slow
 
 
-def _module(name):
-    spec = importlib.util.spec_from_file_location(name, STUDY / f"{name}.py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-frontier = _module("frontier")
+frontier = study_module("constant_cost_frontier", "frontier")
 
 
 @pytest.fixture(scope="module")
