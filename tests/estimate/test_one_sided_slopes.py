@@ -47,10 +47,6 @@ PAIRS = {
 }  # fmt: skip
 # What remains, with its cause.
 EXEMPT = {
-    # A group of one sends nothing, and what it would send is on no links where it would compete with
-    # communication that hides beside it.
-    ("llama-zero", "strategy.pp"),
-    ("deepseek-training", "strategy.tp"),
     # Tiles of experts that just fit only allow fewer ranks; of two nodes that a group spreads over, the
     # derivative is that of more.
     ("mixtral-training", "strategy.ep"),
