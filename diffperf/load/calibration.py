@@ -6,6 +6,7 @@ system's config, not inside it.
 """
 
 import dataclasses
+import datetime
 import functools
 import math
 from collections.abc import Iterable, Mapping
@@ -29,8 +30,13 @@ STACKS = ("stack", "inference_stack")
 _KEYS = dict.fromkeys(("hardware", "system"), (str, "a name")) | dict.fromkeys(
     ("parts", "values", "uncertainty", "spread"), (dict, "a table")
 )
-# Keys for people only: where the values come from, and how well they do.
-_PROVENANCE = ("date", "version", "files", "errors")
+# Keys for people only, which may be left out: where the values come from, and how well they do.
+_PROVENANCE = {
+    "date": (datetime.date, "a date, such as 2026-01-31"),
+    "version": (str, "a version of diffperf in quotes"),
+    "files": (list, "[[files]] tables"),
+    "errors": (dict, "[errors.NAME] tables"),
+}
 _SYMMETRY = 1e-4  # relative difference across the diagonal that rounding in files may leave
 
 
@@ -66,7 +72,8 @@ class Calibration:
         """The calibration that a file's table holds. Raises `ConfigError` that names `file`."""
         error = functools.partial(_error, table, file)
         _refuse_unknown_keys(table, file)
-        for key, (kind, expected) in _KEYS.items():
+        given = {key: kind for key, kind in _PROVENANCE.items() if key in table}
+        for key, (kind, expected) in (_KEYS | given).items():
             if not isinstance(table.get(key), kind):
                 raise error(key, expected)
         values, uncertainty, spread = table["values"], table["uncertainty"], table["spread"]

@@ -182,6 +182,11 @@ def test_what_was_read(file):
         ("[spread]", "[spreads]", 'unknown key "spreads"'),
         ('hardware = "a100-sxm4-80gb"', "hardware = 100", "a name"),
         ("[parts]", "[[parts]]", "a table"),
+        ("date = 2026-01-02", 'date = "yesterday"', "a date, such as 2026-01-31"),
+        ("date = 2026-01-02", "date = { nested = 1 }", "a date, such as 2026-01-31"),
+        ("date = 2026-01-02", "version = nan", "a version of diffperf in quotes"),
+        ("date = 2026-01-02", "files = 3", "[[files]] tables"),
+        ("date = 2026-01-02", "errors = 3", "[errors.NAME] tables"),
     ],
 )
 def test_what_is_wrong_is_one_line(file, old, new, words):
