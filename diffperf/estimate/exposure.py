@@ -66,12 +66,13 @@ def exposed(
 ) -> Array:
     """Seconds that communication adds to `window` seconds of work beside it.
 
-    Where the strategy overlaps both, the work hides what meets three bounds, each on its own as in a
-    roofline. Two allow for traffic that comes first, of `others` and `in_group` of the same devices:
+    Where the strategy overlaps both, two bounds limit what the work hides, each on its own as in a roofline.
+    Both allow for traffic that comes first, of `others` and, in the group of the same devices, of `in_group`:
 
-    - no more seconds than the window has, less those of the traffic in the group: collective libraries run
-      the collectives of a group one after the other;
-    - on each tier no more bytes than its links carry in the window, beside those of all other traffic.
+    - no more seconds than the window has, less those of the traffic in the group, because a library runs the
+      collectives of a group one after the other (those of a communicator in NCCL, of a process group in
+      PyTorch);
+    - on each tier no more bytes than its links carry in the window beside those of all other traffic.
 
     The hidden part slows the work down by the share of the compute units that it occupies, without those
     that stay reserved for it.
