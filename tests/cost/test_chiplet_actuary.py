@@ -1,19 +1,15 @@
 """Parity with Chiplet Actuary (Feng and Ma, DAC 2022): with its parameters as input, its costs to 1e-6."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import study_module
+from helpers import STUDIES, study_module
 
 from diffperf.cost.design_cost import amortized
 
-STUDY = Path(__file__).parents[2] / "studies" / "chiplet_cost"
-CASES = STUDY / "published_cases.json"
+CASES = STUDIES / "chiplet_cost" / "published_cases.json"
 TOLERANCE = 1e-6
-
-
 actuary = study_module("chiplet_cost", "actuary")
 
 

@@ -5,9 +5,12 @@ import subprocess
 import sys
 
 import pytest
-from test_chiplet_actuary import CASES, STUDY, TOLERANCE, _module
+from helpers import STUDIES, study_module
 
-catch = _module("catch")
+STUDY = STUDIES / "chiplet_cost"
+CASES = STUDY / "published_cases.json"
+TOLERANCE = 1e-6
+catch = study_module("chiplet_cost", "catch")
 LAYERS = (
     "name,active,cost_per_mm2,defect_density,critical_area_ratio,clustering_factor,litho_percent\n"
     "combined_7nm,True,0.132219,0.005,0.64,2,0.27\n"

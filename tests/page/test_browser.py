@@ -10,7 +10,6 @@ import pytest
 import uvicorn
 from page_states import QUERY
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -75,11 +74,16 @@ def page(browser, address) -> Iterator[WebDriver]:
 
 def settled(driver: WebDriver, text: str = "step time") -> None:
     """Waits until the page says that nothing is compiled any more."""
-    WebDriverWait(driver, 120).until(lambda d: text in d.find_element(By.ID, "status").text)
+    WebDriverWait(driver, 120).until(lambda d: text in shown(d, "#status"))
+
+
+def shown(driver: WebDriver, selector: str) -> str:
+    """The text of an element, read by one script: the page may draw it anew between two commands."""
+    return driver.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
 
 
 def figure(driver: WebDriver, path: str = "time") -> str:
-    return driver.find_element(By.CSS_SELECTOR, f'[data-figure="{path}"]').text.splitlines()[0]
+    return shown(driver, f'[data-figure="{path}"]').split("\n")[0]
 
 
 def control(driver: WebDriver, key: str):
@@ -102,9 +106,7 @@ def find(driver: WebDriver, words: str) -> None:
 
 def changes(driver: WebDriver, before: str) -> str:
     """Waits until the time is another one, and returns it."""
-    drawn_anew = [StaleElementReferenceException]
-    wait = WebDriverWait(driver, 60, ignored_exceptions=drawn_anew)
-    return wait.until(lambda d: (shown := figure(d)) != before and shown)
+    return WebDriverWait(driver, 60).until(lambda d: (now := figure(d)) != before and now)
 
 
 def seconds(text: str) -> float:
@@ -207,13 +209,13 @@ def test_b_stands_beside_a_and_in_the_address(page):
     give(page, "system.accelerator.power_limit", "150 W")
     changes(page, before)
     WebDriverWait(page, 20).until(lambda d: d.find_elements(By.CSS_SELECTOR, "dd small.of-b"))
-    beside = page.find_element(By.CSS_SELECTOR, '[data-figure="time"] small.of-b').text
+    beside = shown(page, '[data-figure="time"] small.of-b')
     assert beside.startswith(f"B: {before}")
     a = figure(page)
     page.refresh()
     settled(page)
     assert figure(page) == a
-    assert page.find_element(By.CSS_SELECTOR, '[data-figure="time"] small.of-b').text == beside
+    assert shown(page, '[data-figure="time"] small.of-b') == beside
     page.find_element(By.ID, "swap").click()
     assert changes(page, a) == before
 
