@@ -1,4 +1,6 @@
-"""How XLA compiles the estimator, and programs that stay compiled from one process to the next."""
+"""How estimates are computed that somebody waits for: by NumPy at first, by programs that XLA compiles where
+that pays, both kept from one process to the next.
+"""
 
 import contextlib
 import dataclasses
@@ -24,6 +26,7 @@ import jax
 import numpy as np
 from jax.experimental import serialize_executable
 
+from diffperf.interpreter import InterpretedProgram
 from diffperf.quantity import Label, is_traced
 
 # XLA ends the process over a flag that it does not know, so flags are set only for releases of JAX that were
@@ -40,7 +43,11 @@ _QUICK_FLAGS = {
 
 # The folder of stored programs for calls in a `storing_in` block.
 _CHOSEN_FOLDER: ContextVar[Path | None] = ContextVar("folder of stored programs", default=None)
-# Compiler options of programs that somebody waits for, and that then run a few times only.
+# Seconds of evaluation by NumPy, for each operation of a program, after which the program is compiled: about
+# as long as compiling it takes, so that it takes no more than twice as long as whatever would have been best.
+PATIENCE = 5e-4
+# Compiler options of programs that somebody waits for: they take half as long to compile, and up to three
+# times as long to run.
 _UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 _KEPT = 64  # stored programs, of about half a megabyte each; older ones are deleted
@@ -89,26 +96,27 @@ def storing_in(folder: Path | None) -> Iterator[None]:
 
 
 def stored(
-    *static: str, optimized: bool = True
+    *static: str, often: bool = False, optimized: bool = True
 ) -> Callable[[Callable[Parameters, Result]], "StoredFunction[Parameters, Result]"]:
-    """A decorator that jits a function and stores its programs (see `StoredFunction`).
+    """A decorator that makes a function a `StoredFunction`.
 
-    `static` names the arguments that a program is compiled for, as `static_argnames` does for `jax.jit`.
-    Programs that are not `optimized` take half as long to compile, and up to three times as long to run.
+    `static` names the arguments that a program is made for, as `static_argnames` does for `jax.jit`.
+    `often` says that the function runs many times, or for many configurations at once. Programs that are not
+    `optimized` take half as long to compile, and up to three times as long to run.
     """
-    return lambda function: StoredFunction(function, static, {} if optimized else _UNOPTIMIZED)
+    return lambda function: StoredFunction(function, static, often=often, optimized=optimized)
 
 
 def stored_closure(
-    function: Callable[Parameters, Result], constants: str, *, optimized: bool = True
+    function: Callable[Parameters, Result], constants: str, *, often: bool = False, optimized: bool = True
 ) -> "StoredFunction[Parameters, Result]":
-    """A function jitted and stored (see `StoredFunction`) that is made from more than its arguments.
+    """A `StoredFunction` that is made from more than its arguments.
 
     `constants` is a digest of everything that the function has from around it, such as `digest_of` a tree: a
     program is used again only where it is the same. Constants make programs faster than arguments do, because
     alternatives that have no weight are left out.
     """
-    return StoredFunction(function, (), {} if optimized else _UNOPTIMIZED, constants)
+    return StoredFunction(function, (), often=often, optimized=optimized, constants=constants)
 
 
 def digest_of(*parts: Any) -> str:
@@ -123,59 +131,122 @@ def digest_of(*parts: Any) -> str:
 
 
 class StoredFunction(Generic[Parameters, Result]):
-    """A jitted function whose programs are stored: in JAX's folder of compiled programs, if it has one, else
-    in that of `storing_in`.
+    """A function that is traced once, and whose programs are stored.
+
+    A function that does not run `often` is evaluated by NumPy (`diffperf.interpreter`) until that has taken
+    as long as compiling it would (`PATIENCE`); then it is compiled. One that does is compiled at once.
 
     JAX stores programs too, but has to trace the function to know which program it needs, which takes a
     second for an estimate. Here the program is known by what it is made from: the function, the sources of
-    this package and the structure of the arguments. Where no program can be stored (no folder, not a CPU,
-    arguments that are traced) the function is jitted as usual.
+    this package and the structure of the arguments. Programs are stored in JAX's folder of compiled programs,
+    if it has one, else in that of `storing_in`; where there is none, they last as long as the process. Where
+    arguments are traced, or JAX looks for NaNs, the function is jitted as usual.
     """
 
     def __init__(
         self,
         function: Callable[Parameters, Result],
         static: tuple[str, ...],
-        options: dict[str, Any] | None = None,
+        *,
+        often: bool = False,
+        optimized: bool = True,
         constants: str = "",
     ):
         functools.update_wrapper(self, function)
-        self.function, self.static, self.options = function, static, options or {}
-        self.constants = constants
+        self.function, self.static = function, static
+        self.often, self.constants = often, constants
+        self.options = {} if optimized else _UNOPTIMIZED
         self.jitted = jax.jit(function, static_argnames=static, compiler_options=self.options or None)
-        self.programs: dict[Any, _Program | None] = {}  # None: jitted, because the stored program failed
+        self.programs: dict[Any, _Compiled | _Interpreted | None] = {}  # None: jitted
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         arguments = inspect.signature(self.function).bind(*args, **kwargs).arguments
         static = {name: arguments.pop(name) for name in self.static}
         leaves, structure = jax.tree.flatten(arguments)
-        folder = _folder()
-        if folder is None or any(map(is_traced, leaves)):
+        if any(map(is_traced, leaves)) or _setting("jax_disable_jit") or _setting("jax_debug_nans"):
             return self.jitted(*args, **kwargs)
-        key = (folder, *static.values(), structure, *map(jax.typeof, leaves))
+        folder = _folder()
+        key = (folder, _setting("jax_enable_x64"), *static.values(), structure, *map(jax.typeof, leaves))
         if key not in self.programs:
-            self.programs[key] = self._first_run(self._file(folder, static, arguments), static, arguments)
+            if len(self.programs) >= _KEPT:
+                self.programs.pop(next(iter(self.programs)))
+            self.programs[key] = self._found(folder, static, arguments)
         program = self.programs[key]
+        if isinstance(program, _Interpreted) and program.seconds > PATIENCE * len(program.program.steps):
+            program = self.programs[key] = self._compiled(folder, static, arguments)
         return self.jitted(*args, **kwargs) if program is None else program(leaves)
 
-    def _first_run(self, file: Path, static: dict[str, Any], arguments: dict[str, Any]) -> "_Program | None":
-        """The program of a file, written first if need be; `None` if it cannot be written, read or run."""
-        leaves, start = jax.tree.leaves(arguments), time.perf_counter()
+    def _found(
+        self, folder: Path | None, static: dict[str, Any], arguments: dict[str, Any]
+    ) -> "_Compiled | _Interpreted | None":
+        """The program for arguments of this structure: stored, or else made."""
+        if self.often:
+            return self._compiled(folder, static, arguments)
+        if folder is None:
+            return self._interpreted(static, arguments)
+        file, start = self._file(folder, static, arguments), time.perf_counter()
+        if file.exists() and file.stat().st_size:
+            return self._compiled(folder, static, arguments)
+        file = file.with_suffix(".interpreted")
         with contextlib.suppress(Exception):  # whatever is wrong with the file, a new one may mend it
-            program = _Program.read(file).tried(leaves)
+            program = _Interpreted.read(file)
+            _LOG.debug("%s: program for NumPy %s, read in %.2f s", *self._called(file, start))
+            return program
+        program = self._interpreted(static, arguments)
+        with contextlib.suppress(Exception):  # it is of use without being stored
+            _store(file, program.stored)
+        return program
+
+    def _interpreted(self, static: dict[str, Any], arguments: dict[str, Any]) -> "_Interpreted":
+        """A program that NumPy evaluates."""
+        start = time.perf_counter()
+        leaves, (flat, made) = jax.tree.leaves(arguments), self._flat(static, arguments)
+        program = InterpretedProgram(jax.make_jaxpr(flat)(*leaves))
+        _LOG.debug("%s: traced in %.2f s", self.function.__qualname__, time.perf_counter() - start)
+        return _Interpreted(program, _skeleton(made[0]))
+
+    def _compiled(
+        self, folder: Path | None, static: dict[str, Any], arguments: dict[str, Any]
+    ) -> "_Compiled | None":
+        """The program of a file, written first if need be; `None` if it cannot be written, read or run."""
+        if folder is None or _setting("jax_default_device") is not None or jax.default_backend() != "cpu":
+            return None
+        file, leaves, start = (
+            self._file(folder, static, arguments),
+            jax.tree.leaves(arguments),
+            time.perf_counter(),
+        )
+        with contextlib.suppress(Exception):  # whatever is wrong with the file, a new one may mend it
+            program = _Compiled.read(file).tried(leaves)
             _LOG.debug("%s: stored program %s, first run after %.2f s", *self._called(file, start))
             return program
         if file.exists() and file.stat().st_size == 0:
             return None
         with contextlib.suppress(Exception):  # errors of the function itself come again when it is jitted
             _LOG.debug("%s: compiles a program", self.function.__qualname__)
-            _write(file, functools.partial(self.function, **static), arguments, self.options)
-            program = _Program.read(file).tried(leaves)
+            flat, made = self._flat(static, arguments)
+            _compile(file, flat, leaves, made, self.options)
+            program = _Compiled.read(file).tried(leaves)
             _LOG.debug("%s: compiled and stored %s, first run after %.2f s", *self._called(file, start))
             return program
         with contextlib.suppress(OSError):  # an empty file spares other processes the attempt
             file.write_bytes(b"")
         return None
+
+    def _flat(self, static: dict[str, Any], arguments: dict[str, Any]) -> tuple[Callable[..., list], list]:
+        """The function from the leaves of its arguments to those of its result, and the list to which it
+        appends the structure of the result when it is traced.
+        """
+        structure, made = jax.tree.structure(arguments), []
+
+        def flat(*leaves: Any) -> list[Any]:
+            results, result_structure = jax.tree.flatten(
+                self.function(**static, **jax.tree.unflatten(structure, leaves))
+            )
+            made.append(result_structure)
+            return results
+
+        return flat, made
 
     def _called(self, file: Path, start: float) -> tuple[str, Path, float]:
         """What messages say of a program: its function, its file and the seconds since `start`."""
@@ -199,19 +270,46 @@ class StoredFunction(Generic[Parameters, Result]):
         return folder / f"{digest}.program"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Program:
-    """A compiled function of flat arguments.
-
-    - `skeleton`: a result whose leaves are their places among the flat results. The structure of a tree
-      cannot be pickled itself: equinox's holds sentinels, which are compared by identity.
+def _skeleton(structure: Any) -> Any:
+    """A result whose leaves are their places among the flat results. The structure of a tree cannot be
+    pickled itself: equinox's holds sentinels, which are compared by identity.
     """
+    return jax.tree.unflatten(structure, range(structure.num_leaves))
+
+
+@dataclasses.dataclass
+class _Interpreted:
+    """A function of flat arguments that NumPy evaluates, and the seconds that this has taken so far."""
+
+    program: InterpretedProgram
+    skeleton: Any
+    seconds: float = 0.0
+
+    @classmethod
+    def read(cls, file: Path) -> "_Interpreted":
+        # Unpickling runs what the file says: the folder is the user's own.
+        return cls(*pickle.loads(zlib.decompress(file.read_bytes())))
+
+    @property
+    def stored(self) -> bytes:
+        return pickle.dumps((self.program, self.skeleton))
+
+    def __call__(self, leaves: list[Any]) -> Any:
+        start = time.perf_counter()
+        results = self.program(*jax.device_get(leaves))
+        self.seconds += time.perf_counter() - start
+        return jax.tree.unflatten(jax.tree.structure(self.skeleton), jax.device_put(results))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Compiled:
+    """A compiled function of flat arguments."""
 
     compiled: jax.stages.Compiled
     skeleton: Any
 
     @classmethod
-    def read(cls, file: Path) -> "_Program":
+    def read(cls, file: Path) -> "_Compiled":
         # Unpickling runs what the file says, as does a compiled program: the folder is the user's own.
         executable, inputs, outputs, skeleton = pickle.loads(zlib.decompress(file.read_bytes()))
         devices = jax.local_devices()[:1]
@@ -220,7 +318,7 @@ class _Program:
         )
         return cls(loaded, skeleton)
 
-    def tried(self, leaves: list[Any]) -> "_Program":
+    def tried(self, leaves: list[Any]) -> "_Compiled":
         """The program itself, after it has run; raises an error if it does not."""
         jax.block_until_ready(self(leaves))
         return self
@@ -229,43 +327,34 @@ class _Program:
         return jax.tree.unflatten(jax.tree.structure(self.skeleton), self.compiled(*leaves))
 
 
-def _write(
-    file: Path, function: Callable[..., Any], arguments: dict[str, Any], options: dict[str, Any]
+def _compile(
+    file: Path, flat: Callable[..., list], leaves: list[Any], made: list[Any], options: dict[str, Any]
 ) -> None:
-    """Compiles a function for arguments of a structure, and writes the program for `_Program.read`."""
-    leaves, structure = jax.tree.flatten(arguments)
-    made = []
-
-    def flat(*leaves: Any) -> list[Any]:
-        results, result_structure = jax.tree.flatten(function(**jax.tree.unflatten(structure, leaves)))
-        made.append(result_structure)
-        return results
-
+    """Compiles a function for leaves of these types, and writes the program for `_Compiled.read`."""
     # XLA serializes a program that JAX read from its own store without its machine code. Under a name that
     # is new, JAX finds none there; the one that it stores in turn is of no use to anybody.
     flat.__name__ = f"stored_{secrets.token_hex(16)}"
     compiled = jax.jit(flat).lower(*leaves).compile(compiler_options=options or None)
     for useless in file.parent.glob(f"*{flat.__name__}*"):
         useless.unlink(missing_ok=True)
-    skeleton = jax.tree.unflatten(made[0], range(made[0].num_leaves))
-    content = pickle.dumps((*serialize_executable.serialize(compiled), skeleton))
+    _store(file, pickle.dumps((*serialize_executable.serialize(compiled), _skeleton(made[0]))))
+
+
+def _store(file: Path, content: bytes) -> None:
+    """Writes a program, and deletes the oldest of too many."""
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:  # no process finds half a file
         part = Path(folder) / file.name
         part.write_bytes(zlib.compress(content, level=1))
         part.replace(file)
-    newest_first = sorted(file.parent.glob("*.program"), key=os.path.getmtime, reverse=True)
-    for old in newest_first[_KEPT:]:
+    kept = file.parent.glob(f"*{file.suffix}")
+    for old in sorted(kept, key=os.path.getmtime, reverse=True)[_KEPT:]:
         old.unlink(missing_ok=True)
 
 
 def _folder() -> Path | None:
-    """The folder of compiled programs, where programs can be stored as JAX is configured."""
-    folder, device = _setting("jax_compilation_cache_dir"), _setting("jax_default_device")
-    folder = folder or _CHOSEN_FOLDER.get()
-    checked = _setting("jax_disable_jit") or _setting("jax_debug_nans")
-    if not folder or device is not None or checked or jax.default_backend() != "cpu":
-        return None
-    return Path(folder)
+    """The folder of stored programs."""
+    folder = _setting("jax_compilation_cache_dir") or _CHOSEN_FOLDER.get()
+    return Path(folder) if folder else None
 
 
 def _setting(name: str) -> Any:

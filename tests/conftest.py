@@ -18,6 +18,13 @@ from jaxtyping import install_import_hook
 if os.environ.get("DIFFPERF_CHECK_TYPES", "1") != "0":
     install_import_hook("diffperf", "annotation_checks.checked")
 
+# NumPy evaluates what the tests run a few times only. `DIFFPERF_INTERPRET=0` compiles everything with XLA.
+# Before any module of diffperf asks for `jax.jit`.
+if os.environ.get("DIFFPERF_INTERPRET", "1") != "0":
+    import interpreted_jit
+
+    jax.jit = interpreted_jit.interpreted_jit
+
 import diffperf as dp
 from diffperf.hardware.system import System
 from diffperf.workload.model import Model

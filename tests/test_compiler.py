@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from interpreted_jit import compiled_jit
 
 from diffperf.compiler import _KNOWN_TO, StoredFunction
 from diffperf.quantity import Label, label
@@ -42,6 +43,12 @@ def test_xla_knows_the_flags():
     assert result.stdout.strip() == "42"
 
 
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch):
+    """`jax.jit` compiles, as it does outside the tests."""
+    monkeypatch.setattr("jax.jit", compiled_jit)
+
+
 class Point(eqx.Module):
     """Arguments and results of the functions that are stored here."""
 
@@ -57,7 +64,7 @@ def folder(tmp_path):
     jax.config.update("jax_compilation_cache_dir", None)
 
 
-def scaling() -> tuple[StoredFunction, list[str]]:
+def scaling(often: bool = True) -> tuple[StoredFunction, list[str]]:
     """A function as a new process would have it, and the list it writes to when it is traced."""
     traced: list[str] = []
 
@@ -66,7 +73,7 @@ def scaling() -> tuple[StoredFunction, list[str]]:
         product = point.x * factors["a"] * factors["b"]
         return {"result": Point(point.name, product**2 if power == "square" else product)}
 
-    return StoredFunction(scaled, ("power",)), traced
+    return StoredFunction(scaled, ("power",), often=often), traced
 
 
 def arguments(x: float, name: str = "one") -> tuple[Point, dict[str, np.ndarray]]:
@@ -136,7 +143,7 @@ def test_without_a_folder_nothing_is_stored(tmp_path):
     assert float(function(*arguments(3.0), "one")["result"].x) == 30.0
     assert function.jitted._cache_size() == 1
     assert traced == ["one"]
-    assert function.programs == {}
+    assert list(function.programs.values()) == [None]
 
 
 def test_traced_arguments_become_part_of_the_caller_s_program(folder):
@@ -153,3 +160,43 @@ def test_few_programs_are_kept(folder, monkeypatch):
     for size in range(1, 5):
         function(Point("one", jnp.ones(size)), arguments(1.0)[1], "one")
     assert len(list(folder.glob("*.program"))) == 2
+
+
+def test_what_runs_a_few_times_is_evaluated_by_numpy(folder):
+    """Its program is stored too, and not traced again by the next process."""
+    first, traced = scaling(often=False)
+    assert float(first(*arguments(3.0), "square")["result"].x) == 900.0
+    assert traced == ["square"]
+    assert [file.suffix for file in folder.iterdir()] == [".interpreted"]
+    second, traced = scaling(often=False)
+    assert float(second(*arguments(4.0), "square")["result"].x) == 1600.0
+    assert traced == []
+
+
+def test_what_runs_long_is_compiled(folder, monkeypatch):
+    monkeypatch.setattr("diffperf.compiler.PATIENCE", 0.0)
+    function, _ = scaling(often=False)
+    assert float(function(*arguments(3.0), "square")["result"].x) == 900.0
+    assert list(folder.glob("*.program")) == []
+    assert float(function(*arguments(4.0), "square")["result"].x) == 1600.0
+    assert len(list(folder.glob("*.program"))) == 1
+    next_process, traced = scaling(often=False)
+    assert float(next_process(*arguments(5.0), "square")["result"].x) == 2500.0
+    assert traced == []
+
+
+def test_without_a_folder_numpy_evaluates_as_well():
+    function, traced = scaling(often=False)
+    for x in (3.0, 4.0):
+        assert float(function(*arguments(x), "one")["result"].x) == 10 * x
+    assert traced == ["one"]
+
+
+def test_a_damaged_file_for_numpy_is_mended(folder):
+    scaling(often=False)[0](*arguments(3.0), "one")
+    (file,) = folder.iterdir()
+    file.write_bytes(file.read_bytes()[:100])
+    assert float(scaling(often=False)[0](*arguments(3.0), "one")["result"].x) == 30.0
+    function, traced = scaling(often=False)
+    assert float(function(*arguments(3.0), "one")["result"].x) == 30.0
+    assert traced == []

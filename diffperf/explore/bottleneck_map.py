@@ -98,7 +98,7 @@ def _grown(system: System, growth: Float[Array, " resources"]) -> System:
     return eqx.tree_at(lambda s: s.network, system, tiers)
 
 
-@stored("phase", optimized=False)
+@stored("phase")
 def _evaluate(configuration: Configuration, values: Float[Array, "points inputs"], phase: str):
     """Time, excess of memory, and derivatives of time by the growth of resources, at a block of points."""
     names = list(numeric(configuration))

@@ -69,7 +69,7 @@ def outputs_at(
     return dict(zip(blocks[0].paths, table.T, strict=True))
 
 
-@stored("phase", optimized=False)
+@stored("phase")
 def _evaluate(configuration: Configuration, values: Float[Array, "points inputs"], phase: str) -> _Outputs:
     """The outputs of a phase at a block of points, whose values are in the order of `numeric`."""
     names = list(numeric(configuration))

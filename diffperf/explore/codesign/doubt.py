@@ -135,4 +135,4 @@ def _stored(
     function: Callable[[Array], Array], problem: DesignProblem, candidate: Candidate, asked: str
 ) -> Callable[[Array], Array]:
     """The function compiled, or from where its programs are stored."""
-    return stored_closure(function, digest_of(problem.digest, asked, candidate), optimized=False)
+    return stored_closure(function, digest_of(problem.digest, asked, candidate))

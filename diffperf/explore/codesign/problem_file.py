@@ -104,7 +104,7 @@ def load_problem(
         return ProblemReader(display(path), path.parent, read_toml(path)).problem(path.stem)
 
 
-@stored("phase", optimized=False)
+@stored("phase")
 def estimated(configuration: Configuration, phase: str) -> eqx.Module:
     """The report of a phase, by a program that stays compiled from one process to the next."""
     return estimate(configuration, phase)
@@ -116,7 +116,7 @@ def baseline_report(configuration: Configuration, phase: str) -> eqx.Module:
     def report() -> eqx.Module:
         return estimate(configuration, phase)
 
-    return stored_closure(report, digest_of(configuration, phase), optimized=False)()
+    return stored_closure(report, digest_of(configuration, phase))()
 
 
 class ProblemReader(TableReader):

@@ -113,9 +113,9 @@ class Scorer:
 
     def __init__(self, problem: DesignProblem, cube: Cube, block: int):
         self.problem, self.cube, self.block = problem, cube, block
-        self.outcome = stored_closure(self._outcome, problem.digest, optimized=False)
-        self._exact_block = stored_closure(self._exact, problem.digest)
-        self._with_slopes = stored_closure(self._sloped, problem.digest, optimized=False)
+        self.outcome = stored_closure(self._outcome, problem.digest, often=True, optimized=False)
+        self._exact_block = stored_closure(self._exact, problem.digest, often=True)
+        self._with_slopes = stored_closure(self._sloped, problem.digest, often=True, optimized=False)
         self.evaluations = 0  # estimates so far, smooth and exact
 
     # The functions of the compiled programs.

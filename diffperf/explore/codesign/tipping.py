@@ -69,7 +69,7 @@ class Tipping:
             if np.ndim(value) == 0 and float(value) > 0
         }
         digest = digest_of(problem.digest, repr(list(self.inputs)))
-        self._slopes = stored_closure(self._sloped, digest, optimized=False)
+        self._slopes = stored_closure(self._sloped, digest)
 
     def _sloped(self, x: Array, multipliers: Array) -> Array:
         """d Lagrangian / d log(input) at a design, (inputs,)."""

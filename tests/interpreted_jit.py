@@ -1,0 +1,78 @@
+"""A `jax.jit` for tests, which run most of their programs once: NumPy evaluates them while that pays.
+
+A function is compiled once NumPy has evaluated it for as long as compiling takes, as in `diffperf.compiler`.
+What has to be compiled at once, because a test is about XLA, takes `compiled_jit`.
+"""
+
+import functools
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from diffperf.compiler import PATIENCE
+from diffperf.interpreter import InterpretedProgram
+
+compiled_jit = jax.jit
+
+
+class InterpretedJit:
+    """What `jax.jit` returns once it is replaced."""
+
+    def __init__(self, function: Callable[..., Any], **options: Any):
+        functools.update_wrapper(self, function)
+        self.function, self.jitted = function, compiled_jit(function, **options)
+        self.signature = inspect.signature(function)
+        names, places = options.get("static_argnames") or (), options.get("static_argnums") or ()
+        self.static = {names} if isinstance(names, str) else set(names)
+        places = {places} if isinstance(places, int) else set(places)
+        self.static |= {name for place, name in enumerate(self.signature.parameters) if place in places}
+        self.programs: dict[Any, tuple[InterpretedProgram, Any]] = {}
+        self.seconds = 0.0  # of evaluation by NumPy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["jitted"], name)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
+        steps = sum(len(program.steps) for program, _ in self.programs.values())
+        if traced or (self.programs and self.seconds > PATIENCE * steps):
+            return self.jitted(*args, **kwargs)
+        arguments = self.signature.bind(*args, **kwargs).arguments
+        static = {name: arguments.pop(name) for name in list(arguments) if name in self.static}
+        leaves, structure = jax.tree.flatten(arguments)
+        types = tuple(map(jax.typeof, leaves))
+        key = tuple(static.items()), structure, types, jax.config.jax_enable_x64
+        if key not in self.programs:
+            self.programs[key] = self._program(static, structure, leaves)
+        program, results = self.programs[key]
+        start = time.perf_counter()
+        made = program(*jax.device_get(leaves))
+        self.seconds += time.perf_counter() - start
+        return jax.tree.unflatten(results, jax.device_put(made))
+
+    def _program(self, static: dict[str, Any], structure: Any, leaves: list[Any]) -> Any:
+        """The program for arguments of a structure, and the structure of its results."""
+        results = []
+
+        def flat(*leaves: Any) -> list[Any]:
+            arguments = static | jax.tree.unflatten(structure, leaves)
+            ordered = {name: arguments[name] for name in self.signature.parameters if name in arguments}
+            call = inspect.BoundArguments(self.signature, ordered)
+            values, result_structure = jax.tree.flatten(self.function(*call.args, **call.kwargs))
+            results.append(result_structure)
+            return values
+
+        return InterpretedProgram(jax.make_jaxpr(flat)(*leaves)), results[0]
+
+
+def interpreted_jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """The replacement of `jax.jit`, also as a decorator with options."""
+    if function is None:
+        return functools.partial(interpreted_jit, **options)
+    return InterpretedJit(function, **options)
