@@ -302,7 +302,8 @@ def _dot_general(*, dimension_numbers: Any) -> ArrayFunction:
 
 def _round(*, rounding_method: Any) -> ArrayFunction:
     """Whole numbers: halves to even ones, or away from zero."""
-    return np.rint if "EVEN" in str(rounding_method) else lambda x: np.trunc(x + np.copysign(0.5, x))
+    to_even = rounding_method == jax.lax.RoundingMethod.TO_NEAREST_EVEN
+    return np.rint if to_even else lambda x: np.trunc(x + np.copysign(0.5, x))
 
 
 def _reduction(function: ArrayFunction) -> Callable[..., ArrayFunction]:
@@ -357,7 +358,7 @@ def _gather(*, dimension_numbers: Any, slice_sizes: Any, mode: Any, fill_value: 
         batching = n.operand_batching_dims, n.start_indices_batching_dims
         windows = _Windows(x.shape, slice_sizes, starts, n.start_index_map, batching, n.collapsed_slice_dims)
         result, inside = x[tuple(windows.places)], windows.inside
-        if "FILL" in str(mode) and not np.all(inside):
+        if mode == jax.lax.GatherScatterMode.FILL_OR_DROP and not np.all(inside):
             inside = inside.reshape(inside.shape + (1,) * (result.ndim - inside.ndim))
             result = np.where(inside, result, np.nan if fill_value is None else fill_value)
         return np.moveaxis(result, range(windows.inside.ndim, result.ndim), list(n.offset_dims))
@@ -380,7 +381,9 @@ def _scatter(accumulate: ArrayFunction | None) -> Callable[..., ArrayFunction]:
             batching = n.operand_batching_dims, n.scatter_indices_batching_dims
             indexed = n.scatter_dims_to_operand_dims
             windows = _Windows(x.shape, sizes, starts, indexed, batching, n.inserted_window_dims)
-            inside = np.ones_like(windows.inside) if "CLIP" in str(mode) else windows.inside
+            inside = (
+                np.ones_like(windows.inside) if mode == jax.lax.GatherScatterMode.CLIP else windows.inside
+            )
             updates = np.moveaxis(updates, list(n.update_window_dims), range(inside.ndim, updates.ndim))
             places = tuple(np.broadcast_to(place, updates.shape)[inside] for place in windows.places)
             result = np.array(x)
