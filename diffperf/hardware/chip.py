@@ -61,10 +61,14 @@ class ChipDesign(Declared):
 class Chip(Declared):
     """The floorplan of one die of a design, the die's edge, and the power of the package."""
 
-    compute_area: Scalar = output("mm^2", "area of the compute units of one die")
+    compute_area: Scalar = output("mm^2", "area of the compute units of one die, with their memory")
+    private_area: Scalar = output(
+        "mm^2", "area of registers and private memory within the compute units of one die"
+    )
     cache_area: Scalar = output("mm^2", "area of the cache of one die")
     memory_area: Scalar = output("mm^2", "area of the PHYs of memory and storage of one die")
     network_area: Scalar = output("mm^2", "area of the network PHY of one die")
+    die_to_die_area: Scalar = output("mm^2", "area of the die-to-die links of one die")
     uncore_area: Scalar = output("mm^2", "area of everything else on one die")
     die_area: Scalar = output("mm^2", "area of one die")
     reticle: Scalar = output("", "area of one die over the area that one exposure of a scanner covers")
@@ -74,6 +78,17 @@ class Chip(Declared):
     clock: Scalar = output("", "clock over the clock of the template accelerator")
     voltage: Scalar = output("V", "supply voltage of the compute dies under the power limit")
     power: Scalar = output("W", "power of the package at peak compute and memory rates")
+    compute_power: Scalar = output("W", "power of arithmetic at peak rates, of the power of the package")
+    active_power: Scalar = output(
+        "W", "power of clocks, instructions and SRAM of the working dies, of the power of the package"
+    )
+    memory_power: Scalar = output(
+        "W", "power of memory and storage and their PHYs at full bandwidth, of the power of the package"
+    )
+    network_power: Scalar = output(
+        "W", "power of network links and their PHYs at full bandwidth, of the power of the package"
+    )
+    static_power: Scalar = output("W", "leakage of all dies, of the power of the package")
     heat_flux: Scalar = output("W/mm^2", "power of the dies over the area of the compute dies")
     bumps: Scalar = output("", "bumps that one die needs for power and signals over those that fit under it")
 
@@ -81,8 +96,8 @@ class Chip(Declared):
 def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> Chip:
     """Area (mm²), edge and power (W) of a design.
 
-    Areas add up from densities; uncore takes a fixed share of the die, and die-to-die links add a share where
-    there are several dies.
+    Areas add up from densities, power from parts; uncore takes a fixed share of the die, and die-to-die links
+    add a share where there are several dies.
     """
     # Density is given at the clock of the template: a faster process shrinks the area per rate, not per unit.
     unit_area = unit_rate(template) * technology.speed / technology.compute_density
@@ -92,7 +107,8 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
     memory = sum(count * stack.phy_area for count, stack in stacks) / design.dies
     network = design.network_bandwidth / technology.link.area_density / design.dies
     used = compute + cache + memory + network
-    die = used / (1 - technology.uncore_fraction) * _die_to_die_factor(design.dies, technology)
+    without_links = used / (1 - technology.uncore_fraction)
+    die = without_links * _die_to_die_factor(design.dies, technology)
     edge = (
         sum(count * stack.phy_edge for count, stack in stacks)
         + design.network_bandwidth / technology.link.edge_density
@@ -101,16 +117,18 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
         design.voltage,
         design.power_limit,
         technology,
-        lambda voltage, clock: _peak_power(design, voltage, clock, die, technology, template),
+        lambda voltage, clock: sum(_powers(design, voltage, clock, die, technology, template).values()),
     )
-    memory_power = technology.limit_share * stacks_power(design, technology)
-    heat = larger(point.power - memory_power, 0.0) / design.dies
+    powers = _powers(design, point.voltage, point.clock, die, technology, template)
+    heat = larger(point.power - powers["memory_power"], 0.0) / design.dies
     return Chip(
         compute_area=compute,
+        private_area=compute * technology.unit_sram_share,
         cache_area=cache,
         memory_area=memory,
         network_area=network,
-        uncore_area=die - used,
+        die_to_die_area=die - without_links,
+        uncore_area=without_links - used,
         die_area=die,
         reticle=die / technology.process.reticle,
         carried_area=design.dies * die + sum(count * stack.stack_area for count, stack in stacks),
@@ -119,6 +137,7 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
         clock=point.clock * technology.speed,
         voltage=point.voltage,
         power=point.power,
+        **powers,
         heat_flux=heat / die,
         bumps=bumps_of_die(heat, point.voltage, die, signal_bumps(design, technology), template.package),
     )
@@ -154,30 +173,30 @@ def _die_to_die_factor(dies: Scalar, technology: Technology) -> Scalar:
     return 1 + several * technology.die_to_die_fraction
 
 
-def _peak_power(
+def _powers(
     design: ChipDesign,
     voltage: Scalar,
     clock: Scalar,
     die_area: Scalar,
     technology: Technology,
     template: Accelerator,
-) -> Scalar:
-    """W for which a package is cooled: a share of what it would draw at peak compute, memory and network
-    rates, which no work asks for at once.
+) -> dict[str, Scalar]:
+    """W for which a package is cooled, by part as `Chip` names them: of each, a share of what it would draw
+    at peak compute, memory and network rates, which no work asks for at once.
 
     `clock` is over that at nominal voltage. The energy of a switched gate scales with V² (its capacitance is
     charged to V), static power with V (an estimate: a leakage current that does not change).
     """
     relative = voltage / technology.nominal_voltage
     rate = design.compute_units * unit_rate(template) * clock * technology.speed
-    peak = (
-        rate * technology.compute_energy * relative**2
-        + active_power(design, voltage, clock, die_area, technology)
-        + stacks_power(design, technology)
-        + design.network_bandwidth * technology.link.energy
-        + silicon_area(design, die_area) * technology.static_density * relative
-    )
-    return technology.limit_share * peak
+    peak = {
+        "compute_power": rate * technology.compute_energy * relative**2,
+        "active_power": active_power(design, voltage, clock, die_area, technology),
+        "memory_power": stacks_power(design, technology),
+        "network_power": design.network_bandwidth * technology.link.energy,
+        "static_power": silicon_area(design, die_area) * technology.static_density * relative,
+    }
+    return {part: technology.limit_share * power for part, power in peak.items()}
 
 
 def silicon_area(design: ChipDesign, die_area: Scalar) -> Scalar:

@@ -108,7 +108,7 @@ WRONG = [
     (lambda: dp.estimate(*QUESTION, stack="vlm"), "dp.estimate: stack:", ['"vllm']),
     (lambda: dp.plan(*QUESTION, top=0), "dp.plan: top:", ["from 1 to 1,000"]),
     (lambda: dp.plan(*QUESTION, by="speed"), "dp.plan: by:", ["energy"]),
-    (lambda: dp.plan(*QUESTION, rent=True), "dp.plan: rent:", ['set={"accelerator.rent"']),
+    (lambda: dp.plan(QUESTION[0], "mi210-4", rent=True), "dp.plan: rent:", ['set={"accelerator.rent"']),
     (lambda: dp.serve(*QUESTION, ttft="5 kg"), "dp.serve: ttft:", ["wrong dimension"]),
     (lambda: dp.serve(*QUESTION, rate=3, concurrency=4), "dp.serve: rate:", ["concurrency too"]),
     (lambda: dp.serve(*QUESTION, flags="vlm"), "dp.serve: flags:", ['"vllm"']),

@@ -68,6 +68,26 @@ def test_area_and_power_by_hand():
     assert float(made.power) == pytest.approx(float(t.limit_share) * peak, rel=1e-4)
 
 
+@pytest.mark.parametrize("limit", [0.0, 300.0])
+@pytest.mark.parametrize("dies", [1.0, 2.0])
+def test_parts_add_up_to_the_die_and_to_the_power(dies, limit):
+    """By hand: the die-to-die links are a share of the rest of the die, leakage follows area and voltage."""
+    technology, system = load(Technology, "n7-hbm2e"), load_system("dgx-a100", 8)
+    design = replace(design_of(system, technology), {"dies": dies, "power_limit": limit})
+    made = chip(design, technology, system.accelerator)
+    areas = ("compute", "cache", "memory", "network", "die_to_die", "uncore")
+    die = float(made.die_area)
+    assert sum(float(getattr(made, f"{part}_area")) for part in areas) == pytest.approx(die, rel=1e-5)
+    share = float(technology.die_to_die_fraction) if dies > 1 else 0.0
+    assert float(made.die_to_die_area) == pytest.approx(die * share / (1 + share), rel=1e-4, abs=1e-3)
+    assert float(made.private_area) == pytest.approx(0.15 * float(made.compute_area), rel=1e-5)
+    powers = ("compute", "active", "memory", "network", "static")
+    total = sum(float(getattr(made, f"{part}_power")) for part in powers)
+    assert total == pytest.approx(float(made.power), rel=1e-4)
+    leak = dies * die * float(technology.static_density) * float(made.voltage / technology.nominal_voltage)
+    assert float(made.static_power) == pytest.approx(float(technology.limit_share) * leak, rel=1e-4)
+
+
 def test_clock_rises_with_voltage_and_is_one_at_nominal():
     technology = load(Technology, "n7-hbm2e")
     voltages = jnp.linspace(0.3, 1.2, 50)
