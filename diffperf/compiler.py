@@ -9,6 +9,7 @@ import hashlib
 import importlib.metadata
 import inspect
 import logging
+import math
 import os
 import pickle
 import platform
@@ -279,11 +280,16 @@ def _skeleton(structure: Any) -> Any:
 
 @dataclasses.dataclass
 class _Interpreted:
-    """A function of flat arguments that NumPy evaluates, and the seconds that this has taken so far."""
+    """A function of flat arguments that NumPy evaluates.
+
+    - `seconds`: for how long it has kept its caller waiting, less the time for which nobody called it. Who
+      asks now and then, as the page does when a person changes a number, never waits for a compilation.
+    """
 
     program: InterpretedProgram
     skeleton: Any
     seconds: float = 0.0
+    ended: float = math.inf  # of the last call
 
     @classmethod
     def read(cls, file: Path) -> "_Interpreted":
@@ -297,7 +303,8 @@ class _Interpreted:
     def __call__(self, leaves: list[Any]) -> Any:
         start = time.perf_counter()
         results = self.program(*jax.device_get(leaves))
-        self.seconds += time.perf_counter() - start
+        idle, self.ended = max(start - self.ended, 0.0), time.perf_counter()
+        self.seconds = max(self.seconds - idle, 0.0) + self.ended - start
         return jax.tree.unflatten(jax.tree.structure(self.skeleton), jax.device_put(results))
 
 

@@ -200,3 +200,19 @@ def test_a_damaged_file_for_numpy_is_mended(folder):
     function, traced = scaling(often=False)
     assert float(function(*arguments(3.0), "one")["result"].x) == 30.0
     assert traced == []
+
+
+def test_who_asks_now_and_then_never_waits_for_a_compilation(folder, monkeypatch):
+    """Time for which nobody asks makes up for time that NumPy has taken."""
+    now = iter(range(1000))  # every look at the clock is a second later
+    monkeypatch.setattr("diffperf.compiler.time.perf_counter", lambda: 1.0 * next(now))
+    monkeypatch.setattr("diffperf.compiler.PATIENCE", 1.0)
+    function, traced = scaling(often=False)
+    point, factors = arguments(3.0)
+    for _ in range(20):
+        assert float(function(point, factors, "one")["result"].x) == 30.0
+        (program,) = function.programs.values()
+        assert program.seconds == 1.0
+        program.ended -= 100.0
+    assert list(folder.glob("*.program")) == []
+    assert traced == ["one"]
