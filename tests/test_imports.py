@@ -14,7 +14,7 @@ import diffperf
 PACKAGE = Path(diffperf.__file__).parent
 # Every room may import from the layers before its own, and from its own.
 LAYERS = (
-    ("errors", "units", "quantity", "trees", "staircase", "relax", "compiler", "shared_values"),
+    ("errors", "units", "quantity", "trees", "staircase", "relax", "compiler", "shared_values", "interrupts"),
     ("report",),
     ("software",),
     ("hardware",),
