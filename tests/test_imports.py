@@ -14,17 +14,9 @@ import diffperf
 PACKAGE = Path(diffperf.__file__).parent
 # Every room may import from the layers before its own, and from its own.
 LAYERS = (
-    (
-        "errors",
-        "units",
-        "quantity",
-        "trees",
-        "staircase",
-        "relax",
-        "interpreter",
-        "compiler",
-        "shared_values",
-    ),
+    ("errors", "units", "quantity", "trees", "staircase", "relax", "interrupts"),
+    ("interpreter",),
+    ("compiler", "shared_values"),
     ("report",),
     ("software",),
     ("hardware",),

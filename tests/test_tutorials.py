@@ -1,11 +1,12 @@
-"""The tutorials run from their tops, in empty folders, and print what they show."""
+"""The tutorials and the pages by user run from their tops, in empty folders, and print what they show."""
 
 from pathlib import Path
 
 import pytest
 from documented_pages import Block, agrees, blocks, check_page, missing, renewed
 
-PAGES = sorted((Path(__file__).parents[1] / ".docs" / "pages" / "tutorials").glob("*.md"))
+DOCUMENTS = Path(__file__).parents[1] / ".docs" / "pages"
+PAGES = sorted([*DOCUMENTS.glob("tutorials/*.md"), *DOCUMENTS.glob("howto/*.md")])
 
 
 @pytest.mark.slow

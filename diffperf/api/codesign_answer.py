@@ -318,7 +318,7 @@ def comparison(title: str, design: eqx.Module, baseline: eqx.Module) -> Table:
         if parent != heading:
             section.add_row(f"[bold]{parent.replace('_', ' ').replace('.', ', ')}[/bold]")
             heading = parent
-        change = f"{float(value) / float(before) - 1:+.1%}" if float(before) else ""
+        change = f"{float(value) / float(before) - 1:+.1%}" if float(before) > 0 else ""
         text = "  " * bool(parent) + declared.doc
         section.add_row(text, show(before, declared), show(value, declared), change)
     return section

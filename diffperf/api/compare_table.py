@@ -26,8 +26,8 @@ def comparison_lines(
         lines += [_section(title, cells, ratios, several_stacks), ""]
         lines += [f"{cell.system}: {cell.problem}" for cell in cells if not cell.fits and not cell.layout]
     lines += [
-        "tok/J: tokens per second and watt of the devices. Mtok/$: of a system that is owned (purchase and "
-        "electricity) or rented, at published prices.",
+        "tok/J: tokens per second and watt of the devices. Mtok/$: of a system that is owned (all that "
+        "`diffperf cost` counts in an hour) or rented, at published prices.",
         "Rests on: calibrated, with the 90 % interval of the time; datasheet: hardware that nobody fitted, "
         "under software fitted elsewhere; estimate: neither was fitted.",
     ]

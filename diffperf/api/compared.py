@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
+from diffperf.api.basis import basis, stack_of
 from diffperf.api.layout_lines import time_interval
 from diffperf.api.question import Question
 from diffperf.cost.ownership import rental
 from diffperf.errors import ConfigError
-from diffperf.explore.calibrate.interval import Interval
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.plan import Search
 from diffperf.explore.plan.plan import plan as rank_strategies
@@ -21,7 +21,6 @@ FIGURES = {
     "tokens_per_dollar_rented": ("rented", "token/USD", "tokens per dollar of rented devices"),
     "tokens_per_joule": ("tok/J", "token/J", "tokens per joule"),
 }
-DATASHEET, ESTIMATE, CALIBRATED = "datasheet", "estimate", "calibrated"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +32,7 @@ class Compared:
     - `time`: of the phase, in s, and `low` and `high` the ends of its 90 % interval where it is calibrated.
     - `tokens_per_dollar_rented`: None where no rent of the accelerator is published.
     - `mfu`: of a training step, else None.
-    - `basis`: what the figures rest on. "calibrated": fitted efficiencies and software fitted to measured
-      runs; "datasheet": software fitted to measured runs on hardware that was not; "estimate": neither.
+    - `basis`: what the figures rest on, as `diffperf.api.basis` says it.
     """
 
     model: str
@@ -61,8 +59,7 @@ class Compared:
     @classmethod
     def of(cls, question: Question, phase: str) -> "Compared":
         """Searches the best layout of a question: in training of everything that `diffperf plan` searches."""
-        system = question.system
-        stack = system.stack if phase == "training" else system.inference_stack
+        system, stack = question.system, stack_of(question, phase)
         named = cls(
             model=str(question.model.name),
             system=str(system.name),
@@ -82,8 +79,8 @@ class Compared:
         spread = time_interval(question, layout, phase, Exact())
         figures = _figures(question, layout.report)
         ends = {} if spread is None else dict(zip(("low", "high"), map(float, spread.ends), strict=True))
-        basis = _basis(spread, stack.is_measured)
-        return dataclasses.replace(named, fits=True, problem="", basis=basis, **figures, **ends)
+        rests_on = basis(question, phase)
+        return dataclasses.replace(named, fits=True, problem="", basis=rests_on, **figures, **ends)
 
     @property
     def relative(self) -> float | None:
@@ -123,13 +120,6 @@ def _memory(report: Any) -> dict[str, Any]:
     peak, capacity = float(report.memory.peak), float(report.memory.capacity)
     needs = f"does not fit: needs {peak / capacity:.0%} of the memory"
     return {"memory_peak": peak, "memory_capacity": capacity, "problem": needs}
-
-
-def _basis(spread: Interval | None, stack_is_measured: bool) -> str:
-    """What an answer rests on."""
-    if spread is None:
-        return DATASHEET if stack_is_measured else ESTIMATE
-    return CALIBRATED if stack_is_measured else f"{CALIBRATED}, software an {ESTIMATE}"
 
 
 def describe_layout(strategy: Strategy) -> str:

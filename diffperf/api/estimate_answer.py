@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
-from diffperf import units
 from diffperf.api.answer import Answer
+from diffperf.api.basis import basis, describe_basis, describe_time
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import asked, phase_of, relaxation
 from diffperf.api.input_values import plain
@@ -181,7 +181,7 @@ class EstimateAnswer(Answer):
             *describe_search_hint(self.question, self.phase),
             *describe_conversion(self.question, self.layout),
             describe_fit(self.layout),
-            *([self._described_interval()] if self.interval else []),
+            self._described_certainty(),
             *(describe_utilization(self.report) if self.phase == "training" else []),
             *(describe_training(self.training) if self.training else []),
             *([self._described_rent()] if self.rent else []),
@@ -200,6 +200,7 @@ class EstimateAnswer(Answer):
             "phase": self.phase,
             "fits": layout.fits,
             "chosen": layout.chosen,
+            "basis": basis(question, self.phase),
             **({"time_interval": self.interval.as_dict()} if self.interval else {}),
             "report": as_dict(layout.report),
             "inputs": as_dict(Configuration(question.model, question.system, layout.strategy)),
@@ -209,16 +210,11 @@ class EstimateAnswer(Answer):
             **({"overrides": question.overrides} if question.overrides else {}),
         }
 
-    def _described_interval(self) -> str:
-        """A line about how sure the time is."""
-        assert self.interval is not None  # the caller asks only for a calibrated system
-        time, (low, high) = self.interval, (units.show(end, "s") for end in self.interval.ends)
-        line = f"Time {units.show(time.time, 's')} ± {time.relative:.1%} (90 %: {low} to {high})"
-        if not time.stack:
-            return line
-        system = self.question.system
-        stack = system.stack if self.phase == "training" else system.inference_stack
-        return f"{line}; the numbers of {stack.name} are estimates"
+    def _described_certainty(self) -> str:
+        """A line about how sure the time is, or what it rests on where nobody fitted the hardware."""
+        if self.interval is None:
+            return describe_basis(self.question, self.phase)
+        return describe_time(self.interval, self.question, self.phase)
 
     def _described_rent(self) -> str:
         """A line about the rent of what was estimated."""

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 
 from diffperf import units
 from diffperf.api.answer import Answer
+from diffperf.api.basis import basis, describe_certainty
 from diffperf.api.boundary import answering, as_arguments, asker_of
 from diffperf.api.from_python import asked, whole_number
 from diffperf.api.plan_tables import (
@@ -22,6 +23,7 @@ from diffperf.api.plan_tables import (
 from diffperf.api.question import COMMAND_LINE, Question, describe_strategy, describe_system
 from diffperf.api.renting import describe_rent, rent_of_run, rented
 from diffperf.api.whole_training import describe_training, number_of_tokens, training_totals
+from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.plan import Plan, RankedStrategy, Search, largest_part, smallest_system
 from diffperf.explore.plan.plan import plan as rank_strategies
 from diffperf.report.tables import as_dict
@@ -138,7 +140,12 @@ class PlanAnswer(Answer):
         if not self.fits:
             return [*lines, f"[bold red]{self.refusal[0].upper()}{self.refusal[1:]}[/bold red]"]
         best, by = self.ranked.best[0], self.ranked.by
-        lines += ["", f"Best by {by}: {self.described_strategy}", "", strategy_table(self.ranked)]
+        lines += ["", f"Best by {by}: {self.described_strategy}"]
+        lines += [
+            *describe_certainty(self.question, self.layout, "training"),
+            "",
+            strategy_table(self.ranked),
+        ]
         if self.training is not None:
             lines += ["", *describe_training(self.training)]
         if self.rent is not None:
@@ -148,6 +155,12 @@ class PlanAnswer(Answer):
             lines += ["", "Why the others lose", reason_table(self.ranked)]
         margin = describe_margin(self.search, best)
         return [*lines, *(margin if self.question.asker == COMMAND_LINE else map(as_arguments, margin))]
+
+    @property
+    def layout(self) -> Layout:
+        """The best strategy as a layout: its report is that of an estimate."""
+        best = self.ranked.best[0]
+        return Layout(best.strategy, best.report, {}, self.ranked.possible)
 
     @property
     def described_strategy(self) -> str:
@@ -178,7 +191,7 @@ class PlanAnswer(Answer):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        answer = plan_json(self.search, self.ranked)
+        answer = plan_json(self.search, self.ranked) | {"basis": basis(self.question, "training")}
         if not self.fits:
             assert self.ranked.least is not None  # as for `refusal`
             devices = None if self.larger is None else float(self.larger[0].inputs.system.n_devices)

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 
 from diffperf.api.answer import Answer
 from diffperf.api.asked_requests import check_context, read_requests, refuse_batches, target_time
+from diffperf.api.basis import basis, describe_basis
 from diffperf.api.boundary import answering, as_arguments, asker_of
 from diffperf.api.from_python import asked, whole_number
 from diffperf.api.input_values import plain
@@ -183,7 +184,8 @@ class ServeAnswer(Answer):
             why = as_arguments(self.refusal)
             return [*self.headline(), f"[bold red]{why[0].upper()}{why[1:]}[/bold red]"]
         search, ranked, best = self.search, self.ranked, self.ranked.best[0]
-        lines = [*self.headline(), "", *describe_best(search, ranked), "", layout_table(search, ranked)]
+        lines = [*self.headline(), describe_basis(self.question, "decode"), ""]
+        lines += [*describe_best(search, ranked), "", layout_table(search, ranked)]
         lines += ["", *describe_losers(search, ranked)]
         whole = best.report if best.prefill is None else best.prefill.report
         lines += ["", table(whole, "The best layout")]
@@ -196,6 +198,7 @@ class ServeAnswer(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         answer = serving_json(self.search, self.ranked, self.engine)
+        answer |= {"basis": basis(self.question, "decode")}
         return answer | ({"rent": self.rent} if self.rent else {})
 
     def rows(self) -> list[dict[str, Any]]:

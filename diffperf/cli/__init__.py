@@ -9,6 +9,7 @@ import gc
 import click
 
 from diffperf.cli.group import Command, Commands
+from diffperf.interrupts import raise_again
 
 _OBJECTS_PER_COLLECTION = 1_000_000  # new objects between two searches for garbage; Python's default is 700
 
@@ -97,6 +98,7 @@ def cli(ctx: click.Context) -> None:
         from diffperf.cli.jax_settings import configure_jax
 
         configure_jax()
+    raise_again()  # until here, Ctrl-C ended the process at once
 
 
 def main() -> None:

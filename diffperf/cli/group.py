@@ -10,8 +10,7 @@ import click
 from diffperf.cli.printable import make_printable
 from diffperf.cli.verbosity import verbose_option
 from diffperf.errors import ConfigError, did_you_mean
-
-INTERRUPTED = 130  # exit code of a command that Ctrl-C ended, as in a shell: 128 + SIGINT
+from diffperf.interrupts import INTERRUPTED
 
 
 class Interrupted(click.ClickException):

@@ -54,7 +54,14 @@ def tied_inputs(configuration: Configuration, path: str) -> list[str]:
 def whole_steps(
     configuration: Configuration, phase: str, output: str, groups: tuple[str, ...] = ("system",)
 ) -> list[WholeStep]:
-    """One more and one less of every whole-number input of some groups, as far as bounds allow.
+    """One more and one less of every whole-number input of some groups: what they do to an output."""
+    return whole_steps_of_outputs(configuration, phase, groups).get(output, [])
+
+
+def whole_steps_of_outputs(
+    configuration: Configuration, phase: str, groups: tuple[str, ...] = ("system",)
+) -> dict[str, list[WholeStep]]:
+    """One more and one less of every whole-number input of some groups, as far as bounds allow, by output.
 
     A compute unit brings its arithmetic rates, and its bandwidth to and bytes of the innermost memory; its
     port to the last cache too. Area, power and price stay.
@@ -68,7 +75,7 @@ def whole_steps(
         if max(declared.bounds[0], 1.0) <= value + step <= declared.bounds[1]
     ]
     if not asked:
-        return []
+        return {}
     changes: dict[str, np.ndarray] = {}
     for place, (path, _, value, name) in enumerate(asked):
         ratio = (value + STEPS[name]) / value
@@ -76,11 +83,14 @@ def whole_steps(
             own = float(inputs[changed][1])
             column = changes.setdefault(changed, np.full(len(asked) + 1, own))
             column[place] = own * ratio
-    *values, before = outputs_at(configuration, changes, phase)[output]
-    return [
-        WholeStep(path, declared, number, name, _elasticity(before, after, number, number + STEPS[name]))
-        for (path, declared, number, name), after in zip(asked, values, strict=True)
-    ]
+    return {
+        output: [
+            WholeStep(path, declared, number, name, _elasticity(before, after, number, number + STEPS[name]))
+            for (path, declared, number, name), after in zip(asked, values, strict=True)
+        ]
+        for output, (*values, before) in outputs_at(configuration, changes, phase).items()
+        if before
+    }
 
 
 def _elasticity(before: float, after: float, old: float, new: float) -> float:

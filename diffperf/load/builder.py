@@ -57,12 +57,14 @@ FOLDERS: dict[type, str] = {
 def read_module(cls: type[eqx.Module], path: Path) -> Any:
     """The module of class `cls` that a TOML file holds, or the model that a `config.json` describes.
 
-    Unless the file gives a name, the module is called as the file is, or as the folder of a `config.json`.
+    Unless the file gives a name, the module is called as the file is; one called `config.json`, as in every
+    repository of Hugging Face, as its folder.
     **Raises:** `ConfigError`.
     """
     builder = Builder(display(path), path.parent, (path.resolve(),))
     if path.suffix == ".json":
-        return builder.module(cls, read_huggingface(path), name=path.parent.name or path.stem)
+        name = path.resolve().parent.name if path.stem == "config" else path.stem
+        return builder.module(cls, read_huggingface(path), name=name or path.stem)
     return builder.module(cls, read_toml(path), name=path.stem)
 
 

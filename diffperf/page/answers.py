@@ -9,13 +9,16 @@ import equinox as eqx
 import numpy as np
 
 from diffperf import units
+from diffperf.api.basis import describe_basis
 from diffperf.api.question import Question, describe_strategy
 from diffperf.estimate.long_run import long_run
 from diffperf.explore.bottlenecks import collectives, operators
 from diffperf.explore.calibrate.interval import Interval, interval
 from diffperf.explore.dollars import purchases
-from diffperf.explore.elasticities import Elasticities, elasticities
+from diffperf.explore.elasticities import GROUPS, elasticities
 from diffperf.explore.plan.best_layout import Layout
+from diffperf.explore.sensitivity import SLOPE
+from diffperf.explore.whole_steps import whole_numbers, whole_steps_of_outputs
 from diffperf.page.programs import Compiling, Programs
 from diffperf.page.state import State
 from diffperf.quantity import Choice, Quantity, locate, real
@@ -62,7 +65,7 @@ def answer(state: State, programs: Programs) -> dict[str, Any]:
         result["training"] = _training(configuration, layout, tokens)
     parts: dict[str, Callable[[], Any]] = {
         "operators": lambda: _operators(configuration, state.phase),
-        "sensitivities": lambda: _sensitivities(elasticities(configuration, state.phase), layout.report),
+        "sensitivities": lambda: _sensitivities(configuration, state.phase, layout.report),
     }
     for name, part in parts.items():
         try:
@@ -99,7 +102,7 @@ def describe(question: Question, layout: Layout, phase: str) -> dict[str, Any]:
     """A layout and its report for the page."""
     accelerator, precision = question.system.accelerator, layout.strategy.precision.likeliest()
     multiplied = accelerator.multiplied_in(precision)
-    notes = []
+    notes = [] if question.calibration else [describe_basis(question, phase)]
     if multiplied != precision:
         notes.append(
             f"{accelerator.name} has no matrix units for {precision}: products are computed in {multiplied}"
@@ -196,19 +199,23 @@ def _operators(configuration: Configuration, phase: str) -> dict[str, Any]:
     }
 
 
-def _sensitivities(found: Elasticities, report: Any) -> dict[str, Any]:
-    """The inputs that move each of some outputs most, and what a dollar buys."""
+def _sensitivities(configuration: Configuration, phase: str, report: Any) -> dict[str, Any]:
+    """The inputs that move each of some outputs most, and what a dollar buys.
+
+    A row has the input, its elasticity, and the kind of derivative: "slope", or "+1" and "−1" of a number
+    that is whole in reality, as in `diffperf sensitivity`.
+    """
+    found, whole = elasticities(configuration, phase), whole_numbers(configuration)
+    steps = whole_steps_of_outputs(configuration, phase, GROUPS)
     ranked = {}
     for output in ELASTIC_OUTPUTS:
         if found.outputs.get(output):
-            slopes = sorted(found.of(output).items(), key=lambda slope: -abs(slope[1]))
-            ranked[output] = [
-                [path, slope] for path, slope in slopes[:_SHOWN_INPUTS] if abs(slope) > _NO_EFFECT
-            ]
-    shown = {path for rows in ranked.values() for path, _ in rows}
+            rows = [(path, slope, SLOPE) for path, slope in found.of(output).items() if path not in whole]
+            rows += [(step.path, step.elasticity, step.step) for step in steps.get(output, [])]
+            rows.sort(key=lambda row: -abs(row[1]))
+            ranked[output] = [list(row) for row in rows[:_SHOWN_INPUTS] if abs(row[1]) > _NO_EFFECT]
+    shown = {path for rows in ranked.values() for path, *_ in rows}
     inputs = {
-        path: number(value, declared) | {"integer": declared.integer}
-        for path, (declared, value) in found.inputs.items()
-        if path in shown
+        path: number(value, declared) for path, (declared, value) in found.inputs.items() if path in shown
     }
     return {"inputs": inputs, "ranked": ranked, "dollars": purchases(found, report).as_dict()}

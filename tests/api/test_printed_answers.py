@@ -2,6 +2,8 @@
 
 import io
 
+import equinox as eqx
+import numpy as np
 import pytest
 from rich.console import Console
 from rich.table import Table
@@ -58,6 +60,31 @@ def test_reports_side_by_side_leave_out_what_is_negligible_in_both():
     text = render_table(comparison("report", one, other))
     assert "waiting for the host" not in text
     assert "pipeline bubble" in text
+
+
+def test_what_is_negative_in_the_baseline_changes_by_no_percentage():
+    """Memory that is short where some was free: from -0.24 to 0.9 is no change of -477 %."""
+    report = dp.estimate(*QUESTION, devices=16, tp=8, pp=1).report
+    free, short = (eqx.tree_at(lambda r: r.memory.excess, report, np.asarray(x)) for x in (-0.24, 0.9))
+    text = render_table(comparison("report", short, free))
+    line = next(row for row in text.splitlines() if "above 0" in row)
+    assert "%" not in line
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (lambda: dp.estimate("llama-3-8b", "mi300x-8", tp=1), "Rests on figures of mi300x"),
+        (lambda: dp.plan("llama-3-8b", "dgx-a100", devices=8, top=1), "Time 5"),
+        (lambda: dp.plan("llama-3-8b", "mi300x-8", top=1), "Rests on figures of mi300x"),
+    ],
+)  # fmt: skip
+def test_an_answer_says_how_sure_it_is_and_what_it_rests_on(answer, line):
+    made = answer()
+    lines = [text for text in str(made).splitlines() if text.startswith(line)]
+    assert len(lines) == 1
+    assert ("(90 %: " in lines[0]) != ("no interval" in lines[0])
+    assert made.to_dict()["basis"] == ("datasheet" if "mi300x" in line else "calibrated")
 
 
 def test_a_plan_tells_what_a_whole_training_takes():

@@ -121,6 +121,31 @@ main()
     assert (result.returncode, result.stderr) == (130, "Error: interrupted\n")
 
 
+@pytest.mark.parametrize("place", ["click", "jaxlib.xla_client"])
+def test_an_interrupt_by_the_signal_during_imports_is_one_line(place):
+    """Ctrl-C in the middle of an import, which jaxlib's extension would turn into an ImportError."""
+    program = f"""
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {place!r}:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                for _ in range(1000):
+                    pass
+            except KeyboardInterrupt:
+                raise ImportError("an extension was not initialized")
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["diffperf", "list"]
+from diffperf.__main__ import main
+main()
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (130, "Error: interrupted\n")
+
+
 def test_verbose_says_on_stderr_what_is_read_and_compiled(whole, compile_cache):
     """Every file once, and the program; the answer on stdout is as without it."""
     verbose = diffperf(f"{ESTIMATE} --verbose", compile_cache, PYTHONIOENCODING="utf-8")

@@ -242,3 +242,11 @@ def test_random_huggingface_corruption(tmp_path, config, data):
         load(Model, write_json(tmp_path, edited(config, [key], value)))
     except ConfigError as error:
         check_error(error)
+
+
+def test_models_in_one_folder_are_named_by_their_files(tmp_path):
+    """A config.json is named by its folder, as in a repository; any other file by itself."""
+    path = write_json(tmp_path, QWEN2)
+    other = path.rename(tmp_path / "small.json")
+    write_json(tmp_path, QWEN2)
+    assert [str(dp.load_model(each).name) for each in (path, other)] == [tmp_path.name, "small"]

@@ -12,6 +12,8 @@ import pytest
 from page_states import ADDRESS, QUERY
 from starlette.testclient import TestClient
 
+import diffperf as dp
+from diffperf.explore.whole_steps import UNITS
 from diffperf.page.programs import Compiling, Programs
 from diffperf.page.server import Backend, application
 
@@ -147,8 +149,14 @@ def test_an_answer_is_that_of_the_estimate(complete):
     assert sum(parts) == pytest.approx(float(report.time), rel=1e-9)
     assert sum(row["time"] for row in found["operators"]["rows"]) < float(report.time)
     top = found["sensitivities"]["ranked"]["time"]
-    assert all(abs(one) >= abs(other) for (_, one), (_, other) in itertools.pairwise(top))
+    assert all(abs(one) >= abs(other) for (_, one, _), (_, other, _) in itertools.pairwise(top))
     assert complete(f"interval?{QUERY}")["interval"]["low"] < report.time
+    # Whole numbers have what the estimate says with one more and one less, as in `diffperf sensitivity`.
+    question = dp.sensitivity("gpt3-175b", "dgx-a100", devices=64, tp=8, pp=8)
+    printed = {(each.path, each.derivative): each.elasticity for each in question.ranked}
+    shown = {(path, step): slope for path, slope, step in top if path.startswith("system.")}
+    for row in [(UNITS, "+1"), (UNITS, "−1"), ("system.accelerator.memory.hbm.bandwidth", "slope")]:
+        assert shown[row] == pytest.approx(printed[row], rel=1e-6)
 
 
 @pytest.mark.slow

@@ -18,12 +18,15 @@ function bar(a, b, widest, classes = ["fill-a", "fill-b"]) {
   );
 }
 
+const NEGLIGIBLE = 1e-6; // of a whole, as in the reports of the command line
+
 /** The parts of a whole of A, and of B where there is one, largest first; parts of nothing are left out. */
 export function whole(path, parts, a, b) {
   const value = (answer, name) => answer?.outputs?.[name]?.value ?? 0;
   const rows = parts.map((name) => ({ name, a: value(a, name), b: value(b, name) }));
+  const most = Math.max(value(a, `${path}.total`), value(b, `${path}.total`));
   const shown = rows
-    .filter((row) => row.a !== 0 || row.b !== 0)
+    .filter((row) => Math.max(row.a, row.b) > NEGLIGIBLE * most)
     .sort((one, other) => other.a - one.a || other.b - one.b);
   const widest = Math.max(...shown.map((row) => Math.max(row.a, row.b)), 0);
   const total = a.outputs[`${path}.total`];
@@ -158,11 +161,12 @@ function signed(slope) {
   return `${slope > 0 ? "+" : "−"}${size < 5e-5 ? size.toExponential(0) : size.toFixed(4)} %`;
 }
 
-/** Elasticities with a bar to each side of zero; `pick(path)` is called for an input. */
+/** Elasticities with a bar to each side of zero; `pick(path)` is called for an input. `step` is "slope" of a
+ * derivative; of a whole number it is the step that the estimate was run again with. */
 export function tornado(ranked, inputs, pick, top = 20) {
   const rows = ranked.slice(0, top);
   const widest = Math.max(...rows.map(([, slope]) => Math.abs(slope)), 1e-12);
-  const body = rows.map(([path, slope]) => {
+  const body = rows.map(([path, slope, step]) => {
     const half = (50 * Math.abs(slope)) / widest;
     const name = path.replace(/^system\./, "").replace(/^accelerator\./, "");
     return h(
@@ -178,7 +182,7 @@ export function tornado(ranked, inputs, pick, top = 20) {
               breakable(name),
             )
           : breakable(name),
-        inputs[path].integer ? " *" : "",
+        step === "slope" ? "" : ` ${step}`,
       ),
       h(
         "td",

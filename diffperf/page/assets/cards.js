@@ -201,7 +201,7 @@ export function tornado(a, pick, redraw) {
     h(
       "p",
       { class: "hint" },
-      "Exact derivatives at this point. * is whole in reality. A name leads to its control.",
+      "Exact derivatives at this point; +1 and −1: whole numbers with one more or one less, per 1 %. A name leads to its control.",
     ),
   ];
 }
