@@ -239,11 +239,11 @@ class StoredFunction(Generic[Parameters, Result]):
         appends the structure of the result when it is traced.
         """
         structure, made = jax.tree.structure(arguments), []
+        of_arguments = functools.partial(self.function, **static)
 
         def flat(*leaves: Any) -> list[Any]:
-            results, result_structure = jax.tree.flatten(
-                self.function(**static, **jax.tree.unflatten(structure, leaves))
-            )
+            result = of_arguments(**jax.tree.unflatten(structure, leaves))
+            results, result_structure = jax.tree.flatten(result)
             made.append(result_structure)
             return results
 

@@ -31,7 +31,7 @@ class Operation:
     @classmethod
     def of(cls, equation: JaxprEqn) -> "Operation":
         name = equation.primitive.name
-        kind = np.dtype(equation.outvars[0].aval.dtype)
+        kind = _kind(equation.outvars[0])
         if name in _ELEMENTWISE:
             return cls(name, {}, kind)
         maker = _IN_ITS_TYPE.get(name) or _MAKERS.get(name)
@@ -59,6 +59,11 @@ class Operation:
         parameters = dict(self.parameters)
         primitive = parameters.pop("primitive")
         return lambda *inputs: jax.device_get(primitive.bind(*map(jnp.asarray, inputs), **parameters))
+
+
+def _kind(variable: Any) -> np.dtype:
+    """The type of the numbers of a variable or a literal."""
+    return np.dtype(variable.aval.dtype)
 
 
 def _interpreted(parameter: Any) -> Any:
@@ -170,7 +175,7 @@ class _Appender:
 
     def literal(self, literal: Literal) -> int:
         """The number of a literal."""
-        value = np.asarray(literal.val, literal.aval.dtype)
+        value = np.asarray(literal.val, _kind(literal))
         key = value.tobytes(), value.dtype, value.shape
         if key not in self.literals:
             (self.literals[key],) = self.program.new_numbers(1)
@@ -179,7 +184,7 @@ class _Appender:
 
     def operation(self, equation: JaxprEqn) -> Operation:
         """The operation of an equation."""
-        kind = equation.outvars[0].aval.dtype
+        kind = _kind(equation.outvars[0])
         try:
             key = equation.primitive.name, kind, tuple(equation.params.items())
             if key not in self.operations:

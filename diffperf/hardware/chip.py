@@ -6,6 +6,9 @@ private memory per unit, efficiencies) is that of a template accelerator; `desig
 accelerator.
 """
 
+import functools
+import operator
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -117,7 +120,9 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
         design.voltage,
         design.power_limit,
         technology,
-        lambda voltage, clock: sum(_powers(design, voltage, clock, die, technology, template).values()),
+        lambda voltage, clock: functools.reduce(
+            operator.add, _powers(design, voltage, clock, die, technology, template).values()
+        ),
     )
     powers = _powers(design, point.voltage, point.clock, die, technology, template)
     heat = larger(point.power - powers["memory_power"], 0.0) / design.dies
