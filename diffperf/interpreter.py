@@ -280,7 +280,7 @@ def _pad(*, padding_config: Any) -> ArrayFunction:
     return padded
 
 
-def _iota(*, dtype: Any, shape: Any, dimension: int) -> ArrayFunction:
+def _iota(*, dtype: Any, shape: Any, dimension: Any) -> ArrayFunction:
     """0, 1, 2, … along one axis."""
     numbers = _broadcast_in_dim(shape=shape, broadcast_dimensions=(dimension,))
     return lambda: numbers(np.arange(shape[dimension], dtype=dtype))

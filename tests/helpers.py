@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import sys
 from collections import Counter
 from pathlib import Path
@@ -122,6 +123,19 @@ def command_line(line: str, *more: str) -> dict:
     answer = json.loads(result.stdout)
     assert answer.pop("diffperf") == {"version": dp.__version__, "schema": 1}
     return answer
+
+
+def same_answer(one, other, rel: float = 1e-12) -> bool:
+    """Whether two JSON answers are the same, numbers up to rounding: of two programs of one estimate, NumPy
+    may have evaluated one and XLA compiled the other.
+    """
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_answer(one[key], other[key], rel) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_answer, one, other, [rel] * len(one)))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=rel)
+    return type(one) is type(other) and one == other
 
 
 def study_module(study: str, module: str):
