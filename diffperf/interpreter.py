@@ -5,6 +5,7 @@ a millisecond. NumPy runs their operations one by one, in some 20 and 60 millise
 anything. Numbers are the same up to rounding: both compute the same operations in the same precision.
 """
 
+import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +13,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.special
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 # A function of NumPy arrays: to an array, or to a list of arrays for operations with several results.
@@ -311,6 +311,11 @@ def _round(*, rounding_method: Any) -> ArrayFunction:
     return np.rint if to_even else lambda x: np.trunc(x + np.copysign(0.5, x))
 
 
+def _special(name: str) -> ArrayFunction:
+    """A special function of SciPy, imported when it is used: few programs have one, and it takes 0.2 s."""
+    return lambda x: getattr(importlib.import_module("scipy.special"), name)(x)
+
+
 def _reduction(function: ArrayFunction) -> Callable[..., ArrayFunction]:
     """A maker of a reduction over some axes."""
     return lambda *, axes: lambda x: function(x, axis=tuple(axes))
@@ -465,9 +470,9 @@ _ELEMENTWISE: dict[str, ArrayFunction] = {
     "copy_p": lambda x: x,
     "cos": np.cos,
     "eq": np.equal,
-    "erf": scipy.special.erf,
-    "erf_inv": scipy.special.erfinv,
-    "erfc": scipy.special.erfc,
+    "erf": _special("erf"),
+    "erf_inv": _special("erfinv"),
+    "erfc": _special("erfc"),
     "exp": np.exp,
     "exp2": np.exp2,
     "expm1": np.expm1,
@@ -476,10 +481,10 @@ _ELEMENTWISE: dict[str, ArrayFunction] = {
     "gt": np.greater,
     "is_finite": np.isfinite,
     "le": np.less_equal,
-    "lgamma": scipy.special.gammaln,
+    "lgamma": _special("gammaln"),
     "log": np.log,
     "log1p": np.log1p,
-    "logistic": scipy.special.expit,
+    "logistic": _special("expit"),
     "lt": np.less,
     "max": np.maximum,
     "min": np.minimum,
