@@ -76,7 +76,7 @@ def _varied(configuration: Configuration) -> dict[str, tuple[Quantity, Array]]:
     }
 
 
-@stored("phase")
+@stored("phase", often=True, optimized=False)  # the page asks for all of them at every change
 def _evaluate(configuration: Configuration, directions: Float[Array, "inputs inputs"], phase: str) -> _Slopes:
     """The outputs of a phase, and their derivatives along directions of relative growth of the inputs."""
     inputs = {path: value for path, (_, value) in _varied(configuration).items()}
