@@ -70,6 +70,14 @@ def bounded_memory():
         gc.collect()
 
 
+@pytest.fixture(autouse=True)
+def shared_compile_cache():
+    """The command line sets where JAX keeps its programs: the next test finds those of the tests again."""
+    yield
+    if jax.config.values["jax_compilation_cache_dir"] != os.environ["DIFFPERF_TEST_CACHE"]:
+        jax.config.update("jax_compilation_cache_dir", os.environ["DIFFPERF_TEST_CACHE"])
+
+
 @pytest.fixture
 def float32():
     """The test runs as most users do: without x64 mode."""

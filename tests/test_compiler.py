@@ -60,8 +60,7 @@ class Point(eqx.Module):
 def folder(tmp_path):
     """A folder of compiled programs, as the command line sets it."""
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
-    yield tmp_path
-    jax.config.update("jax_compilation_cache_dir", None)
+    return tmp_path
 
 
 def scaling(often: bool = True) -> tuple[StoredFunction, list[str]]:
@@ -138,7 +137,8 @@ def test_errors_of_the_function_are_its_own(folder):
         StoredFunction(refuse, ())(1.0)
 
 
-def test_without_a_folder_nothing_is_stored(tmp_path):
+def test_without_a_folder_nothing_is_stored():
+    jax.config.update("jax_compilation_cache_dir", None)
     function, traced = scaling()
     assert float(function(*arguments(3.0), "one")["result"].x) == 30.0
     assert function.jitted._cache_size() == 1

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from diffperf import units
+from diffperf.api.basis import basis, basis_of_design
 from diffperf.explore.codesign.against import BoughtSystem
 from diffperf.explore.codesign.result import Codesign
 from diffperf.quantity import locate
@@ -38,16 +39,21 @@ def against_table(result: Codesign, bought: tuple[BoughtSystem, ...]) -> Table:
         title_style="bold",
     )
     heading = f"{problem.objective} / baseline" if result.relative else problem.objective
-    for name in ("", heading, "the design is", *_COSTS, "power limit"):
-        table.add_column(name, justify="right" if name else "left")
-    ours = _relative(result)
-    rows: list[tuple[Any, ...]] = [("the design", ours, result.outcome.report, result.outcome.chip.power)]
-    rows += [(each.name, each.relative, each.reports[first], each.power_limit) for each in bought]
-    for name, relative, report, power in rows:
+    for name in ("", heading, "the design is", *_COSTS, "power limit", "rests on"):
+        table.add_column(name, justify="left" if name in ("", "rests on") else "right")
+    ours, phase = _relative(result), problem.workloads[0].phase
+    design = basis_of_design(str(result.design.technology.name))
+    rows: list[tuple[Any, ...]] = [
+        ("the design", ours, result.outcome.report, result.outcome.chip.power, design)
+    ]
+    for each in bought:
+        rests_on = basis(each.candidate.system, phase)
+        rows.append((each.name, each.relative, each.reports[first], each.power_limit, rests_on))
+    for name, relative, report, power, rests_on in rows:
         value = result.baseline_objective * np.exp(problem.sense * relative)
         better = f"{np.exp(relative - ours):.2f} × as good" if name != "the design" else ""
         shown = units.show(float(value), result.objective_unit)
-        table.add_row(name, shown, better, *_costs(report), units.show(float(power), "W"))
+        table.add_row(name, shown, better, *_costs(report), units.show(float(power), "W"), rests_on)
     return table
 
 

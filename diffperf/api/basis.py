@@ -1,50 +1,89 @@
 """What an answer rests on: fitted values, data sheets or estimates; said beside its figures."""
 
+from collections.abc import Sequence
+
 from diffperf import units
 from diffperf.api.layout_lines import time_interval
 from diffperf.api.question import Question
 from diffperf.explore.calibrate.interval import Interval
 from diffperf.explore.plan.best_layout import Layout
+from diffperf.hardware.system import System
 from diffperf.relax import Exact, Relaxation
 from diffperf.software.stack import Stack
 
 CALIBRATED, DATASHEET, ESTIMATE = "calibrated", "datasheet", "estimate"
 
 
-def stack_of(question: Question, phase: str) -> Stack:
-    """The software that drives a phase of a question's system."""
-    return question.system.stack if phase == "training" else question.system.inference_stack
+def stack_of(system: System, phase: str) -> Stack:
+    """The software that drives a phase of a system."""
+    return system.stack if phase == "training" else system.inference_stack
 
 
-def basis(question: Question, phase: str) -> str:
+def is_calibrated(system: System) -> bool:
+    """Whether the system has efficiencies that were fitted to measured runs."""
+    return str(system.calibration) != "none"
+
+
+def basis(system: System, phase: str) -> str:
     """What the figures of a phase rest on, in a few words.
 
     "calibrated": fitted efficiencies and software fitted to measured runs; "datasheet": such software on
     hardware that nobody fitted; "estimate": neither was fitted.
     """
-    measured = stack_of(question, phase).is_measured
-    if question.calibration is None:
+    measured = stack_of(system, phase).is_measured
+    if not is_calibrated(system):
         return DATASHEET if measured else ESTIMATE
     return CALIBRATED if measured else f"{CALIBRATED}, software an {ESTIMATE}"
 
 
-def describe_basis(question: Question, phase: str) -> str:
+def basis_of_design(technology: str) -> str:
+    """The same for a designed accelerator, whose rates and sizes follow from the technology of this name."""
+    return f"{ESTIMATE} in {technology}"
+
+
+def describe_basis(system: System, phase: str) -> str:
     """A line about what the figures of a phase rest on."""
-    accelerator, stack = question.system.accelerator.name, stack_of(question, phase)
-    software = (
-        f"{stack.name} as fitted to measured runs" if stack.is_measured else f"estimates of {stack.name}"
-    )
-    if question.calibration is None:
+    accelerator = system.accelerator.name
+    if not is_calibrated(system):
         hardware = f"figures of {accelerator} that nobody fitted to measurements (data sheets and estimates)"
-        return f"Rests on {hardware}, and {software}: no interval is known"
-    return f"Rests on efficiencies of {accelerator} fitted to measurements, and {software}"
+        return f"Rests on {hardware}, and {_software(system, phase)}: no interval is known"
+    return f"Rests on efficiencies of {accelerator} fitted to measurements, and {_software(system, phase)}"
+
+
+def describe_systems(systems: Sequence[System], phase: str) -> str:
+    """A line about what the figures of several systems rest on: those that rest on the same together."""
+    if len(systems) == 1:
+        return describe_basis(systems[0], phase)
+    names: dict[str, dict[str, None]] = {}
+    for system in systems:
+        names.setdefault(basis(system, phase), {})[str(system.name)] = None
+    return "Rests on: " + "; ".join(f"{kind}: {', '.join(each)}" for kind, each in names.items())
+
+
+def describe_basis_of_design(technology: str, template: System, phase: str) -> str:
+    """A line about what the figures of a designed accelerator rest on: the technology of this name, and what
+    it takes over from a system, its template.
+    """
+    name = template.accelerator.name
+    fitted = "as fitted to measurements" if is_calibrated(template) else "that nobody fitted"
+    return (
+        f"Rests on rates, areas and powers of {technology} (published figures and estimates), efficiencies of"
+        f" {name} {fitted}, and {_software(template, phase)}: no interval is known"
+    )
+
+
+def _software(system: System, phase: str) -> str:
+    """What the software of a phase rests on."""
+    stack = stack_of(system, phase)
+    return f"{stack.name} as fitted to measured runs" if stack.is_measured else f"estimates of {stack.name}"
 
 
 def describe_time(spread: Interval, question: Question, phase: str) -> str:
     """A line about a time and its 90 % interval."""
     low, high = (units.show(end, "s") for end in spread.ends)
     line = f"Time {units.show(spread.time, 's')} ± {spread.relative:.1%} (90 %: {low} to {high})"
-    return f"{line}; the numbers of {stack_of(question, phase).name} are estimates" if spread.stack else line
+    stack = stack_of(question.system, phase)
+    return f"{line}; the numbers of {stack.name} are estimates" if spread.stack else line
 
 
 def describe_certainty(
@@ -52,4 +91,6 @@ def describe_certainty(
 ) -> list[str]:
     """The time of a layout with its interval, or what it rests on where nobody fitted the hardware."""
     spread = time_interval(question, layout, phase, Exact() if relax is None else relax)
-    return [describe_basis(question, phase) if spread is None else describe_time(spread, question, phase)]
+    if spread is None:
+        return [describe_basis(question.system, phase)]
+    return [describe_time(spread, question, phase)]

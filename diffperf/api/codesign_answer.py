@@ -14,6 +14,7 @@ from rich.table import Table
 from diffperf import units
 from diffperf.api.against_table import against_lines
 from diffperf.api.answer import Answer
+from diffperf.api.basis import basis_of_design, describe_basis_of_design
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.explanation import Explanation
 from diffperf.api.from_python import whole_number
@@ -152,6 +153,7 @@ class CodesignAnswer(Answer):
         lines: list[RenderableType] = [
             f"[bold]{self.title}[/bold]",
             *strategy_lines(result),
+            *basis_lines(result),
             "",
             verdict(result),
             *conflict_lines(result),
@@ -183,7 +185,8 @@ class CodesignAnswer(Answer):
             for each in self.bought
         }
         explained = {"explanation": self.explanation.as_dict()} if self.explanation else {}
-        return self.result.as_dict() | {"unpaid": unpaid, "against": bought} | explained
+        basis = basis_of_design(str(self.result.design.technology.name))
+        return self.result.as_dict() | {"basis": basis, "unpaid": unpaid, "against": bought} | explained
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each variable, in the baseline and in the design."""
@@ -290,6 +293,14 @@ def strategy_lines(result: Codesign) -> list[str]:
         prefix = f"{workload.name}: " if result.relative else ""
         lines.append(prefix + describe_strategy(strategy, workload.phase))
     return lines
+
+
+def basis_lines(result: Codesign) -> list[str]:
+    """What the figures rest on: a line for training, and one for inference."""
+    technology, template = str(result.design.technology.name), result.design.system
+    phases = [workload.phase for workload in result.problem.workloads]
+    described = [describe_basis_of_design(technology, template, phase) for phase in phases]
+    return list(dict.fromkeys(described))
 
 
 def comparison_tables(result: Codesign) -> list[Table]:

@@ -20,8 +20,9 @@ def codesign_page(answer: "CodesignAnswer") -> str:
 
     result = answer.result
     warnings = map(texts.unpaid_line, answer.unpaid)
+    summary = [texts.verdict(result), *texts.conflict_lines(result)]
     sections = [
-        Section("", [texts.verdict(result), *texts.conflict_lines(result), *texts.strategy_lines(result)]),
+        Section("", [*summary, *texts.strategy_lines(result), *texts.basis_lines(result)]),
         Section("The design", [texts.design_table(result), answer.figure()]),
     ]
     if answer.bought:

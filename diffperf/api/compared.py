@@ -59,7 +59,7 @@ class Compared:
     @classmethod
     def of(cls, question: Question, phase: str) -> "Compared":
         """Searches the best layout of a question: in training of everything that `diffperf plan` searches."""
-        system, stack = question.system, stack_of(question, phase)
+        system, stack = question.system, stack_of(question.system, phase)
         named = cls(
             model=str(question.model.name),
             system=str(system.name),
@@ -79,7 +79,7 @@ class Compared:
         spread = time_interval(question, layout, phase, Exact())
         figures = _figures(question, layout.report)
         ends = {} if spread is None else dict(zip(("low", "high"), map(float, spread.ends), strict=True))
-        rests_on = basis(question, phase)
+        rests_on = basis(question.system, phase)
         return dataclasses.replace(named, fits=True, problem="", basis=rests_on, **figures, **ends)
 
     @property

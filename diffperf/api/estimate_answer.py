@@ -200,7 +200,7 @@ class EstimateAnswer(Answer):
             "phase": self.phase,
             "fits": layout.fits,
             "chosen": layout.chosen,
-            "basis": basis(question, self.phase),
+            "basis": basis(question.system, self.phase),
             **({"time_interval": self.interval.as_dict()} if self.interval else {}),
             "report": as_dict(layout.report),
             "inputs": as_dict(Configuration(question.model, question.system, layout.strategy)),
@@ -213,7 +213,7 @@ class EstimateAnswer(Answer):
     def _described_certainty(self) -> str:
         """A line about how sure the time is, or what it rests on where nobody fitted the hardware."""
         if self.interval is None:
-            return describe_basis(self.question, self.phase)
+            return describe_basis(self.question.system, self.phase)
         return describe_time(self.interval, self.question, self.phase)
 
     def _described_rent(self) -> str:

@@ -191,7 +191,7 @@ class PlanAnswer(Answer):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        answer = plan_json(self.search, self.ranked) | {"basis": basis(self.question, "training")}
+        answer = plan_json(self.search, self.ranked) | {"basis": basis(self.question.system, "training")}
         if not self.fits:
             assert self.ranked.least is not None  # as for `refusal`
             devices = None if self.larger is None else float(self.larger[0].inputs.system.n_devices)

@@ -184,7 +184,7 @@ class ServeAnswer(Answer):
             why = as_arguments(self.refusal)
             return [*self.headline(), f"[bold red]{why[0].upper()}{why[1:]}[/bold red]"]
         search, ranked, best = self.search, self.ranked, self.ranked.best[0]
-        lines = [*self.headline(), describe_basis(self.question, "decode"), ""]
+        lines = [*self.headline(), describe_basis(self.question.system, "decode"), ""]
         lines += [*describe_best(search, ranked), "", layout_table(search, ranked)]
         lines += ["", *describe_losers(search, ranked)]
         whole = best.report if best.prefill is None else best.prefill.report
@@ -198,7 +198,7 @@ class ServeAnswer(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         answer = serving_json(self.search, self.ranked, self.engine)
-        answer |= {"basis": basis(self.question, "decode")}
+        answer |= {"basis": basis(self.question.system, "decode")}
         return answer | ({"rent": self.rent} if self.rent else {})
 
     def rows(self) -> list[dict[str, Any]]:

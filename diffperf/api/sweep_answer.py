@@ -15,6 +15,7 @@ from rich.console import RenderableType
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import whole_number
+from diffperf.api.sweep_basis import describe_space_basis, space_basis
 from diffperf.api.sweep_tables import best_table, describe_speed, part_name, quantiles_table
 from diffperf.errors import ConfigError
 from diffperf.explore.sweep.kept_reader import keeping
@@ -167,6 +168,7 @@ class SweepAnswer(Answer):
         lines: list[RenderableType] = [
             f"[bold]{space.name}: {model} {space.phase} on {system}[/bold]",
             f"{counts}, {result.fitting:,} of them fit memory",
+            describe_space_basis(space),
             describe_speed(result),
         ]
         if result.unsound:
@@ -213,6 +215,7 @@ class SweepAnswer(Answer):
         result = self.result
         return {
             "table": None if result.path is None else str(result.path),
+            "basis": space_basis(self.space),
             "rank_by": self.space.rank_by,
             "descending": self.space.descending,
             **{name: getattr(result, name) for name in numbers},

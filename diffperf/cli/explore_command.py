@@ -18,9 +18,10 @@ _MISSING = "the page needs starlette and uvicorn: pip install 'diffperf[page]'"
 @click.command()
 @click.argument("model", required=False, shell_complete=names_of("models"))
 @click.argument("system", required=False, shell_complete=names_of("systems"))
+@click.option("--devices", type=click.IntRange(1), help="number of devices [what the system's file says]")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="port to listen on [any that is free]")
 @click.option("--browser/--no-browser", default=True, help="open the page in the browser [browser]")
-def explore(model: str | None, system: str | None, port: int, browser: bool) -> None:
+def explore(model: str | None, system: str | None, devices: int | None, port: int, browser: bool) -> None:
     """Serve a live page of MODEL on SYSTEM: every number is a control, and everything follows it.
 
     The page is for browsers on this machine only (127.0.0.1). Ctrl-C ends it.
@@ -33,8 +34,9 @@ def explore(model: str | None, system: str | None, port: int, browser: bool) -> 
         raise click.ClickException(_MISSING) from None
 
     listener = listen(LOOPBACK, port)
-    named = {name: value for name, value in (("model", model), ("system", system)) if value}
-    query = f"?{urlencode(named)}" if named else ""
+    state = {"model": model, "system": system, "devices": devices}
+    given = {name: value for name, value in state.items() if value is not None}
+    query = f"?{urlencode(given)}" if given else ""
     address = f"http://{LOOPBACK}:{listener.getsockname()[1]}/{query}"
     settings = uvicorn.Config(
         application(Backend(_configure)),

@@ -102,7 +102,7 @@ def describe(question: Question, layout: Layout, phase: str) -> dict[str, Any]:
     """A layout and its report for the page."""
     accelerator, precision = question.system.accelerator, layout.strategy.precision.likeliest()
     multiplied = accelerator.multiplied_in(precision)
-    notes = [] if question.calibration else [describe_basis(question, phase)]
+    notes = [] if question.calibration else [describe_basis(question.system, phase)]
     if multiplied != precision:
         notes.append(
             f"{accelerator.name} has no matrix units for {precision}: products are computed in {multiplied}"

@@ -2,10 +2,9 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import jax
 import pytest
 from click.testing import CliRunner, Result
 
@@ -23,7 +22,7 @@ def compile_cache(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def run(monkeypatch, tmp_path, compile_cache) -> Iterator[Callable[..., Result]]:
+def run(monkeypatch, tmp_path, compile_cache) -> Callable[..., Result]:
     """Runs a command line in an empty folder: `run("list models")`."""
     monkeypatch.setenv("DIFFPERF_CACHE", str(compile_cache))
     monkeypatch.chdir(tmp_path)
@@ -31,9 +30,7 @@ def run(monkeypatch, tmp_path, compile_cache) -> Iterator[Callable[..., Result]]
     def invoke(line: str, *more: str) -> Result:
         return CliRunner().invoke(cli, [*line.split(), *more])
 
-    yield invoke
-    # The command line sets where JAX keeps its programs; other tests keep none.
-    jax.config.update("jax_compilation_cache_dir", None)
+    return invoke
 
 
 @pytest.fixture

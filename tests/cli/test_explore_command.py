@@ -15,7 +15,8 @@ _FIRST_PAINT = 2.0  # s of a processor
 def started(tmp_path, monkeypatch):
     """The process and the address that it prints."""
     monkeypatch.setenv("DIFFPERF_CACHE", "off")
-    command = [sys.executable, "-m", "diffperf", "explore", "llama-2-7b", "dgx-a100", "--no-browser"]
+    command = [sys.executable, "-m", "diffperf", "explore", "llama-2-7b", "dgx-a100"]
+    command += ["--devices", "16", "--no-browser"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -28,7 +29,7 @@ def started(tmp_path, monkeypatch):
 def test_the_page_is_served_before_anything_is_compiled_and_ends_with_ctrl_c(started):
     process, address = started
     assert address.startswith("http://127.0.0.1:")
-    assert address.endswith("/?model=llama-2-7b&system=dgx-a100")
+    assert address.endswith("/?model=llama-2-7b&system=dgx-a100&devices=16")
     with urllib.request.urlopen(address, timeout=30) as reply:
         assert "main.js" in reply.read().decode()
     port = int(address.split(":")[2].split("/")[0])

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import jax
 import pytest
 from click.testing import CliRunner, Result
 from measured_cases import all_reduce, gemm, write
@@ -160,7 +159,6 @@ def test_a_users_chip_is_validated_and_calibrated(folder, run):
     assert errors["mine.toml"] < 0.01 < errors["none"]
     system = load_system("my-cluster.toml", calibration="mine.toml")
     assert float(system.accelerator.device_memory.efficiency) == pytest.approx(TRUE_EFFICIENCY, rel=0.02)
-    jax.config.update("jax_compilation_cache_dir", None)  # the command line sets it
 
 
 def test_a_users_system_by_option_is_calibrated(folder, run):
@@ -177,4 +175,3 @@ def test_a_users_system_by_option_is_calibrated(folder, run):
     result = run(line)
     assert result.exit_code == 1
     assert "no row left to fit (18 × hardware: unknown hardware)" in result.stderr.splitlines()[-1]
-    jax.config.update("jax_compilation_cache_dir", None)
