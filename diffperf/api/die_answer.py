@@ -40,17 +40,17 @@ _MODELS = {
 }
 # What the price of a die depends on; the other inputs of a process are those of designs, masks and CO2e.
 _PRICED = (
-    "wafer_price",
-    "defect_density",
-    "clustering",
-    "yield_model",
-    "critical_share",
-    "line_yield",
-    "wafer_diameter",
-    "scribe_lane",
-    "edge_loss",
-    "reticle",
-    "stitching_yield",
+    "process.wafer_price",
+    "process.defect_density",
+    "process.clustering",
+    "process.yield_model",
+    "process.critical_share",
+    "process.line_yield",
+    "process.wafer_diameter",
+    "process.scribe_lane",
+    "process.edge_loss",
+    "process.reticle",
+    "process.stitching_yield",
 )
 _AGEING = ("early_defects", "mature_defects", "learning_time")  # of a node: what `age` reads
 _SMALLEST = 25.0  # mm², where the curves of the figure start, if the die is not much smaller
@@ -99,7 +99,7 @@ class DieAnswer(Answer):
     - `area`, `aspect`: of the die, mm² and width over height.
     - `age`: years since the start of volume production, None for the prices of the files.
     - `processes`: by node, as it is asked for.
-    - `settings`: the inputs that are not those of the files.
+    - `settings`: the inputs that are set, values with their units by path.
     """
 
     area: float
@@ -116,13 +116,15 @@ class DieAnswer(Answer):
         size = _number(Die, "area", area, asker)
         ratio = _number(Die, "aspect", aspect, asker)
         years = None if age is None else _number(_Age, "age", age, asker)
+        by_name = _nodes(nodes, asker)
+        values = with_paths_and_units(next(iter(by_name.values())), settings, asker)
+        _refuse_without_effect(values, years, asker)
         processes = {
-            name: _set_and_aged(node, settings, years, asker).process
-            for name, node in _nodes(nodes, asker).items()
+            name: _set_and_aged(node, values, years, asker).process for name, node in by_name.items()
         }
         for name, process in processes.items():
             _refuse_beyond_wafer(size, ratio, name, process, asker)
-        return cls(size, ratio, years, processes, dict(settings))
+        return cls(size, ratio, years, processes, values)
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each node: USD, shares of dies, defects per mm²."""
@@ -146,7 +148,8 @@ class DieAnswer(Answer):
 
     def lines(self) -> list[RenderableType]:
         width, height = np.sqrt(self.area * self.aspect), np.sqrt(self.area / self.aspect)
-        when = "" if self.age is None else f", {self.age:g} years after the start of volume production"
+        years = "" if self.age is None else f"{self.age:g} {'year' if self.age == 1 else 'years'}"
+        when = f", {years} after the start of volume production" if years else ""
         shown = units.show(self.area, "mm^2")
         lines: list[RenderableType] = [f"[bold]A die of {shown}[/bold], {width:.4g} × {height:.4g} mm{when}"]
         if self.settings:
@@ -170,9 +173,12 @@ class DieAnswer(Answer):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        asked = {"area": self.area, "aspect": self.aspect, "age": self.age}
-        return asked | {"set": {path: plain(value) for path, value in self.settings.items()}} | {
-            "nodes": self.rows()
+        return {
+            "area": self.area,
+            "aspect": self.aspect,
+            "age": self.age,
+            "set": self.settings,
+            "nodes": self.rows(),
         }
 
     def figure(self) -> "Figure":
@@ -219,7 +225,7 @@ def _shares(shares: Iterable[float]) -> str:
 def _prices(
     area: Float[np.ndarray, "*dies"], aspect: float, processes: Process
 ) -> dict[str, Float[jax.Array, "*dies"]]:
-    """USD of a die, of a good one, and of a mm² of a good one; the last axis of `area` is that of processes."""
+    """USD of a die, of a good one, and of a good mm²; the last axis of `area` is that of the processes."""
     raw = raw_die_price(area, processes, aspect)
     good = raw / die_yield(area, processes)
     return {"die": raw, "good_die": good, "good_mm2": good / area}
@@ -246,7 +252,7 @@ def _number(module: type[Declared], field: str, value: Any, asker: str) -> float
     declared = declaration(next(each for each in dataclasses.fields(module) if each.name == field))
     assert isinstance(declared, Quantity)
     number = literal(plain(value))
-    if declared.unit and isinstance(number, int | float) and not isinstance(number, bool):
+    if declared.unit and _is_number(number):
         number = f"{number!r} {declared.unit}"
     return checked_number(declared, number, asker, field)
 
@@ -255,39 +261,44 @@ def _nodes(nodes: Any, asker: str) -> dict[str, Node]:
     """Nodes by what they are called, in the order of the question; by default all, the newest last."""
     if nodes is None:
         return {str(node.name): node for node in reversed(load_nodes())}
-    listed = nodes.split(",") if isinstance(nodes, str) else nodes
-    if isinstance(listed, int | float):
+    listed = nodes.split(",") if isinstance(nodes, str) else plain(nodes)
+    if _is_number(listed):
         listed = [listed]
-    if not isinstance(listed, Iterable):
+    if isinstance(listed, Mapping) or not isinstance(listed, Iterable):
         raise ConfigError(asker, "nodes", repr(nodes), "a list of nodes", 'write ["n7", "3.5 nm"]')
     asked = [node.strip() if isinstance(node, str) else plain(node) for node in listed]
     if not asked or "" in asked:
         known = ", ".join(available("nodes"))
         raise ConfigError(asker, "nodes", repr(nodes), "one node or more", f"known: {known}")
+    for node in asked:
+        if not isinstance(node, str) and not _is_number(node):
+            raise ConfigError(asker, "nodes", repr(node), "a name or nm of a node", 'write "n7" or 7')
     return {
         node if isinstance(node, str) else f"{node:g} nm": load_node(node, asker, "nodes") for node in asked
     }
 
 
-def _set_and_aged(node: Node, settings: Mapping[str, Any], age: float | None, asker: str) -> Node:
-    """The node with other inputs, after some years of production where an age is given.
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
-    **Raises:** `ConfigError` for settings that no price of a die depends on.
-    """
-    values = with_paths_and_units(node, settings, asker)
-    priced = {f"process.{name}" for name in _PRICED}
+
+def _refuse_without_effect(values: Mapping[str, Any], age: float | None, asker: str) -> None:
+    """Raises `ConfigError` for a path among the settings that no price of a die depends on."""
     for path in values:
         if path in _AGEING and age is None:
             raise ConfigError(asker, path, "no age beside it", "an age, which it matters for", "give age too")
-        if path not in {*priced, *_AGEING}:
-            listed = ", ".join([*sorted(priced), *_AGEING])
-            found = "an input that no price of a die depends on"
-            raise ConfigError(asker, path, found, "one that the prices depend on", f"known: {listed}")
+        if path not in (*_PRICED, *_AGEING):
+            found, listed = "an input that no price of a die depends on", ", ".join((*_PRICED, *_AGEING))
+            raise ConfigError(asker, path, found, "one that they depend on", f"known: {listed}")
+
+
+def _set_and_aged(node: Node, values: dict[str, Any], age: float | None, asker: str) -> Node:
+    """The node with other inputs, after some years of production where an age is given."""
     changed = override(node, values, asker)
     if age is None:
         return changed
     # What is set holds at that age, too, and is not matured.
-    held = {path: value for path, value in values.items() if path in priced}
+    held = {path: value for path, value in values.items() if path in _PRICED}
     return override(matured(changed, real(age * YEAR)), held, asker)
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, StrMethodFormatter
 
 from diffperf.report.plots.style import (
     DASHED,
@@ -23,6 +23,8 @@ from diffperf.report.plots.style import (
 )
 
 _DECADES = 5  # largest over smallest price from which the axis is logarithmic
+_ROOM = 0.2  # share of the width of the axes that the text of a line takes
+_ROW = 14  # points from one row of texts above the axes to the next
 _SAME = 1e-6  # relative difference of curves that are drawn as one
 
 
@@ -52,14 +54,16 @@ def die_prices(
     for reticle in reticles:
         axes.axvline(reticle, color=GREY, linewidth=1, linestyle=DASHED)
     axes.axvline(area, color=INK, linewidth=0.8)
-    _mark_areas(axes, [(area, f"this die: {area:,.4g} mm²", INK)])
-    _mark_areas(axes, [(reticle, f"reticle: {reticle:,.4g} mm²", GREY) for reticle in reticles], 1)
+    marks = [(area, f"this die: {area:,.4g} mm²", INK)]
+    marks += [(reticle, f"reticle: {reticle:,.4g} mm²", GREY) for reticle in reticles]
+    _mark_areas(axes, sorted(marks, key=lambda mark: mark[0]))
     axes.set_xlabel("area of the die (mm²)")
     axes.set_ylabel("price of a mm² of a good die (USD)")
     axes.xaxis.set_major_locator(MaxNLocator(7))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     faint_grid(axes)
     _legend(axes, groups, points)
-    axes.set_title(title, pad=34)
+    axes.set_title(title, pad=_ROW * (1 + max(len(reticles), 1)))
     return figure
 
 
@@ -99,17 +103,20 @@ def _scale_prices(
     axes.yaxis.set_major_formatter(unit_ticks("USD"))
 
 
-def _mark_areas(axes: Axes, marks: Sequence[tuple[float, str, str]], row: int = 0) -> None:
-    """Writes what lines at areas are above the axes, on a row of their own, towards the middle."""
-    right = axes.get_xlim()[1]
-    for area, text, colour in marks:
+def _mark_areas(axes: Axes, marks: Sequence[tuple[float, str, str]]) -> None:
+    """Writes what lines at increasing areas are above the axes: the first to its left, where there is room,
+    the others to their right, each on a row of its own.
+    """
+    width = axes.get_xlim()[1]
+    for place, (area, text, colour) in enumerate(marks):
+        to_left = place == 0 and area > _ROOM * width
         axes.annotate(
             text,
             (area, 1),
             xycoords=("data", "axes fraction"),
-            xytext=(0, 4 + 14 * row),
+            xytext=(-3 if to_left else 3, 4 + _ROW * max(place - 1, 0)),
             textcoords="offset points",
-            ha="right" if area > right / 2 else "left",
+            ha="right" if to_left else "left",
             fontsize=9,
             color=colour,
         )
