@@ -24,7 +24,7 @@ from diffperf.hardware.package import Die
 from diffperf.hardware.process import Process
 from diffperf.load import available, literal, load_node, load_nodes, override
 from diffperf.load.checks import checked_number
-from diffperf.quantity import Declared, Quantity, Scalar, declaration, quantity, real, replace
+from diffperf.quantity import AnyArray, Declared, Quantity, Scalar, declaration, quantity, real, replace
 from diffperf.report.tables import column_table
 from diffperf.units import YEAR
 
@@ -224,7 +224,7 @@ def _shares(shares: Iterable[float]) -> str:
 
 def _prices(
     area: Float[np.ndarray, "*dies"], aspect: float, processes: Process
-) -> dict[str, Float[jax.Array, "*dies"]]:
+) -> dict[str, Float[AnyArray, "*dies"]]:
     """USD of a die, of a good one, and of a good mm²; the last axis of `area` is that of the processes."""
     raw = raw_die_price(area, processes, aspect)
     good = raw / die_yield(area, processes)

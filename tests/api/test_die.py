@@ -154,6 +154,8 @@ def test_the_command_writes_json_and_a_figure(monkeypatch, tmp_path):
 
 def test_the_figure_draws_equal_curves_once_and_marks_the_reticle():
     axes = dp.die(200, nodes="n16,n12,n7").figure().axes[0]
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    legend = axes.get_legend()
+    assert legend is not None
+    labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["n7", "n16, n12"]  # one process makes both, and the dearest is on top
     assert "reticle: 858 mm²" in [text.get_text() for text in axes.texts]
