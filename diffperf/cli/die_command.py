@@ -8,7 +8,7 @@ from diffperf.api.answer import print_lines
 from diffperf.api.die_answer import DieAnswer
 from diffperf.api.question import COMMAND_LINE
 from diffperf.cli.completion import names_of
-from diffperf.cli.options import json_option, options, plot_option, set_option
+from diffperf.cli.options import assignments, json_option, options, plot_option
 from diffperf.cli.terminal import console, write_json
 
 
@@ -29,7 +29,15 @@ from diffperf.cli.terminal import console, write_json
     help="time since the start of volume production, for the wafer price and the defects of that time "
     "[those of the processes' files]",
 )
-@options(set_option, json_option, plot_option)
+@click.option(
+    "--set",
+    "settings",
+    metavar="PATH=VALUE",
+    multiple=True,
+    callback=assignments,
+    help='override one input of all nodes, such as process.defect_density="0.08 1/cm^2" (repeatable)',
+)
+@options(json_option, plot_option)
 def die(
     area: str,
     nodes: str | None,
@@ -41,8 +49,7 @@ def die(
 ) -> None:
     """Price a die of AREA on silicon nodes: its wafer, the dies on it, yields by four models, a good die.
 
-    AREA has a unit ("628 mm2", "6.28 cm2") or is in mm². --set changes an input of all nodes, such as
-    process.defect_density="0.08 1/cm^2". The figure is the price of a good mm² over the area.
+    AREA has a unit ("628 mm2", "6.28 cm2") or is in mm². The figure is the price of a good mm² over the area.
     """
     answer = DieAnswer.of(area, nodes, aspect, age, settings, COMMAND_LINE)
     print_lines(console(json_file), answer.lines())
