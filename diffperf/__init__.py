@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from diffperf.api.codesign_answer import codesign
     from diffperf.api.compare_answer import compare
     from diffperf.api.cost_answer import cost
+    from diffperf.api.die_answer import die
     from diffperf.api.estimate_answer import estimate
     from diffperf.api.front_answer import codesign_front
     from diffperf.api.loading import (
@@ -70,6 +71,7 @@ __all__ = [
     "compute_once",
     "cost",
     "decode",
+    "die",
     "estimate",
     "generate",
     "load_accelerator",
@@ -108,6 +110,7 @@ _HOMES = {
     "compile_quickly": "diffperf.compiler",
     "compute_once": "diffperf.shared_values",
     "decode": "diffperf.api.pure_phases",
+    "die": "diffperf.api.die_answer",
     "generate": "diffperf.api.pure_phases",
     "load_accelerator": "diffperf.api.loading",
     "load_calibration": "diffperf.api.loading",

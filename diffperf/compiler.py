@@ -238,16 +238,7 @@ class StoredFunction(Generic[Parameters, Result]):
         """The function from the leaves of its arguments to those of its result, and the list to which it
         appends the structure of the result when it is traced.
         """
-        structure, made = jax.tree.structure(arguments), []
-        of_arguments = functools.partial(self.function, **static)
-
-        def flat(*leaves: Any) -> list[Any]:
-            result = of_arguments(**jax.tree.unflatten(structure, leaves))
-            results, result_structure = jax.tree.flatten(result)
-            made.append(result_structure)
-            return results
-
-        return flat, made
+        return flattened(functools.partial(self.function, **static), jax.tree.structure(arguments))
 
     def _called(self, file: Path, start: float) -> tuple[str, Path, float]:
         """What messages say of a program: its function, its file and the seconds since `start`."""
@@ -269,6 +260,20 @@ class StoredFunction(Generic[Parameters, Result]):
         ]
         digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         return folder / f"{digest}.program"
+
+
+def flattened(function: Callable[..., Any], structure: Any) -> tuple[Callable[..., list], list]:
+    """A function of named arguments, whose tree has a structure, as one from the leaves of that tree to the
+    leaves of its result; and the list to which it appends the structure of the result when it is traced.
+    """
+    made: list[Any] = []
+
+    def flat(*leaves: Any) -> list[Any]:
+        results, result_structure = jax.tree.flatten(function(**jax.tree.unflatten(structure, leaves)))
+        made.append(result_structure)
+        return results
+
+    return flat, made
 
 
 def _skeleton(structure: Any) -> Any:

@@ -132,7 +132,7 @@ def _normalize(text: str) -> str:
     """The same quantity without spellings that pint does not know: %, ², mm2, $, Greek μ, "per", "1,000"."""
     text = text.strip().replace("%", " percent").replace("²", "^2").replace("μ", "µ").replace(" per ", "/")
     text = re.sub(r"^([+-]?)\$\s*([\d.,]+([eE][+-]?\d+)?)", r"\1\2 USD", text)
-    text = re.sub(r"\b([A-Za-z]?m)2\b", r"\1^2", text)
+    text = re.sub(r"(?<![A-Za-zµ])([A-Za-zµ]?m)2\b", r"\1^2", text)
     return re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
 
 

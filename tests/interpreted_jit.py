@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from diffperf.compiler import PATIENCE
+from diffperf.compiler import PATIENCE, flattened
 from diffperf.interpreter import InterpretedProgram
 
 compiled_jit = jax.jit
@@ -58,17 +58,15 @@ class InterpretedJit:
 
     def _program(self, static: dict[str, Any], structure: Any, leaves: list[Any]) -> Any:
         """The program for arguments of a structure, and the structure of its results."""
-        results = []
 
-        def flat(*leaves: Any) -> list[Any]:
-            arguments = static | jax.tree.unflatten(structure, leaves)
+        def called(**arguments: Any) -> Any:
+            arguments |= static
             ordered = {name: arguments[name] for name in self.signature.parameters if name in arguments}
             call = inspect.BoundArguments(self.signature, ordered)
-            values, result_structure = jax.tree.flatten(self.function(*call.args, **call.kwargs))
-            results.append(result_structure)
-            return values
+            return self.function(*call.args, **call.kwargs)
 
-        return InterpretedProgram(jax.make_jaxpr(flat)(*leaves)), results[0]
+        flat, made = flattened(called, structure)
+        return InterpretedProgram(jax.make_jaxpr(flat)(*leaves)), made[0]
 
 
 def interpreted_jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:

@@ -53,6 +53,7 @@ GOOD = {
     "calibrate": f"calibrate {GEMM} --hardware a100-sxm4-80gb --parameters accelerator.kernel_latency "
     "--out fitted.toml",
     "cost": "cost dgx-a100",
+    "die": "die 600mm2 --nodes n7,n5 --age 2",
     "init": "init model",
     "explore": "explore --port none",
     "list": "list models",

@@ -312,6 +312,50 @@ def test_the_search_for_sources_finds_what_is_missing(text, missing):
     assert len(unsourced(text)) == missing
 
 
+# Where an estimate lies at least and at most: "range 16 to 48", or "2 to 16 exist" of parts on sale.
+_PLAIN = r"(\d+(?:,\d{3})*(?:\.\d+)?)"
+RANGE = re.compile(rf"\brange {_PLAIN} to {_PLAIN}|{_PLAIN} to {_PLAIN} exist\b")
+ESTIMATED = re.compile(rf"^\w+ = \D*?{_PLAIN}[^#]*#.*\bestimate")
+
+
+def without_range(text: str) -> list[str]:
+    """Lines that estimate a figure without the range that it lies in, or outside it."""
+    found = []
+    for line in text.splitlines():
+        if (estimated := ESTIMATED.match(line)) is None:
+            continue
+        ends = RANGE.search(line)
+        numbers = [float(number.replace(",", "")) for number in ends.groups() if number] if ends else []
+        if not numbers or not numbers[0] <= float(estimated[1].replace(",", "")) <= numbers[1]:
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize("folder", ["links", "memories", "nodes"])
+def test_estimates_of_technology_have_a_range(folder):
+    """Numbers of a range are in the unit of the figure, and in its power of ten where it has one."""
+    for path in sorted((config_root() / folder).glob("*.toml")):
+        assert without_range(path.read_text(encoding="utf-8")) == [], path
+
+
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [
+        ('energy = "30 pJ/byte"  # estimate: as HBM2', 1),
+        ('energy = "30 pJ/byte"  # estimate: as HBM2; range 24 to 32: two generations', 0),
+        ('energy = "40 pJ/byte"  # estimate: as HBM2; range 24 to 32', 1),
+        ('logic_density = "435e6 1/mm^2"  # estimate; range 380 to 1,600', 0),
+        ('stack_capacity = "64 GiB"  # estimate: a common module; 8 to 256 exist', 0),
+        ('price = "5 USD/GB"  # estimate: 2 to 3 times DDR5', 1),
+        ("phy_density = 1  # by definition: the reference", 0),
+        ("bumps = 1700  # derived: 1,024 bits, with an estimate of commands", 1),
+        ("# every figure is an estimate", 0),
+    ],
+)
+def test_the_search_for_ranges_finds_what_is_missing(line, missing):
+    assert len(without_range(line)) == missing
+
+
 # --- plausibility
 
 

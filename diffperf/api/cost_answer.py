@@ -182,7 +182,11 @@ class CostAnswer(Answer):
         if self.design is not None:
             lines += [table(self.design, f"Its design, divided over {self.volume} accelerators"), ""]
         lines += [table(self.hour.purchase, "The system: purchase price"), "", hour_table(self.per_hour)]
-        lines += ["", network_table(self.system), "", ownership_table(self.owners)]
+        if any(
+            tier[name] for tier in network_rows(self.system) for name in ("price", "power", "switch_area")
+        ):
+            lines += ["", network_table(self.system)]  # not of one device by itself
+        lines += ["", ownership_table(self.owners)]
         lines += ["", _describe_emissions(self.system, self.hour)]
         return lines if self.curve is None else [*lines, "", *self.curve.lines()]
 

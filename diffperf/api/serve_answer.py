@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
+from diffperf import units
 from diffperf.api.answer import Answer
 from diffperf.api.asked_requests import check_context, read_requests, refuse_batches, target_time
 from diffperf.api.basis import basis, describe_basis
@@ -24,11 +25,15 @@ from diffperf.api.serving_lines import (
     serving_json,
 )
 from diffperf.errors import ConfigError, did_you_mean
+from diffperf.explore.calibrate.interval import Interval, interval
 from diffperf.explore.plan.pools_plan import POOLS, plan_with_pools
 from diffperf.explore.plan.serving_flags import ENGINES, launch_flags
 from diffperf.explore.plan.serving_plan import ServedLayout, ServingPlan
 from diffperf.explore.plan.serving_search import PERCENTILES, ServingSearch, Targets
+from diffperf.quantity import replace
+from diffperf.relax import larger
 from diffperf.report.tables import as_dict, table
+from diffperf.workload.configuration import Configuration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -136,6 +141,8 @@ class ServeAnswer(Answer):
 
     - `engine`: the serving software whose launch flags are wanted.
     - `rent`: USD for a million output tokens on rented devices and on owned ones, where asked for.
+    - `interval`: of the time of a decode pass of the best layout, which the time per output token follows;
+      None where the system is not calibrated, or nothing serves.
     """
 
     question: Question
@@ -143,6 +150,7 @@ class ServeAnswer(Answer):
     ranked: ServingPlan
     engine: str | None
     rent: dict[str, float] | None
+    interval: Interval | None
 
     @classmethod
     def of(
@@ -158,7 +166,8 @@ class ServeAnswer(Answer):
         """Ranks the layouts of a search."""
         ranked = plan_with_pools(search, by, top, file=question.asker, pools=pools)
         costs = rent_of_tokens(question.system, ranked.best[0].report) if rent and ranked.best else None
-        return cls(question, search, ranked, engine, costs)
+        sure = _decode_interval(question, ranked.best[0]) if ranked.best else None
+        return cls(question, search, ranked, engine, costs, sure)
 
     @property
     def best(self) -> tuple[ServedLayout, ...]:
@@ -184,7 +193,8 @@ class ServeAnswer(Answer):
             why = as_arguments(self.refusal)
             return [*self.headline(), f"[bold red]{why[0].upper()}{why[1:]}[/bold red]"]
         search, ranked, best = self.search, self.ranked, self.ranked.best[0]
-        lines = [*self.headline(), describe_basis(self.question.system, "decode"), ""]
+        lines = [*self.headline(), describe_basis(self.question.system, "decode")]
+        lines += [*self._described_interval(), ""]
         lines += [*describe_best(search, ranked), "", layout_table(search, ranked)]
         lines += ["", *describe_losers(search, ranked)]
         whole = best.report if best.prefill is None else best.prefill.report
@@ -196,9 +206,22 @@ class ServeAnswer(Answer):
             lines += ["", f"[bold]Flags for {self.engine}[/bold]", *flags]
         return lines
 
+    def _described_interval(self) -> list[str]:
+        """A line about how sure the time of a decode pass is, where that is known."""
+        if self.interval is None:
+            return []
+        low, high = (units.show(end, "s") for end in self.interval.ends)
+        batch = float(self.best[0].report.running)
+        return [
+            f"A decode pass of the best layout, {batch:.3g} sequences an engine, takes"
+            f" {units.show(self.interval.time, 's')} ± {self.interval.relative:.1%} (90 %: {low} to {high});"
+            " the time per output token follows it"
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         answer = serving_json(self.search, self.ranked, self.engine)
         answer |= {"basis": basis(self.question.system, "decode")}
+        answer |= {"decode_interval": self.interval.as_dict()} if self.interval else {}
         return answer | ({"rent": self.rent} if self.rent else {})
 
     def rows(self) -> list[dict[str, Any]]:
@@ -230,3 +253,19 @@ class ServeAnswer(Answer):
             ),
             f"{self.question.model.name} served on\n{describe_system(self.question.system, 'decode')}",
         )
+
+
+def _decode_interval(question: Question, layout: ServedLayout) -> Interval | None:
+    """The interval of the time of a decode pass of a layout, with the sequences that its engines decode for;
+    None where the system is not calibrated.
+    """
+    if question.calibration is None:
+        return None
+    running, requests = layout.report.running, layout.requests
+    batch = {
+        "global_batch": larger(running, 1.0) * layout.strategy.dp,
+        "sequence_length": requests.input_length,
+        "output_length": requests.output_length,
+    }
+    strategy = replace(layout.strategy, batch)
+    return interval(question.calibration, Configuration(question.model, question.system, strategy), "decode")

@@ -62,6 +62,10 @@ COMMANDS = {
         "diffperf.cli.cost_command:cost",
         "Price a system: an accelerator piece by piece, the purchase, an hour at full power.",
     ),
+    "die": Command(
+        "diffperf.cli.die_command:die",
+        "Price a die of an area on silicon nodes: wafers, yields by four models, a good die.",
+    ),
     "init": Command(
         "diffperf.cli.init_command:init",
         "Write a commented file of your own: a config, a problem, a space, a table.",

@@ -1,7 +1,5 @@
 """What a device has of each network tier: price, power and silicon of adapters, switches and links."""
 
-import functools
-import operator
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -20,7 +18,10 @@ _DRAGONFLY_PORTS, _DRAGONFLY_LINKS = 3.0, 1.5
 
 
 class TierCost(NamedTuple):
-    """What one device has of a network tier: USD by part, W, and mm² of switch silicon."""
+    """What one device has of a network tier, or of all: USD by part, W, and mm² of switch silicon.
+
+    Switches and transceivers draw the power at any load.
+    """
 
     adapters: Scalar
     switches: Scalar
@@ -31,7 +32,7 @@ class TierCost(NamedTuple):
 
     @property
     def price(self) -> Scalar:
-        """USD per device for the whole tier."""
+        """USD per device for all parts."""
         return self.adapters + self.switches + self.cables + self.other
 
 
@@ -45,19 +46,11 @@ def tier_costs(system: System, relax: Relaxation) -> tuple[TierCost, ...]:
     return tuple(_tier_cost(tier, each, relax) for tier, each in zip(system.network, joined, strict=True))
 
 
-def network_price(system: System, relax: Relaxation) -> Scalar:
-    """USD per device for all network tiers, each at its bandwidth."""
-    return functools.reduce(operator.add, [cost.price for cost in tier_costs(system, relax)])
-
-
-def network_power(system: System, relax: Relaxation) -> Scalar:
-    """Watts per device of all switches and transceivers, which they draw at any load."""
-    return functools.reduce(operator.add, [cost.power for cost in tier_costs(system, relax)])
-
-
-def switch_area(system: System, relax: Relaxation) -> Scalar:
-    """Square millimetres of silicon per device in the switches of all network tiers."""
-    return functools.reduce(operator.add, [cost.area for cost in tier_costs(system, relax)])
+def network_cost(system: System, relax: Relaxation) -> TierCost:
+    """What one device has of all network tiers together, each at its bandwidth."""
+    return TierCost(
+        *(sum(parts[1:], start=parts[0]) for parts in zip(*tier_costs(system, relax), strict=True))
+    )
 
 
 def endpoints(tier: NetworkTier, n_devices: Scalar, inner: Scalar, relax: Relaxation) -> Scalar:

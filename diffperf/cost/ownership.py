@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from diffperf.cost.embodied_carbon import package_carbon
-from diffperf.cost.network_cost import network_power, network_price, switch_area
+from diffperf.cost.network_cost import TierCost, network_cost
 from diffperf.cost.package_cost import PackageCost, package_cost
 from diffperf.hardware.system import System
 from diffperf.quantity import Declared, Scalar, output
@@ -55,14 +55,16 @@ class Cost(Declared):
     embodied_emissions: Scalar = output("kg", "CO2e of the run's share of making the system")
 
 
-def purchase(system: System, manufacturing: Scalar, relax: Relaxation) -> Purchase:
-    """The purchase price of a system whose accelerators each take `manufacturing` USD to make."""
+def purchase(system: System, manufacturing: Scalar, network: TierCost) -> Purchase:
+    """The purchase price of a system whose accelerators each take `manufacturing` USD to make; `network` is
+    what each of them has of the network.
+    """
     devices, prices = system.n_devices, system.prices
     return Purchase(
         accelerators=devices * accelerator_price(system, manufacturing),
         hosts=devices * prices.host,
-        network=devices * network_price(system, relax),
-        racks=provisioned_power(system, relax) * prices.rack,
+        network=devices * network.price,
+        racks=provisioned_power(system, network) * prices.rack,
     )
 
 
@@ -84,22 +86,22 @@ def rental(system: System) -> Scalar:
     return system.n_devices * system.accelerator.rent
 
 
-def host_and_network_power(system: System, relax: Relaxation) -> Scalar:
+def host_and_network_power(system: System, network: TierCost) -> Scalar:
     """Watts per device beside the device: its host with adapters, and switches and transceivers that draw
     power at any load."""
-    return system.prices.host_power + network_power(system, relax)
+    return system.prices.host_power + network.power
 
 
-def provisioned_power(system: System, relax: Relaxation) -> Scalar:
+def provisioned_power(system: System, network: TierCost) -> Scalar:
     """Watts that racks and facility must feed: devices at their power limits, hosts and network."""
-    return system.n_devices * (system.accelerator.power_limit + host_and_network_power(system, relax))
+    return system.n_devices * (system.accelerator.power_limit + host_and_network_power(system, network))
 
 
-def facility_energy(system: System, time: Scalar | float, energy: Scalar, relax: Relaxation) -> Scalar:
+def facility_energy(system: System, time: Scalar | float, energy: Scalar, network: TierCost) -> Scalar:
     """Joules of a facility in a run of `time` seconds: the devices' `energy`, hosts and network, and the
     share that cooling and conversion add to them (PUE).
     """
-    beside = system.n_devices * host_and_network_power(system, relax) * time
+    beside = system.n_devices * host_and_network_power(system, network) * time
     return (energy + beside) * system.prices.pue
 
 
@@ -113,15 +115,15 @@ def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxa
     **Source** of the parts: Barroso, Clidaras and Hölzle, The Datacenter as a Computer, 2nd ed. (2013),
     chapter 6.
     """
-    prices = system.prices
+    prices, network = system.prices, network_cost(system, relax)
     accelerator = package_cost(system.accelerator, relax)
-    bought = purchase(system, accelerator.total, relax)
+    bought = purchase(system, accelerator.total, network)
     working = prices.lifetime * prices.utilization
     depreciation = bought.total / working
     interest = bought.total * interest_rate(prices.interest, prices.lifetime) / prices.utilization
     repair = bought.total * prices.repair / prices.utilization
-    facility = provisioned_power(system, relax) * _facility_rate(system) / prices.utilization
-    drawn = facility_energy(system, time, energy, relax)
+    facility = provisioned_power(system, network) * _facility_rate(system) / prices.utilization
+    drawn = facility_energy(system, time, energy, network)
     electricity = drawn / time * prices.electricity
     rate = depreciation + interest + repair + facility + electricity
     carbon = package_carbon(system.accelerator, relax)
@@ -138,7 +140,7 @@ def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxa
         electricity=electricity,
         rate=rate,
         run=rate * time,
-        switch_area=switch_area(system, relax),
+        switch_area=network.area,
         package_carbon=carbon,
         emissions=drawn * prices.carbon_intensity + embodied,
         embodied_emissions=embodied,

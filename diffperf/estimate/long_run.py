@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 
+from diffperf.cost.network_cost import network_cost
 from diffperf.cost.ownership import facility_energy, run_cost
 from diffperf.estimate.training import TrainingReport
 from diffperf.quantity import Scalar, output
@@ -68,7 +69,7 @@ def long_run(c: Configuration, report: TrainingReport, tokens: Scalar) -> LongRu
         checkpoint_pause=pause,
         checkpoint_write=write,
         spare_devices=spares,
-        energy=facility_energy(system, time, joules, c.relax),
+        energy=facility_energy(system, time, joules, network_cost(system, c.relax)),
         cost=cost.run * owned,
         emissions=cost.emissions + (owned - 1) * cost.embodied_emissions,
     )

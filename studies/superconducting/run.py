@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 import diffperf as dp
+from diffperf.cost.network_cost import network_cost
 from diffperf.cost.ownership import facility_energy
 from diffperf.estimate.inference import decode, prefill
 from diffperf.estimate.training import training_step
@@ -165,7 +166,8 @@ def curve(workload: Workload, name: str) -> Curve:
     def point(bandwidth: Scalar, strategy: Strategy) -> Float[Array, " 4"]:
         linked = with_link(system, bandwidth) if name == BOARDS else system
         report = phase(model, linked, strategy)
-        joules = facility_energy(linked, report.time, report.energy.total, Exact()) / workload.tokens
+        network = network_cost(linked, Exact())
+        joules = facility_energy(linked, report.time, report.energy.total, network) / workload.tokens
         dollars = report.cost.run / workload.tokens
         return jnp.stack([report.time, joules, dollars, report.memory.excess])
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import diffperf as dp
 from diffperf.load import FOLDERS, available
 
 
@@ -81,6 +82,17 @@ def test_cost_of_an_accelerator_by_itself(run, answer):
     assert compute["raw"] * compute["dies_per_wafer"] == pytest.approx(wafer)
     assert compute["raw"] < compute["known_good"] < 1.3 * compute["raw"]
     assert "1 × mi300x" in run("cost mi300x --against h100-sxm5-80gb").stdout
+    assert "Network, per device" not in run("cost mi300x").stdout  # a device by itself has none
+
+
+def test_the_figure_of_costs_names_no_part_that_is_not_seen():
+    """One MI300X has no network, and the racks of a device are too small a part of what DGX Spark costs."""
+    for system, against, unseen in (("mi300x", "dgx-h100", "nothing"), ("dgx-spark", None, "racks")):
+        *_, bought, hourly = dp.cost(system, against=against).figure().axes
+        for axes in (bought, hourly):
+            labels = axes.get_legend_handles_labels()[1]
+            assert "accelerator" in labels
+            assert not [label for label in labels if unseen in label]
 
 
 def test_cost_and_performance_along_an_input(run, answer, tmp_path):

@@ -67,6 +67,10 @@ def test_pools_are_compared_or_left_out(run, tmp_path):
     (served,) = data["best"]
     assert (served["layout"], served["devices"], served["prefill"]["instances"]) == ("tp 1 → tp 1", 2, 1)
     assert served["prefill"]["pools"]["prefill_utilization"] <= 1
+    ends = data["decode_interval"]
+    decode_pass = (ends["low"] * ends["high"]) ** 0.5  # nothing is prefilled between passes of these workers
+    assert served["report"]["time_per_output_token"] == pytest.approx(decode_pass, rel=0.05)
+    assert "A decode pass of the best layout" in result.stdout
     assert data["flags"]["sglang"][0] == "# 1 of this server for prompts"
     for words in ("pairs of pools", "1 → 1", "--disaggregation-mode decode", "throughput over the capacity"):
         assert words in result.stdout

@@ -7,10 +7,8 @@ import jax
 import pytest
 
 from diffperf.cost.network_cost import (
-    network_power,
-    network_price,
+    network_cost,
     ports_and_links,
-    switch_area,
     tier_costs,
     tree_levels,
 )
@@ -38,7 +36,7 @@ def joined(fabric: NetworkTier, endpoints: float = 1024.0) -> tuple[float, float
 def price_of(fabric: NetworkTier, devices: float = 1024.0) -> float:
     """USD per device of a system with this tier alone."""
     system = dataclasses.replace(load_system("dgx-h100"), n_devices=real(devices), network=(fabric,))
-    return float(network_price(system, Exact()))
+    return float(network_cost(system, Exact()).price)
 
 
 def test_the_price_of_a_fat_tree_by_hand():
@@ -109,30 +107,30 @@ def test_wider_longer_and_larger_networks_never_cost_less(name):
     a network with switches of its own draws power."""
     system = load_system(name)
     outermost = str(system.network[-1].name)
-    before = float(network_price(system, Exact()))
+    before = float(network_cost(system, Exact()).price)
     wider = replace(system, {f"network.{outermost}.bandwidth": 2 * system.network[-1].bandwidth})
-    assert float(network_price(wider, Exact())) > before
+    assert float(network_cost(wider, Exact()).price) > before
     longer = replace(system, {f"network.{outermost}.reach": system.network[-1].reach + 10e3})
-    assert float(network_price(longer, Exact())) >= before
+    assert float(network_cost(longer, Exact()).price) >= before
     larger = replace(system, {"n_devices": 4096.0 * system.n_devices})
-    assert float(network_price(larger, Exact())) >= before
+    assert float(network_cost(larger, Exact()).price) >= before
     if float(system.network[-1].port_price) > 0:
-        assert float(network_price(longer, Exact())) > before
-        assert float(network_power(system, Exact())) > 0
+        assert float(network_cost(longer, Exact()).price) > before
+        assert float(network_cost(system, Exact()).power) > 0
     if float(system.network[-1].port_price) > 0 and system.network[-1].topology.likeliest() in TREES:
-        assert float(network_price(larger, Exact())) > before
-        assert float(network_power(larger, Exact())) > float(network_power(system, Exact()))
+        assert float(network_cost(larger, Exact()).price) > before
+        assert float(network_cost(larger, Exact()).power) > float(network_cost(system, Exact()).power)
 
 
 def test_a_price_is_quoted_at_the_bandwidth_of_the_file():
     """An override of the bandwidth alone changes the price, as does a rated bandwidth of the file's own."""
     system = load_system("dgx-h100", n_devices=1024)
     outer = 1364 + 3 * 562.5 + 2 * 1280  # USD per device: configs/networks/ndr-infiniband.toml
-    assert float(network_price(system, Exact())) == pytest.approx(1000 + outer, rel=1e-6)
+    assert float(network_cost(system, Exact()).price) == pytest.approx(1000 + outer, rel=1e-6)
     wider = override(system, {"network.infiniband.bandwidth": "100 GB/s"})
-    assert float(network_price(wider, Exact())) == pytest.approx(1000 + 2 * outer, rel=1e-6)
+    assert float(network_cost(wider, Exact()).price) == pytest.approx(1000 + 2 * outer, rel=1e-6)
     requoted = override(wider, {"network.infiniband.rated_bandwidth": "100 GB/s"})
-    assert float(network_price(requoted, Exact())) == pytest.approx(1000 + outer, rel=1e-6)
+    assert float(network_cost(requoted, Exact()).price) == pytest.approx(1000 + outer, rel=1e-6)
 
 
 def test_levels_of_switches_have_a_slope_where_they_are_smooth():
@@ -160,8 +158,8 @@ def test_the_silicon_of_switches_follows_ports_and_bandwidth():
     """Four NVSwitch chips of 294 mm² for the eight devices of a node, and three ports of NDR switches each in
     a cluster of two levels; twice the bandwidth takes twice the silicon."""
     system = load_system("dgx-h100", n_devices=1024)
-    assert float(switch_area(system, Exact())) == pytest.approx(4 * 294 / 8 + 3 * 11, rel=1e-6)
+    assert float(network_cost(system, Exact()).area) == pytest.approx(4 * 294 / 8 + 3 * 11, rel=1e-6)
     wider = override(system, {"network.nvlink.bandwidth": "900 GB/s"})
-    assert float(switch_area(wider, Exact())) == pytest.approx(4 * 294 / 4 + 3 * 11, rel=1e-6)
+    assert float(network_cost(wider, Exact()).area) == pytest.approx(4 * 294 / 4 + 3 * 11, rel=1e-6)
     direct = dataclasses.replace(system, network=(tier(topology="torus_3d", port_area=11),))
-    assert float(switch_area(direct, Exact())) == 0
+    assert float(network_cost(direct, Exact()).area) == 0

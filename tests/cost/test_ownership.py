@@ -5,6 +5,7 @@ import math
 import jax
 import pytest
 
+from diffperf.cost.network_cost import network_cost
 from diffperf.cost.ownership import (
     RATES,
     accelerator_price,
@@ -113,8 +114,8 @@ def test_an_owner_of_an_hour_pays_what_published_models_of_ownership_say():
 
 def test_capital_scales_with_devices(system):
     twice = replace(system, {"n_devices": 2 * system.n_devices})
-    assert float(purchase(twice, real(1000), Exact()).total) == 2 * float(
-        purchase(system, real(1000), Exact()).total
+    assert float(purchase(twice, real(1000), network_cost(twice, Exact())).total) == 2 * float(
+        purchase(system, real(1000), network_cost(system, Exact())).total
     )
 
 

@@ -7,6 +7,7 @@ from diffperf.report.plots.calibration_figure import calibration
 from diffperf.report.plots.cell_map import Curves, MapAxis, cell_map, crossing_curves
 from diffperf.report.plots.codesign_figure import codesign
 from diffperf.report.plots.comparison_figure import Bars, comparison
+from diffperf.report.plots.die_figure import die_prices
 from diffperf.report.plots.front_figure import codesign_front
 from diffperf.report.plots.range_bars import IndexBar, SwingBar, index_bars, steps_between, swing_bars
 from diffperf.report.plots.residual_figure import Panel, residuals
@@ -54,6 +55,7 @@ __all__ = [
     "comparison",
     "cost_curve",
     "crossing_curves",
+    "die_prices",
     "index_bars",
     "input_name",
     "package_cost",

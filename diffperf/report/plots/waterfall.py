@@ -33,6 +33,7 @@ from diffperf.report.tables import has_total, memory_parts, outputs
 BREAKDOWNS = {"breakdown": "Time", "prefill": "Time to first token", "decode": "Time per output token"}
 
 _NEGLIGIBLE = 1e-6  # share of a whole below which a part is left out
+_NARROW = 1e-3  # share of the longest bar below which a part of a price cannot be seen, and has no colour
 _LABELLED = 0.045  # share of the memory bar's height that a label fits into
 
 
@@ -150,16 +151,19 @@ def breakdown(report: eqx.Module, title: str = "") -> Figure:
 
 def _draw_owners(axes: Axes, prices: dict[str, dict[str, float]], title: str) -> None:
     """Draws a bar for each system, stacked of the parts of a price in USD, the first system on top."""
-    parts = dict.fromkeys(name for each in prices.values() for name in each)
+    totals = {name: sum(each.values()) for name, each in prices.items()}
+    least = _NARROW * max(totals.values())
+    named = dict.fromkeys(name for each in prices.values() for name in each)
+    parts = [name for name in named if any(each.get(name, 0.0) > least for each in prices.values())]
     systems = list(prices)[::-1]
     left = np.zeros(len(systems))
     for index, part in enumerate(parts):
         values = np.array([prices[name].get(part, 0.0) for name in systems])
         axes.barh(systems, values, left=left, height=0.6, color=_contrasting_colour(index), label=part)
         left += values
-    for place, total in enumerate(left):
-        note(axes, units.show(total, "USD", 4), (total, place), (4, -4), fontsize=9)
-    axes.set_xlim(0, 1.2 * float(np.max(left)))
+    for place, system in enumerate(systems):
+        note(axes, units.show(totals[system], "USD", 4), (left[place], place), (4, -4), fontsize=9)
+    axes.set_xlim(0, 1.3 * float(np.max(left)))
     axes.set_title(title)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter(unit_ticks("USD"))
@@ -192,7 +196,9 @@ def package_cost(
     draw_waterfall(pieces, parts_of(cost), f"One package: {units.show(total, 'USD')}")
     growth.plot(areas, totals, color=BLUE, linewidth=2)
     growth.plot([die_area], [total], "o", color=ORANGE, markersize=8)
-    note(growth, f"{die_area:.0f} mm²", (die_area, total), (-8, 8), ha="right")
+    # The curve rises, so that there is room to the left above it and to the right below it.
+    shift, side = ((9, -12), "left") if die_area < float(np.mean(areas)) else ((-8, 8), "right")
+    note(growth, f"{die_area:.0f} mm²", (die_area, total), shift, ha=side)
     growth.set_title("Package cost by die area")
     growth.set_xlabel("area of one compute die (mm²)")
     growth.set_ylim(0, 1.15 * float(np.max(totals)))
