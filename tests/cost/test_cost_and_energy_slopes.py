@@ -112,7 +112,7 @@ def test_slopes_of_cost_and_energy_are_those_of_differences(case):
     @jax.jit
     def along(points, directions):
         """Outputs at points, and their derivatives along directions: one program for both."""
-        return jax.lax.map(lambda each: jax.jvp(at, (each[0],), (each[1],)), (points, directions))
+        return jax.vmap(lambda point, direction: jax.jvp(at, (point,), (direction,)))(points, directions)
 
     eye, none = np.eye(count), np.zeros((count, count))
     values, slopes = jax.device_get(along(none, eye))

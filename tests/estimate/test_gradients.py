@@ -101,7 +101,7 @@ def _differences(outputs):
 
     def of(x):
         steps, inputs = jnp.meshgrid(jnp.asarray(STEPS), jnp.arange(x.size), indexing="ij")
-        flat = jax.lax.map(lambda pair: along(x, *pair), (inputs.ravel(), steps.ravel()), batch_size=x.size)
+        flat = jax.vmap(lambda input, step: along(x, input, step))(inputs.ravel(), steps.ravel())
         return flat.reshape(*steps.shape, -1)
 
     return jax.jit(of)

@@ -113,7 +113,7 @@ class Scorer:
 
     def __init__(self, problem: DesignProblem, cube: Cube, block: int):
         self.problem, self.cube, self.block = problem, cube, block
-        self.outcome = stored_closure(self._outcome, problem.digest, often=True, optimized=False)
+        self.outcome = stored_closure(self._outcome, problem.digest)
         self._exact_block = stored_closure(self._exact, problem.digest, often=True)
         self._with_slopes = stored_closure(self._sloped, problem.digest, often=True, optimized=False)
         self.evaluations = 0  # estimates so far, smooth and exact
@@ -150,8 +150,8 @@ class Scorer:
             if len(self.cube.reals):
                 self._smooth(self.problem.vector.start, self.problem.limits, 100.0)
 
-    def compile_outcome(self) -> None:
-        """Compiles the report of one design, which only the answer needs."""
+    def trace_outcome(self) -> None:
+        """Traces the report of one design, which only the answer needs."""
         with jax.enable_x64(True):
             self.outcome(jnp.asarray(self.problem.vector.start))
 

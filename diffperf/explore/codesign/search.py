@@ -370,11 +370,11 @@ class Search:
             self.save(number, idle)
 
     def compiling(self) -> list[Future[None]]:
-        """Compiles the derivatives, and then the program of the answer, in a thread of their own."""
+        """Compiles the derivatives, and then traces the answer, in a thread of their own."""
         # In the context of this thread, which says where programs are stored.
         context, pool = contextvars.copy_context(), ThreadPoolExecutor(1, "diffperf-compile")
-        programs = (self.scorer.compile_slopes, self.scorer.compile_outcome)
-        started = [pool.submit(context.run, compile_program) for compile_program in programs]
+        programs = (self.scorer.compile_slopes, self.scorer.trace_outcome)
+        started = [pool.submit(context.run, program) for program in programs]
         pool.shutdown(wait=False)  # the thread ends with its programs
         return started
 
