@@ -1,5 +1,7 @@
 """What a device has of each network tier: price, power and silicon of adapters, switches and links."""
 
+import functools
+import operator
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -48,9 +50,8 @@ def tier_costs(system: System, relax: Relaxation) -> tuple[TierCost, ...]:
 
 def network_cost(system: System, relax: Relaxation) -> TierCost:
     """What one device has of all network tiers together, each at its bandwidth."""
-    return TierCost(
-        *(sum(parts[1:], start=parts[0]) for parts in zip(*tier_costs(system, relax), strict=True))
-    )
+    parts = zip(*tier_costs(system, relax), strict=True)
+    return TierCost(*(functools.reduce(operator.add, of_tiers) for of_tiers in parts))
 
 
 def endpoints(tier: NetworkTier, n_devices: Scalar, inner: Scalar, relax: Relaxation) -> Scalar:

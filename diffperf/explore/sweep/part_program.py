@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from diffperf.explore.sweep.chunk_summaries import ChunkSummaries, compile_summaries
 from diffperf.explore.sweep.part_tables import TableBytes
-from diffperf.explore.sweep.point_estimates import compile_chunk
+from diffperf.explore.sweep.point_estimates import FEW, compile_chunk
 from diffperf.explore.sweep.summary import Summary
 from diffperf.explore.sweep.sweep_plan import SweepPlan
 from diffperf.explore.sweep.sweep_result import table_summary
@@ -28,7 +28,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class PartProgram:
-    """The compiled programs that finish the parts of a sweep: of summaries, or with a table of rows."""
+    """The programs that finish the parts of a sweep: of summaries, or of rows, for a table or few points."""
 
     plan: SweepPlan
     summaries: ChunkSummaries | None = None
@@ -39,7 +39,7 @@ class PartProgram:
         """Compiles what a plan needs. JAX's x64 mode is on meanwhile, whatever the caller's, so that all
         workers compile the same."""
         with jax.enable_x64(True):
-            if plan.table:
+            if plan.table or plan.space.size <= FEW:
                 dtype = plan.rules.dtype
                 return cls(plan, rows=compile_chunk(plan.space, plan.parts.chunk, dtype))
             return cls(plan, summaries=compile_summaries(plan.rules, plan.parts.chunk))
@@ -48,7 +48,7 @@ class PartProgram:
         """What is kept of the part that begins at a point, which depends on no other part; `done` is called
         with the points of every chunk."""
         with jax.enable_x64(True):
-            return self._with_table(start, done) if self.plan.table else Part(self._summary(start, done))
+            return Part(self._summary(start, done)) if self.rows is None else self._of_rows(start, done)
 
     def _summary(self, start: int, done: Callable[[int], None]) -> Summary:
         """The summary of a part, chunk by chunk."""
@@ -63,14 +63,15 @@ class PartProgram:
             done(end - begin)
         return summary
 
-    def _with_table(self, start: int, done: Callable[[int], None]) -> Part:
-        """The rows of a part, and their summary."""
+    def _of_rows(self, start: int, done: Callable[[int], None]) -> Part:
+        """The summary of the rows of a part, and the rows themselves where a table is asked for."""
         assert self.rows is not None
-        rules, table = self.plan.rules, TableBytes(self.plan.space)
+        rules, table = self.plan.rules, TableBytes(self.plan.space) if self.plan.table else None
         summary = rules.empty()
         for begin, end in self.plan.parts.chunks(start):
             rows = self.rows(begin, end)
             summary = rules.merge([summary, table_summary(rules, rows, begin)])
-            table.add(rows)
+            if table is not None:
+                table.add(rows)
             done(end - begin)
-        return Part(summary, table.finish())
+        return Part(summary, None if table is None else table.finish())

@@ -1,5 +1,4 @@
-"""Estimates of many points of a space by one compiled program, and the rows of the sweep's table that they
-fill."""
+"""Estimates of many points of a space by one program, and the rows of the sweep's table that they fill."""
 
 from collections.abc import Callable
 
@@ -10,13 +9,20 @@ import pyarrow as pa
 from jaxtyping import Array, Int
 from numpy.typing import DTypeLike
 
+from diffperf.compiler import flattened
 from diffperf.explore.sweep.axis import Axis, ConfigAxis, Digits
 from diffperf.explore.sweep.designed_points import configuration_of, reported
 from diffperf.explore.sweep.space import Region, Space
+from diffperf.interpreter import InterpretedProgram
 from diffperf.workload.rules import feasible
 
 # Points evaluated together: few enough that their intermediates stay in a core's cache.
 BLOCK = 512
+
+# Up to so many points, NumPy estimates them in less time than XLA takes to compile the program.
+FEW = 50_000
+# Points that NumPy evaluates together: enough that an operation takes longer than its call.
+_TOGETHER = 8 * BLOCK
 
 # The column of a chunk that says which points satisfy the constraints of the space.
 ALLOWED = "allowed"
@@ -48,13 +54,18 @@ def recorded_outputs(space: Space) -> tuple[str, ...]:
 
 def compile_chunk(space: Space, chunk: int, dtype: DTypeLike) -> Callable[[int, int], pa.Table]:
     """Compiles the function from the number of a chunk's first point and the number after its last to the
-    table of the chunk's points, which are all in one region."""
-    programs = {region: compile_chunk_program(space, chunk, dtype, region) for region in space.regions}
+    table of the chunk's points, which are all in one region. NumPy evaluates a space of few points."""
+    few = space.size <= FEW
+    make = interpreted_chunk_program if few else compile_chunk_program
+    together = min(chunk, _TOGETHER) if few else chunk
+    programs = {region: make(space, together, dtype, region) for region in space.regions}
 
     def evaluate(start: int, stop: int) -> pa.Table:
-        region = space.region_of(start)
-        results = jax.device_get(programs[region](np.asarray(region.places(start), np.int32)))
-        return _table(space, np.arange(start, stop), results)
+        region, tables = space.region_of(start), []
+        for begin in range(start, stop, together):
+            results = jax.device_get(programs[region](np.asarray(region.places(begin), np.int32)))
+            tables.append(_table(space, np.arange(begin, min(begin + together, stop)), results))
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
 
     return evaluate
 
@@ -75,12 +86,37 @@ def compile_chunk_program(
     return jax.jit(evaluate_chunk).lower(places).compile()
 
 
+def interpreted_chunk_program(
+    space: Space, chunk: int, dtype: DTypeLike, region: Region
+) -> Callable[..., dict[str, np.ndarray]]:
+    """The same function, evaluated by NumPy: all points of the chunk at once."""
+    evaluate_point = _point_evaluator(space, dtype, region)
+
+    def evaluate_chunk(first: Int[Array, " dimensions"]) -> dict[str, Array]:
+        offsets = jnp.arange(chunk, dtype=jnp.int32)
+        return jax.vmap(lambda offset: evaluate_point(region.advance(first, offset)))(offsets)
+
+    return _interpreted(evaluate_chunk, jax.ShapeDtypeStruct((len(space.shape),), jnp.int32))
+
+
+def _interpreted(
+    function: Callable[[Array], dict[str, Array]], argument: jax.ShapeDtypeStruct
+) -> Callable[..., dict[str, np.ndarray]]:
+    """A function of one array to named arrays, evaluated by NumPy."""
+    flat, made = flattened(lambda argument: function(argument), jax.tree.structure({"argument": 0}))
+    program = InterpretedProgram(jax.make_jaxpr(flat)(argument))
+    return lambda argument: jax.tree.unflatten(made[0], program(argument))
+
+
 def compile_points(space: Space, dtype: DTypeLike) -> Callable[[Int[np.ndarray, " points"]], pa.Table]:
-    """Compiles the function from the ascending numbers of any points to the table of these points."""
+    """Makes the function from the ascending numbers of any points to the table of these points.
+
+    NumPy evaluates it: few points are estimated by their numbers, those that are kept of a sweep.
+    """
     digits = jax.ShapeDtypeStruct((BLOCK, len(space.shape)), jnp.int32)
 
-    def program(region: Region) -> Callable[..., dict[str, Array]]:
-        return jax.jit(jax.vmap(_point_evaluator(space, dtype, region))).lower(digits).compile()
+    def program(region: Region) -> Callable[..., dict[str, np.ndarray]]:
+        return _interpreted(jax.vmap(_point_evaluator(space, dtype, region)), digits)
 
     def evaluate(numbers: Int[np.ndarray, " points"]) -> pa.Table:
         tables = []

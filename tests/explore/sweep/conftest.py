@@ -56,6 +56,13 @@ def shared_programs(monkeypatch):
 
 
 @pytest.fixture
+def compiled(monkeypatch):
+    """Sweeps of few points are compiled too, as those of many are."""
+    monkeypatch.setattr("diffperf.explore.sweep.part_program.FEW", 0)
+    monkeypatch.setattr("diffperf.explore.sweep.point_estimates.FEW", 0)
+
+
+@pytest.fixture
 def short_parts(monkeypatch):
     """Parts of one chunk, so that small spaces have several."""
     monkeypatch.setattr("diffperf.explore.sweep.parts._CHUNKS", (1, 1))

@@ -19,7 +19,7 @@ from diffperf.explore.sweep.sweep import sweep
 from diffperf.explore.sweep.sweep_result import result_of, table_rows
 from diffperf.quantity import locate
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("shared_programs", "compiled")
 
 HEAD = 'model = "gpt3-22b"\nsystem = "dgx-a100"\n'
 AXIS = '[[axis]]\npath = "strategy.tp"\npowers_of_two = {from = 1, to = 8}\n'
