@@ -5,6 +5,7 @@ import logging
 import click
 
 _LOGGER = logging.getLogger("diffperf")
+_HANDLER = "diffperf --verbose"
 
 
 def verbose_option() -> click.Option:
@@ -27,12 +28,15 @@ def _show_messages(ctx: click.Context, option: click.Parameter, value: bool) -> 
 
     console = Console(stderr=True, soft_wrap=True)
     handler = RichHandler(console=console, show_path=False, show_level=False, log_time_format="[%X.%f]")
-    level = _LOGGER.level
+    handler.set_name(_HANDLER)
+    _quiet()  # a command line with a mistake is not closed: its handler is still there
     _LOGGER.addHandler(handler)
     _LOGGER.setLevel(logging.DEBUG)
+    ctx.call_on_close(_quiet)
 
-    def quiet() -> None:
+
+def _quiet() -> None:
+    """Shows no messages any more."""
+    for handler in [handler for handler in _LOGGER.handlers if handler.name == _HANDLER]:
         _LOGGER.removeHandler(handler)
-        _LOGGER.setLevel(level)
-
-    ctx.call_on_close(quiet)
+        _LOGGER.setLevel(logging.NOTSET)
