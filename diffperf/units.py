@@ -192,6 +192,10 @@ _EXAMPLES = {
 }  # fmt: skip
 
 
+_GROUPED = 1e4  # from which all digits of a number are in groups of three
+_LONGEST = 1e9  # from which a number is written with a power of ten
+
+
 def example(unit: str) -> str:
     """A text that `parse` accepts for `unit`, to show in an error."""
     return _EXAMPLES.get(unit, f'"1 {unit}"')
@@ -205,19 +209,46 @@ def show(value: SupportsFloat, unit: str, digits: int = 4) -> str:
     if unit == "USD":
         text = f"{abs(value):,.0f}" if abs(value) >= 999.5 else f"{abs(value):.{digits}g}"
         return f"{'-' if value < 0 else ''}${text}"
-    if unit in _WRITTEN_IN:
-        factor, written = _WRITTEN_IN[unit]
-        return f"{value * factor:.{digits}g} {written}"
-    if unit == "1/s" and 0 < abs(value) < _SLOW:
-        return f"{value * YEAR:.{digits}g} 1/year"
-    if unit == "s" and abs(value) >= 2 * DAY:
-        return f"{value / DAY:,.{digits}g} days"
-    if unit == "s" and abs(value) >= 2 * HOUR:
-        return f"{value / HOUR:.{digits}g} h"
+    other = _written_in(value, unit)
+    if other is not None:
+        scale, written = other
+        return f"{_digits(value / scale, digits, grouped=written == 'days')} {written}"
     if unit in _PREFIXED and value != 0:
         return _show_with_prefix(value, unit, digits)
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
     return f"{text} {_SHORT.get(unit, unit)}".rstrip()
+
+
+def scale_of(value: float, unit: str) -> float:
+    """How many of `unit` are one of the unit that `show` writes `value` in, decimal prefixes aside: 3600 for
+    some hours in seconds.
+    """
+    other = _written_in(value, unit)
+    return 1.0 if other is None else other[0]
+
+
+def _written_in(value: float, unit: str) -> tuple[float, str] | None:
+    """The unit that a value is written in instead of its own: how many of its own that is, and its name."""
+    if unit in _WRITTEN_IN:
+        factor, written = _WRITTEN_IN[unit]
+        return 1 / factor, written
+    if unit == "1/s" and 0 < abs(value) < _SLOW:
+        return 1 / YEAR, "1/year"
+    if unit == "s" and abs(value) >= 2 * DAY:
+        return DAY, "days"
+    if unit == "s" and abs(value) >= 2 * HOUR:
+        return HOUR, "h"
+    return None
+
+
+def _digits(value: float, digits: int, *, grouped: bool = False) -> str:
+    """A number of so many significant digits; one with more digits before the point has them all. They are
+    in groups of three if `grouped`, and from five of them.
+    """
+    text = f"{value:,.{digits}g}" if grouped else f"{value:.{digits}g}"
+    if "e+" not in text or abs(value) >= _LONGEST:
+        return text
+    return f"{value:,.0f}" if grouped or abs(value) >= _GROUPED else f"{value:.0f}"
 
 
 def _show_with_prefix(value: float, unit: str, digits: int) -> str:
@@ -225,4 +256,4 @@ def _show_with_prefix(value: float, unit: str, digits: int) -> str:
     least, most = _PREFIXED[unit]
     rounded = float(f"{abs(value):.{digits - 1}e}")  # 999.99 ms is 1 s, not 1000 ms
     power = min(max(3 * math.floor(math.log10(rounded) / 3 + 1e-12), least), most)
-    return f"{value / 10.0**power:.{digits}g} {_PREFIXES[power]}{_SHORT.get(unit, unit)}"
+    return f"{_digits(value / 10.0**power, digits)} {_PREFIXES[power]}{_SHORT.get(unit, unit)}"

@@ -178,6 +178,7 @@ def test_what_is_shown_parses_to_what_it_was(unit, value):
         (5000.0, "s", "5000 s"),
         (7200.0, "s", "2 h"),
         (100 * 86400.0, "s", "100 days"),
+        (1234567 * 86400.0, "s", "1,234,567 days"),
         (3.35e12, "byte/s", "3.35 TB/s"),
         (-5e9, "byte/s", "-5 GB/s"),
         (0.004, "byte", "0.004 B"),  # there is no millibyte
@@ -203,3 +204,7 @@ def test_what_is_shown_parses_to_what_it_was(unit, value):
 )
 def test_show(value, unit, text):
     assert show(value, unit) == text
+
+
+def test_more_digits_before_the_point_than_asked_for_are_all_written():
+    assert show(1000.0, "s", 3) == "1000 s"

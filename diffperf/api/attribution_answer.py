@@ -107,7 +107,7 @@ class AttributionAnswer(Answer):
         from diffperf.report import plots
 
         ends = self.found.before, self.found.after
-        title = f"{self.output} of {self.question.headline(self.phase)}\nto {self.target}"
+        title = f"{plots.words_of(self.output)} of {self.question.headline(self.phase)}\nto {self.target}"
         return plots.steps_between(ends, self.contributions, self.declared.unit, title)
 
 

@@ -118,8 +118,12 @@ class BreakEvenAnswer(Answer):
 
     @property
     def title(self) -> str:
+        return self.titled(self.output)
+
+    def titled(self, output: str) -> str:
+        """A title with the output as it is called there."""
         first, second = self.names
-        return f"{self.output} of {self.questions[0].model.name} {self.phase}: {first} and {second}"
+        return f"{output} of {self.questions[0].model.name} {self.phase}: {first} and {second}"
 
     def lines(self) -> list[RenderableType]:
         strategies = [
@@ -191,4 +195,5 @@ class BreakEvenAnswer(Answer):
             [each.above if self.range.declared.integer else each.value for each in self.found.crossings],
         )
         axis = plots.MapAxis(self.found.values, self.range.path, self.range.declared, self.range.log)
-        return plots.crossing_curves(curves, axis, self.output, self.declared, self.title)
+        title = self.titled(plots.words_of(self.output))
+        return plots.crossing_curves(curves, axis, self.output, self.declared, title)

@@ -105,7 +105,7 @@ class RangesAnswer(Answer):
         return plots.swing_bars(
             bars,
             self.before,
-            self.output,
+            plots.output_name(self.output, self.declared),
             self.declared.unit,
-            f"{self.output} of {self.question.headline(self.phase)}",
+            f"{plots.words_of(self.output)} of {self.question.headline(self.phase)}",
         )

@@ -107,8 +107,8 @@ class SensitivityAnswer(Answer):
         from diffperf.report import plots
 
         change = "change for +1 % of each input; of whole numbers for one more or less, per 1 %"
-        title = f"What moves {self.output} of {self.question.headline(self.phase)}\n{change}"
-        return plots.tornado(self.ranked, title)
+        title = f"What moves {plots.words_of(self.output)} of {self.question.headline(self.phase)}"
+        return plots.tornado(self.ranked, title, change=change)
 
 
 def _explained(shown: Sequence[Sensitivity]) -> list[str]:

@@ -161,4 +161,5 @@ class SobolAnswer(Answer):
             )
             for row in self.rows()
         ]
-        return plots.index_bars(bars, f"What varies {self.output} of {self.question.headline(self.phase)}")
+        output = plots.words_of(self.output)
+        return plots.index_bars(bars, f"What varies {output} of {self.question.headline(self.phase)}")

@@ -237,7 +237,11 @@ class SweepAnswer(Answer):
             (across, _), (up, _), *_ = space.objectives
         rows, fits = self._cloud(list({across, up}))
         x, y = (
-            plots.Column(rows[path].to_numpy(), space.outputs[path], path.replace(".", " "))
+            plots.Column(
+                rows[path].to_numpy(),
+                space.outputs[path],
+                plots.output_name(path, space.outputs[path]),
+            )
             for path in (across, up)
         )
         first = result.best.slice(0, 1).to_pylist()

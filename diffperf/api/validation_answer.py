@@ -107,8 +107,8 @@ class ValidationAnswer(Answer):
 
         metrics = self.summary.metrics
         column = _most_rows(metrics)
-        points = self.result.points_by(self.by, column)
-        return plots.predicted_against_measured(points, column, self.title)
+        kind, points = self.result.kind, self.result.points_by(self.by, column)
+        return plots.predicted_against_measured(points, words(kind, column), unit(kind, column), self.title)
 
     def residuals(self, column: str | None = None) -> Residuals:
         """The residuals of a measured column, by default the one with the most rows, and which share of their

@@ -168,7 +168,7 @@ def main() -> None:
         for column in TIMES
         for group, pair in one.points_by("group", column).items()
     }
-    figure = plots.predicted_against_measured(points, "time (s)") if points else None
+    figure = plots.predicted_against_measured(points, "time", "s") if points else None
     figures = {} if figure is None else {"times": figure}
     publish(options.out, tables, figures=figures)
 

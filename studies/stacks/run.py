@@ -191,7 +191,7 @@ def draw(validations: dict[str, Validation]) -> Figure:
         for validation in validations.values()
         for group, pair in validation.points_by("group", "step_time_s").items()
     }
-    return plots.predicted_against_measured(points, "step time (s)")
+    return plots.predicted_against_measured(points, "step time", "s")
 
 
 def main() -> None:

@@ -25,8 +25,9 @@ from diffperf.report.plots.style import (
     bare,
     check_format,
     save,
+    words_of,
 )
-from diffperf.report.plots.tornado import input_name, tornado
+from diffperf.report.plots.tornado import input_name, output_name, tornado
 from diffperf.report.plots.waterfall import breakdown, cost_curve, package_cost
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "die_prices",
     "index_bars",
     "input_name",
+    "output_name",
     "package_cost",
     "predicted_against_measured",
     "residuals",
@@ -67,4 +69,5 @@ __all__ = [
     "steps_between",
     "swing_bars",
     "tornado",
+    "words_of",
 ]

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from diffperf.report.plots.style import (
     BLUE,
@@ -15,18 +15,19 @@ from diffperf.report.plots.style import (
     GREY,
     INK,
     ORANGE,
-    PALETTE,
+    colours,
+    legend_below,
     marker_size,
     new_figure,
     no_minor_labels,
     percent_ticks,
+    set_log_unit,
     set_title,
     styled,
-    unit_ticks,
 )
 
 # The vertical axis holds this share of the rows, within a factor of e^0.2 to e^3.
-_SHOWN, _LEAST_REACH, _MOST_REACH = 0.995, 0.2, 3.0
+_SHOWN, _LEAST_REACH, _MOST_REACH = 0.995, 0.25, 3.0
 
 
 @styled
@@ -35,7 +36,7 @@ def calibration(result: Any, title: str = "") -> Figure:
 
     `result` is a `diffperf.explore.calibrate.calibrate.Calibrated`.
     """
-    figure = new_figure(13, 4.8)
+    figure = new_figure(13, 5.4)
     rows, shares = figure.subplots(1, 2, width_ratios=(1.5, 1))
     _draw_rows(rows, result)
     _draw_shares(shares, result)
@@ -47,12 +48,12 @@ def _draw_rows(axes: Axes, result: Any) -> None:
     """Draws predicted over measured time of every row, as configured and cross-validated."""
     size = marker_size(len(result.times), 4)
     marks = {"s": size, "linewidths": 0, "rasterized": True}
-    axes.scatter(result.times, np.exp(result.before), color=FAINT, label="as configured", **marks)
-    for index, kind in enumerate(sorted(set(result.kinds))):
+    axes.scatter(result.times, np.exp(result.before), color=GREY, alpha=0.6, label="as configured", **marks)
+    kinds = sorted(set(result.kinds))
+    for kind, colour in zip(kinds, colours(len(kinds)), strict=True):
         chosen = result.kinds == kind
         half_width = float(np.median(result.half_width[chosen]))
         name = f"{kind}, cross-validated (90 % within a factor of {np.exp(half_width):.2f})"
-        colour = PALETTE[(7 * index) % len(PALETTE)]
         ratios = np.exp(result.held_out[chosen])
         axes.scatter(result.times[chosen], ratios, color=colour, alpha=0.7, label=name, **marks)
         for side in (-1, 1):
@@ -61,7 +62,7 @@ def _draw_rows(axes: Axes, result: Any) -> None:
     _scale_rows(axes, np.abs(np.concatenate([result.before, result.held_out])))
     axes.set_xlabel("measured time")
     axes.set_title("Predicted / measured time")
-    axes.legend(frameon=False, fontsize=9, loc="best", markerscale=float(np.sqrt(40 / size)))
+    legend_below(axes, 1, markerscale=float(np.sqrt(40 / size)))
 
 
 def _scale_rows(axes: Axes, distances: Float[np.ndarray, " points"]) -> None:
@@ -70,7 +71,8 @@ def _scale_rows(axes: Axes, distances: Float[np.ndarray, " points"]) -> None:
     axes.set_yscale("log")
     reach = float(np.clip(np.quantile(distances, _SHOWN), _LEAST_REACH, _MOST_REACH))
     axes.set_ylim(np.exp(-1.1 * reach), np.exp(1.1 * reach))
-    axes.xaxis.set_major_formatter(unit_ticks("s"))
+    axes.autoscale_view(scaley=False)
+    set_log_unit(axes.xaxis, "s", *axes.get_xlim())
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if reach > 1 else (1, 1.2, 1.5, 2, 3, 4, 6, 8)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     no_minor_labels(axes)
@@ -78,20 +80,24 @@ def _scale_rows(axes: Axes, distances: Float[np.ndarray, " points"]) -> None:
 
 def _draw_shares(axes: Axes, result: Any) -> None:
     """Draws the share of the rows within an error: as configured, fitted and cross-validated."""
+    reach = 1.2 * float(np.quantile(np.abs(np.expm1(result.before)), 0.9)) + 0.02
     for residuals, colour, name in (
         (result.before, GREY, "as configured"),
         (result.after, BLUE, "fitted"),
         (result.held_out, ORANGE, "cross-validated"),
     ):
         errors = np.sort(np.abs(np.expm1(residuals)))
-        shares = np.arange(1, len(errors) + 1) / len(errors)
-        axes.plot(errors, shares, color=colour, linewidth=1.8, label=name)
+        shares = np.arange(len(errors) + 1) / len(errors)
+        places = np.concatenate([[0.0], errors])
+        axes.step(places, shares, where="post", color=colour, linewidth=1.8, label=name)
+        axes.plot([places[-1], max(places[-1], reach)], [1, 1], color=colour, linewidth=1.8)
     for share in (0.5, 0.9):
         axes.axhline(share, color=FAINT, linewidth=1, zorder=0)
-    axes.set_xlim(0, 1.2 * float(np.quantile(np.abs(np.expm1(result.before)), 0.9)) + 0.02)
-    axes.set_ylim(0, 1)
+    axes.set_xlim(0, reach)
+    axes.set_ylim(0, 1.01)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(percent_ticks())
-    axes.set_xlabel("error")
+    axes.set_xlabel("relative error of the predicted time")
     axes.set_title("Rows within an error")
-    axes.legend(frameon=False, loc="lower right")
+    legend_below(axes, 1)

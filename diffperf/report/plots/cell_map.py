@@ -1,5 +1,6 @@
 """Figures over ranges of inputs: a map with a name for each cell, and curves that cross."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,17 +19,25 @@ from diffperf.report.plots.style import (
     ORANGE,
     PALETTE,
     faint_grid,
+    legend_below,
+    log_ticks,
     new_figure,
     no_minor_labels,
-    note,
+    set_log_unit,
     set_title,
+    set_unit,
+    shortened,
     styled,
     unit_ticks,
 )
-from diffperf.report.plots.tornado import input_name
+from diffperf.report.plots.tornado import input_name, output_name
 
 _LABELLED = 0.04  # share of the cells from which a name is written on the map too
 _TICKS = 6
+_WHOLE = 1e-6  # distance from a whole number that is rounding
+_LONGEST = 32  # characters of a name in the legend
+_CHARACTER, _LINE = 0.014, 0.06  # width and height of a letter on the map, as shares of its
+_ROW = 13  # points from the value of a crossing to the next
 # Colours of names that appear in every map, so that maps can be compared.
 _COLOURS = {
     "matrix units": PALETTE[0],
@@ -52,7 +61,7 @@ class MapAxis(NamedTuple):
 def cell_map(x: MapAxis, y: MapAxis, names: np.ndarray, too_large: np.ndarray, title: str = "") -> Figure:
     """A map with a colour for each of some names, (y, x); hatched where `too_large`."""
     known = list(dict.fromkeys([*(name for name in _COLOURS if name in names), *np.unique(names).tolist()]))
-    others = iter(_OTHERS * 2)
+    others = itertools.cycle(_OTHERS)
     colours = [_COLOURS.get(name) or next(others) for name in known]
     places = np.vectorize(known.index)(names)
     figure = new_figure(9, 5.4)
@@ -61,12 +70,18 @@ def cell_map(x: MapAxis, y: MapAxis, names: np.ndarray, too_large: np.ndarray, t
     norm = BoundaryNorm(np.arange(len(known) + 1) - 0.5, max(len(known), 2))
     palette = ListedColormap(colours if len(colours) > 1 else colours * 2)
     axes.pcolormesh(*edges, places, cmap=palette, norm=norm, rasterized=True)
-    handles = [Patch(color=colour, label=name) for name, colour in zip(known, colours, strict=True)]
+    handles = [
+        Patch(color=colour, label=shortened(name, _LONGEST))
+        for name, colour in zip(known, colours, strict=True)
+    ]
     if too_large.any():
-        axes.contourf(x.values, y.values, too_large, levels=[0.5, 1.5], colors="none", hatches=["///"])
+        ends = [np.stack([each[:-1], each[1:]], axis=1).ravel() for each in edges]  # of every cell
+        cells = too_large.repeat(2, axis=0).repeat(2, axis=1)
+        axes.contourf(*ends, cells, levels=[0.5, 1.5], colors="none", hatches=["///"])
         handles.append(Patch(facecolor="white", edgecolor=INK, hatch="///", label="does not fit memory"))
+    written: list[tuple[float, float, float]] = []
     for place, name in enumerate(known):
-        _write_name(axes, x, y, places == place, name)
+        _write_name(axes, x, y, places == place, shortened(name, _LONGEST), written)
     for axis, scale, each in ((axes.xaxis, axes.set_xscale, x), (axes.yaxis, axes.set_yscale, y)):
         scale("log" if each.log else "linear")
         axis.set_major_locator(FixedLocator(_ticks(each)))
@@ -94,30 +109,33 @@ def crossing_curves(
     """Curves of an output over an input, with a mark and the value at every crossing."""
     figure = new_figure(9, 4.8)
     axes = figure.add_subplot()
-    for (name, values), colour in zip(curves.by_name.items(), (PALETTE[0], ORANGE), strict=True):
-        axes.plot(curves.values, values, color=colour, linewidth=2, label=name)
+    # The first curve is wider, so that both are seen where they are the same.
+    for (name, values), colour, width in zip(
+        curves.by_name.items(), (PALETTE[0], ORANGE), (3.2, 1.6), strict=True
+    ):
+        axes.plot(curves.values, values, color=colour, linewidth=width, label=name)
     first = next(iter(curves.by_name.values()))
-    for crossing in curves.crossings:
+    for place, crossing in enumerate(curves.crossings):
         height = float(np.interp(crossing, curves.values, first))
         axes.axvline(crossing, color=GREY, linewidth=0.8, zorder=0)
         axes.plot([crossing], [height], "o", color=INK, markersize=6)
-        note(axes, units.show(crossing, axis.declared.unit, 3), (crossing, height), (-8, 9), ha="right")
+        _write_crossing(axes, units.show(crossing, axis.declared.unit, 3), crossing, place)
     if axis.log:
         axes.set_xscale("log")
     every = np.concatenate(list(curves.by_name.values()))
     if every.min() > 0 and every.max() > 5 * every.min():
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(FixedLocator(_log_ticks(float(every.min()), float(every.max()))))
-        axes.yaxis.set_minor_locator(NullLocator())
+        set_log_unit(axes.yaxis, declared.unit, float(every.min()), float(every.max()))
+    else:
+        set_unit(axes.yaxis, declared.unit)
     axes.xaxis.set_major_locator(FixedLocator(_ticks(axis)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(unit_ticks(axis.declared.unit))
-    axes.yaxis.set_major_formatter(unit_ticks(declared.unit))
     no_minor_labels(axes)
     axes.set_xlabel(input_name(axis.path))
-    axes.set_ylabel(output)
+    axes.set_ylabel(output_name(output, declared))
     faint_grid(axes)
-    axes.legend(frameon=False)
+    legend_below(axes, 1)
     set_title(figure, title)
     return figure
 
@@ -135,32 +153,49 @@ def _edges(axis: MapAxis) -> np.ndarray:
 
 
 def _ticks(axis: MapAxis) -> list[float]:
-    """Round values inside an axis: of one digit, or two where those are too few."""
+    """Round values inside an axis: of one digit, or two where those are too few; whole if the input is."""
     low, high = float(axis.values[0]), float(axis.values[-1])
-    if not axis.log:
+    if low == high:
+        return [low]
+    if axis.log:
+        ticks = log_ticks(low, high)
+    else:
         step = 10 ** np.floor(np.log10((high - low) / _TICKS))
         step *= next(f for f in (1, 2, 5, 10) if (high - low) / (f * step) <= _TICKS)
-        return (np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step).tolist()
-    return _log_ticks(low, high)
+        ticks = (np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step).tolist()
+    if axis.declared.integer:
+        ticks = [tick for tick in ticks if abs(tick - round(tick)) < _WHOLE] or [low, high]
+    return ticks
 
 
-def _log_ticks(low: float, high: float) -> list[float]:
-    """Round values between two, some in each decade."""
-    decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    for digits in ((1,), (1, 3), (1, 2, 5), range(1, 10), np.arange(10, 100) / 10):
-        ticks = np.array([digit * 10**decade for decade in decades for digit in digits])
-        ticks = ticks[(ticks >= 0.999 * low) & (ticks <= 1.001 * high)]
-        if len(ticks) >= _TICKS // 2:
-            return ticks[:: max(1, len(ticks) // _TICKS)].tolist()
-    return [low, high]
+def _write_crossing(axes: Axes, text: str, crossing: float, place: int) -> None:
+    """Writes the value of a crossing above the axes, those of its neighbours on rows of their own."""
+    axes.annotate(
+        text,
+        (crossing, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(0, 4 + _ROW * (place % 3)),
+        textcoords="offset points",
+        ha="center",
+    )
 
 
-def _write_name(axes: Axes, x: MapAxis, y: MapAxis, where: np.ndarray, name: str) -> None:
-    """Writes a name on the cells that have it, if they are many: near the middle of those."""
+def _write_name(axes: Axes, x: MapAxis, y: MapAxis, where: np.ndarray, name: str, written: list) -> None:
+    """Writes a name on the cells that have it, if they are many: near the middle of those, unless it would
+    meet one of those `written` before, (across, up, half its width) as shares of the map, or an edge.
+    """
     if where.mean() < _LABELLED:
         return
     rows, columns = np.nonzero(where)
     place = np.argmin((rows - rows.mean()) ** 2 + (columns - columns.mean()) ** 2)
+    across, up = (columns[place] + 0.5) / where.shape[1], (rows[place] + 0.5) / where.shape[0]
+    half = len(name) * _CHARACTER / 2
+    if not half < across < 1 - half or any(
+        abs(up - other_up) < _LINE and abs(across - other) < half + other_half
+        for other, other_up, other_half in written
+    ):
+        return
+    written.append((across, up, half))
     point = float(x.values[columns[place]]), float(y.values[rows[place]])
     box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5}
     axes.text(*point, name, ha="center", va="center", fontsize=9, color=INK, bbox=box)

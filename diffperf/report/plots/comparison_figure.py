@@ -7,9 +7,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from diffperf import units
-from diffperf.report.plots.style import BLUE, GREY, INK, RED, bare, new_figure, note, set_title, styled
+from diffperf.report.plots.style import (
+    BLUE,
+    GREY,
+    INK,
+    RED,
+    bare,
+    new_figure,
+    note,
+    set_title,
+    shortened,
+    styled,
+)
 
 _PANEL = 3.1  # inches across
+_LETTERS = 9  # of the name of a group in an inch
+_OVER = 20  # points from the bars of a group to its name
 _BAR = 0.34  # inches down
 _LONGEST = 32  # characters of a name in front of a bar
 
@@ -56,8 +69,11 @@ def comparison(
             meaning, _ = titles[name]
             axes = grid[row, column]
             _draw(axes, members, name, labelled=column == 0)
-            heading = f"{group}\n{meaning}" if column == 0 else f"\n{meaning}"
-            axes.set_title(heading, fontsize=9)
+            axes.set_title(f"\n{meaning}", fontsize=9)
+        # Above all panels of the row, on the first lines of their titles.
+        heading = shortened(group, int(_LETTERS * figure.get_figwidth()))
+        place = {"xycoords": "axes fraction", "in_layout": False}
+        note(grid[row, 0], heading, (0, 1), (0, _OVER), fontsize=9, weight="bold", **place)
     if any(bars.error is not None for members in groups.values() for bars in members):
         figure.supxlabel("lines at ends of bars: 90 % intervals", fontsize=8, x=0.01, ha="left")
     if title:
@@ -99,14 +115,10 @@ def _draw(axes: Axes, members: Sequence[Bars], name: str, *, labelled: bool) -> 
         # Tokens per dollar and joule have the prefixes that tokens per second have.
         text = units.show(value, "token/s", 3).replace("token/s", "").strip()
         note(axes, text, (end, place), (4, 0), va="center", fontsize=8)
-    axes.set_yticks(range(len(members)), [_short(bars.name) for bars in members] if labelled else [])
+    axes.set_yticks(
+        range(len(members)), [shortened(bars.name, _LONGEST) for bars in members] if labelled else []
+    )
     axes.set_ylim(len(members) - 0.4, -0.6)
     axes.set_xlim(0, 1.42 * reach if reach else 1.0)
     axes.set_xticks([])
     bare(axes)
-
-
-def _short(name: str) -> str:
-    """A name that fits in front of a bar: both of its ends, which tell it from others."""
-    half = _LONGEST // 2
-    return name if len(name) <= _LONGEST else f"{name[: half - 1]}…{name[-half:]}"

@@ -2,28 +2,30 @@
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from diffperf.report.plots.style import (
     DASHED,
     GREY,
+    GREY_TEXT,
     INK,
-    PALETTE,
+    colours,
     faint_grid,
     new_figure,
-    no_minor_labels,
+    set_log_unit,
+    set_title,
+    set_unit,
+    shortened,
     styled,
-    unit_ticks,
 )
 
 _DECADES = 5  # largest over smallest price from which the axis is logarithmic
 _ROOM = 0.2  # share of the width of the axes that the text of a line takes
+_LONGEST = 40  # characters of the names of a curve
 _ROW = 14  # points from one row of texts above the axes to the next
 _SAME = 1e-6  # relative difference of curves that are drawn as one
 
@@ -46,7 +48,7 @@ def die_prices(
     axes = figure.add_subplot()
     area, points = asked
     groups = _alike(curves)
-    for names, colour in zip(groups, _colours(len(groups)), strict=True):
+    for names, colour in zip(groups, colours(len(groups)), strict=True):
         axes.plot(areas, curves[names[0]], color=colour, linewidth=2, label=", ".join(names))
         axes.plot([area], [points[names[0]]], "o", color=colour, markersize=6)
     _scale_prices(axes, curves, points)
@@ -55,7 +57,7 @@ def die_prices(
         axes.axvline(reticle, color=GREY, linewidth=1, linestyle=DASHED)
     axes.axvline(area, color=INK, linewidth=0.8)
     marks = [(area, f"this die: {area:,.4g} mm²", INK)]
-    marks += [(reticle, f"reticle: {reticle:,.4g} mm²", GREY) for reticle in reticles]
+    marks += [(reticle, f"reticle: {reticle:,.4g} mm²", GREY_TEXT) for reticle in reticles]
     _mark_areas(axes, sorted(marks, key=lambda mark: mark[0]))
     axes.set_xlabel("area of the die (mm²)")
     axes.set_ylabel("price of a mm² of a good die (USD)")
@@ -63,7 +65,7 @@ def die_prices(
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     faint_grid(axes)
     _legend(axes, groups, points)
-    axes.set_title(title, pad=_ROW * (1 + max(len(reticles), 1)))
+    set_title(figure, title)
     return figure
 
 
@@ -80,13 +82,6 @@ def _alike(curves: Mapping[str, Float[np.ndarray, " areas"]]) -> list[list[str]]
     return groups
 
 
-def _colours(count: int) -> list[str]:
-    """So many colours: those of the palette far apart, else of a map with as many."""
-    if count <= len(PALETTE):
-        return [PALETTE[index * len(PALETTE) // count] for index in range(count)]
-    return [to_hex(colour) for colour in matplotlib.colormaps["viridis"](np.linspace(0, 0.95, count))]
-
-
 def _scale_prices(
     axes: Axes, curves: Mapping[str, Float[np.ndarray, " areas"]], points: Mapping[str, float]
 ) -> None:
@@ -95,12 +90,11 @@ def _scale_prices(
     low, high = np.nanmin(prices), np.nanmax(prices)
     if high > _DECADES * low:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.set_ylim(low / 1.2, high * 1.2)
-        no_minor_labels(axes)
+        set_log_unit(axes.yaxis, "USD", low, high)
     else:
         axes.set_ylim(0, 1.1 * high)
-    axes.yaxis.set_major_formatter(unit_ticks("USD"))
+        set_unit(axes.yaxis, "USD")
 
 
 def _mark_areas(axes: Axes, marks: Sequence[tuple[float, str, str]]) -> None:
@@ -128,7 +122,7 @@ def _legend(axes: Axes, groups: Sequence[Sequence[str]], points: Mapping[str, fl
     order = sorted(range(len(groups)), key=lambda index: -points[groups[index][0]])
     axes.legend(
         [handles[index] for index in order],
-        [labels[index] for index in order],
+        [shortened(labels[index], _LONGEST) for index in order],
         title="node",
         frameon=False,
         loc="center left",

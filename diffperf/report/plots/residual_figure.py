@@ -20,6 +20,7 @@ from diffperf.report.plots.style import (
     new_figure,
     no_minor_labels,
     set_title,
+    shortened,
     styled,
 )
 
@@ -188,16 +189,13 @@ def _draw_texts(
     _draw_points(axes, panel.groups + width, ratios, limits)
     places, none = panel.groups.astype(float), np.zeros(len(ratios), dtype=bool)
     _draw_medians(axes, places, ratios, panel.groups, limits, joined=none)
-    names = [f"{_short(name)} ({(panel.groups == index).sum():,})" for index, name in enumerate(panel.names)]
+    names = [
+        f"{shortened(name, _LONGEST)} ({(panel.groups == index).sum():,})"
+        for index, name in enumerate(panel.names)
+    ]
     axes.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
     axes.set_xlim(-0.6, len(names) - 0.4)
     _draw_band(axes, limits)
-
-
-def _short(name: str) -> str:
-    """A name of at most twenty characters: its beginning and its end."""
-    half = (_LONGEST - 1) // 2
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1 - half]}…{name[-half:]}"
 
 
 def _draw_points(

@@ -2,29 +2,34 @@
 
 from typing import NamedTuple
 
-import matplotlib
 import numpy as np
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from diffperf.quantity import Quantity
 from diffperf.report.plots.style import (
     BLUE,
     FAINT,
+    GREY,
     INK,
     ORANGE,
+    colours,
     faint_grid,
+    legend_below,
     marker_size,
     new_figure,
-    no_minor_labels,
-    note,
+    say_empty,
+    set_log_unit,
+    set_title,
+    set_unit,
+    shortened,
     styled,
-    unit_ticks,
 )
 
+_LONGEST = 32  # characters of the name of a group
+_LINE = 0.2  # inches of a group in the legend
 _DECADES = 5  # largest over smallest value from which an axis is logarithmic
 _TOLERANCE = 0.1  # the band that is shaded around perfect predictions
 
@@ -51,7 +56,7 @@ def scatter(
     figure = new_figure(8, 5)
     axes = figure.add_subplot()
     size = marker_size(len(fits), 1.5, 18)
-    for chosen, colour, label in ((~fits, FAINT, "out of memory"), (fits, BLUE, "fits memory")):
+    for chosen, colour, label in ((~fits, GREY, "out of memory"), (fits, BLUE, "fits memory")):
         if chosen.any():
             axes.scatter(
                 x.values[chosen],
@@ -68,16 +73,18 @@ def scatter(
         encircle(axes, best, "best")
     scale_axes(axes, x, y)
     faint_grid(axes)
-    legend = axes.legend(frameon=False, loc="upper right")
-    for handle in legend.legend_handles:
-        if isinstance(handle, PathCollection):
-            handle.set_sizes([60])
-    axes.set_title(title)
+    if len(fits):
+        for handle in legend_below(axes, 4).legend_handles:
+            if isinstance(handle, PathCollection):
+                handle.set_sizes([60])
+    else:
+        say_empty(axes, "no layout is possible")
+    set_title(figure, title)
     return figure
 
 
-def encircle(axes: Axes, point: tuple[float, float], text: str) -> None:
-    """Draws a circle around a point, with a text below it."""
+def encircle(axes: Axes, point: tuple[float, float], label: str) -> None:
+    """Draws a circle around a point, named in the legend."""
     axes.plot(
         *point,
         "o",
@@ -85,9 +92,10 @@ def encircle(axes: Axes, point: tuple[float, float], text: str) -> None:
         markerfacecolor="none",
         markeredgecolor=ORANGE,
         markeredgewidth=2.2,
+        linestyle="none",
+        label=label,
         zorder=3,
     )
-    note(axes, text, point, (0, -16), ha="center", color=ORANGE, weight="bold")
 
 
 def scale_axes(axes: Axes, x: Column, y: Column) -> None:
@@ -96,22 +104,23 @@ def scale_axes(axes: Axes, x: Column, y: Column) -> None:
         values = column.values
         if values.size and values.min() > 0 and values.max() > _DECADES * values.min():
             set_scale("log")
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.set_minor_formatter(NullFormatter())
-        axis.set_major_formatter(unit_ticks(column.declared.unit))
+            set_log_unit(axis, column.declared.unit, float(values.min()), float(values.max()))
+        else:
+            set_unit(axis, column.declared.unit, whole=column.declared.integer)
     axes.set_xlabel(x.label)
     axes.set_ylabel(y.label)
 
 
 @styled
 def predicted_against_measured(
-    groups: dict[str, tuple[np.ndarray, np.ndarray]], label: str, title: str = ""
+    groups: dict[str, tuple[np.ndarray, np.ndarray]], label: str, unit: str, title: str = ""
 ) -> Figure:
     """Predictions over measurements on logarithmic scales, with the band of ±10 %.
 
-    `groups` holds the points of a group by its name: (predicted, measured), each of shape (points,).
+    - groups: the points of a group by its name: (predicted, measured), each of shape (points,), in `unit`.
+    - label: the quantity in words.
     """
-    figure = new_figure(7.5, 6)
+    figure = new_figure(7.5, max(6.0, 1.5 + _LINE * len(groups)))
     axes = figure.add_subplot()
     both = np.concatenate([np.ravel(pair) for pair in groups.values()]) if groups else np.array([1.0])
     ends = np.array([both.min() / 1.5, both.max() * 1.5])
@@ -119,15 +128,14 @@ def predicted_against_measured(
     axes.fill_between(ends, low, high, color=FAINT, linewidth=0, label=f"within {100 * _TOLERANCE:.0f} %")
     axes.plot(ends, ends, color=INK, linewidth=0.8)
     size = marker_size(both.size, 4)
-    for index, (name, (predicted, measured)) in enumerate(groups.items()):
-        colour = matplotlib.colormaps["tab20"](index % 20)
+    for (name, (predicted, measured)), colour in zip(groups.items(), colours(len(groups)), strict=True):
         axes.scatter(
             measured,
             predicted,
             s=size,
             color=colour,
             alpha=0.7,
-            label=name,
+            label=shortened(name, _LONGEST),
             linewidths=0,
             rasterized=True,
         )
@@ -135,10 +143,11 @@ def predicted_against_measured(
     axes.set_yscale("log")
     axes.set_xlim(*ends)
     axes.set_ylim(*ends)
-    no_minor_labels(axes)
+    for axis in (axes.xaxis, axes.yaxis):
+        set_log_unit(axis, unit, *ends)
     axes.set_aspect("equal")
-    axes.set_xlabel(f"{label} measured")
-    axes.set_ylabel(f"{label} predicted")
+    axes.set_xlabel(f"{label}, measured")
+    axes.set_ylabel(f"{label}, predicted")
     faint_grid(axes, linewidth=0.6)
     axes.legend(
         frameon=False,
@@ -147,5 +156,7 @@ def predicted_against_measured(
         fontsize=9,
         markerscale=float(np.sqrt(40 / size)),
     )
-    axes.set_title(title)
+    if not groups:
+        say_empty(axes, "no row with a measured and a predicted value")
+    set_title(figure, title)
     return figure

@@ -2,6 +2,7 @@
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
 from diffperf.quantity import Quantity
@@ -9,18 +10,22 @@ from diffperf.report.plots.scatter import Column, encircle, scale_axes
 from diffperf.report.plots.style import (
     BLUE,
     DASHED,
-    FAINT,
+    GREY,
     INK,
     RED,
     faint_grid,
+    legend_below,
     marker_size,
     new_figure,
-    note,
+    set_title,
+    shortened,
     styled,
 )
 
+_LONGEST = 64  # characters of the name of a layout
+
 _RATE = Quantity(
-    unit="token/s",
+    unit="",
     doc="tokens per second",
     bounds=(0, np.inf),
     log=True,
@@ -47,7 +52,7 @@ def serving_front(
     figure = new_figure(8, 5)
     axes = figure.add_subplot()
     size = marker_size(len(met), 4, 18)
-    for chosen, colour, label in ((~met, FAINT, "misses a target"), (met, BLUE, "meets the targets")):
+    for chosen, colour, label in ((~met, GREY, "misses a target"), (met, BLUE, "meets the targets")):
         if chosen.any():
             axes.scatter(
                 interactivity[chosen],
@@ -62,12 +67,13 @@ def serving_front(
     if target > 0:
         axes.axvline(target, color=RED, linewidth=1, linestyle=DASHED, label="TPOT target")
     if best is not None:
-        encircle(axes, best[:2], "")
-        note(axes, f"best: {best[2]}", best[:2], (10, 8), weight="bold", color=INK)
+        encircle(axes, best[:2], shortened(f"best: {best[2]}", _LONGEST))
     columns = (interactivity, "tokens/s of a user (1 / TPOT)"), (throughput, "output tokens/s per device")
     x, y = (Column(values, _RATE, label) for values, label in columns)
     scale_axes(axes, x, y)
     faint_grid(axes)
-    axes.legend(frameon=False, loc="lower left", markerscale=float(np.sqrt(60 / size)))
-    axes.set_title(title)
+    for handle in legend_below(axes, 3).legend_handles:
+        if isinstance(handle, PathCollection):
+            handle.set_sizes([60])
+    set_title(figure, title)
     return figure

@@ -1,15 +1,22 @@
 """The look of every figure: colours, axes, and the formats a figure is written in."""
 
 import functools
-from collections.abc import Callable
+import math
+import re
+import textwrap
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, ParamSpec
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.legend import Legend
+from matplotlib.ticker import FixedLocator, Formatter, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from diffperf import units
 from diffperf.errors import ConfigError, did_you_mean
@@ -19,6 +26,8 @@ FORMATS = (".png", ".svg", ".pdf")
 
 INK, FAINT = "#1f2933", "#d5dbe1"
 BLUE, ORANGE, RED, GREY = "#2f6db5", "#e08a2e", "#c8443a", "#9aa5b1"
+# Texts in orange and grey are darker than lines and areas: 4.5 times the luminance of white paper and more.
+ORANGE_TEXT, GREY_TEXT = "#a85a0c", "#5f6b78"
 PALETTE = (
     "#2f6db5",
     "#5b9bd5",
@@ -31,6 +40,7 @@ PALETTE = (
     "#c8443a",
     "#8e6bb0",
 )
+LINES = (BLUE, ORANGE, "#3d9a8b", RED, "#8e6bb0", "#7a4a21")
 STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 11,
@@ -46,6 +56,13 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
 }
 DASHED = (0, (4, 2))  # four points drawn, two left out
+_CHARACTERS_PER_INCH = 10.4  # of a title, at least
+_TICKS = 6  # of a logarithmic axis, about
+_DIGITS = (3, 4, 5, 6, 8, 10)  # of tick labels
+_EXACT = 3  # of those, that are few
+_UNDER_AXES = 40  # points from the axes to a legend below them, past tick labels and the label of the axis
+_LIGHTEST = 0.65  # place in the map of colours up to which they are seen on white
+_DARK = 0.225  # relative luminance below which white text is legible
 
 Parameters = ParamSpec("Parameters")
 
@@ -68,7 +85,46 @@ def new_figure(width: float, height: float) -> Figure:
 
 def set_title(figure: Figure, title: str, **style: Any) -> None:
     """Writes a title above all axes, at the left edge."""
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, **style)
+    figure.suptitle(wrapped(title, _characters(figure)), x=0.01, ha="left", fontsize=12, **style)
+
+
+def _characters(figure: Figure) -> int:
+    """How many characters of a title fit in a line of a figure."""
+    return int(figure.get_figwidth() * _CHARACTERS_PER_INCH)
+
+
+def wrapped(text: str, width: int) -> str:
+    """A text in lines of at most so many characters, broken between words, or in one that is longer."""
+    return "\n".join(textwrap.fill(line, width, break_on_hyphens=False) for line in text.split("\n"))
+
+
+def words_of(path: str) -> str:
+    """An input or an output at a dotted path in words."""
+    return path.removeprefix("design.").replace("_", " ").replace(".", " ")
+
+
+def shortened(name: str, longest: int) -> str:
+    """A name of at most so many characters: both of its ends, which tell it from others."""
+    half = longest // 2
+    return name if len(name) <= longest else f"{name[: longest - half - 1]}…{name[-half:]}"
+
+
+def brief(description: str) -> str:
+    """The part of a description that there is room for: up to its first remark."""
+    return re.split(r",|:| kept| that | \(", description)[0]
+
+
+def colours(count: int) -> list[str]:
+    """So many colours for lines and points, dark enough for white paper."""
+    if count <= len(LINES):
+        return list(LINES[:count])
+    return [to_hex(colour) for colour in matplotlib.colormaps["viridis"](np.linspace(0, _LIGHTEST, count))]
+
+
+def text_on(colour: str) -> str:
+    """White or ink, whichever is legible on an area of a colour."""
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in to_rgb(colour)]
+    return "white" if float(np.dot(linear, (0.2126, 0.7152, 0.0722))) < _DARK else INK
 
 
 def check_format(path: str | Path, option: str = "--plot") -> Path:
@@ -92,14 +148,76 @@ def save(figure: Figure, path: str | Path) -> Path:
     return path
 
 
-def unit_ticks(unit: str) -> FuncFormatter:
+class DistinctLabels(Formatter):
+    """A formatter of tick labels: `show(value, digits)`, with as few digits as say exactly where ticks are;
+    where that takes many, with as few as tell them apart.
+    """
+
+    def __init__(self, show: Callable[[float, int], str]) -> None:
+        self.show = show
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return self._label(x, _DIGITS[0])
+
+    def format_ticks(self, values: Sequence[float] | np.ndarray) -> list[str]:
+        rows = [[self._label(value, digits) for value in values] for digits in _DIGITS]
+        exact = (labels for labels in rows[:_EXACT] if labels == rows[-1])
+        apart = (labels for labels in rows if len(set(labels)) == len(set(map(float, values))))
+        return next(exact, None) or next(apart, rows[-1])
+
+    def _label(self, value: float, digits: int) -> str:
+        return self.show(value, digits).replace("-", "−") if value else "0"
+
+
+def unit_ticks(unit: str) -> DistinctLabels:
     """A formatter of tick labels: values in `unit`, with the prefix that suits each."""
-    return FuncFormatter(lambda value, _: units.show(value, unit, 3) if value else "0")
+    return DistinctLabels(lambda value, digits: units.show(value, unit, digits))
 
 
-def percent_ticks() -> FuncFormatter:
-    """A formatter of tick labels: fractions as whole percentages."""
-    return FuncFormatter(lambda value, _: f"{value:.0%}")
+def percent_ticks() -> DistinctLabels:
+    """A formatter of tick labels: fractions as percentages, whole ones where those differ."""
+
+    def show(value: float, digits: int) -> str:
+        text = f"{100 * value:,.{digits - _DIGITS[0]}f}"
+        return (text.rstrip("0").rstrip(".") if "." in text else text) + "%"
+
+    return DistinctLabels(show)
+
+
+class RoundLocator(MaxNLocator):
+    """Ticks at round values of a unit as it is written: at whole hours and days rather than 10 000 s."""
+
+    def __init__(self, unit: str, most: int, *, whole: bool = False) -> None:
+        super().__init__(most, steps=[1, 2, 5, 10], integer=whole, min_n_ticks=1 if whole else 2)
+        self.unit = unit
+
+    def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
+        scale = units.scale_of(max(abs(vmin), abs(vmax)), self.unit)
+        return np.asarray(super().tick_values(vmin / scale, vmax / scale)) * scale
+
+
+def set_unit(axis: Axis, unit: str, most: int = 6, *, whole: bool = False) -> None:
+    """Gives a linear axis about so many ticks at most, labelled in `unit`, at whole numbers if `whole`."""
+    axis.set_major_locator(RoundLocator(unit, most, whole=whole))
+    axis.set_major_formatter(unit_ticks(unit))
+
+
+def set_log_unit(axis: Axis, unit: str, low: float, high: float) -> None:
+    """Gives a logarithmic axis from `low` to `high` ticks at round values, labelled in `unit`."""
+    axis.set_major_locator(FixedLocator(log_ticks(low, high)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(unit_ticks(unit))
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round values between two, some in each decade."""
+    decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    for digits in ((1,), (1, 3), (1, 2, 5), range(1, 10), np.arange(10, 100) / 10):
+        ticks = np.array([digit * 10**decade for decade in decades for digit in digits])
+        ticks = ticks[(ticks >= 0.999 * low) & (ticks <= 1.001 * high)]
+        if len(ticks) >= _TICKS // 2:
+            return ticks[:: math.ceil(len(ticks) / (_TICKS + 2))].tolist()
+    return [low, high]
 
 
 def bare(axes: Axes, *, keep: str = "bottom") -> None:
@@ -143,3 +261,28 @@ def legend_beside(axes: Axes, **style: Any) -> None:
         bbox_to_anchor=(1.0, 0.5),
         **style,
     )
+
+
+def legend_below(axes: Axes, columns: int = 2, **style: Any) -> Legend:
+    """A legend below the axes and the label of the horizontal one."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    down = ScaledTranslation(0, -_UNDER_AXES / 72, figure.dpi_scale_trans)
+    return axes.legend(
+        frameon=False,
+        loc="upper left",
+        bbox_to_anchor=(0, 0),
+        bbox_transform=axes.transAxes + down,
+        borderaxespad=0,
+        ncols=columns,
+        **{"fontsize": 9} | style,
+    )
+
+
+def say_empty(axes: Axes, text: str) -> None:
+    """Writes why axes are empty in their middle, and leaves out their scales."""
+    box = {"facecolor": "white", "edgecolor": "none"}
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY_TEXT, bbox=box)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(visible=False)

@@ -5,12 +5,28 @@ from typing import Protocol, runtime_checkable
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from diffperf import units
 from diffperf.quantity import Quantity
-from diffperf.report.plots.style import BLUE, INK, ORANGE, bare, new_figure, note, set_title, styled
+from diffperf.report.plots.style import (
+    BLUE,
+    INK,
+    ORANGE,
+    DistinctLabels,
+    bare,
+    brief,
+    new_figure,
+    note,
+    say_empty,
+    set_title,
+    shortened,
+    styled,
+    words_of,
+)
 
+_CHANGE = "change of the output for +1 % of each input"
+_LONGEST = 52  # characters of the name of an input
 _NEGLIGIBLE = 1e-3  # of the largest elasticity: bars that could not be seen are left out
 
 
@@ -30,14 +46,25 @@ class Elasticity(Protocol):
     def derivative(self) -> str: ...  # "slope", or the change of a whole number, such as "+1"
 
 
-def _signed_percent(value: float) -> str:
-    return f"{value:+.3g} %".replace("-", "−") if value else "0"
+def _signed_percent(value: float, digits: int = 3) -> str:
+    if not value:
+        return "0"
+    text = f"{value:+,.0f}" if abs(value) >= 10**digits else f"{value:+,.{digits}g}"
+    return f"{text} %".replace("-", "−")
 
 
 def input_name(path: str) -> str:
     """A short name for the input at a dotted path: its last two words, such as "nvlink bandwidth"."""
     words = " ".join(path.replace("_", " ").split(".")[-2:])
-    return words.removeprefix("system ").removeprefix("accelerator ")
+    for first in ("system ", "accelerator ", "strategy ", "design "):
+        words = words.removeprefix(first)
+    return shortened(words, _LONGEST)
+
+
+def output_name(path: str, declared: Quantity) -> str:
+    """An output in words: what its declaration says, or its path where that says more: "memory peak"."""
+    words = words_of(path)
+    return words if declared.doc in words.split() else brief(declared.doc)
 
 
 def _change(row: Elasticity) -> str:
@@ -47,8 +74,10 @@ def _change(row: Elasticity) -> str:
 
 
 @styled
-def tornado(elasticities: Sequence[Elasticity], title: str = "", limit: int = 12) -> Figure:
-    """What 1 % more of each input does to an output, in percent.
+def tornado(
+    elasticities: Sequence[Elasticity], title: str = "", limit: int = 12, change: str = _CHANGE
+) -> Figure:
+    """What 1 % more of each input does to an output, in percent, which `change` says in words.
 
     `elasticities` are ranked, the largest first; at most `limit` of them are shown.
     """
@@ -66,10 +95,13 @@ def tornado(elasticities: Sequence[Elasticity], title: str = "", limit: int = 12
     axes.set_ylim(len(shown) - 0.4, -0.6)
     _set_reach(axes, shown, largest or 1.0)
     axes.axvline(0, color=INK, linewidth=1)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _signed_percent(value)))
+    axes.xaxis.set_major_formatter(DistinctLabels(_signed_percent))
     axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.set_xlabel(change)
     bare(axes)
-    set_title(figure, title, fontweight="bold")
+    if not shown:
+        say_empty(axes, "no input moves it")
+    set_title(figure, title)
     return figure
 
 

@@ -1,12 +1,9 @@
 """Where the time and the memory of an estimate go, and what a package costs: a whole and its parts."""
 
-import re
-
 import equinox as eqx
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from diffperf import units
 from diffperf.quantity import locate
@@ -19,13 +16,18 @@ from diffperf.report.plots.style import (
     PALETTE,
     RED,
     bare,
+    brief,
     faint_grid,
+    legend_below,
     legend_beside,
     new_figure,
     note,
     set_title,
+    set_unit,
+    shortened,
     styled,
-    unit_ticks,
+    text_on,
+    wrapped,
 )
 from diffperf.report.tables import has_total, memory_parts, outputs
 
@@ -34,6 +36,11 @@ BREAKDOWNS = {"breakdown": "Time", "prefill": "Time to first token", "decode": "
 
 _NEGLIGIBLE = 1e-6  # share of a whole below which a part is left out
 _NARROW = 1e-3  # share of the longest bar below which a part of a price cannot be seen, and has no colour
+_SAME_PRICE = 1e-3  # relative spread of prices below which a curve is upright
+_HATCHES = "", "////", "...."  # of the parts of a price, by how often the palette was used up
+_APART = 0.25, 0.08  # least distance of labels along a curve, as shares of its width and height
+_LINE = 44  # characters in a line of the name of a part
+_LONGEST = 28  # characters of the name of a system
 _LABELLED = 0.045  # share of the memory bar's height that a label fits into
 
 
@@ -63,21 +70,22 @@ def draw_waterfall(axes: Axes, parts: list[tuple[str, float, str]], title: str) 
     total, start = sum(value for _, value, _ in parts), 0.0
     for row, (_, value, unit) in enumerate(parts):
         end = start + value
-        axes.barh(row, value, left=start, color=PALETTE[row % len(PALETTE)], height=0.72)
+        colour = PALETTE[row % len(PALETTE)]
+        axes.barh(row, value, left=start, color=colour, height=0.72)
         if row + 1 < len(parts):
             axes.plot([end, end], [row - 0.36, row + 1.36], color=GREY, linewidth=0.8)
-        _label_bar(axes, row, (start, end), total, f"{units.show(value, unit, 3)}  {value / total:.0%}")
+        text = f"{units.show(value, unit, 3)}  {value / total:.0%}"
+        _label_bar(axes, row, (start, end), total, text, inside=text_on(colour))
         start = end
-    axes.set_yticks(range(len(parts)), [label for label, _, _ in parts])
+    axes.set_yticks(range(len(parts)), [wrapped(label, _LINE) for label, _, _ in parts])
     axes.set_ylim(len(parts) - 0.4, -0.6)
     axes.set_xlim(0, total * 1.02)
-    axes.xaxis.set_major_formatter(unit_ticks(parts[0][2]))
-    axes.xaxis.set_major_locator(MaxNLocator(5))
+    set_unit(axes.xaxis, parts[0][2], 5)
     axes.set_title(title)
     bare(axes)
 
 
-def _label_bar(axes: Axes, row: int, ends: tuple[float, float], total: float, text: str) -> None:
+def _label_bar(axes: Axes, row: int, ends: tuple[float, float], total: float, text: str, inside: str) -> None:
     """Writes a bar's value where there is room: to its right, to its left, or in it."""
     start, end = ends
     if end < 0.8 * total:
@@ -85,12 +93,7 @@ def _label_bar(axes: Axes, row: int, ends: tuple[float, float], total: float, te
     elif start > 0.25 * total:
         note(axes, text, (start, row), (-5, 0), ha="right", va="center", fontsize=9)
     else:
-        note(axes, text, (end, row), (-5, 0), ha="right", va="center", fontsize=9, color="white")
-
-
-def _brief(label: str) -> str:
-    """The part of a description that a legend has room for: up to its first remark."""
-    return re.split(r",| kept| that | \(", label)[0]
+        note(axes, text, (end, row), (-5, 0), ha="right", va="center", fontsize=9, color=inside)
 
 
 def _contrasting_colour(index: int) -> str:
@@ -105,16 +108,19 @@ def _draw_memory(axes: Axes, memory: eqx.Module) -> None:
     height, top = max(capacity, peak), 0.0
     parts = {label: value for label, value in memory_parts(memory).items() if value > 0}
     for index, (label, value) in enumerate(parts.items()):
-        axes.bar(0, value, bottom=top, width=0.6, color=_contrasting_colour(index), label=_brief(label))
+        colour = _contrasting_colour(index)
+        axes.bar(0, value, bottom=top, width=0.6, color=colour, label=brief(label))
         if value > _LABELLED * height:
             text = units.show(value, "byte", 3)
-            axes.text(0, top + value / 2, text, ha="center", va="center", fontsize=9, color="white")
+            box = {"facecolor": colour, "edgecolor": "none", "pad": 1}  # over the line at the capacity
+            style = {"ha": "center", "va": "center", "fontsize": 9, "color": text_on(colour)}
+            axes.text(0, top + value / 2, text, zorder=3, bbox=box, **style)
         top += value
     _draw_capacity(axes, peak, capacity)
     axes.set_xlim(-0.5, 0.75)
     axes.set_ylim(0, 1.1 * height)
     axes.set_xticks([])
-    axes.yaxis.set_major_formatter(unit_ticks("byte"))
+    set_unit(axes.yaxis, "byte")
     bare(axes, keep="left")
     legend_beside(axes, fontsize=9)
 
@@ -123,11 +129,9 @@ def _draw_capacity(axes: Axes, peak: float, capacity: float) -> None:
     """Draws a line at the capacity of a device, and says in the title whether the peak fits below it."""
     over = peak > capacity
     colour = RED if over else INK
-    axes.axhline(capacity, color=colour, linewidth=1.6, linestyle=DASHED)
-    box = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.0}
-    text = f"{units.show(capacity, 'byte', 3)} per device"
-    note(axes, text, (-0.5, capacity), (3, 5), fontsize=9, color=colour, bbox=box)
-    verdict = f"does not fit: {peak / capacity:.0%}" if over else f"fits: {peak / capacity:.0%} used"
+    text = f"capacity of a device: {units.show(capacity, 'byte', 3)}"
+    axes.axhline(capacity, color=colour, linewidth=1.6, linestyle=DASHED, label=text)
+    verdict = f"does not fit: {peak / capacity:,.0%}" if over else f"fits: {peak / capacity:.0%} used"
     axes.set_title(f"Memory ({verdict})", color=colour)
 
 
@@ -149,26 +153,40 @@ def breakdown(report: eqx.Module, title: str = "") -> Figure:
     return figure
 
 
-def _draw_owners(axes: Axes, prices: dict[str, dict[str, float]], title: str) -> None:
-    """Draws a bar for each system, stacked of the parts of a price in USD, the first system on top."""
+def _draw_owners(axes: Axes, prices: dict[str, dict[str, float]], title: str, *, named: bool) -> None:
+    """Draws a bar for each system, stacked of the parts of a price in USD, the first system on top: with its
+    name in front if `named`.
+    """
     totals = {name: sum(each.values()) for name, each in prices.items()}
     least = _NARROW * max(totals.values())
-    named = dict.fromkeys(name for each in prices.values() for name in each)
-    parts = [name for name in named if any(each.get(name, 0.0) > least for each in prices.values())]
+    every = dict.fromkeys(name for each in prices.values() for name in each)
+    parts = [name for name in every if any(each.get(name, 0.0) > least for each in prices.values())]
     systems = list(prices)[::-1]
     left = np.zeros(len(systems))
     for index, part in enumerate(parts):
         values = np.array([prices[name].get(part, 0.0) for name in systems])
-        axes.barh(systems, values, left=left, height=0.6, color=_contrasting_colour(index), label=part)
+        colour = _contrasting_colour(index)
+        hatch = _HATCHES[index // len(PALETTE) % len(_HATCHES)]
+        axes.barh(
+            range(len(systems)),
+            values,
+            left=left,
+            height=0.6,
+            color=colour,
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0,
+            label=part,
+        )
         left += values
     for place, system in enumerate(systems):
         note(axes, units.show(totals[system], "USD", 4), (left[place], place), (4, -4), fontsize=9)
-    axes.set_xlim(0, 1.3 * float(np.max(left)))
+    axes.set_yticks(range(len(systems)), [shortened(name, _LONGEST) for name in systems] if named else [])
+    axes.set_xlim(0, 1.4 * float(np.max(left)))
     axes.set_title(title)
-    axes.xaxis.set_major_locator(MaxNLocator(4))
-    axes.xaxis.set_major_formatter(unit_ticks("USD"))
+    set_unit(axes.xaxis, "USD", 3)
     bare(axes, keep="bottom")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.25), ncols=2, fontsize=8, frameon=False)
+    legend_below(axes, fontsize=8)
 
 
 @styled
@@ -190,8 +208,12 @@ def package_cost(
     figure = new_figure(11, 6.4 + 0.4 * len(owners))
     grid = figure.add_gridspec(2, 2, width_ratios=(1.5, 1), height_ratios=(3.4, 0.8 + 0.4 * len(owners)))
     pieces, growth, buying, hourly = (figure.add_subplot(grid[place // 2, place % 2]) for place in range(4))
-    _draw_owners(buying, {name: prices["buy"] for name, prices in owners.items()}, "A device, bought")
-    _draw_owners(hourly, {name: prices["hour"] for name, prices in owners.items()}, "An hour of it, owned")
+    _draw_owners(
+        buying, {name: prices["buy"] for name, prices in owners.items()}, "A device, bought", named=True
+    )
+    _draw_owners(
+        hourly, {name: prices["hour"] for name, prices in owners.items()}, "An hour of it, owned", named=False
+    )
     total = total_of(cost)
     draw_waterfall(pieces, parts_of(cost), f"One package: {units.show(total, 'USD')}")
     growth.plot(areas, totals, color=BLUE, linewidth=2)
@@ -202,10 +224,26 @@ def package_cost(
     growth.set_title("Package cost by die area")
     growth.set_xlabel("area of one compute die (mm²)")
     growth.set_ylim(0, 1.15 * float(np.max(totals)))
-    growth.yaxis.set_major_formatter(unit_ticks("USD"))
+    set_unit(growth.yaxis, "USD")
+    set_unit(growth.xaxis, "", 5)
     faint_grid(growth)
     set_title(figure, title)
     return figure
+
+
+def _distant(prices: np.ndarray, values: np.ndarray) -> list[int]:
+    """The first, the middle and the last of some points, without those whose labels would meet another's."""
+    width, height = (float(np.max(each) - min(0.0, np.min(each))) or 1.0 for each in (np.ptp(prices), values))
+    chosen: list[int] = []
+    for place in (0, len(prices) - 1, len(prices) // 2):
+        apart = (
+            abs(prices[place] - prices[other]) > _APART[0] * width
+            or abs(values[place] - values[other]) > _APART[1] * height
+            for other in chosen
+        )
+        if all(apart):
+            chosen.append(place)
+    return chosen
 
 
 @styled
@@ -226,13 +264,15 @@ def cost_curve(
         strict=True,
     ):
         axes.plot(prices, values, "o-", color=BLUE, linewidth=2)
-        for place in (0, len(labels) // 2, len(labels) - 1):
-            note(axes, labels[place], (prices[place], values[place]), (5, -12), fontsize=9)
+        axes.margins(x=0.16)
+        upright = np.ptp(prices) <= _SAME_PRICE * np.max(prices)
+        shift, side = ((9, -3), "left") if upright else ((0, 8), "center")
+        for place in _distant(prices, values):
+            note(axes, labels[place], (prices[place], values[place]), shift, fontsize=9, ha=side)
         axes.set_title(name)
         axes.set_xlabel("price of a device with its share of host, network and racks")
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.xaxis.set_major_formatter(unit_ticks("USD"))
-        axes.yaxis.set_major_formatter(unit_ticks(unit))
+        set_unit(axes.xaxis, "USD", 3)
+        set_unit(axes.yaxis, unit)
         axes.set_ylim(0, 1.15 * float(np.max(values)))
         faint_grid(axes)
     set_title(figure, title)
