@@ -298,8 +298,8 @@ def _set_and_aged(node: Node, values: dict[str, Any], age: float | None, asker: 
     if age is None:
         return changed
     # What is set holds at that age, too, and is not matured.
-    held = {path: value for path, value in values.items() if path in _PRICED}
-    return override(matured(changed, real(age * YEAR)), held, asker)
+    of_any_age = {path: value for path, value in values.items() if path in _PRICED}
+    return override(matured(changed, real(age * YEAR)), of_any_age, asker)
 
 
 def _refuse_beyond_wafer(area: float, aspect: float, name: str, process: Process, asker: str) -> None:

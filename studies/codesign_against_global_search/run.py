@@ -14,6 +14,8 @@ layout, several workloads, uncertain prices; training and serving. For each of t
   whole numbers held.
 
     python studies/codesign_against_global_search/run.py [--quick] [--problem NAME]… [--out DIR]
+
+With `--evaluations 0` there are no rivals: the seeds are compared with the best of them.
 """
 
 import argparse
@@ -193,7 +195,7 @@ def compared(name: str, seeds: int, times: float) -> Comparison:
     rivals, scorer = {}, Scorer(problem, search.cube, block=_BLOCK)
     with jax.enable_x64(True):
         scorer.exact(problem.vector.start[None], problem.limits)  # compiles
-    for rival, run in RIVALS.items():
+    for rival, run in RIVALS.items() if times else ():
         meter = rivals[rival] = Meter(search, scorer, int(times * ours.evaluations), objective)
         with jax.enable_x64(True), contextlib.suppress(Spent):
             run(meter, seed=0)
@@ -225,7 +227,7 @@ def table_of(comparisons: list[Comparison]) -> Table:
     """One row for each problem."""
     table = Table(title="codesign against global searches", box=None, pad_edge=False, title_justify="left")
     columns = ["problem", "variables", "objective", "KKT", "s", "s to 0.3 %", "seeds within", "prices off"]
-    for rival in RIVALS:
+    for rival in comparisons[0].rivals:
         columns += [f"{rival}: gap", "evaluations", "s", "s to 0.3 %"]
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")
@@ -248,7 +250,10 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--problem", action="append", help="name of a problem (repeatable) [all]")
     parser.add_argument(
-        "--evaluations", type=float, default=100, help="evaluations of each rival over those of codesign"
+        "--evaluations",
+        type=float,
+        default=100,
+        help="those of a rival over those of codesign; 0 for no rivals",
     )
     parser.add_argument("--seeds", type=int, default=20, help="seeds of codesign")
     parser.add_argument("--quick", action="store_true", help="two problems, three seeds, as many evaluations")
@@ -272,12 +277,14 @@ def main() -> None:
 
 def summary(each: Comparison) -> str:
     """One line on a problem."""
-    gaps = ", ".join(
+    gaps = [
         f"{np.exp(each.objective - meter.best) - 1:+.3%} to {rival}" for rival, meter in each.rivals.items()
-    )
+    ]
+    worst = np.exp(max(each.seeds) - each.best) - 1
     return (
         f"{each.name}: {np.exp(each.objective):.5f} in {each.seconds:.2f} s, {each.reached:.0%} of "
-        f"{len(each.seeds)} seeds within {CLOSE:.1%}; gap {gaps}"
+        f"{len(each.seeds)} seeds within {CLOSE:.1%}, the worst {worst:+.3%}"
+        + (f"; gap {', '.join(gaps)}" if gaps else "")
     )
 
 

@@ -83,9 +83,9 @@ def test_a_node_ages():
     (row,) = dp.die(500, nodes="n5", age="2 year").rows()
     assert row["defect_density"] == pytest.approx((0.05 + 0.07 / math.e) / 100)
     assert row["wafer_price"] == pytest.approx(16988 * 0.98**2, rel=1e-3)
-    (held,) = dp.die(500, nodes="n5", age=2, set={"process.defect_density": "0.08 1/cm^2"}).rows()
-    assert held["defect_density"] == pytest.approx(0.0008)
-    assert held["poisson"] == pytest.approx(math.exp(-5 * 0.08))
+    (row,) = dp.die(500, nodes="n5", age=2, set={"process.defect_density": "0.08 1/cm^2"}).rows()
+    assert row["defect_density"] == pytest.approx(0.0008)
+    assert row["poisson"] == pytest.approx(math.exp(-5 * 0.08))
 
 
 def test_a_die_beyond_the_reticle_is_stitched():

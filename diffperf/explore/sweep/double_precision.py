@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from diffperf.explore.sweep.point_estimates import compile_points
+from diffperf.explore.sweep.point_estimates import point_tables
 from diffperf.explore.sweep.summary import COUNTS, Summary, SummaryRules
 from diffperf.explore.sweep.sweep_result import table_rows
 
@@ -15,7 +15,7 @@ def in_double_precision(rules: SummaryRules, summary: Summary) -> tuple[SummaryR
     rows = np.empty(0, double.row_type)
     if len(kept):
         with jax.enable_x64(True):
-            table = compile_points(rules.space, np.float64)(kept)
+            table = point_tables(rules.space, np.float64)(kept)
         rows = table_rows(double, table, kept, table["fits"].to_numpy())
     totals = {name: getattr(summary, name) for name in COUNTS}
     sample = summary.sample.astype(double.row_type)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from diffperf.explore.sweep.chunk_summaries import ChunkSummaries, compile_summaries
 from diffperf.explore.sweep.part_tables import TableBytes
-from diffperf.explore.sweep.point_estimates import FEW, compile_chunk
+from diffperf.explore.sweep.point_estimates import FEW, chunk_tables
 from diffperf.explore.sweep.summary import Summary
 from diffperf.explore.sweep.sweep_plan import SweepPlan
 from diffperf.explore.sweep.sweep_result import table_summary
@@ -41,7 +41,7 @@ class PartProgram:
         with jax.enable_x64(True):
             if plan.table or plan.space.size <= FEW:
                 dtype = plan.rules.dtype
-                return cls(plan, rows=compile_chunk(plan.space, plan.parts.chunk, dtype))
+                return cls(plan, rows=chunk_tables(plan.space, plan.parts.chunk, dtype))
             return cls(plan, summaries=compile_summaries(plan.rules, plan.parts.chunk))
 
     def finish(self, start: int, done: Callable[[int], None] = lambda points: None) -> Part:

@@ -1,6 +1,7 @@
 """Estimates of many points of a space by one program, and the rows of the sweep's table that they fill."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,9 +53,11 @@ def recorded_outputs(space: Space) -> tuple[str, ...]:
     return tuple(path for path in paths if path in space.outputs)
 
 
-def compile_chunk(space: Space, chunk: int, dtype: DTypeLike) -> Callable[[int, int], pa.Table]:
-    """Compiles the function from the number of a chunk's first point and the number after its last to the
-    table of the chunk's points, which are all in one region. NumPy evaluates a space of few points."""
+def chunk_tables(space: Space, chunk: int, dtype: DTypeLike) -> Callable[[int, int], pa.Table]:
+    """The function from the number of a chunk's first point and the number after its last to the table of the
+    chunk's points, which are all in one region. NumPy evaluates a space of few points, a compiled program
+    one of many.
+    """
     few = space.size <= FEW
     make = interpreted_chunk_program if few else compile_chunk_program
     together = min(chunk, _TOGETHER) if few else chunk
@@ -108,21 +111,23 @@ def _interpreted(
     return lambda argument: jax.tree.unflatten(made[0], program(argument))
 
 
-def compile_points(space: Space, dtype: DTypeLike) -> Callable[[Int[np.ndarray, " points"]], pa.Table]:
-    """Makes the function from the ascending numbers of any points to the table of these points.
-
-    NumPy evaluates it: few points are estimated by their numbers, those that are kept of a sweep.
+def point_tables(space: Space, dtype: DTypeLike) -> Callable[[Int[np.ndarray, " points"]], pa.Table]:
+    """The function from the ascending numbers of any points to the table of these points. NumPy evaluates few
+    points, a compiled program many.
     """
     digits = jax.ShapeDtypeStruct((BLOCK, len(space.shape)), jnp.int32)
 
-    def program(region: Region) -> Callable[..., dict[str, np.ndarray]]:
-        return _interpreted(jax.vmap(_point_evaluator(space, dtype, region)), digits)
+    def program(region: Region, points: int) -> Callable[..., dict[str, Any]]:
+        evaluate_block = jax.vmap(_point_evaluator(space, dtype, region))
+        if points <= FEW:
+            return _interpreted(evaluate_block, digits)
+        return jax.jit(evaluate_block).lower(digits).compile()
 
     def evaluate(numbers: Int[np.ndarray, " points"]) -> pa.Table:
         tables = []
         for region in space.regions:
             inside = numbers[(numbers >= region.start) & (numbers < region.stop)]
-            estimated = program(region) if len(inside) else None
+            estimated = program(region, len(inside)) if len(inside) else None
             for start in range(0, len(inside), BLOCK):
                 block = inside[start : start + BLOCK]
                 positions = np.stack(space.positions(block), axis=1).astype(np.int32)

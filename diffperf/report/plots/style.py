@@ -150,7 +150,7 @@ def save(figure: Figure, path: str | Path) -> Path:
 
 class DistinctLabels(Formatter):
     """A formatter of tick labels: `show(value, digits)`, with as few digits as say exactly where ticks are;
-    where that takes many, with as few as tell them apart.
+    where that takes many, with as few as make them differ.
     """
 
     def __init__(self, show: Callable[[float, int], str]) -> None:
@@ -162,8 +162,8 @@ class DistinctLabels(Formatter):
     def format_ticks(self, values: Sequence[float] | np.ndarray) -> list[str]:
         rows = [[self._label(value, digits) for value in values] for digits in _DIGITS]
         exact = (labels for labels in rows[:_EXACT] if labels == rows[-1])
-        apart = (labels for labels in rows if len(set(labels)) == len(set(map(float, values))))
-        return next(exact, None) or next(apart, rows[-1])
+        distinct = (labels for labels in rows if len(set(labels)) == len(set(map(float, values))))
+        return next(exact, None) or next(distinct, rows[-1])
 
     def _label(self, value: float, digits: int) -> str:
         return self.show(value, digits).replace("-", "−") if value else "0"

@@ -38,7 +38,7 @@ _NEGLIGIBLE = 1e-6  # share of a whole below which a part is left out
 _NARROW = 1e-3  # share of the longest bar below which a part of a price cannot be seen, and has no colour
 _SAME_PRICE = 1e-3  # relative spread of prices below which a curve is upright
 _HATCHES = "", "////", "...."  # of the parts of a price, by how often the palette was used up
-_APART = 0.25, 0.08  # least distance of labels along a curve, as shares of its width and height
+_LEAST_DISTANCE = 0.25, 0.08  # least distance of labels along a curve, as shares of its width and height
 _LINE = 44  # characters in a line of the name of a part
 _LONGEST = 28  # characters of the name of a system
 _LABELLED = 0.045  # share of the memory bar's height that a label fits into
@@ -236,12 +236,12 @@ def _distant(prices: np.ndarray, values: np.ndarray) -> list[int]:
     width, height = (float(np.max(each) - min(0.0, np.min(each))) or 1.0 for each in (np.ptp(prices), values))
     chosen: list[int] = []
     for place in (0, len(prices) - 1, len(prices) // 2):
-        apart = (
-            abs(prices[place] - prices[other]) > _APART[0] * width
-            or abs(values[place] - values[other]) > _APART[1] * height
+        is_distant = (
+            abs(prices[place] - prices[other]) > _LEAST_DISTANCE[0] * width
+            or abs(values[place] - values[other]) > _LEAST_DISTANCE[1] * height
             for other in chosen
         )
-        if all(apart):
+        if all(is_distant):
             chosen.append(place)
     return chosen
 

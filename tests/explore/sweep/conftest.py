@@ -8,7 +8,7 @@ import pytest
 
 from diffperf.explore.sweep.chunk_summaries import ChunkSummaries, compile_summaries
 from diffperf.explore.sweep.parts import Parts
-from diffperf.explore.sweep.point_estimates import compile_chunk, compile_points, recorded_outputs
+from diffperf.explore.sweep.point_estimates import chunk_tables, point_tables, recorded_outputs
 from diffperf.explore.sweep.space_file import load_space
 from diffperf.explore.sweep.summary import SummaryRules
 from diffperf.explore.sweep.sweep_plan import SweepPlan
@@ -27,7 +27,7 @@ def _compiled_once(space, chunk, dtype) -> Callable:
     """The program of a sweep, compiled by the first test whose chunks would have the same bytes."""
     key = _key(space, chunk, dtype)
     if key not in _programs:
-        _programs[key] = compile_chunk(space, chunk, dtype)
+        _programs[key] = chunk_tables(space, chunk, dtype)
     return _programs[key]
 
 
@@ -35,7 +35,7 @@ def _points_once(space, dtype) -> Callable:
     """The program of single points, compiled by the first test that needs it."""
     key = "points" + _key(space, 0, dtype)
     if key not in _programs:
-        _programs[key] = compile_points(space, dtype)
+        _programs[key] = point_tables(space, dtype)
     return _programs[key]
 
 
@@ -50,9 +50,9 @@ def _summaries_once(rules, chunk) -> ChunkSummaries:
 @pytest.fixture
 def shared_programs(monkeypatch):
     """Sweeps of one space share a program from test to test, as their chunks would be shared."""
-    monkeypatch.setattr("diffperf.explore.sweep.part_program.compile_chunk", _compiled_once)
+    monkeypatch.setattr("diffperf.explore.sweep.part_program.chunk_tables", _compiled_once)
     monkeypatch.setattr("diffperf.explore.sweep.part_program.compile_summaries", _summaries_once)
-    monkeypatch.setattr("diffperf.explore.sweep.double_precision.compile_points", _points_once)
+    monkeypatch.setattr("diffperf.explore.sweep.double_precision.point_tables", _points_once)
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ def test_one_trace_for_the_whole_sweep(tmp_path, monkeypatch):
     original = module.feasible
     monkeypatch.setattr(module, "feasible", lambda *inputs: traces.append(1) or original(*inputs))
     # Not a program that other tests share.
-    monkeypatch.setattr("diffperf.explore.sweep.part_program.compile_chunk", module.compile_chunk)
+    monkeypatch.setattr("diffperf.explore.sweep.part_program.chunk_tables", module.chunk_tables)
     sweep(space_of(tmp_path, LARGE), tmp_path / "out.parquet", chunk=BLOCK)
     assert len(traces) == 1
 
