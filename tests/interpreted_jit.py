@@ -1,9 +1,10 @@
 """A `jax.jit` for tests, which run most of their programs once: NumPy evaluates them while that pays.
 
-A function is compiled once NumPy has evaluated it for as long as compiling takes, as in `diffperf.compiler`.
-What has to be compiled at once, because a test is about XLA, takes `compiled_jit`.
+A program is compiled once NumPy has evaluated it for as long as compiling takes, as in `diffperf.compiler`;
+it is traced only once. What has to be compiled at once, because a test is about XLA, takes `compiled_jit`.
 """
 
+import dataclasses
 import functools
 import inspect
 import time
@@ -11,11 +12,27 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.extend.core
 
 from diffperf.compiler import PATIENCE, flattened
 from diffperf.interpreter import InterpretedProgram
 
 compiled_jit = jax.jit
+
+
+@dataclasses.dataclass
+class Program:
+    """A traced function of flat arguments.
+
+    - `results`: the structure of its result.
+    - `compiled`: the function compiled by XLA, once NumPy has taken `seconds` enough.
+    """
+
+    traced: Any
+    interpreted: InterpretedProgram
+    results: Any
+    seconds: float = 0.0
+    compiled: Callable[..., list[Any]] | None = None
 
 
 class InterpretedJit:
@@ -29,8 +46,8 @@ class InterpretedJit:
         self.static = {names} if isinstance(names, str) else set(names)
         places = {places} if isinstance(places, int) else set(places)
         self.static |= {name for place, name in enumerate(self.signature.parameters) if place in places}
-        self.programs: dict[Any, tuple[InterpretedProgram, Any]] = {}
-        self.seconds = 0.0  # of evaluation by NumPy
+        self.compiler_options = options.get("compiler_options")
+        self.programs: dict[Any, Program] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["jitted"], name)
@@ -39,9 +56,7 @@ class InterpretedJit:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
-        steps = sum(len(program.steps) for program, _ in self.programs.values())
-        if traced or (self.programs and self.seconds > PATIENCE * steps):
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             return self.jitted(*args, **kwargs)
         arguments = self.signature.bind(*args, **kwargs).arguments
         static = {name: arguments.pop(name) for name in list(arguments) if name in self.static}
@@ -50,14 +65,19 @@ class InterpretedJit:
         key = tuple(static.items()), structure, types, jax.config.jax_enable_x64
         if key not in self.programs:
             self.programs[key] = self._program(static, structure, leaves)
-        program, results = self.programs[key]
+        program = self.programs[key]
+        if program.seconds > PATIENCE * len(program.interpreted.steps) and program.compiled is None:
+            function = jax.extend.core.jaxpr_as_fun(program.traced)
+            program.compiled = compiled_jit(function, compiler_options=self.compiler_options)
+        if program.compiled is not None:
+            return jax.tree.unflatten(program.results, program.compiled(*leaves))
         start = time.perf_counter()
-        made = program(*jax.device_get(leaves))
-        self.seconds += time.perf_counter() - start
-        return jax.tree.unflatten(results, jax.device_put(made))
+        made = program.interpreted(*jax.device_get(leaves))
+        program.seconds += time.perf_counter() - start
+        return jax.tree.unflatten(program.results, jax.device_put(made))
 
-    def _program(self, static: dict[str, Any], structure: Any, leaves: list[Any]) -> Any:
-        """The program for arguments of a structure, and the structure of its results."""
+    def _program(self, static: dict[str, Any], structure: Any, leaves: list[Any]) -> Program:
+        """The program for arguments of a structure."""
 
         def called(**arguments: Any) -> Any:
             arguments |= static
@@ -66,7 +86,8 @@ class InterpretedJit:
             return self.function(*call.args, **call.kwargs)
 
         flat, made = flattened(called, structure)
-        return InterpretedProgram(jax.make_jaxpr(flat)(*leaves)), made[0]
+        traced = jax.make_jaxpr(flat)(*leaves)
+        return Program(traced, InterpretedProgram(traced), made[0])
 
 
 def interpreted_jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
