@@ -138,16 +138,18 @@ class _Appender:
         self.literals: dict[Any, int] = {}
 
     def finish(self, traced: ClosedJaxpr) -> None:
-        """Appends all of a traced program."""
+        """Appends all of a traced program that its results depend on."""
         program = self.program
         program.outputs = self.append(traced, program.inputs)
         # Values are forgotten after their last use: those of many configurations would fill the memory.
-        needed = {*program.outputs, *program.constants}
-        for place in reversed(range(len(program.steps))):
-            step = program.steps[place]
+        needed, kept = {*program.outputs, *program.constants}, []
+        for step in reversed(program.steps):
+            if needed.isdisjoint(step.made):
+                continue
             numbers = {*step.used, *step.made}
-            program.steps[place] = step._replace(forgotten=tuple(numbers - needed))
+            kept.append(step._replace(forgotten=tuple(numbers - needed)))
             needed |= numbers
+        program.steps = kept[::-1]
 
     def append(self, traced: ClosedJaxpr, inputs: Sequence[int]) -> tuple[int, ...]:
         """Appends a program that is called with the values of these numbers; returns those of its results."""

@@ -161,3 +161,14 @@ def test_values_are_forgotten_after_their_last_use():
         alive -= set(step.forgotten)
     assert most == 2
     assert alive == set(program.outputs)
+
+
+def test_what_no_result_depends_on_is_left_out():
+    def function(x):
+        _ = jnp.cumsum(jnp.exp(x))
+        return x + 1, x * 2
+
+    program = InterpretedProgram(jax.make_jaxpr(function)(TABLE))
+    assert len(program.steps) == 2
+    for result, expected in zip(program(TABLE), (TABLE + 1, TABLE * 2), strict=True):
+        np.testing.assert_allclose(result, expected)

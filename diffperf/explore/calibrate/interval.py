@@ -143,7 +143,7 @@ def _slopes(
 ) -> Float[np.ndarray, " parameters"]:
     """The derivatives of log(time) by the logarithms of fitted values, which the system has at some places.
 
-    Central differences: as exact as an interval needs, by a program that is compiled already.
+    Central differences: as exact as an interval needs, of systems that are evaluated together.
     """
 
     # Numbers are put in among the leaves of the system: building it anew takes longer than its estimate.
@@ -158,7 +158,9 @@ def _slopes(
             changed[locate(positions, place)[0]] = np.asarray(value, value.dtype)
         return structure.unflatten(changed)
 
-    moved = (grown(path, sign * _STEP) for path in places for sign in (1, -1))
+    moved = [grown(path, sign * _STEP) for path in places for sign in (1, -1)]
+    if not moved:
+        return np.zeros(0)
     times = np.log(times_on(moved, inputs, phase)).reshape(-1, 2)
     return (times[:, 0] - times[:, 1]) / (2 * _STEP)
 

@@ -1,7 +1,7 @@
 """The best of many candidates by an output of their reports, all evaluated by one compiled program."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -89,20 +89,25 @@ def report_of(configuration: Configuration, phase: str) -> eqx.Module:
 
 
 def times_on(
-    systems: Iterable[System], configuration: Configuration, phase: str
+    systems: Sequence[System], configuration: Configuration, phase: str
 ) -> Float[np.ndarray, " systems"]:
-    """The time of a phase in s, by the program that compares candidates, on each of several systems in place
-    of the configuration's own.
+    """The time of a phase in s on each of several systems in place of the configuration's own.
 
-    The systems differ from each other, and from those compared so far, in numbers only: nothing is compiled
-    again.
+    The systems differ from each other in numbers only, and are evaluated together.
     """
-    candidates = single_candidate(configuration.strategy, BLOCK)
-    times = []
-    for system in systems:
-        reports, _ = _evaluate(dataclasses.replace(configuration, system=system), candidates, phase)
-        times.append(_output(reports, "time")[0])
-    return np.array(times)
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(systems))
+    blocks = evaluate_in_blocks(lambda block: _times(configuration, block, phase), stacked)
+    return np.concatenate([times for _, times in blocks])
+
+
+@stored("phase")
+def _times(configuration: Configuration, systems: System, phase: str) -> Float[Array, " systems"]:
+    """The times of a phase on a block of systems in place of the configuration's own."""
+
+    def time_on(system: System) -> Float[Array, ""]:
+        return locate(estimate(dataclasses.replace(configuration, system=system), phase), "time")[0]
+
+    return jax.vmap(time_on)(systems)
 
 
 @stored("phase")
