@@ -51,8 +51,9 @@ WORKLOADS = {
 }
 CLIENTS = 64  # of a served model
 
-# From a model, a system and a strategy to numbers.
-Estimate = Callable[[Any, Any, Any], jax.Array]
+# From a model, a system and a strategy to numbers. Several numbers are columns of their own, as in a sweep:
+# in one array they would be written element by element, which takes a third of an estimate's time.
+Estimate = Callable[[Any, Any, Any], Any]
 # A function of some trees of numbers, and these trees.
 Benchmark = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -67,9 +68,9 @@ def load(workload: str) -> tuple[Any, Any, Any]:
 def outputs_of(phase: str) -> Estimate:
     """Returns the function to the time, memory, energy and cost of a phase."""
 
-    def outputs(*inputs: Any) -> jax.Array:
+    def outputs(*inputs: Any) -> tuple[jax.Array, ...]:
         report = getattr(dp, phase)(*inputs)
-        return jnp.stack([report.time, report.memory.peak, report.energy.total, report.cost.run])
+        return report.time, report.memory.peak, report.energy.total, report.cost.run
 
     return outputs
 
@@ -80,15 +81,19 @@ def output_of(phase: str, path: str, *relax: Any) -> Estimate:
 
 
 def outputs_of_serving(*names: str) -> Estimate:
-    """Returns the function to numbers of the report of a server: those of the fixed point of its batch."""
+    """Returns the function to numbers of the report of a server: those of the fixed point of its batch.
+
+    One number is returned by itself, so that it can be differentiated.
+    """
     from diffperf.estimate.serving.serving_report import serve
     from diffperf.workload.requests import Requests
 
     requests = Requests(concurrency=CLIENTS)
 
-    def outputs(*inputs: Any) -> jax.Array:
+    def outputs(*inputs: Any) -> Any:
         report = serve(*inputs, requests)
-        return jnp.squeeze(jnp.stack([getattr(report, name) for name in names]))
+        values = tuple(getattr(report, name) for name in names)
+        return values if len(values) > 1 else values[0]
 
     return outputs
 
@@ -132,7 +137,7 @@ def rate_benchmark(name: str, count: int) -> Benchmark:
         return lambda system, strategy: function(model, system, strategy), inputs
 
     # The strategy stays concrete: of its choices only those with weight are evaluated.
-    def of_system(system: Any) -> jax.Array:
+    def of_system(system: Any) -> Any:
         return function(model, system, strategy)
 
     return gradient_of(of_system) if with_gradient else of_system, (systems,)
