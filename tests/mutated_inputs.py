@@ -11,8 +11,10 @@ seconds, and inputs that are wrong by construction but accepted.
 
 import argparse
 import collections
+import concurrent.futures
 import contextlib
 import functools
+import multiprocessing
 import os
 import random
 import re
@@ -289,15 +291,24 @@ def commanded(line: tuple[str, ...]) -> Result | None:
         return None
 
 
-def run_all(count: int, seed: int, most_seconds: float = float("inf")) -> tuple[dict[str, list[int]], list]:
-    """By group the numbers of inputs, refused, accepted and faults; and each fault with its input."""
+def run_all(
+    count: int, seed: int, most_seconds: float = float("inf"), worker: int = 0, workers: int = 1
+) -> tuple[dict[str, list[int]], list]:
+    """By group the numbers of inputs, refused, accepted and faults; and each fault with its input.
+
+    Of several workers each runs one input in so many.
+    """
     assert set(GOOD) == set(COMMANDS), "every command has a good command line here"
-    counts: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0, 0])
+    counts: dict[str, list[int]] = collections.defaultdict(_no_inputs)
     faults, start = [], time.monotonic()
     client = TestClient(
         application(Checks(lambda: None)), base_url="http://127.0.0.1", raise_server_exceptions=False
     )
-    for entry in draws(count, seed):
+    for number, entry in enumerate(draws(count, seed)):
+        if number % workers != worker:
+            continue
+        if number // workers % 500 == 0:
+            print(f"worker {worker}: input {number:,} of {count:,}", file=sys.stderr, flush=True)
         if time.monotonic() - start > most_seconds:
             print(f"stopped after {most_seconds:g} s")
             break
@@ -313,22 +324,35 @@ def run_all(count: int, seed: int, most_seconds: float = float("inf")) -> tuple[
     return counts, faults
 
 
+def _no_inputs() -> list[int]:
+    return [0, 0, 0, 0]
+
+
 def main() -> None:
     """Prints the table and the faults; exits with 1 if there is any."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the inputs")
     chosen = parser.parse_args()
+    counts: dict[str, list[int]] = collections.defaultdict(_no_inputs)
     # Problems are read with an estimate of the baseline, which is compiled once and not for every mutation.
     with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, DIFFPERF_CACHE=cache):
-        counts, faults = run_all(chosen.count, chosen.seed, chosen.seconds)
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(chosen.workers, context) as pool:
+            asked = (chosen.count, chosen.seed, chosen.seconds)
+            parts = [pool.submit(run_all, *asked, worker, chosen.workers) for worker in range(chosen.workers)]
+            results = [part.result() for part in parts]
+    for of_worker, _ in results:
+        for name, row in of_worker.items():
+            counts[name] = [a + b for a, b in zip(counts[name], row, strict=True)]
     print(f"{'command/endpoint':28}{'inputs':>8}{'refused':>9}{'accepted':>9}{'faults':>8}")
     for name, row in sorted(counts.items()):
         print(f"{name:28}{row[0]:8}{row[1]:9}{row[2]:9}{row[3]:8}")
     totals = [sum(column) for column in zip(*counts.values(), strict=True)]
     print("{:28}{:8}{:9}{:9}{:8}".format("total", *totals))
-    sys.exit(bool(faults))
+    sys.exit(any(faults for _, faults in results))
 
 
 if __name__ == "__main__":

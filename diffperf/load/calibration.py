@@ -26,6 +26,9 @@ _FORMATS = "accelerator.matrix."  # the path that parameters of number formats b
 # The fields of a system that hold a software stack: a value fitted for a stack holds in both.
 STACKS = ("stack", "inference_stack")
 
+# The kinds of measured tables. A spread may also be of one number format of a kind ("gemm fp8").
+MEASURED_KINDS = ("training", "inference", "serving", "energy", "gemm", "attention", "collectives")
+
 # The keys that every calibration has, with the type of their values and its name.
 _KEYS = dict.fromkeys(("hardware", "system"), (str, "a name")) | dict.fromkeys(
     ("parts", "values", "uncertainty", "spread"), (dict, "a table")
@@ -83,9 +86,13 @@ class Calibration:
         if covariance is None:
             expected = "a symmetric matrix, one row a parameter, no variance below 0"
             raise error("uncertainty.covariance", expected)
-        known_kinds = bool(spread) and all(name.split(" ")[0] in spread for name in spread)
-        if not known_kinds or not all(map(_nonnegative, spread.values())):
+        kinds = [key.split(" ")[0] for key in spread]
+        if not spread or not set(kinds) <= set(spread) or not all(map(_nonnegative, spread.values())):
             raise error("spread", "a number of at least 0 for each kind of table")
+        for kind in kinds:
+            if kind not in MEASURED_KINDS:
+                hint = did_you_mean(kind, MEASURED_KINDS)
+                raise ConfigError(file, "spread", f'"{kind}"', "a kind of measured table", hint)
         return cls(
             name=name,
             file=file,

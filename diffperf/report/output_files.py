@@ -12,7 +12,7 @@ STDOUT = "-"
 
 
 def check_writable(path: str | Path, option: str) -> Path:
-    """The path, if a file can be written there: its folder exists, and neither is a folder or protected.
+    """The path, if a file can be written there: its folder exists and takes a file, and neither is protected.
 
     **Raises:** `ConfigError`, which names the option that the path is from.
     """
@@ -26,6 +26,14 @@ def check_writable(path: str | Path, option: str) -> Path:
     if not os.access(protected, os.W_OK):
         found, expected = f'"{path}", which is protected', "a file that can be written"
         raise ConfigError("command line", option, found, expected, "name another one")
+    if not path.exists() or path.is_file():
+        # Permissions do not tell of a full disk, nor of a file system that takes no files.
+        try:
+            with tempfile.TemporaryFile(dir=path.parent) as probe:
+                probe.write(b"a file can be written")
+        except OSError as error:
+            found, expected = f'"{path}": {error.strerror}', "a file that can be written"
+            raise ConfigError("command line", option, found, expected, "name another one") from error
     return path
 
 
@@ -38,18 +46,31 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     if path.exists() and not path.is_file():
-        yield path
+        with _named(path):
+            yield path
         return
     handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
     os.close(handle)
     beside = Path(name)
     try:
-        yield beside
+        with _named(path):
+            yield beside
         mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()
         beside.chmod(mode)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors of writing that name no file, such as that of a full disk, name the one that was asked for."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def _umask() -> int:

@@ -179,6 +179,7 @@ def test_what_was_read(file):
         ('parameters = ["accelerator.memory.hbm.efficiency", ', "parameters = [", "the keys of [values]"),
         ("gemm = 0.05", 'gemm = "5 %"', "spread"),
         ("gemm = 0.05", "", "spread"),
+        ("gemm = 0.05", "gemm = 0.05\nattentoin = 0.1", 'did you mean "attention"'),
         ("[spread]", "[spreads]", 'unknown key "spreads"'),
         ('hardware = "a100-sxm4-80gb"', "hardware = 100", "a name"),
         ("[parts]", "[[parts]]", "a table"),

@@ -23,6 +23,19 @@ def test_a_protected_folder_is_refused(tmp_path):
         check_writable(tmp_path / "a.json", "--json")
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="a file system that takes no files")
+def test_a_file_system_that_takes_no_files_is_refused():
+    with pytest.raises(ConfigError, match=r'--json: found "/proc/a\.json": .*a file that can be written'):
+        check_writable("/proc/a.json", "--json")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
+def test_a_full_disk_is_named_with_the_file():
+    with pytest.raises(OSError, match="No space left") as error:
+        write_text("/dev/full", "text")
+    assert error.value.filename == "/dev/full"
+
+
 def test_an_interrupt_leaves_the_file_as_it_was(tmp_path):
     path = tmp_path / "a.json"
     write_text(path, "before")

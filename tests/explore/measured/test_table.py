@@ -8,6 +8,7 @@ from measured_cases import DATA
 import diffperf as dp
 from diffperf.explore.measured.schemas import SCHEMAS, measured_columns
 from diffperf.explore.measured.table import messages, read_measurements
+from diffperf.load.calibration import MEASURED_KINDS
 
 HEADER = "id,group,hardware,dtype,m,n,k,batch,latency_s"
 GOOD = "a,one,h100-sxm5-80gb,bf16,4096,4096,4096,1,2.5e-4"
@@ -27,6 +28,10 @@ def test_values(tmp_path):
     assert (first.line, first["m"], first["latency_s"], first["dtype"]) == (2, 4096.0, 2.5e-4, "bf16")
     assert (second.line, second["group"], second["batch"], second["latency_s"]) == (4, "all", 1.0, None)
     assert second.cells["group"] == ""
+
+
+def test_calibrations_know_every_kind():
+    assert set(MEASURED_KINDS) == set(SCHEMAS)
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
