@@ -14,13 +14,14 @@ from jaxtyping import Array, Float
 
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.bumps import bumps_of_die
+from diffperf.hardware.die_to_die import DieToDieLinks
 from diffperf.hardware.operating_point import operating_point
 from diffperf.hardware.technology import MemoryTechnology, Technology
 from diffperf.quantity import Declared, Scalar, output, quantity
 from diffperf.relax import larger
 
-# Share of a die's edge that memory and network PHYs may take; the rest feeds power, host and die-to-die links
-# (an estimate: GA100 spends two of its four sides on HBM and one on NVLink).
+# Share of a die's edge that PHYs of memory, network and other dies may take; the rest feeds power and host
+# links (an estimate: GA100 spends two of its four sides on HBM and one on NVLink).
 USABLE_EDGE = 0.75
 
 # Density of SRAM dies over that of caches among logic. Derived: AMD's 3D V-Cache has 64 MiB on 41 mm² of N7
@@ -59,6 +60,13 @@ class ChipDesign(Declared):
         integer=True,
         default=0.0,
     )
+    die_to_die_bandwidth: Scalar = quantity(
+        "byte/s",
+        "bandwidth of the links of one die to the other dies of its package per direction; 0 for as much as "
+        "the traffic with memory needs",
+        bounds=(0, 1e14),
+        default=0.0,
+    )
 
 
 class Chip(Declared):
@@ -91,6 +99,9 @@ class Chip(Declared):
     network_power: Scalar = output(
         "W", "power of network links and their PHYs at full bandwidth, of the power of the package"
     )
+    die_to_die_power: Scalar = output(
+        "W", "power of links between dies at full memory bandwidth, of the power of the package"
+    )
     static_power: Scalar = output("W", "leakage of all dies, of the power of the package")
     heat_flux: Scalar = output("W/mm^2", "power of the dies over the area of the compute dies")
     bumps: Scalar = output("", "bumps that one die needs for power and signals over those that fit under it")
@@ -99,8 +110,7 @@ class Chip(Declared):
 def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> Chip:
     """Area (mm²), edge and power (W) of a design.
 
-    Areas add up from densities, power from parts; uncore takes a fixed share of the die, and die-to-die links
-    add a share where there are several dies.
+    Areas add up from densities, power from parts; uncore takes a fixed share of the die.
     """
     # Density is given at the clock of the template: a faster process shrinks the area per rate, not per unit.
     unit_area = unit_rate(template) * technology.speed / technology.compute_density
@@ -109,13 +119,13 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
     stacks = _stacks(design, technology)
     memory = sum(count * stack.phy_area for count, stack in stacks) / design.dies
     network = design.network_bandwidth / technology.link.area_density / design.dies
-    used = compute + cache + memory + network
-    without_links = used / (1 - technology.uncore_fraction)
-    die = without_links * _die_to_die_factor(design.dies, technology)
+    links = links_between_dies(design, technology)
+    used = compute + cache + memory + network + links.area
+    die = used / (1 - technology.uncore_fraction)
     edge = (
         sum(count * stack.phy_edge for count, stack in stacks)
         + design.network_bandwidth / technology.link.edge_density
-    ) / design.dies
+    ) / design.dies + links.edge
     point = operating_point(
         design.voltage,
         design.power_limit,
@@ -132,8 +142,8 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
         cache_area=cache,
         memory_area=memory,
         network_area=network,
-        die_to_die_area=die - without_links,
-        uncore_area=without_links - used,
+        die_to_die_area=links.area,
+        uncore_area=die - used,
         die_area=die,
         reticle=die / technology.process.reticle,
         carried_area=design.dies * die + sum(count * stack.stack_area for count, stack in stacks),
@@ -154,6 +164,12 @@ def stacks_power(design: ChipDesign, technology: Technology) -> Scalar:
     return sum(powers, jnp.zeros_like(design.memory_stacks))
 
 
+def links_between_dies(design: ChipDesign, technology: Technology) -> DieToDieLinks:
+    """The links between the dies of a design."""
+    stacks = _stacks(design, technology)
+    return DieToDieLinks(technology.die_to_die, design.dies, stacks, design.die_to_die_bandwidth)
+
+
 def _stacks(design: ChipDesign, technology: Technology) -> list[tuple[Scalar, MemoryTechnology]]:
     """The stacks on a package: how many of memory, and of storage where the technology has any."""
     memory = (design.memory_stacks, technology.memory)
@@ -161,21 +177,15 @@ def _stacks(design: ChipDesign, technology: Technology) -> list[tuple[Scalar, Me
 
 
 def signal_bumps(design: ChipDesign, technology: Technology) -> Scalar:
-    """Bumps of one die for the signals of memory, storage and network links."""
+    """Bumps of one die for the signals of memory, storage, network links and links to other dies."""
     stacks = sum(count * stack.bumps for count, stack in _stacks(design, technology))
     network = design.network_bandwidth / technology.link.bump_bandwidth
-    return (stacks + network) / design.dies
+    return (stacks + network) / design.dies + links_between_dies(design, technology).bumps
 
 
 def unit_rate(template: Accelerator) -> Scalar:
     """bf16 FLOP/s of one compute unit of the template."""
     return template.matrix.bf16.rate / template.compute_units
-
-
-def _die_to_die_factor(dies: Scalar, technology: Technology) -> Scalar:
-    """The area of a die with its die-to-die links over the area without them: 1 for a single die."""
-    several = jnp.clip(dies - 1, 0.0, 1.0)
-    return 1 + several * technology.die_to_die_fraction
 
 
 def _powers(
@@ -199,6 +209,7 @@ def _powers(
         "active_power": active_power(design, voltage, clock, die_area, technology),
         "memory_power": stacks_power(design, technology),
         "network_power": design.network_bandwidth * technology.link.energy,
+        "die_to_die_power": links_between_dies(design, technology).power,
         "static_power": silicon_area(design, die_area) * technology.static_density * relative,
     }
     return {part: technology.limit_share * power for part, power in peak.items()}
@@ -225,12 +236,12 @@ def filled_units(
     The inverse of `chip` in the number of units: what PHYs, cache, uncore and die-to-die links leave, and at
     least a thousandth of the dies where they leave nothing. The `compute_units` of the design do not matter.
     """
-    usable = die_area * (1 - technology.uncore_fraction) / _die_to_die_factor(design.dies, technology)
+    usable = die_area * (1 - technology.uncore_fraction)
     others = (
         design.cache / technology.sram_density
         + sum(count * stack.phy_area for count, stack in _stacks(design, technology))
         + design.network_bandwidth / technology.link.area_density
-    ) / design.dies
+    ) / design.dies + links_between_dies(design, technology).area
     compute = larger(usable - others, 1e-3 * die_area) * design.dies
     return compute * technology.compute_density / (unit_rate(template) * technology.speed)
 
@@ -246,11 +257,17 @@ def split_die(
     """The design whose dies of `die_area` mm² are split by `fractions`: compute, cache, memory PHY, network
     PHY.
 
-    The inverse of `chip`: the area that is neither uncore nor die-to-die links is divided by the fractions,
-    which add up to 1, and every part holds as much as its density allows.
+    The inverse of `chip`: the area that is neither uncore nor links between dies is divided by the fractions,
+    which add up to 1, and every part holds as much as its density allows. Links between dies are as wide as
+    the stacks need.
     """
-    usable = dies * die_area * (1 - technology.uncore_fraction) / _die_to_die_factor(dies, technology)
-    compute, cache, memory, network = usable * fractions
+    usable = dies * die_area * (1 - technology.uncore_fraction)
+    # Links take area in proportion to the stacks, and these to their share of what links leave.
+    stacks_per_area = fractions[2] / technology.memory.phy_area
+    links = DieToDieLinks(
+        technology.die_to_die, dies, [(stacks_per_area, technology.memory)], jnp.zeros_like(dies)
+    )
+    compute, cache, memory, network = usable / (1 + dies * links.area) * fractions
     return ChipDesign(
         compute_units=compute * technology.compute_density / (unit_rate(template) * technology.speed),
         cache=cache * technology.sram_density,

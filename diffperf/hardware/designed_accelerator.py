@@ -12,7 +12,15 @@ import numpy as np
 
 from diffperf.hardware.accelerator import Accelerator, MatrixFormats
 from diffperf.hardware.attention_kernels import AttentionKernels
-from diffperf.hardware.chip import Chip, ChipDesign, active_power, chip, silicon_area
+from diffperf.hardware.chip import (
+    Chip,
+    ChipDesign,
+    active_power,
+    chip,
+    links_between_dies,
+    silicon_area,
+)
+from diffperf.hardware.die_to_die import DieToDieLinks
 from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.memory_level import Holdings, MemoryLevel
 from diffperf.hardware.package import Die, Package
@@ -105,7 +113,8 @@ def _memory_of(
     device memory and storage, and the template's other levels.
 
     The bandwidth of a cache is that of its ports, one for a compute unit, and its energy that of the process:
-    both are scaled or replaced. The latency of a cache is a number of cycles.
+    both are scaled or replaced. The latency of a cache is a number of cycles. Stacks of another die are
+    reached over links between the dies.
     """
     levels, cache, device = list(template.memory), template.last_cache, template.device_level
     scale = design.compute_units / template.compute_units * made.clock
@@ -123,25 +132,31 @@ def _memory_of(
         bandwidth=template.memory[cache].bandwidth * scale,
         energy=technology.sram_energy * (made.voltage / technology.nominal_voltage) ** 2,
     )
-    levels[device] = _level_of_stacks(levels[device], design.memory_stacks, technology.memory)
+    links = links_between_dies(design, technology)
+    levels[device] = _level_of_stacks(levels[device], design.memory_stacks, technology.memory, links)
     if technology.storage is None:
         return tuple(levels)
     stacks, storage = larger(design.storage_stacks, _LEAST_STACKS), technology.storage
     if "storage" not in template.memory_kinds:
-        return (*levels, _level_of_stacks(_empty_storage(levels[device]), stacks, storage))
+        return (*levels, _level_of_stacks(_empty_storage(levels[device]), stacks, storage, links))
     own = template.memory_kinds.index("storage")
-    levels[own] = _level_of_stacks(levels[own], stacks, storage)
+    levels[own] = _level_of_stacks(levels[own], stacks, storage, links)
     return tuple(levels)
 
 
-def _level_of_stacks(level: MemoryLevel, stacks: Scalar, memory: MemoryTechnology) -> MemoryLevel:
-    """A memory level that is made of stacks of a technology."""
+def _level_of_stacks(
+    level: MemoryLevel, stacks: Scalar, memory: MemoryTechnology, links: DieToDieLinks
+) -> MemoryLevel:
+    """A memory level that is made of stacks of a technology, beside the dies that the links connect.
+
+    Of a byte, as of a request, the share `crossing` takes the way over a link.
+    """
     return dataclasses.replace(
         level,
         capacity=stacks * memory.stack_capacity,
-        bandwidth=stacks * memory.stack_bandwidth,
-        latency=memory.latency,
-        energy=memory.energy,
+        bandwidth=stacks * memory.stack_bandwidth * links.delivered_share,
+        latency=memory.latency + links.crossing * links.link.latency,
+        energy=memory.energy + links.crossing * links.link.energy,
         prefetch=memory.prefetch,
     )
 

@@ -66,11 +66,6 @@ class Family(Declared):
     uncore_fraction: Scalar = quantity(
         "", "share of a die that is neither compute, cache nor PHY, by family", bounds=(0.01, 0.8)
     )
-    die_to_die_fraction: Scalar = quantity(
-        "",
-        "area that die-to-die links add in packages of several dies of a family, over the area of the rest",
-        bounds=(1e-3, 0.5),
-    )
 
 
 class Floorplan(Declared):
@@ -95,13 +90,15 @@ class Floorplan(Declared):
 
 
 class Blueprint(eqx.Module):
-    """What a package is made of: floorplan, compute units, silicon node, memory and links."""
+    """What a package is made of: floorplan, compute units, silicon node, memory, links to other packages and
+    between its dies."""
 
     plan: Floorplan
     unit: ComputeUnit
     node: Node
     memory: MemoryTechnology
     link: LinkTechnology
+    die_to_die: LinkTechnology
 
 
 def accelerator_of_blueprint(blueprint: Blueprint, family: Family, template: Accelerator) -> Accelerator:
@@ -166,7 +163,6 @@ def technology_of(blueprint: Blueprint, family: Family, template: Accelerator) -
         compute_density=rate / area,
         speed=rate / unit_rate(template),
         uncore_fraction=family.uncore_fraction * plan.io_share,
-        die_to_die_fraction=family.die_to_die_fraction,
         compute_energy=family.matrix_energy * node.switching_energy,
         active_density=real(0.0),
         limit_share=real(1.0),  # the energies of a family are those of work that a package is cooled for
@@ -176,6 +172,7 @@ def technology_of(blueprint: Blueprint, family: Family, template: Accelerator) -
         link=dataclasses.replace(
             link, area_density=link.area_density * per_mm, edge_density=link.edge_density * per_mm
         ),
+        die_to_die=blueprint.die_to_die,
         unit_sram_share=private / (private + logic / node.logic_density),
         node=node.name,
     )

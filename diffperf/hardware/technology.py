@@ -47,32 +47,30 @@ class MemoryTechnology(Declared):
 
 
 class LinkTechnology(Declared):
-    """A generation of off-package links and its PHY."""
+    """A generation of links between packages, or between the dies of one package, and its PHY."""
 
-    name: Label = label("generation of off-package links, such as nvlink3")
+    name: Label = label("generation of links between packages or dies, such as nvlink3 or ucie-advanced")
     area_density: Scalar = quantity(
-        "byte/s/mm^2", "bandwidth of off-package links per direction and PHY area", bounds=(1e8, 1e13)
+        "byte/s/mm^2", "bandwidth of links per direction and PHY area", bounds=(1e8, 1e13)
     )
     edge_density: Scalar = quantity(
-        "byte/s/mm", "bandwidth of off-package links per direction and die edge", bounds=(1e8, 1e14)
+        "byte/s/mm", "bandwidth of links per direction and die edge", bounds=(1e8, 1e14)
     )
-    energy: Scalar = quantity(
-        "J/byte", "energy to move one byte over an off-package link", bounds=(1e-13, 1e-8)
-    )
+    energy: Scalar = quantity("J/byte", "energy to move one byte over a link", bounds=(1e-13, 1e-8))
     latency: Scalar = quantity(
         "s",
-        "time that both PHYs of an off-package link and the way between add to a message",
+        "time that both PHYs of a link and the way between them add to a message",
         bounds=(1e-11, 1e-5),
     )
     price: Scalar = quantity(
         "USD*s/byte",
-        "price of cables, modules and retimers of an off-package link, per bandwidth and direction",
+        "price of cables, modules and retimers of a link, per bandwidth and direction",
         bounds=(0, 1e-6),
         kind="price",
     )
     bump_bandwidth: Scalar = quantity(
         "byte/s",
-        "bandwidth of off-package links per direction and bump of signals",
+        "bandwidth of links per direction and bump of signals",
         bounds=(1e7, 1e12),
         default=3.125e9,  # lanes of 100 Gbit/s with two differential pairs
     )
@@ -97,11 +95,6 @@ class Technology(Node):
     uncore_fraction: Scalar = quantity(
         "", "share of the die area that is neither compute, cache nor PHY", bounds=(0.01, 0.8)
     )
-    die_to_die_fraction: Scalar = quantity(
-        "",
-        "die area that die-to-die links add in packages of several dies, over the area of the rest",
-        bounds=(1e-3, 0.5),
-    )
     compute_energy: Scalar = quantity(
         "J/FLOP", "energy of one bf16 FLOP at nominal voltage", bounds=(1e-15, 1e-10)
     )
@@ -117,6 +110,7 @@ class Technology(Node):
     )
     memory: MemoryTechnology
     link: LinkTechnology
+    die_to_die: LinkTechnology  # between the dies of a package of several
     storage: MemoryTechnology | None = None  # beside device memory, for `storage_stacks` of a design
     unit_sram_share: Scalar = quantity(
         "",
@@ -150,6 +144,9 @@ def moved(technology: Technology, node: Node) -> Technology:
     def with_denser_phy(memory: MemoryTechnology) -> MemoryTechnology:
         return dataclasses.replace(memory, phy_area=memory.phy_area / phy)
 
+    def with_denser_lanes(link: LinkTechnology) -> LinkTechnology:
+        return dataclasses.replace(link, area_density=link.area_density * phy)
+
     return dataclasses.replace(
         technology,
         **figures | {"name": technology.name},
@@ -161,7 +158,8 @@ def moved(technology: Technology, node: Node) -> Technology:
         unit_sram_share=share / sram / unit_area,
         memory=with_denser_phy(technology.memory),
         storage=None if technology.storage is None else with_denser_phy(technology.storage),
-        link=dataclasses.replace(technology.link, area_density=technology.link.area_density * phy),
+        link=with_denser_lanes(technology.link),
+        die_to_die=with_denser_lanes(technology.die_to_die),
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -41,6 +42,7 @@ def load_technology(
     age: float | None = None,
     memory: str | None = None,
     link: str | None = None,
+    die_to_die: str | None = None,
     storage: str | None = None,
     file: str = ARGUMENTS,
 ) -> Technology:
@@ -51,9 +53,9 @@ def load_technology(
     - `node`: the silicon node that the technology's family of accelerators moves to (as of `load_node`).
     - `age`: seconds since the start of volume production on that node, in place of the defects and prices of
       the process's own file.
-    - `memory`, `link`, `storage`: names of configs in configs/memories and configs/links; storage is a second
-      memory, of `storage_stacks` of a design. Their PHYs are those on the technology's own node, and move to
-      another one with it.
+    - `memory`, `link`, `die_to_die`, `storage`: names of configs in configs/memories and configs/links;
+      storage is a second memory, of `storage_stacks` of a design. Their PHYs are those on the technology's
+      own node, and move to another one with it.
 
     **Raises:** `ConfigError`, in one line.
     """
@@ -64,8 +66,10 @@ def load_technology(
     if storage is not None:
         second = load(MemoryTechnology, storage, asked_by=(file, "storage"))
         technology = dataclasses.replace(technology, storage=second)
-    if link is not None:
-        technology = dataclasses.replace(technology, link=load(LinkTechnology, link, asked_by=(file, "link")))
+    for key, name_of_link in {"link": link, "die_to_die": die_to_die}.items():
+        if name_of_link is not None:
+            loaded: Any = load(LinkTechnology, name_of_link, asked_by=(file, key))
+            technology = dataclasses.replace(technology, **{key: loaded})
     if node is not None:
         technology = moved(technology, load_node(node, file))
     if age is not None:

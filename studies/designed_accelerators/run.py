@@ -12,8 +12,7 @@ would have to be how much different for it to win; what each workload of the mix
 alone; and in how many samples of the calibrated values each design is better than what is sold.
 
 Costs are our own model's for both sides, and most prices in it are estimates. A design has no cost of
-its own development, no harvesting of bad dies beyond its template's, and die-to-die links that take area, but
-no time.
+its own development, and no harvesting of bad dies beyond its template's.
 
     python studies/designed_accelerators/run.py [--quick] [--out DIR]
 """

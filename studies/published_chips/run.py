@@ -45,7 +45,10 @@ from diffperf.report.plots import BLUE, GREY, INK, bare
 
 CHIPS = Path(__file__).parent / "data" / "chips.csv"
 TARGET = 0.15
-UNCORE, DIE_TO_DIE = 0.25, 0.1  # as configs/technology: an estimate, and Chiplet Actuary's share
+UNCORE = 0.25  # as configs/technology: an estimate
+DIE_TO_DIE = (
+    "ucie-advanced"  # an estimate: links over the interposers and bridges of packages of several dies
+)
 TOLERANCE = 0.1  # error of a figure that weighs as much as its spread
 # The fit starts from, and is drawn weakly to: transistors per matrix FLOP, those per vector FLOP over them,
 # J per matrix FLOP, those per vector FLOP over them, Hz. Estimates, with the spreads of their logarithms.
@@ -113,7 +116,14 @@ def read_chip(row: dict[str, str]) -> Published:
         phy_area=memory.phy_area * number["sites"] / number["stacks"],  # dies have PHYs for empty sites too
     )
     link = load(LinkTechnology, row["link"])
-    blueprint = Blueprint(plan=plan, unit=unit, node=load(Node, row["node"]), memory=memory, link=link)
+    blueprint = Blueprint(
+        plan=plan,
+        unit=unit,
+        node=load(Node, row["node"]),
+        memory=memory,
+        link=link,
+        die_to_die=load(LinkTechnology, DIE_TO_DIE),
+    )
     return Published(row, blueprint, load(Accelerator, row["template"]))
 
 
@@ -140,7 +150,6 @@ def family_of(parameters: Float[Array, "5"]) -> Family:
         vector_energy=matrix_energy * vector_energy,
         clock=clock,
         uncore_fraction=UNCORE,
-        die_to_die_fraction=DIE_TO_DIE,
     )
 
 

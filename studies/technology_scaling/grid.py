@@ -121,11 +121,14 @@ class Point(eqx.Module):
 
 
 class Cluster(eqx.Module):
-    """What all points share: the model, the system around the accelerators, and the accelerators' family."""
+    """What all points share: the model, the system around the accelerators, the accelerators' family, and
+    the links that packages of several dies would have.
+    """
 
     model: Model
     system: System
     family: Family
+    die_to_die: LinkTechnology
 
 
 def load_cluster() -> Cluster:
@@ -134,6 +137,7 @@ def load_cluster() -> Cluster:
         model=dp.load_model(MODEL),
         system=dp.load_system(SYSTEM, DEVICES, stack=STACK),
         family=load(Family, "nvidia-datacenter"),
+        die_to_die=load(LinkTechnology, "ucie-advanced"),
     )
 
 
@@ -170,7 +174,14 @@ def accelerator_of(
         network_bandwidth=real(point.nvlink),
         power_limit=real(point.power_limit) * power,
     )
-    blueprint = Blueprint(plan=plan, unit=UNIT, node=point.node, memory=point.memory, link=point.link)
+    blueprint = Blueprint(
+        plan=plan,
+        unit=UNIT,
+        node=point.node,
+        memory=point.memory,
+        link=point.link,
+        die_to_die=cluster.die_to_die,
+    )
     return accelerator_of_blueprint(blueprint, cluster.family, cluster.system.accelerator)
 
 

@@ -55,7 +55,9 @@ def parts(node="n4", memory="hbm3", link="nvlink4", template="h100-sxm5-80gb"):
 def blueprint_of(plan, unit=HOPPER, **names):
     """The blueprint of a package, and the template accelerator."""
     node, memory, link, template = parts(**names)
-    return Blueprint(plan=plan, unit=unit, node=node, memory=memory, link=link), template
+    die_to_die = load(LinkTechnology, "ucie-advanced")
+    blueprint = Blueprint(plan=plan, unit=unit, node=node, memory=memory, link=link, die_to_die=die_to_die)
+    return blueprint, template
 
 
 def designed(plan, unit=HOPPER, family=FAMILY, **names):

@@ -31,9 +31,14 @@ CONFIGS = {
     "technology.node": "technology",
     "technology.memory": "technology",
     "technology.link": "technology",
+    "technology.die_to_die": "technology",
 }
 # Folders of configs/ that hold the parts of a technology.
-_PARTS = {"technology.memory": FOLDERS[MemoryTechnology], "technology.link": FOLDERS[LinkTechnology]}
+_PARTS = {
+    "technology.memory": FOLDERS[MemoryTechnology],
+    "technology.link": FOLDERS[LinkTechnology],
+    "technology.die_to_die": FOLDERS[LinkTechnology],
+}
 _MOST_CONFIGS = 4096  # combinations of configs, at most: all are held in memory
 
 # The table of an axis in its file, with the key that names it in errors.
@@ -119,7 +124,7 @@ class ConfigReader(AxisReader):
         """A technology, on another node, or with other memory or links."""
         name, key = named.get("technology", (self.table.get("technology"), "technology"))
         source = find(str(name), FOLDERS[Technology], self.folder, (self.file, key))
-        memory, link = (
+        memory, link, die_to_die = (
             str(find(named[path][0], folder, self.folder, (self.file, named[path][1])))
             if path in named
             else None
@@ -128,4 +133,6 @@ class ConfigReader(AxisReader):
         node, its_key = named.get("technology.node", (None, ""))
         if node is not None:
             load_node(node, self.file, its_key)  # an error names this key
-        return load_technology(source, node=node, memory=memory, link=link, file=self.file)
+        return load_technology(
+            source, node=node, memory=memory, link=link, die_to_die=die_to_die, file=self.file
+        )
