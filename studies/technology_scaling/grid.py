@@ -64,7 +64,7 @@ POWER_LIMITS = (1400.0, 700.0)  # W: twice that of H100, so that memory and netw
 DIE = 814.0  # mm², the largest: H100 whitepaper
 # Of the largest die. Under a power limit a smaller die may be faster: it leaks less, and the units that are
 # left run above the least voltage.
-AREA_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
+AREA_SHARES = tuple(1 - step / 20 for step in range(13))  # 1 to 0.4
 
 # GPT of 7.5 billion parameters; 2M tokens a step, as GPT-3 6.7B (arXiv 2005.14165, Table 2.1).
 MODEL, SYSTEM, STACK = "gpt-7.5b", "dgx-h100", "megatron-bridge"
