@@ -19,7 +19,7 @@ from diffperf.cost.yields import (
 )
 from diffperf.hardware.package import Die, total_area
 from diffperf.quantity import AnyArray
-from diffperf.relax import absent, larger, positive
+from diffperf.relax import absent, inverse, larger, positive
 
 # Fewer defective units than this are none (an estimate): cube roots have no slope at zero.
 _FEWEST_DEFECTIVE = 1e-6
@@ -98,4 +98,5 @@ def incomplete_beta(
     w1 = jnp.exp((jnp.log(b) + log_x) / 3)
     w2 = jnp.exp((jnp.log(a) + log_rest) / 3)
     distance = 3 * (w1 * (1 - 1 / (9 * b)) - w2 * (1 - 1 / (9 * a)))
-    return jax.scipy.special.ndtr(distance * jax.lax.rsqrt(w1 * w1 / b + w2 * w2 / a))
+    # A reciprocal root would keep XLA from vectorizing the loop over configurations.
+    return jax.scipy.special.ndtr(distance * jnp.sqrt(inverse(w1 * w1 / b + w2 * w2 / a)))
