@@ -206,7 +206,7 @@ def test_labels_do_not_tell_programs_apart(cart):
     assert Label("x") != "x"
     traces = []
 
-    @compiled_jit  # the replacement for tests traces once more when it compiles
+    @compiled_jit  # the test is about the programs that JAX keeps
     def f(cart):
         traces.append(1)
         return cart.axle.radius * cart.weight

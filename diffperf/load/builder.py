@@ -267,4 +267,11 @@ def _expected(field: dataclasses.Field) -> str:
         return "one of " + ", ".join(declared.alternatives)
     if (alternatives := field.metadata.get("variant")) is not None:
         return "one of " + ", ".join(alternatives)
-    return field.metadata.get("label", field.name.replace("_", " "))
+    if (text := field.metadata.get("label")) is not None:
+        return text
+    cls = _module_class(field.type)
+    if isinstance(field.type, types.GenericAlias):  # tuple[Module, ...]
+        return f"[[{field.name}]] tables of {cls.__name__} keys"
+    if cls in FOLDERS:
+        return f"a name from configs/{FOLDERS[cls]} or a path ending in .toml"
+    return f"a table of {cls.__name__} keys"

@@ -60,16 +60,16 @@ def load_technology(
     **Raises:** `ConfigError`, in one line.
     """
     technology: Technology = load(Technology, name, asked_by=(file, "technology"))
-    if memory is not None:
-        generation = load(MemoryTechnology, memory, asked_by=(file, "memory"))
-        technology = dataclasses.replace(technology, memory=generation)
-    if storage is not None:
-        second = load(MemoryTechnology, storage, asked_by=(file, "storage"))
-        technology = dataclasses.replace(technology, storage=second)
-    for key, name_of_link in {"link": link, "die_to_die": die_to_die}.items():
-        if name_of_link is not None:
-            loaded: Any = load(LinkTechnology, name_of_link, asked_by=(file, key))
-            technology = dataclasses.replace(technology, **{key: loaded})
+    parts = {
+        "memory": (MemoryTechnology, memory),
+        "storage": (MemoryTechnology, storage),
+        "link": (LinkTechnology, link),
+        "die_to_die": (LinkTechnology, die_to_die),
+    }
+    loaded: dict[str, Any] = {
+        key: load(cls, part, asked_by=(file, key)) for key, (cls, part) in parts.items() if part is not None
+    }
+    technology = dataclasses.replace(technology, **loaded)
     if node is not None:
         technology = moved(technology, load_node(node, file))
     if age is not None:

@@ -5,15 +5,15 @@ import math
 from typing import Any
 
 import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import Float
 
-from diffperf.explore.plan.ranking import report_of, times_on
+from diffperf.explore.plan.ranking import report_of
+from diffperf.explore.points import outputs_at
 from diffperf.hardware.system import System
 from diffperf.load import checked, declared_at
 from diffperf.load.calibration import Calibration, followers
-from diffperf.quantity import Quantity, declaration, locate
+from diffperf.quantity import Quantity, declaration, locate, numeric
 from diffperf.report.tables import has_total
 from diffperf.software.stack import Stack
 from diffperf.workload.configuration import Configuration
@@ -143,25 +143,18 @@ def _slopes(
 ) -> Float[np.ndarray, " parameters"]:
     """The derivatives of log(time) by the logarithms of fitted values, which the system has at some places.
 
-    Central differences: as exact as an interval needs, of systems that are evaluated together.
+    Central differences: as exact as an interval needs, at points that are evaluated together.
     """
-
-    # Numbers are put in among the leaves of the system: building it anew takes longer than its estimate.
-    leaves, structure = jax.tree.flatten(jax.device_get(inputs.system))
-    positions = structure.unflatten(range(len(leaves)))
-
-    def grown(path: str, growth: float) -> System:
-        """The system with one value larger, and with it those that follow this value."""
-        changed = list(leaves)
-        value = leaves[locate(positions, places[path][0])[0]] * np.exp(growth)
-        for place in (*places[path], *followers(path, list(places))):
-            changed[locate(positions, place)[0]] = np.asarray(value, value.dtype)
-        return structure.unflatten(changed)
-
-    moved = [grown(path, sign * _STEP) for path in places for sign in (1, -1)]
-    if not moved:
+    if not places:
         return np.zeros(0)
-    times = np.log(times_on(moved, inputs, phase)).reshape(-1, 2)
+    at = {f"system.{path}": float(value) for path, (_, value) in numeric(inputs.system).items()}
+    changes: dict[str, np.ndarray] = {}
+    for row, (path, own) in enumerate(places.items()):
+        ends = at[f"system.{own[0]}"] * np.exp([_STEP, -_STEP])
+        for place in (*own, *followers(path, list(places))):  # those that follow have the same value
+            full = f"system.{place}"
+            changes.setdefault(full, np.full(2 * len(places), at[full]))[2 * row : 2 * row + 2] = ends
+    times = np.log(outputs_at(inputs, changes, phase)["time"]).reshape(-1, 2)
     return (times[:, 0] - times[:, 1]) / (2 * _STEP)
 
 

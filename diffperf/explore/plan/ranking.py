@@ -1,19 +1,18 @@
 """The best of many candidates by an output of their reports, all evaluated by one compiled program."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from diffperf.compiler import stored
 from diffperf.estimate.phases import estimate
 from diffperf.explore.plan.blocks import BLOCK, evaluate_in_blocks, take
 from diffperf.explore.plan.candidates import Candidates, single_candidate
-from diffperf.hardware.system import System
 from diffperf.quantity import locate
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.rules import broken
@@ -86,28 +85,6 @@ def report_of(configuration: Configuration, phase: str) -> eqx.Module:
     """The report of a configuration, by the program that compares candidates."""
     reports, _ = _evaluate(configuration, single_candidate(configuration.strategy, BLOCK), phase)
     return report_at(jax.device_get(reports), 0)
-
-
-def times_on(
-    systems: Sequence[System], configuration: Configuration, phase: str
-) -> Float[np.ndarray, " systems"]:
-    """The time of a phase in s on each of several systems in place of the configuration's own.
-
-    The systems differ from each other in numbers only, and are evaluated together.
-    """
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(systems))
-    blocks = evaluate_in_blocks(lambda block: _times(configuration, block, phase), stacked)
-    return np.concatenate([times for _, times in blocks])
-
-
-@stored("phase")
-def _times(configuration: Configuration, systems: System, phase: str) -> Float[Array, " systems"]:
-    """The times of a phase on a block of systems in place of the configuration's own."""
-
-    def time_on(system: System) -> Float[Array, ""]:
-        return locate(estimate(dataclasses.replace(configuration, system=system), phase), "time")[0]
-
-    return jax.vmap(time_on)(systems)
 
 
 @stored("phase")

@@ -33,11 +33,11 @@ CONFIGS = {
     "technology.link": "technology",
     "technology.die_to_die": "technology",
 }
-# Folders of configs/ that hold the parts of a technology.
+# Folders of configs/ that hold the parts of a technology, by the part.
 _PARTS = {
-    "technology.memory": FOLDERS[MemoryTechnology],
-    "technology.link": FOLDERS[LinkTechnology],
-    "technology.die_to_die": FOLDERS[LinkTechnology],
+    "memory": FOLDERS[MemoryTechnology],
+    "link": FOLDERS[LinkTechnology],
+    "die_to_die": FOLDERS[LinkTechnology],
 }
 _MOST_CONFIGS = 4096  # combinations of configs, at most: all are held in memory
 
@@ -124,15 +124,12 @@ class ConfigReader(AxisReader):
         """A technology, on another node, or with other memory or links."""
         name, key = named.get("technology", (self.table.get("technology"), "technology"))
         source = find(str(name), FOLDERS[Technology], self.folder, (self.file, key))
-        memory, link, die_to_die = (
-            str(find(named[path][0], folder, self.folder, (self.file, named[path][1])))
-            if path in named
-            else None
-            for path, folder in _PARTS.items()
-        )
+        parts: dict[str, Any] = {
+            part: str(find(named[path][0], folder, self.folder, (self.file, named[path][1])))
+            for part, folder in _PARTS.items()
+            if (path := f"technology.{part}") in named
+        }
         node, its_key = named.get("technology.node", (None, ""))
         if node is not None:
             load_node(node, self.file, its_key)  # an error names this key
-        return load_technology(
-            source, node=node, memory=memory, link=link, die_to_die=die_to_die, file=self.file
-        )
+        return load_technology(source, node=node, **parts, file=self.file)
