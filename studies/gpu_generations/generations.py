@@ -6,7 +6,7 @@ global batch. Everything else is that of the step before.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ import numpy as np
 import diffperf as dp
 from diffperf.estimate.training import TrainingReport
 from diffperf.explore.plan.plan import Search
-from diffperf.explore.plan.ranking import rank, times_on
+from diffperf.explore.plan.ranking import rank, report_of
+from diffperf.explore.points import outputs_at
 from diffperf.hardware.system import System
 from diffperf.quantity import locate, numeric, replace
 from diffperf.workload.configuration import Configuration
@@ -192,7 +193,8 @@ def _time_with_layout_of(
     kept = dataclasses.replace(configuration, strategy=strategy)
     if capacity < float(before.system.accelerator.device_memory.capacity):
         return None
-    return float(times_on([configuration.system], kept, "training")[0])
+    report: Any = report_of(kept, "training")
+    return float(report.time)
 
 
 def results(model: Model, devices: int = DEVICES, calibrated: bool = True) -> list[Result]:
@@ -239,17 +241,20 @@ def elasticities(result: Result) -> dict[str, float]:
     Faster arithmetic takes more power: "power" is the limit, with what a device draws beside work on data.
     """
 
-    def grown(names: Sequence[str], growth: float) -> System:
+    inputs = numeric(result.system, "input")
+    changes: dict[str, np.ndarray] = {}
+    for row, names in enumerate(RESOURCES.values()):
         paths = [
             path
-            for path in numeric(result.system, "input")
+            for path in inputs
             if path in names or (path.startswith(f"{MATRIX}.") and f"{MATRIX}." in names)
         ]
-        rates = [path for path in paths if not path.startswith(MATRIX) or path.endswith(".rate")]
-        return replace(result.system, {path: locate(result.system, path)[0] * growth for path in rates})
-
-    changed = [grown(names, np.exp(sign * GROWTH)) for names in RESOURCES.values() for sign in (1.0, -1.0)]
-    times = np.log(times_on(changed, result.configuration, "training")).reshape(-1, 2)
+        for path in paths:
+            if not path.startswith(MATRIX) or path.endswith(".rate"):
+                own = float(inputs[path][1])
+                column = changes.setdefault(f"system.{path}", np.full(2 * len(RESOURCES), own))
+                column[2 * row : 2 * row + 2] = own * np.exp([GROWTH, -GROWTH])
+    times = np.log(outputs_at(result.configuration, changes, "training")["time"]).reshape(-1, 2)
     shares = (times[:, 1] - times[:, 0]) / (2 * GROWTH)
     return dict(zip(RESOURCES, map(float, shares), strict=True))
 
