@@ -127,6 +127,8 @@ def test_an_interrupt_by_the_signal_during_imports_is_one_line(place):
     program = f"""
 import os, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores the signal
+
 class Interrupting:
     def find_spec(self, name, *_):
         if name == {place!r}:
