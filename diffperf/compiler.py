@@ -307,7 +307,7 @@ class _Interpreted:
 
     def __call__(self, leaves: list[Any]) -> Any:
         start = time.perf_counter()
-        results = self.program(*jax.device_get(leaves))
+        results = self.program(*leaves)
         idle, self.ended = max(start - self.ended, 0.0), time.perf_counter()
         self.seconds = max(self.seconds - idle, 0.0) + self.ended - start
         return jax.tree.unflatten(jax.tree.structure(self.skeleton), jax.device_put(results))

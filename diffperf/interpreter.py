@@ -7,6 +7,7 @@ anything. Numbers are the same up to rounding: both compute the same operations 
 
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
+_MOST_FOLDED = 4096  # numbers that an operation on constants alone may have as its result, which is stored
+_MOST_FILLED = 1024  # numbers of an array that is filled with those of a smaller one, instead of a view of it
 # A function of NumPy arrays: to an array, or to a list of arrays for operations with several results.
 ArrayFunction = Callable[..., Any]
 
@@ -66,6 +69,11 @@ def _kind(variable: Any) -> np.dtype:
     return np.dtype(variable.aval.dtype)
 
 
+def _size(variable: Any) -> int:
+    """How many numbers a variable holds."""
+    return math.prod(variable.aval.shape)
+
+
 def _interpreted(parameter: Any) -> Any:
     """A parameter of an operation; programs in it are interpreted too."""
     if isinstance(parameter, ClosedJaxpr):
@@ -96,19 +104,22 @@ class InterpretedProgram:
         self.count = 0  # values so far
         self.constants: dict[int, Any] = {}
         self.steps: list[Step] = []
-        self.inputs = self.new_numbers(len(traced.jaxpr.invars))
-        self.input_types = [np.dtype(one.dtype) for one in traced.in_avals]
+        # The inputs that results depend on: the place among all inputs, the number of the value, its type.
+        self.used_inputs: list[tuple[int, int, np.dtype]] = []
         self.results = [(one.shape, np.dtype(one.dtype)) for one in traced.out_avals]
         self.outputs: tuple[int, ...] = ()
         _Appender(self).finish(traced)
 
     def __call__(self, *inputs: Any) -> list[Any]:
-        """The results for these inputs, as NumPy arrays."""
+        """The results for these inputs, as NumPy arrays.
+
+        Only those that results depend on are read: half of the numbers of a configuration for a report.
+        """
         values: list[Any] = [None] * self.count
         for number, constant in self.constants.items():
             values[number] = constant
-        for number, value, kind in zip(self.inputs, inputs, self.input_types, strict=True):
-            values[number] = np.asarray(value, kind)
+        for place, number, kind in self.used_inputs:
+            values[number] = np.asarray(inputs[place], kind)
         with np.errstate(all="ignore"):
             for operation, used, made, several, forgotten in self.steps:
                 result = operation.function(*[values[number] for number in used])
@@ -128,39 +139,51 @@ class InterpretedProgram:
 
 
 class _Appender:
-    """Writes the steps of a program. Equal operations and equal literals are one object, which a program of
-    twenty thousand steps has few of.
+    """Writes the steps of a program: none twice, none whose inputs are all known, none that changes nothing.
+
+    Of the nine thousand operations of a training step, XLA would leave out the same three thousand.
     """
 
     def __init__(self, program: InterpretedProgram):
         self.program = program
         self.operations: dict[Any, Operation] = {}
-        self.literals: dict[Any, int] = {}
+        self.numbers_of_constants: dict[Any, int] = {}
+        self.results: dict[tuple[Operation, tuple[int, ...]], tuple[int, ...]] = {}  # of steps so far
 
     def finish(self, traced: ClosedJaxpr) -> None:
         """Appends all of a traced program that its results depend on."""
         program = self.program
-        program.outputs = self.append(traced, program.inputs)
+        inputs = program.new_numbers(len(traced.in_avals))
+        program.outputs = self.append(traced, inputs)
         # Values are forgotten after their last use: those of many configurations would fill the memory.
         needed, kept = {*program.outputs, *program.constants}, []
+        used = {*program.outputs}
         for step in reversed(program.steps):
             if needed.isdisjoint(step.made):
                 continue
             numbers = {*step.used, *step.made}
             kept.append(step._replace(forgotten=tuple(numbers - needed)))
             needed |= numbers
+            used |= numbers
         program.steps = kept[::-1]
+        program.constants = {number: value for number, value in program.constants.items() if number in used}
+        program.used_inputs = [
+            (place, number, np.dtype(kind.dtype))
+            for place, (number, kind) in enumerate(zip(inputs, traced.in_avals, strict=True))
+            if number in used
+        ]
 
     def append(self, traced: ClosedJaxpr, inputs: Sequence[int]) -> tuple[int, ...]:
         """Appends a program that is called with the values of these numbers; returns those of its results."""
-        program, jaxpr = self.program, traced.jaxpr
-        constants = program.new_numbers(len(traced.consts))
-        program.constants |= zip(constants, map(np.asarray, traced.consts), strict=True)
-        number: dict[Any, int] = dict(zip(jaxpr.constvars, constants, strict=True))
+        jaxpr = traced.jaxpr
+        number: dict[Any, int] = dict(zip(jaxpr.constvars, map(self.constant, traced.consts), strict=True))
         number |= zip(jaxpr.invars, inputs, strict=True)
 
         def numbered(variables: Sequence[Any]) -> tuple[int, ...]:
-            return tuple(self.literal(v) if isinstance(v, Literal) else number[v] for v in variables)
+            return tuple(
+                self.constant(np.asarray(v.val, _kind(v))) if isinstance(v, Literal) else number[v]
+                for v in variables
+            )
 
         for equation in jaxpr.eqns:
             used = numbered(equation.invars)
@@ -168,24 +191,40 @@ class _Appender:
                 called = equation.params[parameter]
                 called = called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ())
                 made = self.append(called, used)
+            elif equation.primitive.name in _UNCHANGED:
+                made = used
             else:
-                made = program.new_numbers(len(equation.outvars))
-                several = equation.primitive.multiple_results
-                program.steps.append(Step(self.operation(equation), used, made, several))
+                made = self.step(equation, used)
             number |= zip(equation.outvars, made, strict=True)
         return numbered(jaxpr.outvars)
 
-    def literal(self, literal: Literal) -> int:
-        """The number of a literal."""
-        value = np.asarray(literal.val, _kind(literal))
+    def step(self, equation: JaxprEqn, used: tuple[int, ...]) -> tuple[int, ...]:
+        """The numbers of an operation's results; the operation is appended where nothing has them yet."""
+        program, operation = self.program, self.operation(equation)
+        key = operation, used
+        if key not in self.results:
+            several = equation.primitive.multiple_results
+            small = sum(map(_size, equation.outvars)) <= _MOST_FOLDED
+            if small and all(number in program.constants for number in used):
+                with np.errstate(all="ignore"):
+                    found = operation.function(*(program.constants[number] for number in used))
+                self.results[key] = tuple(map(self.constant, found if several else [found]))
+            else:
+                self.results[key] = program.new_numbers(len(equation.outvars))
+                program.steps.append(Step(operation, used, self.results[key], several))
+        return self.results[key]
+
+    def constant(self, value: Any) -> int:
+        """The number of a constant."""
+        value = np.asarray(value)
         key = value.tobytes(), value.dtype, value.shape
-        if key not in self.literals:
-            (self.literals[key],) = self.program.new_numbers(1)
-            self.program.constants[self.literals[key]] = value[()]
-        return self.literals[key]
+        if key not in self.numbers_of_constants:
+            (number,) = self.program.new_numbers(1)
+            self.numbers_of_constants[key], self.program.constants[number] = number, value[()]
+        return self.numbers_of_constants[key]
 
     def operation(self, equation: JaxprEqn) -> Operation:
-        """The operation of an equation."""
+        """The operation of an equation: one object for equal operations."""
         kind = _kind(equation.outvars[0])
         try:
             key = equation.primitive.name, kind, tuple(equation.params.items())
@@ -208,8 +247,14 @@ def _broadcast_in_dim(*, shape: Any, broadcast_dimensions: Any) -> ArrayFunction
             kept[axis] = size
         return kept
 
-    if not broadcast_dimensions:
-        return lambda x: np.broadcast_to(x, shape)
+    def filled(x: Any) -> Any:
+        result = np.empty(shape, x.dtype)
+        result[...] = x.reshape(sizes(x)) if broadcast_dimensions else x
+        return result
+
+    # NumPy takes longer to make a view than to fill a small array; a large one would fill the memory.
+    if math.prod(shape) <= _MOST_FILLED:
+        return filled
     return lambda x: np.broadcast_to(np.reshape(x, sizes(x)), shape)
 
 
@@ -230,13 +275,20 @@ def _integer_pow(*, y: int) -> ArrayFunction:
             square, left = square * square, left >> 1
         return 1 / result if y < 0 else result
 
-    return np.square if y == 2 else power
+    return {2: np.square, -1: np.reciprocal}.get(y, power)
 
 
 def _slice(*, start_indices: Any, limit_indices: Any, strides: Any) -> ArrayFunction:
     """The elements from a start to a limit along each axis."""
     part = tuple(map(slice, start_indices, limit_indices, strides or [1] * len(start_indices)))
     return lambda x: x[part]
+
+
+def _split(*, sizes: Any, axis: int) -> ArrayFunction:
+    """Parts of these sizes along an axis, one after the other."""
+    ends = np.cumsum(sizes).tolist()
+    parts = [(slice(None),) * axis + (slice(end - size, end),) for size, end in zip(sizes, ends, strict=True)]
+    return lambda x: [x[part] for part in parts]
 
 
 def _dynamic_slice(*, slice_sizes: Any) -> ArrayFunction:
@@ -459,6 +511,8 @@ _CALLS = {
     "custom_vjp_call": "call_jaxpr",
     "checkpoint": "jaxpr",
 }
+# Primitives whose results are their inputs.
+_UNCHANGED = {"copy", "copy_p", "optimization_barrier", "stop_gradient"}
 # NumPy gives the results of these the type of their inputs, as JAX does, or makes them booleans.
 _ELEMENTWISE: dict[str, ArrayFunction] = {
     "abs": np.abs,
@@ -468,8 +522,6 @@ _ELEMENTWISE: dict[str, ArrayFunction] = {
     "atan2": np.arctan2,
     "ceil": np.ceil,
     "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
-    "copy": lambda x: x,
-    "copy_p": lambda x: x,
     "cos": np.cos,
     "eq": np.equal,
     "erf": _special("erf"),
@@ -502,7 +554,6 @@ _ELEMENTWISE: dict[str, ArrayFunction] = {
     "sin": np.sin,
     "sqrt": np.sqrt,
     "square": np.square,
-    "stop_gradient": lambda x: x,
     "sub": np.subtract,
     "tanh": np.tanh,
     "xor": np.bitwise_xor,
@@ -531,7 +582,6 @@ _MAKERS: dict[str, Callable[..., ArrayFunction]] = {
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "iota": _iota,
-    "optimization_barrier": lambda: lambda *values: list(values),
     "pad": _pad,
     "reduce_and": _reduction(np.all),
     "reduce_max": _reduction(np.max),
@@ -547,10 +597,10 @@ _MAKERS: dict[str, Callable[..., ArrayFunction]] = {
     "scatter-add": _scatter(np.add),
     "select_n": _select_n,
     "slice": _slice,
-    "split": lambda *, sizes, axis: lambda x: np.split(x, np.cumsum(sizes)[:-1], axis=axis),
+    "split": _split,
     "squeeze": lambda *, dimensions: lambda x: np.squeeze(x, tuple(dimensions)),
     "stack": lambda *, axis=0: lambda *parts: np.stack(parts, axis=axis),
     "transpose": lambda *, permutation: lambda x: np.transpose(x, permutation),
-    "unstack": lambda *, axis=0: lambda x: list(np.moveaxis(x, axis, 0)),
+    "unstack": lambda *, axis=0: list if axis == 0 else lambda x: list(np.moveaxis(x, axis, 0)),
     "while": _while,
 }

@@ -17,7 +17,7 @@ COLUMN = RANDOM.uniform(0.1, 0.9, 6)
 PLACES = np.array([3, -7, 0, 9, 2])
 
 CASES = {
-    "powers": (lambda x: x**3 + x**-2 + jnp.power(jnp.abs(x), 0.3), (TABLE,)),
+    "powers": (lambda x: x**3 + x**-1 + x**-2 + jnp.power(jnp.abs(x), 0.3), (TABLE,)),
     "exponentials": (lambda x: jnp.expm1(x) + jnp.log1p(x) + jnp.exp2(x) + jax.nn.sigmoid(x), (COLUMN,)),
     "error functions": (
         lambda x: jax.scipy.special.erf(x) + jax.scipy.special.erfc(x) + jax.scipy.special.erfinv(x),
@@ -45,6 +45,10 @@ CASES = {
     ),
     "shapes": (
         lambda x: (x.T.reshape(2, 10), x[1:, ::2], jnp.flip(x, 1), x[None, :, None], x.ravel()),
+        (TABLE,),
+    ),
+    "repetitions, of which NumPy makes views where they are large": (
+        lambda x: (jnp.broadcast_to(x[0, 0], (3, 5)), jnp.broadcast_to(x[:, None], (4, 900, 5)) * 1.5),
         (TABLE,),
     ),
     "stacks": (
@@ -154,7 +158,7 @@ def test_values_are_forgotten_after_their_last_use():
         return x
 
     program = InterpretedProgram(jax.make_jaxpr(chain)(TABLE))
-    alive, most = set(program.inputs), 0
+    alive, most = {number for _, number, _ in program.used_inputs}, 0
     for step in program.steps:
         alive |= set(step.made)
         most = max(most, len(alive))
@@ -171,4 +175,26 @@ def test_what_no_result_depends_on_is_left_out():
     program = InterpretedProgram(jax.make_jaxpr(function)(TABLE))
     assert len(program.steps) == 2
     for result, expected in zip(program(TABLE), (TABLE + 1, TABLE * 2), strict=True):
+        np.testing.assert_allclose(result, expected)
+
+
+def test_what_is_computed_twice_is_computed_once():
+    def function(x):
+        return jnp.exp(x) + jax.jit(jnp.exp)(jax.lax.stop_gradient(x)), jnp.exp(x) * 2
+
+    program = InterpretedProgram(jax.make_jaxpr(function)(TABLE))
+    assert sorted(step.operation.name for step in program.steps) == ["add", "exp", "mul"]
+    for result, expected in zip(program(TABLE), (2 * np.exp(TABLE), 2 * np.exp(TABLE)), strict=True):
+        np.testing.assert_allclose(result, expected)
+
+
+def test_what_no_input_changes_is_computed_when_a_program_is_made():
+    def function(x, _):
+        several = jnp.split(jnp.arange(6.0) * 2, [2])
+        return x + several[0].sum(), several[1]
+
+    program = InterpretedProgram(jax.make_jaxpr(function)(TABLE, COLUMN))
+    assert [step.operation.name for step in program.steps] == ["add"]
+    assert [place for place, _, _ in program.used_inputs] == [0]
+    for result, expected in zip(program(TABLE, None), (TABLE + 2, [4, 6, 8, 10]), strict=True):
         np.testing.assert_allclose(result, expected)

@@ -24,7 +24,7 @@ from diffperf.api.question import Question, describe_strategy
 from diffperf.api.renting import describe_rent, rent_of_run, rented
 from diffperf.api.whole_training import describe_training, number_of_tokens, training_totals
 from diffperf.errors import ConfigError
-from diffperf.explore.bottlenecks import CollectiveTime, Operator, collectives, operators
+from diffperf.explore.bottlenecks import CollectiveTime, Listing, Operator, listing
 from diffperf.explore.calibrate.interval import Interval
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.quantity import locate
@@ -137,6 +137,7 @@ class EstimateAnswer(Answer):
         layout = question.layout(phase, relax)
         inputs = Configuration(question.model, question.system, layout.strategy, relax)
         training = training_totals(inputs, layout.report, tokens) if tokens else None
+        listed = listing(inputs, phase) if list_operators else Listing([], [])
         return cls(
             question=question,
             phase=phase,
@@ -144,8 +145,8 @@ class EstimateAnswer(Answer):
             interval=time_interval(question, layout, phase, relax),
             training=training,
             rent=_rent(question, layout, training) if rent else None,
-            operators=operators(inputs, phase) if list_operators else [],
-            collectives=collectives(inputs, phase) if list_operators else [],
+            operators=listed.operators,
+            collectives=listed.collectives,
         )
 
     @property

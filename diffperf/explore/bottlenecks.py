@@ -7,6 +7,7 @@ one.
 
 import dataclasses
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -124,20 +125,31 @@ def _evaluate(configuration: Configuration, phase: str):
     return tables, shares
 
 
-def operators(configuration: Configuration, phase: str = "training") -> list[Operator]:
-    """The operators of a phase, the longest first; what they take adds up to the report's breakdown.
+class Listing(NamedTuple):
+    """The operators and the collectives of a phase, each the longest first."""
 
-    An operator that takes no time, such as shared experts of a model that has none, is left out.
+    operators: list[Operator]
+    collectives: list[CollectiveTime]
+
+
+def listing(configuration: Configuration, phase: str = "training") -> Listing:
+    """The operators and the collectives of a phase; what they take adds up to the report's breakdown.
+
+    What takes no time, such as shared experts of a model that has none, is left out.
     """
     tables, shares = jax.device_get(_evaluate(configuration, phase))
     names = resources(configuration.system)
     levels = [str(level.name) for level in configuration.system.accelerator.memory[1:]]
-    rows = [
+    operators = [
         row
         for name, table in tables.items()
         for row in _operator_rows(name, table, shares[name], names, levels)
     ]
-    return sorted(rows, key=lambda operator: -operator.time)
+    collectives = [row for name, table in tables.items() for row in _collective_rows(name, table)]
+    return Listing(
+        sorted(operators, key=lambda operator: -operator.time),
+        sorted(collectives, key=lambda collective: -collective.time),
+    )
 
 
 def _operator_rows(
@@ -162,15 +174,12 @@ def _operator_rows(
             )
 
 
-def collectives(configuration: Configuration, phase: str = "training") -> list[CollectiveTime]:
-    """The collectives of a phase that take any time, the longest first."""
-    tables, _ = jax.device_get(_evaluate(configuration, phase))
-    rows = []
-    for pass_name, table in tables.items():
-        asked = table.collectives
-        columns = zip(asked.names, asked.parts, asked.run_time, asked.runs, asked.exposed, strict=True)
-        rows += [
-            CollectiveTime(
+def _collective_rows(pass_name: str, table: PhaseTables) -> Iterable[CollectiveTime]:
+    asked = table.collectives
+    columns = zip(asked.names, asked.parts, asked.run_time, asked.runs, asked.exposed, strict=True)
+    for name, part, run_time, runs, exposed in columns:
+        if run_time * runs > 0:
+            yield CollectiveTime(
                 name=name,
                 pass_name=pass_name,
                 part=part,
@@ -178,10 +187,6 @@ def collectives(configuration: Configuration, phase: str = "training") -> list[C
                 time=float(run_time * runs),
                 exposed=float(exposed),
             )
-            for name, part, run_time, runs, exposed in columns
-            if run_time * runs > 0
-        ]
-    return sorted(rows, key=lambda collective: -collective.time)
 
 
 def memory_bound_share(rows: list[Operator]) -> float:

@@ -55,13 +55,15 @@ def whole_steps(
     configuration: Configuration, phase: str, output: str, groups: tuple[str, ...] = ("system",)
 ) -> list[WholeStep]:
     """One more and one less of every whole-number input of some groups: what they do to an output."""
-    return whole_steps_of_outputs(configuration, phase, groups).get(output, [])
+    return whole_steps_of_outputs(configuration, phase, (output,), groups).get(output, [])
 
 
 def whole_steps_of_outputs(
-    configuration: Configuration, phase: str, groups: tuple[str, ...] = ("system",)
+    configuration: Configuration, phase: str, wanted: tuple[str, ...], groups: tuple[str, ...] = ("system",)
 ) -> dict[str, list[WholeStep]]:
     """One more and one less of every whole-number input of some groups, as far as bounds allow, by output.
+
+    Of the wanted outputs, those are left out that the phase does not report, or that are 0.
 
     A compute unit brings its arithmetic rates, and its bandwidth to and bytes of the innermost memory; its
     port to the last cache too. Area, power and price stay.
@@ -83,14 +85,16 @@ def whole_steps_of_outputs(
             own = float(inputs[changed][1])
             column = changes.setdefault(changed, np.full(len(asked) + 1, own))
             column[place] = own * ratio
-    return {
-        output: [
-            WholeStep(path, declared, number, name, _elasticity(before, after, number, number + STEPS[name]))
-            for (path, declared, number, name), after in zip(asked, values, strict=True)
-        ]
-        for output, (*values, before) in outputs_at(configuration, changes, phase).items()
-        if before
-    }
+    found = outputs_at(configuration, changes, phase)
+    steps = {}
+    for output in found.keys() & set(wanted):
+        *changed_values, before = found[output].tolist()
+        if before:
+            steps[output] = [
+                WholeStep(path, declared, value, name, _elasticity(before, after, value, value + STEPS[name]))
+                for (path, declared, value, name), after in zip(asked, changed_values, strict=True)
+            ]
+    return steps
 
 
 def _elasticity(before: float, after: float, old: float, new: float) -> float:

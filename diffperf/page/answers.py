@@ -12,7 +12,7 @@ from diffperf import units
 from diffperf.api.basis import describe_basis
 from diffperf.api.question import Question, describe_strategy
 from diffperf.estimate.long_run import long_run
-from diffperf.explore.bottlenecks import collectives, operators
+from diffperf.explore.bottlenecks import listing
 from diffperf.explore.calibrate.interval import Interval, interval
 from diffperf.explore.dollars import purchases
 from diffperf.explore.elasticities import GROUPS, elasticities
@@ -177,14 +177,15 @@ def _interval(found: Interval) -> dict[str, Any]:
 def _operators(configuration: Configuration, phase: str) -> dict[str, Any]:
     """The operators of a phase with what bounds them, collectives, and the roofs over them."""
     accelerator, precision = configuration.system.accelerator, configuration.strategy.precision
+    operators, collectives = listing(configuration, phase)
     rows = [
         dataclasses.asdict(operator) | {"bound": operator.bound, "time_text": units.show(operator.time, "s")}
-        for operator in operators(configuration, phase)
+        for operator in operators
     ]
     sent = [
         dataclasses.asdict(row)
         | {"time_text": units.show(row.time, "s"), "exposed_text": units.show(row.exposed, "s")}
-        for row in collectives(configuration, phase)
+        for row in collectives
     ]
     levels = {str(level.name): float(level.bandwidth) for level in accelerator.memory[1:]}
     return {
@@ -206,7 +207,7 @@ def _sensitivities(configuration: Configuration, phase: str, report: Any) -> dic
     that is whole in reality, as in `diffperf sensitivity`.
     """
     found, whole = elasticities(configuration, phase), whole_numbers(configuration)
-    steps = whole_steps_of_outputs(configuration, phase, GROUPS)
+    steps = whole_steps_of_outputs(configuration, phase, ELASTIC_OUTPUTS, GROUPS)
     ranked = {}
     for output in ELASTIC_OUTPUTS:
         if found.outputs.get(output):

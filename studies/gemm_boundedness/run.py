@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 import diffperf as dp
 from diffperf.estimate.inference import prompt_pass, token_pass
-from diffperf.explore.bottlenecks import OVERHEAD, Operator, operators
+from diffperf.explore.bottlenecks import OVERHEAD, Operator, listing
 from diffperf.hardware.system import System
 from diffperf.report.plots import BLUE, GREY, ORANGE, PALETTE, RED, bare
 from diffperf.workload.assembly import inference_operators
@@ -131,7 +131,7 @@ def estimate_products() -> list[Product]:
         for batch in BATCHES:
             configuration = configuration_of(system, batch)
             for phase in PHASES:
-                by_name = {row.name: row for row in operators(configuration, phase)}
+                by_name = {row.name: row for row in listing(configuration, phase).operators}
                 intensity = intensities(configuration, phase)
                 products += [
                     Product(

@@ -10,7 +10,7 @@ from helpers import outputs, training
 from pipeline_simulator import ORDERS, Run, dualpipe, gpipe, one_forward_one_backward, zero_bubble
 
 import diffperf as dp
-from diffperf.explore.bottlenecks import operators
+from diffperf.explore.bottlenecks import listing
 from diffperf.quantity import real
 from diffperf.relax import Exact, Smooth
 from diffperf.workload.configuration import Configuration
@@ -128,7 +128,7 @@ def test_split_backward_passes_of_a_step(gpt):
     steps = {name: _step(gpt, table | {"schedule": name}) for name in ("1f1b", "zero_bubble", "dualpipe")}
     system = dp.load_system("dgx-a100", n_devices=64)
     configuration = Configuration(gpt, system, dp.load_strategy(table, n_devices=64), Exact())
-    listed = operators(configuration)
+    listed = listing(configuration).operators
     weights = (
         sum(row.time for row in listed if row.part == "matmul" and "gradient of weights" in row.name) / 32
     )

@@ -5,7 +5,7 @@ import pytest
 from helpers import training
 
 import diffperf as dp
-from diffperf.explore.bottlenecks import OVERHEAD, collectives, memory_bound_share, operators
+from diffperf.explore.bottlenecks import OVERHEAD, listing, memory_bound_share
 from diffperf.quantity import locate, replace
 from diffperf.relax import Exact
 from diffperf.workload.configuration import Configuration
@@ -29,7 +29,7 @@ def listed(request):
     configuration = Configuration(
         dp.load_model(request.param), dp.load_system(system, n_devices=devices), dp.load_strategy(table)
     )
-    return configuration, operators(configuration)
+    return configuration, listing(configuration).operators
 
 
 def _breakdown(c):
@@ -67,7 +67,7 @@ def test_no_operator_is_above_its_roofs(listed):
 def test_collectives_add_up_to_those_of_the_report(listed):
     """What no computation hides, part by part; a run hides at most the time that it takes."""
     configuration, _ = listed
-    breakdown, rows = _breakdown(configuration), collectives(configuration)
+    breakdown, rows = _breakdown(configuration), listing(configuration).collectives
     for part in NETWORK:
         exposed = sum(row.exposed for row in rows if row.part == part)
         assert exposed == pytest.approx(float(getattr(breakdown, part)), rel=1e-9, abs=1e-12), part
@@ -82,7 +82,7 @@ def test_bounds_are_what_a_faster_resource_saves(listed):
     path, step = f"system.accelerator.memory.{memory}.bandwidth", 5e-3
     bandwidth = float(locate(configuration, path)[0])
     fast, slow = (
-        {row.name: row.time for row in operators(replace(configuration, {path: bandwidth * factor}))}
+        {row.name: row.time for row in listing(replace(configuration, {path: bandwidth * factor})).operators}
         for factor in (np.exp(step), np.exp(-step))
     )
     for row in rows:
