@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import RenderableType
 
-from diffperf.api.answer import Answer
+from diffperf.api.basis import Certainty
 from diffperf.api.input_values import with_paths_and_units
-from diffperf.api.question import Question, describe_strategy, describe_system
+from diffperf.api.point_answer import PointAnswer
+from diffperf.api.question import Question, describe_system
 from diffperf.errors import ConfigError
 from diffperf.explore.attribution import MOST_CHANGES, Attribution, Change, attributed, changes_between
 from diffperf.explore.inputs import checked_output
 from diffperf.explore.ranges import with_tied
 from diffperf.load import override
 from diffperf.quantity import Quantity, locate, replace
-from diffperf.report.tables import as_dict, column_table, show
+from diffperf.report.tables import column_table, show
 from diffperf.workload.configuration import Configuration
 
 if TYPE_CHECKING:
@@ -26,15 +27,16 @@ _NO_EFFECT = 1e-9  # share of the output before, up to which a contribution is r
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class AttributionAnswer(Answer):
-    """What each change contributes between an output of one configuration and that of another, `target`."""
+class AttributionAnswer(PointAnswer):
+    """What each change contributes between an output of one configuration and that of another, `target`.
 
-    question: Question
-    phase: str
+    - `target_certainty`: how sure the time of the target is; None where inputs of the configuration are set.
+    """
+
     output: str
     declared: Quantity
-    configuration: Configuration
     target: str
+    target_certainty: Certainty | None
     found: Attribution
 
     @classmethod
@@ -42,8 +44,11 @@ class AttributionAnswer(Answer):
         """The way to another system, or to other values of some inputs by path."""
         c = question.configuration(phase)
         declared = checked_output(c, phase, output, question.asker)
-        given = isinstance(to, Mapping)
-        changes, target = _settings(c, to, question) if given else _system(c, to, question, phase)
+        sure = None
+        if isinstance(to, Mapping):
+            changes, target = _settings(c, to, question)
+        else:
+            changes, target, sure = _system(c, to, question, phase)
         if not changes:
             remedy = "name another system"
             raise ConfigError(question.asker, "--to", "nothing that differs", "a change", remedy)
@@ -52,7 +57,16 @@ class AttributionAnswer(Answer):
             raise ConfigError(
                 question.asker, "--to-set", f"{len(changes)} changes", expected, "leave some out"
             )
-        return cls(question, phase, output, declared, c, target, attributed(c, changes, phase, output))
+        return cls(
+            question,
+            phase,
+            c,
+            output=output,
+            declared=declared,
+            target=target,
+            target_certainty=sure,
+            found=attributed(c, changes, phase, output),
+        )
 
     @property
     def title(self) -> str:
@@ -77,9 +91,8 @@ class AttributionAnswer(Answer):
             table.add_row(name, f"{sign}{show(abs(part), self.declared)}", f"{part / before:+.1%}")
         table.add_row("after", show(after, self.declared), f"{after / before - 1:+.1%}")
         return [
-            f"[bold]{self.title}[/bold]",
-            describe_strategy(self.configuration.strategy, self.phase),
-            *self.question.described_overrides(),
+            *self.heading(),
+            *([f"To {self.target}: {self.target_certainty.line()}"] if self.target_certainty else []),
             table,
             "each contribution is the mean over all orders of making the changes (Shapley); they add up",
         ]
@@ -92,11 +105,11 @@ class AttributionAnswer(Answer):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "phase": self.phase,
+        sure = self.target_certainty
+        return self.heading_values() | {
             "output": self.output,
-            "strategy": as_dict(self.configuration.strategy),
             "to": self.target,
+            **({"to_certainty": sure.as_dict()} if sure else {}),
             "before": self.found.before,
             "after": self.found.after,
             "contributions": self.found.contributions,
@@ -139,7 +152,13 @@ def _set(path: str, value: Any, given: set[str]) -> Change:
     return changed
 
 
-def _system(c: Configuration, name: Any, question: Question, phase: str) -> tuple[dict[str, Change], str]:
-    """The changes to another system, with the best layout on it for what the user leaves open."""
+def _system(
+    c: Configuration, name: Any, question: Question, phase: str
+) -> tuple[dict[str, Change], str, Certainty]:
+    """The changes to another system, with the best layout on it for what the user leaves open, and how sure
+    the time is there.
+    """
     other = question.on(name, "--to")
-    return changes_between(c, other.configuration(phase)), describe_system(other.system, phase)
+    target = other.configuration(phase)
+    sure = Certainty.of(other, target, phase)
+    return changes_between(c, target), describe_system(other.system, phase), sure

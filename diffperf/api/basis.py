@@ -1,15 +1,15 @@
 """What an answer rests on: fitted values, data sheets or estimates; said beside its figures."""
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from diffperf import units
-from diffperf.api.layout_lines import time_interval
 from diffperf.api.question import Question
-from diffperf.explore.calibrate.interval import Interval
-from diffperf.explore.plan.best_layout import Layout
+from diffperf.explore.calibrate.interval import Interval, interval
 from diffperf.hardware.system import System
-from diffperf.relax import Exact, Relaxation
 from diffperf.software.stack import Stack
+from diffperf.workload.configuration import Configuration
 
 CALIBRATED, DATASHEET, ESTIMATE = "calibrated", "datasheet", "estimate"
 
@@ -78,19 +78,35 @@ def _software(system: System, phase: str) -> str:
     return f"{stack.name} as fitted to measured runs" if stack.is_measured else f"estimates of {stack.name}"
 
 
-def describe_time(spread: Interval, question: Question, phase: str) -> str:
-    """A line about a time and its 90 % interval."""
-    low, high = (units.show(end, "s") for end in spread.ends)
-    line = f"Time {units.show(spread.time, 's')} ± {spread.relative:.1%} (90 %: {low} to {high})"
-    stack = stack_of(question.system, phase)
-    return f"{line}; the numbers of {stack.name} are estimates" if spread.stack else line
+@dataclasses.dataclass(frozen=True)
+class Certainty:
+    """How sure the time of a phase on a system is.
 
+    - `interval`: the 90 % interval of the time; None where the system is not calibrated.
+    """
 
-def describe_certainty(
-    question: Question, layout: Layout, phase: str, relax: Relaxation | None = None
-) -> list[str]:
-    """The time of a layout with its interval, or what it rests on where nobody fitted the hardware."""
-    spread = time_interval(question, layout, phase, Exact() if relax is None else relax)
-    if spread is None:
-        return [describe_basis(question.system, phase)]
-    return [describe_time(spread, question, phase)]
+    system: System
+    phase: str
+    interval: Interval | None
+
+    @classmethod
+    def of(cls, question: Question, configuration: Configuration, phase: str) -> "Certainty":
+        """How sure the time of a phase is, of the configuration that was chosen for a question."""
+        fitted = question.calibration
+        spread = None if fitted is None else interval(fitted, configuration, phase)
+        return cls(question.system, phase, spread)
+
+    def line(self) -> str:
+        """A line about the time with its interval, or about what it rests on where nobody fitted it."""
+        spread = self.interval
+        if spread is None:
+            return describe_basis(self.system, self.phase)
+        low, high = (units.show(end, "s") for end in spread.ends)
+        line = f"Time {units.show(spread.time, 's')} ± {spread.relative:.1%} (90 %: {low} to {high})"
+        stack = stack_of(self.system, self.phase)
+        return f"{line}; the numbers of {stack.name} are estimates" if spread.stack else line
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the time rests on, with its interval where one is known, for JSON."""
+        spread = {"time_interval": self.interval.as_dict()} if self.interval else {}
+        return {"basis": basis(self.system, self.phase), **spread}

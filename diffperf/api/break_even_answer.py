@@ -8,6 +8,7 @@ from rich.console import RenderableType
 
 from diffperf import units
 from diffperf.api.answer import Answer
+from diffperf.api.basis import Certainty
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import asked, phase_of
 from diffperf.api.question import Question, describe_strategy
@@ -134,11 +135,17 @@ class BreakEvenAnswer(Answer):
             f"[bold]{self.title}[/bold]",
             *strategies,
             *self.questions[0].described_overrides(),
+            *(f"{name}: {sure.line()}" for name, sure in zip(self.names, self._certainties(), strict=True)),
             f"{self.range.path} from {self._shown(self.range.low)} to {self._shown(self.range.high)}"
             + ("" if self.vary == "both" else f", of {self.names[self.vary == 'second']}"),
             *map(self._sentence, self.found.crossings),
             *self._ends(),
         ]
+
+    def _certainties(self) -> list[Certainty]:
+        """How sure the time of both systems is, at their own configurations."""
+        pairs = zip(self.questions, self.configurations, strict=True)
+        return [Certainty.of(question, c, self.phase) for question, c in pairs]
 
     def _sentence(self, crossing: Crossing) -> str:
         above = self.names[crossing.larger_above]  # the one with less, above
@@ -180,6 +187,8 @@ class BreakEvenAnswer(Answer):
             "unit": self.declared.unit,
             "systems": list(self.names),
             "strategies": [as_dict(c.strategy) for c in self.configurations],
+            "certainties": [sure.as_dict() for sure in self._certainties()],
+            **({"overrides": self.questions[0].overrides} if self.questions[0].overrides else {}),
             "input": {"path": self.range.path, "unit": self.range.declared.unit, "varies_in": self.vary},
             "crossings": crossings,
             "curves": self.rows(),

@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Any
 
-from diffperf.api.basis import basis, stack_of
-from diffperf.api.layout_lines import time_interval
+from diffperf.api.basis import Certainty, basis, stack_of
 from diffperf.api.question import Question
 from diffperf.cost.ownership import rental
 from diffperf.errors import ConfigError
@@ -76,7 +75,7 @@ class Compared:
         named = dataclasses.replace(named, layout=describe_layout(layout.strategy), **_memory(layout.report))
         if not layout.fits:
             return named
-        spread = time_interval(question, layout, phase, Exact())
+        spread = Certainty.of(question, question.with_layout(layout), phase).interval
         figures = _figures(question, layout.report)
         ends = {} if spread is None else dict(zip(("low", "high"), map(float, spread.ends), strict=True))
         rests_on = basis(question.system, phase)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 
 from diffperf.api.answer import Answer
-from diffperf.api.basis import basis, describe_basis, describe_time
+from diffperf.api.basis import Certainty
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import asked, phase_of, relaxation
 from diffperf.api.input_values import plain
@@ -17,7 +17,6 @@ from diffperf.api.layout_lines import (
     describe_fit,
     describe_search_hint,
     describe_utilization,
-    time_interval,
 )
 from diffperf.api.operator_tables import collective_table, operator_table
 from diffperf.api.question import Question, describe_strategy
@@ -25,12 +24,10 @@ from diffperf.api.renting import describe_rent, rent_of_run, rented
 from diffperf.api.whole_training import describe_training, number_of_tokens, training_totals
 from diffperf.errors import ConfigError
 from diffperf.explore.bottlenecks import CollectiveTime, Listing, Operator, listing
-from diffperf.explore.calibrate.interval import Interval
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.quantity import locate
 from diffperf.relax import Exact, Relaxation
 from diffperf.report.tables import as_dict, outputs, table
-from diffperf.workload.configuration import Configuration
 from diffperf.workload.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -101,7 +98,7 @@ def estimate(
 class EstimateAnswer(Answer):
     """The estimate of a question: `answer.report.time` is its time in s.
 
-    - `interval`: how sure its time is, where the system is calibrated.
+    - `certainty`: how sure its time is.
     - `training`: what a whole training takes, where its tokens are given.
     - `rent`: USD for the run or the whole training, on rented devices and on owned ones, where asked for.
     - `operators`, `collectives`: those of the phase, where they are asked for.
@@ -110,7 +107,7 @@ class EstimateAnswer(Answer):
     question: Question
     phase: str
     layout: Layout
-    interval: Interval | None
+    certainty: Certainty
     training: dict[str, float] | None
     rent: dict[str, float] | None
     operators: list[Operator]
@@ -135,14 +132,14 @@ class EstimateAnswer(Answer):
             rented(question.system, question.asker)  # refuses a system without a rent before the estimate
         relax = Exact() if relax is None else relax
         layout = question.layout(phase, relax)
-        inputs = Configuration(question.model, question.system, layout.strategy, relax)
+        inputs = question.with_layout(layout, relax)
         training = training_totals(inputs, layout.report, tokens) if tokens else None
         listed = listing(inputs, phase) if list_operators else Listing([], [])
         return cls(
             question=question,
             phase=phase,
             layout=layout,
-            interval=time_interval(question, layout, phase, relax),
+            certainty=Certainty.of(question, inputs, phase),
             training=training,
             rent=_rent(question, layout, training) if rent else None,
             operators=listed.operators,
@@ -182,7 +179,7 @@ class EstimateAnswer(Answer):
             *describe_search_hint(self.question, self.phase),
             *describe_conversion(self.question, self.layout),
             describe_fit(self.layout),
-            self._described_certainty(),
+            self.certainty.line(),
             *(describe_utilization(self.report) if self.phase == "training" else []),
             *(describe_training(self.training) if self.training else []),
             *([self._described_rent()] if self.rent else []),
@@ -201,21 +198,14 @@ class EstimateAnswer(Answer):
             "phase": self.phase,
             "fits": layout.fits,
             "chosen": layout.chosen,
-            "basis": basis(question.system, self.phase),
-            **({"time_interval": self.interval.as_dict()} if self.interval else {}),
+            **self.certainty.as_dict(),
             "report": as_dict(layout.report),
-            "inputs": as_dict(Configuration(question.model, question.system, layout.strategy)),
+            "inputs": as_dict(question.with_layout(layout)),
             **({"operators": listed, "collectives": sent} if listed else {}),
             **({"training": self.training} if self.training else {}),
             **({"rent": self.rent} if self.rent else {}),
             **({"overrides": question.overrides} if question.overrides else {}),
         }
-
-    def _described_certainty(self) -> str:
-        """A line about how sure the time is, or what it rests on where nobody fitted the hardware."""
-        if self.interval is None:
-            return describe_basis(self.question.system, self.phase)
-        return describe_time(self.interval, self.question, self.phase)
 
     def _described_rent(self) -> str:
         """A line about the rent of what was estimated."""

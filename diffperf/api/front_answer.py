@@ -12,7 +12,9 @@ from rich.table import Table
 
 from diffperf import units
 from diffperf.api.answer import Answer
+from diffperf.api.basis import basis_of_design
 from diffperf.api.boundary import answering, asker_of
+from diffperf.api.codesign_answer import basis_lines
 from diffperf.api.from_python import whole_number
 from diffperf.api.varied_ranges import two_ends
 from diffperf.errors import ConfigError, did_you_mean
@@ -144,7 +146,7 @@ class FrontAnswer(Answer):
         return f"{self.problem.name}: the best designs along {self.constraint.quantity}"
 
     def lines(self) -> list[RenderableType]:
-        return [f"[bold]{self.title}[/bold]", "", self.table()]
+        return [f"[bold]{self.title}[/bold]", *basis_lines(self.front.designs[0]), "", self.table()]
 
     def table(self) -> Table:
         """One row for each limit."""
@@ -182,6 +184,7 @@ class FrontAnswer(Answer):
     def to_dict(self) -> dict[str, Any]:
         return {
             "problem": self.problem.name,
+            "basis": basis_of_design(str(self.problem.baseline.technology.name)),
             "quantity": self.constraint.quantity,
             "limits": self.front.limits.tolist(),
             "designs": [design.as_dict() for design in self.front.designs],
@@ -201,7 +204,9 @@ class FrontAnswer(Answer):
         """The table and the figure as a page of its own, without references to other files."""
         from diffperf.report.html_page import Section, page
 
-        return page(self.title, [Section("", [self.table(), self.figure()])])
+        return page(
+            self.title, [Section("", [*basis_lines(self.front.designs[0]), self.table(), self.figure()])]
+        )
 
     def figure(self) -> "Figure":
         """The objective along the limits, and how the design changes."""

@@ -4,12 +4,9 @@ from typing import Any
 
 from diffperf import units
 from diffperf.api.question import COMMAND_LINE, Question
-from diffperf.explore.calibrate.interval import Interval, interval
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.candidates import DEGREES
 from diffperf.quantity import locate
-from diffperf.relax import Relaxation
-from diffperf.workload.configuration import Configuration
 
 
 def describe_choice(layout: Layout) -> list[str]:
@@ -63,11 +60,3 @@ def describe_fit(layout: Layout) -> str:
     needs = f"needs {units.show(peak, 'byte')} of the {units.show(capacity, 'byte')} of a device"
     over = f"{units.show(peak - capacity, 'byte')} ({peak / capacity - 1:.1%}) too much"
     return f"[bold red]Does not fit memory[/bold red]: {needs}, {over}"
-
-
-def time_interval(question: Question, layout: Layout, phase: str, relax: Relaxation) -> Interval | None:
-    """How sure the time is, where the system is calibrated."""
-    if question.calibration is None:
-        return None
-    configuration = Configuration(question.model, question.system, layout.strategy, relax)
-    return interval(question.calibration, configuration, phase)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import RenderableType
 
-from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import asked, phase_of, whole_number
-from diffperf.api.question import Question, describe_strategy
+from diffperf.api.point_answer import PointAnswer
+from diffperf.api.question import Question
 from diffperf.api.ranges_answer import UNITS_BRING
 from diffperf.api.varied_ranges import read_range
 from diffperf.errors import ConfigError
@@ -20,8 +20,7 @@ from diffperf.explore.bottleneck_map import CELLS, BottleneckMap
 from diffperf.explore.bottleneck_map import bottleneck_map as mapped
 from diffperf.explore.ranges import Range
 from diffperf.explore.whole_steps import UNITS
-from diffperf.report.tables import as_dict, column_table, show
-from diffperf.workload.configuration import Configuration
+from diffperf.report.tables import column_table, show
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,12 +72,9 @@ def bottleneck_map(
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class MapAnswer(Answer):
+class MapAnswer(PointAnswer):
     """What limits a phase over two inputs: a named resource for each cell."""
 
-    question: Question
-    phase: str
-    configuration: Configuration
     x: Range
     y: Range
     found: BottleneckMap
@@ -121,9 +117,7 @@ class MapAnswer(Answer):
         notes = [f"* does not fit memory: {too_large:.0%} of the cells"] if too_large else []
         notes += [UNITS_BRING] if UNITS in (self.x.path, self.y.path) else []
         return [
-            f"[bold]{self.title}[/bold]",
-            describe_strategy(self.configuration.strategy, self.phase),
-            *self.question.described_overrides(),
+            *self.heading(),
             f"{self.found.time.size:,} cells: {parts}",
             table,
             "the resource of which 1 % more saves most, and the per cent of the time that it saves",
@@ -153,9 +147,7 @@ class MapAnswer(Answer):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "phase": self.phase,
-            "strategy": as_dict(self.configuration.strategy),
+        return self.heading_values() | {
             "x": {"path": self.x.path, "unit": self.x.declared.unit},
             "y": {"path": self.y.path, "unit": self.y.declared.unit},
             "shares": self.shares,

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 
 from diffperf import units
 from diffperf.api.answer import Answer
-from diffperf.api.basis import basis, describe_certainty
+from diffperf.api.basis import Certainty, basis
 from diffperf.api.boundary import answering, as_arguments, asker_of
 from diffperf.api.from_python import asked, whole_number
 from diffperf.api.plan_tables import (
@@ -142,7 +142,7 @@ class PlanAnswer(Answer):
         best, by = self.ranked.best[0], self.ranked.by
         lines += ["", f"Best by {by}: {self.described_strategy}"]
         lines += [
-            *describe_certainty(self.question, self.layout, "training"),
+            Certainty.of(self.question, self.question.with_layout(self.layout), "training").line(),
             "",
             strategy_table(self.ranked),
         ]

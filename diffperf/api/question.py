@@ -102,7 +102,11 @@ class Question:
     def configuration(self, phase: str, relax: Relaxation | None = None) -> Configuration:
         """The model and the system with the best layout for what the user leaves open, exact by default."""
         relax = Exact() if relax is None else relax
-        return Configuration(self.model, self.system, self.layout(phase, relax).strategy, relax)
+        return self.with_layout(self.layout(phase, relax), relax)
+
+    def with_layout(self, layout: Layout, relax: Relaxation | None = None) -> Configuration:
+        """The model and the system with a layout, exact by default."""
+        return Configuration(self.model, self.system, layout.strategy, Exact() if relax is None else relax)
 
     def layout(self, phase: str, relax: Relaxation) -> Layout:
         """The best layout for what the user leaves open, with its report."""

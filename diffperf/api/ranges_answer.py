@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 
 from diffperf import units
-from diffperf.api.answer import Answer
-from diffperf.api.question import Question, describe_strategy
+from diffperf.api.point_answer import PointAnswer
+from diffperf.api.question import Question
 from diffperf.api.varied_ranges import read_ranges
 from diffperf.explore.inputs import checked_output
 from diffperf.explore.ranges import Swing, swings
 from diffperf.explore.whole_steps import UNITS
 from diffperf.quantity import Quantity
-from diffperf.report.tables import as_dict, column_table, show
-from diffperf.workload.configuration import Configuration
+from diffperf.report.tables import column_table, show
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,17 +23,14 @@ UNITS_BRING = "a compute unit brings its FLOP/s, innermost memory and cache port
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class RangesAnswer(Answer):
+class RangesAnswer(PointAnswer):
     """What an output is at both ends of some ranges, one input at a time; the widest swing first.
 
     `before` is the output at the configuration itself.
     """
 
-    question: Question
-    phase: str
     output: str
     declared: Quantity
-    configuration: Configuration
     before: float
     swings: list[Swing]
 
@@ -44,7 +40,8 @@ class RangesAnswer(Answer):
         c = question.configuration(phase)
         declared = checked_output(c, phase, output, question.asker)
         found = swings(c, read_ranges(c, ranges, question), phase, output)
-        return cls(question, phase, output, declared, c, found[0].before, found)
+        before = found[0].before
+        return cls(question, phase, c, output=output, declared=declared, before=before, swings=found)
 
     @property
     def title(self) -> str:
@@ -60,9 +57,7 @@ class RangesAnswer(Answer):
             table.add_row(each.range.path, *inputs, *outputs, " … ".join(changes))
         note = [UNITS_BRING] if any(each.range.path == UNITS for each in self.swings) else []
         return [
-            f"[bold]{self.title}[/bold]",
-            describe_strategy(self.configuration.strategy, self.phase),
-            *self.question.described_overrides(),
+            *self.heading(),
             f"{self.output} {show(self.before, self.declared)}; one input at a time, estimated at both ends",
             table,
             *note,
@@ -84,9 +79,8 @@ class RangesAnswer(Answer):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        strategy = as_dict(self.configuration.strategy)
-        head = {"phase": self.phase, "output": self.output, "strategy": strategy, "before": self.before}
-        return head | {"ranges": self.rows()}
+        answer = {"output": self.output, "before": self.before, "ranges": self.rows()}
+        return self.heading_values() | answer
 
     def figure(self) -> "Figure":
         """A tornado: a bar for each range, from the output at its low end to that at its high end."""

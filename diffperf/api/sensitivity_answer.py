@@ -8,17 +8,15 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from diffperf import units
-from diffperf.api.answer import Answer
-from diffperf.api.question import Question, describe_strategy
+from diffperf.api.point_answer import PointAnswer
+from diffperf.api.question import Question
 from diffperf.api.ranges_answer import UNITS_BRING
 from diffperf.errors import ConfigError, did_you_mean
-from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.rooms import Room, by_room
 from diffperf.explore.sensitivity import GROUPS, SLOPE, Sensitivity, sensitivities
 from diffperf.explore.whole_steps import UNITS
 from diffperf.relax import Exact, Relaxation
-from diffperf.report.tables import as_dict, column_table
-from diffperf.workload.configuration import Configuration
+from diffperf.report.tables import column_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,13 +26,10 @@ _BAR = 20  # characters of the longest bar
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class SensitivityAnswer(Answer):
+class SensitivityAnswer(PointAnswer):
     """The inputs of `ranked` by how much they move an output; the first `top` are printed."""
 
-    question: Question
-    phase: str
     output: str
-    layout: Layout
     ranked: list[Sensitivity]
     top: int
 
@@ -54,10 +49,9 @@ class SensitivityAnswer(Answer):
                 expected, hint = "one of " + ", ".join(GROUPS), did_you_mean(group, GROUPS)
                 raise ConfigError(question.asker, "--of", f'"{group}"', expected, hint)
         relax = Exact() if relax is None else relax
-        layout = question.layout(phase, relax)
-        inputs = Configuration(question.model, question.system, layout.strategy, relax)
-        ranked = sensitivities(inputs, phase, output, groups=groups, file=question.asker)
-        return cls(question, phase, output, layout, ranked, top)
+        c = question.configuration(phase, relax)
+        ranked = sensitivities(c, phase, output, groups=groups, file=question.asker)
+        return cls(question, phase, c, output=output, ranked=ranked, top=top)
 
     @property
     def title(self) -> str:
@@ -67,9 +61,7 @@ class SensitivityAnswer(Answer):
         moving = [each for each in self.ranked if abs(each.elasticity) > _NO_EFFECT]
         paths = {each.path for each in self.ranked}
         lines: list[RenderableType] = [
-            f"[bold]{self.title}[/bold]",
-            describe_strategy(self.layout.strategy, self.phase),
-            *self.question.described_overrides(),
+            *self.heading(),
             sensitivity_table(moving[: self.top]),
             f"{len(paths) - len({each.path for each in moving})} of {len(paths)} inputs do not matter here",
             *_explained(moving[: self.top]),
@@ -92,15 +84,9 @@ class SensitivityAnswer(Answer):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        strategy = as_dict(self.layout.strategy)
         rooms = [dataclasses.asdict(room) for room in by_room(self.ranked)]
-        return {
-            "phase": self.phase,
-            "output": self.output,
-            "strategy": strategy,
-            "elasticities": self.rows(),
-            "rooms": rooms,
-        }
+        answer = {"output": self.output, "elasticities": self.rows(), "rooms": rooms}
+        return self.heading_values() | answer
 
     def figure(self) -> "Figure":
         """A tornado of the elasticities."""

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import RenderableType
 
-from diffperf.api.answer import Answer
-from diffperf.api.question import Question, describe_strategy
+from diffperf.api.point_answer import PointAnswer
+from diffperf.api.question import Question
 from diffperf.api.varied_ranges import read_ranges
 from diffperf.errors import ConfigError
 from diffperf.explore.inputs import checked_output
 from diffperf.explore.ranges import Range
 from diffperf.explore.sobol import SobolIndices, sobol_indices
 from diffperf.quantity import Quantity
-from diffperf.report.tables import as_dict, column_table, show
-from diffperf.workload.configuration import Configuration
+from diffperf.report.tables import column_table, show
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,14 +26,11 @@ _PAIRS = 8  # interactions that are printed at most
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class SobolAnswer(Answer):
+class SobolAnswer(PointAnswer):
     """Sobol indices of an output over ranges; `order` has the places of the largest ones first."""
 
-    question: Question
-    phase: str
     output: str
     declared: Quantity
-    configuration: Configuration
     ranges: list[Range]
     indices: SobolIndices
     samples: int
@@ -59,7 +55,8 @@ class SobolAnswer(Answer):
         declared = checked_output(c, phase, output, question.asker)
         read = read_ranges(c, ranges, question)
         found = sobol_indices(c, read, phase, output, samples, interactions=interactions, seed=seed)
-        return cls(question, phase, output, declared, c, read, found, samples)
+        varied = {"ranges": read, "indices": found, "samples": samples}
+        return cls(question, phase, c, output=output, declared=declared, **varied)
 
     @property
     def title(self) -> str:
@@ -83,9 +80,7 @@ class SobolAnswer(Answer):
                 f"{found.total[place]:.3f} ± {found.total_interval[place]:.3f}",
             )
         return [
-            f"[bold]{self.title}[/bold]",
-            describe_strategy(self.configuration.strategy, self.phase),
-            *self.question.described_overrides(),
+            *self.heading(),
             f"90 % of {self.output} are from {shown[0]} to {shown[1]}; mean {shown[2]}, deviation {shown[3]}",
             table,
             "first order: share of the variance that an input explains alone; total: with all interactions; "
@@ -136,10 +131,8 @@ class SobolAnswer(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         found = self.indices
-        return {
-            "phase": self.phase,
+        return self.heading_values() | {
             "output": self.output,
-            "strategy": as_dict(self.configuration.strategy),
             "samples": self.samples,
             "mean": found.mean,
             "deviation": found.deviation,

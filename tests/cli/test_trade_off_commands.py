@@ -16,6 +16,15 @@ def plain(answer) -> dict:
     return json.loads(json.dumps(answer.to_dict()))
 
 
+def check_certainty(found: dict, printed: str) -> None:
+    """An answer about the configuration says how sure its time is, as the estimate of the same does."""
+    estimated = dp.estimate("llama-2-7b", "dgx-a100", "decode", **GIVEN)
+    sure = json.loads(json.dumps(estimated.certainty.as_dict()))
+    assert sure["time_interval"] == pytest.approx(found["time_interval"], rel=1e-9)
+    assert found["basis"] == "calibrated"
+    assert estimated.certainty.line() in printed
+
+
 @pytest.mark.slow
 def test_ranges(run, answer, tmp_path):
     ranges = "--range hbm.bandwidth=1..4TB/s --range nvlink.bandwidth=±50% --range compute_units=100..120"
@@ -31,6 +40,7 @@ def test_ranges(run, answer, tmp_path):
     assert widest["at_low"] > found["before"] > widest["at_high"]
     printed = run(f"sensitivity {DECODE} {ranges} --plot swings.svg")
     assert "a compute unit brings" in printed.stdout
+    check_certainty(found, printed.stdout)
     assert "4 TB/s" in (tmp_path / "swings.svg").read_text()
 
 
@@ -44,7 +54,7 @@ def test_sobol(run, answer, tmp_path):
     assert plain(again) == found
     assert len(again.to_frame()) == 2
     assert len(found["interactions"]) == 1
-    assert run(f"sensitivity {DECODE} {ranges} --plot sobol.svg").exit_code == 0
+    check_certainty(found, run(f"sensitivity {DECODE} {ranges} --plot sobol.svg").stdout)
     assert "share of the variance" in (tmp_path / "sobol.svg").read_text()
 
 
@@ -59,6 +69,9 @@ def test_the_way_to_another_system(run, answer, tmp_path):
     settings = "--to-set hbm.bandwidth=4TB/s --to-set compute_units=120"
     printed = run(f"sensitivity {DECODE} {settings} --plot steps.svg")
     assert printed.exit_code == 0, printed.stderr
+    check_certainty(found, printed.stdout)
+    sure = plain(other)["time_interval"]
+    assert found["to_certainty"]["time_interval"] == pytest.approx(sure, rel=1e-9)
     assert "before" in (tmp_path / "steps.svg").read_text()
 
 
@@ -81,6 +94,7 @@ def test_map(run, answer, tmp_path):
     assert "<pre" in again._repr_html_()
     printed = run(f"map {DECODE} {axes} --plot map.svg")
     assert "hbm" in printed.stdout
+    check_certainty(found, printed.stdout)
     assert "hbm bandwidth" in (tmp_path / "map.svg").read_text()
 
 
@@ -106,7 +120,9 @@ def test_break_even(run, answer, tmp_path):
         for system, settings in (("dgx-a100", at), ("dgx-h100", {}))
     ]
     assert costs[0] == pytest.approx(costs[1], rel=1e-5)
-    assert "dgx-h100 has less" in run(f"breakeven {DECODE} {asked} --plot curves.svg").stdout
+    printed = run(f"breakeven {DECODE} {asked} --plot curves.svg").stdout
+    assert "dgx-h100 has less" in printed
+    check_certainty(found["certainties"][0], printed)
     assert (tmp_path / "curves.svg").stat().st_size > 5_000
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from diffperf.api.front_answer import front_range
+from diffperf.api.front_answer import FrontAnswer, front_range
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.against import bought_systems
 from diffperf.explore.codesign.checkpoint import Checkpoint
@@ -261,6 +261,8 @@ def test_a_front_improves_with_its_limit_and_has_its_slope(fresh):
     first, second = along.designs[1], along.designs[2]
     assert first.x[0] == second.x[0]
     assert slope == pytest.approx((first.shadow_price(0) + second.shadow_price(0)) / 2, rel=0.02)
+    printed = str(FrontAnswer(along))
+    assert f"Rests on rates, areas and powers of {fresh.problem.baseline.technology.name}" in printed
 
 
 @pytest.mark.parametrize(
