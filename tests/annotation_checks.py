@@ -1,40 +1,126 @@
-"""How the tests check annotations: beartype's checks, made once for each function of the source."""
+"""How the tests check annotations: beartype checks arguments and results, and shapes as jaxtyping names them.
 
+The decorator of jaxtyping binds the arguments of every call to their names and checks them twice, before the
+call and with its result. The tests make millions of such calls, and took twice as long. Here a call is
+checked once, and a dictionary of shapes is made only where an annotation names an axis.
+"""
+
+import dataclasses
+import functools
+import inspect
+import re
+import threading
+import typing
 from collections.abc import Callable
+from typing import Any
 
+import jaxtyping
 from beartype import BeartypeConf, beartype
+from jaxtyping import AbstractArray
 
 _CONFIGURATION = BeartypeConf(is_pep484_tower=True)  # an int passes for a float, as in PEP 484
-_checks_of_nested: dict[tuple, Callable] = {}
+_of_one_call = jaxtyping.jaxtyped("context")  # what names of axes stand for, until the call returns
+_checks_of_nested: dict[tuple, Callable[[Callable], Callable]] = {}
 
 
-def checked(signature: Callable) -> Callable:
-    """The function with its arguments and result checked against its annotations.
+def check_annotations_of(package: str) -> None:
+    """Has every function of a package checked that is imported from now on."""
+    # The hook of jaxtyping puts jaxtyping.jaxtyped above every definition, and has no way to name another.
+    jaxtyping.jaxtyped = lambda typechecker: checked
+    jaxtyping.install_import_hook(package, None)
 
-    jaxtyping hands over a function that has nothing but the signature of the function that it checks. So the
-    checks of a function inside a function, which is defined at every call of the outer one, serve all of its
-    definitions with these annotations: to make them takes a millisecond.
+
+def checked(definition: Any) -> Any:
+    """The function with its arguments and result checked, or the data class with those of its `__init__`."""
+    if not inspect.isclass(definition):
+        return _checked_function(definition)
+    if dataclasses.is_dataclass(definition) and not hasattr(definition.__init__, "is_checked"):
+        definition.__init__ = _checked_function(definition.__init__)
+    return definition
+
+
+def _checked_function(function: Callable) -> Callable:
+    """The function with its checks.
+
+    A function inside another one is defined at every call of that. Its checks, which take a millisecond to
+    make, serve all of its definitions with the same annotations.
     """
-    if "<locals>" not in signature.__qualname__:
-        return beartype(signature, conf=_CONFIGURATION)
-    key = _key(signature)
+    if "<locals>" not in function.__qualname__:
+        return _with_own_shapes(function, beartype(function, conf=_CONFIGURATION))
+    key = _key(function)
     try:
         hash(key)
     except TypeError:  # annotations such as P.args of a ParamSpec have no hash
-        return beartype(signature, conf=_CONFIGURATION)
+        return _with_own_shapes(function, beartype(function, conf=_CONFIGURATION))
     if key not in _checks_of_nested:
-        _checks_of_nested[key] = beartype(signature, conf=_CONFIGURATION)
-    return _checks_of_nested[key]
+        _checks_of_nested[key] = _shared_checks(function)
+    return _checks_of_nested[key](function)
 
 
-def _key(signature: Callable) -> tuple:
-    """All that the checks of a signature depend on. The values of defaults are not checked."""
-    code = signature.__code__
+def _with_own_shapes(function: Callable, checks: Callable) -> Callable:
+    """The checked function, in whose calls the names of axes stand for sizes of their own."""
+    if not _names_an_axis(function):
+        checks.is_checked = True
+        return checks
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _of_one_call:
+            return checks(*args, **kwargs)
+
+    call.is_checked = True
+    return call
+
+
+def _shared_checks(function: Callable) -> Callable[[Callable], Callable]:
+    """From a definition with the annotations of `function` to the definition with its checks."""
+    under_way = threading.local()  # what is called, the innermost call last
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return under_way.calls.pop()(*args, **kwargs)
+
+    checks = _with_own_shapes(function, beartype(called, conf=_CONFIGURATION))
+
+    def with_checks(definition: Callable) -> Callable:
+        @functools.wraps(definition)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls = under_way.__dict__.setdefault("calls", [])
+            outer = len(calls)
+            calls.append(definition)
+            try:
+                return checks(*args, **kwargs)
+            finally:
+                del calls[outer:]  # an argument that is refused leaves its call there
+
+        return call
+
+    return with_checks
+
+
+def _names_an_axis(function: Callable) -> bool:
+    """Whether an annotation names an axis, which then has the same size in all of a call."""
+    try:
+        annotations = typing.get_type_hints(function, include_extras=True).values()
+    except (NameError, TypeError):  # the class that is being defined, or one that only type checkers import
+        return True
+    parts = list(annotations)
+    while parts:
+        part = parts.pop()
+        if inspect.isclass(part) and issubclass(part, AbstractArray) and re.search("[a-z]", part.dim_str):
+            return True
+        parts += part if isinstance(part, list | tuple) else typing.get_args(part)
+    return False
+
+
+def _key(function: Callable) -> tuple:
+    """All that the checks of a function depend on. The values of defaults are not checked."""
+    code = function.__code__
     return (
-        signature.__module__,
-        signature.__qualname__,
+        function.__module__,
+        function.__qualname__,
         (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_varnames, code.co_flags),
-        len(signature.__defaults__ or ()),
-        tuple(signature.__kwdefaults__ or ()),
-        tuple(signature.__annotations__.items()),
+        len(function.__defaults__ or ()),
+        tuple(function.__kwdefaults__ or ()),
+        tuple(function.__annotations__.items()),
     )

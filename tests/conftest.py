@@ -10,13 +10,14 @@ from pathlib import Path
 import hypothesis
 import jax
 import pytest
-from jaxtyping import install_import_hook
 
 # Every function of diffperf checks its arguments and its result against its annotations, shapes of arrays
 # included; an int passes for a float, as in PEP 484. The hook has to be in place before diffperf is imported.
 # `DIFFPERF_CHECK_TYPES=0` leaves it out, to see what the checks cost.
 if os.environ.get("DIFFPERF_CHECK_TYPES", "1") != "0":
-    install_import_hook("diffperf", "annotation_checks.checked")
+    import annotation_checks
+
+    annotation_checks.check_annotations_of("diffperf")
 
 # NumPy evaluates what the tests run a few times only. `DIFFPERF_INTERPRET=0` compiles everything with XLA.
 # Before any module of diffperf asks for `jax.jit`.
