@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         load_space,
         load_stack,
         load_strategy,
+        load_study,
         load_system,
     )
     from diffperf.api.map_answer import bottleneck_map
@@ -81,6 +82,7 @@ __all__ = [
     "load_space",
     "load_stack",
     "load_strategy",
+    "load_study",
     "load_system",
     "override",
     "plan",
@@ -117,6 +119,7 @@ _HOMES = {
     "load_model": "diffperf.api.loading",
     "load_problem": "diffperf.api.loading",
     "load_space": "diffperf.api.loading",
+    "load_study": "diffperf.api.loading",
     "load_stack": "diffperf.api.loading",
     "load_strategy": "diffperf.api.loading",
     "load_system": "diffperf.api.loading",
