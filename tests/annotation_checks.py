@@ -5,20 +5,23 @@ call and with its result. The tests make millions of such calls, and took twice 
 checked once, and a dictionary of shapes is made only where an annotation names an axis.
 """
 
+import ast
+import builtins
 import dataclasses
 import functools
 import inspect
 import re
 import threading
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jaxtyping
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray
 
-_CONFIGURATION = BeartypeConf(is_pep484_tower=True)  # an int passes for a float, as in PEP 484
+# An int passes for a float, as in PEP 484.
+_CONFIGURATION = BeartypeConf(is_pep484_tower=True, violation_type=TypeError)
 _of_one_call = jaxtyping.jaxtyped("context")  # what names of axes stand for, until the call returns
 _checks_of_nested: dict[tuple, Callable[[Callable], Callable]] = {}
 
@@ -45,6 +48,10 @@ def _checked_function(function: Callable) -> Callable:
     A function inside another one is defined at every call of that. Its checks, which take a millisecond to
     make, serve all of its definitions with the same annotations.
     """
+    names = {*vars(builtins), *function.__globals__, *function.__qualname__.split(".")}
+    function.__annotations__ = {
+        name: each if _is_known(each, names) else Any for name, each in function.__annotations__.items()
+    }
     if "<locals>" not in function.__qualname__:
         return _with_own_shapes(function, beartype(function, conf=_CONFIGURATION))
     key = _key(function)
@@ -98,11 +105,22 @@ def _shared_checks(function: Callable) -> Callable[[Callable], Callable]:
     return with_checks
 
 
+def _is_known(annotation: Any, names: Collection[str]) -> bool:
+    """Whether all that an annotation names as text has one of these names: others are names for type checkers
+    alone, or of classes that follow."""
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__forward_arg__", "")
+    parts = ast.walk(ast.parse(text or "None", mode="eval"))
+    if not all(part.id in names for part in parts if isinstance(part, ast.Name)):
+        return False
+    inner = annotation if isinstance(annotation, list | tuple) else typing.get_args(annotation)
+    return typing.get_origin(annotation) is typing.Literal or all(_is_known(each, names) for each in inner)
+
+
 def _names_an_axis(function: Callable) -> bool:
     """Whether an annotation names an axis, which then has the same size in all of a call."""
     try:
         annotations = typing.get_type_hints(function, include_extras=True).values()
-    except (NameError, TypeError):  # the class that is being defined, or one that only type checkers import
+    except (NameError, TypeError):  # the class that is being defined
         return True
     parts = list(annotations)
     while parts:

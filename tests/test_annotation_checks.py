@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from annotation_checks import checked
-from beartype.roar import BeartypeCallHintParamViolation, BeartypeCallHintReturnViolation
 from jaxtyping import Array, Float
 
 from diffperf.api.basis import Certainty
@@ -43,11 +42,11 @@ def test_every_definition_is_its_own_and_checked():
     assert float(twice(jnp.ones(1))[0]) == 2.0
     assert float(thrice(jnp.ones(1))[0]) == 3.0
     for function in (twice, thrice):
-        with pytest.raises(BeartypeCallHintParamViolation, match="parameter x"):
+        with pytest.raises(TypeError, match="parameter x"):
             function(jnp.ones((2, 2)))
-        with pytest.raises(BeartypeCallHintParamViolation, match="parameter factor"):
+        with pytest.raises(TypeError, match="parameter factor"):
             function(jnp.ones(1), "2")
-        with pytest.raises(BeartypeCallHintReturnViolation, match="dimension n"):
+        with pytest.raises(TypeError, match="dimension n"):
             function(jnp.ones(2), -1.0)
     assert float(twice(jnp.ones(1))[0]) == 2.0  # a refused call leaves nothing to the next one
 
@@ -57,7 +56,7 @@ def test_other_annotations_have_checks_of_their_own():
     of_int, of_str = form(int), form(str)
     assert (of_int(1), of_str("1")) == (1, "1")
     for function, wrong in ((of_int, "1"), (of_str, 1)):
-        with pytest.raises(BeartypeCallHintParamViolation):
+        with pytest.raises(TypeError, match="parameter x"):
             function(wrong)
 
 
@@ -80,9 +79,9 @@ def test_diffperf_is_checked():
     ones = np.ones
     assert amortized(ones(2), ones((2, 3)), ones(3)).shape == (3,)
     assert amortized(ones(4), ones((4, 1)), ones(1)).shape == (1,)
-    with pytest.raises(BeartypeCallHintParamViolation, match="parameter volume"):
+    with pytest.raises(TypeError, match="parameter volume"):
         amortized(ones(2), ones((2, 3)), ones(2))
-    with pytest.raises(BeartypeCallHintParamViolation, match="parameter time"):
+    with pytest.raises(TypeError, match="parameter time"):
         Interval("1 s", 0.1, 0.1)
-    with pytest.raises(BeartypeCallHintParamViolation, match="parameter question"):
+    with pytest.raises(TypeError, match="parameter question"):
         Certainty.of("gpt3-175b", None, "training")

@@ -24,6 +24,7 @@ from diffperf.api.renting import describe_rent, rent_of_run, rented
 from diffperf.api.whole_training import describe_training, number_of_tokens, training_totals
 from diffperf.errors import ConfigError
 from diffperf.explore.bottlenecks import CollectiveTime, Listing, Operator, listing
+from diffperf.explore.calibrate.interval import Interval
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.quantity import locate
 from diffperf.relax import Exact, Relaxation
@@ -150,6 +151,11 @@ class EstimateAnswer(Answer):
     def report(self) -> Any:
         """What the phase reports: time, memory, energy and cost."""
         return self.layout.report
+
+    @property
+    def interval(self) -> Interval | None:
+        """The 90 % interval of the time; None where the system is not calibrated."""
+        return self.certainty.interval
 
     @property
     def strategy(self) -> Strategy:

@@ -79,9 +79,8 @@ def repaired_share(
     per_unit = defects / (units * clustering)
     mean = larger(-units * jnp.expm1(-clustering * jnp.log1p(per_unit)), _FEWEST_DEFECTIVE)
     q = mean / (clustering + mean)
-    more_than_spares, any_defective = incomplete_beta(
-        q, jnp.stack([spares + 1, jnp.ones_like(q)]), clustering
-    )
+    more_than_spares = incomplete_beta(q, spares + 1, clustering)
+    any_defective = incomplete_beta(q, jnp.ones_like(q), clustering)
     return larger(1 - more_than_spares / positive(any_defective), 0.0)
 
 
