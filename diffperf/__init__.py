@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from diffperf.api.serve_answer import serve
     from diffperf.api.sweep_answer import sweep
     from diffperf.api.validation_answer import validate
+    from diffperf.batch_last import vmap_last
     from diffperf.compiler import compile_quickly
     from diffperf.errors import ConfigError
     from diffperf.estimate.inference import decode, generate, prefill
@@ -93,6 +94,7 @@ __all__ = [
     "sweep",
     "training_step",
     "validate",
+    "vmap_last",
 ]
 
 # Where each name is defined. A name is imported when it is first used (PEP 562): the help of the command line
@@ -119,9 +121,9 @@ _HOMES = {
     "load_model": "diffperf.api.loading",
     "load_problem": "diffperf.api.loading",
     "load_space": "diffperf.api.loading",
-    "load_study": "diffperf.api.loading",
     "load_stack": "diffperf.api.loading",
     "load_strategy": "diffperf.api.loading",
+    "load_study": "diffperf.api.loading",
     "load_system": "diffperf.api.loading",
     "override": "diffperf.api.override_inputs",
     "plan": "diffperf.api.plan_answer",
@@ -132,6 +134,7 @@ _HOMES = {
     "sweep": "diffperf.api.sweep_answer",
     "training_step": "diffperf.api.pure_phases",
     "validate": "diffperf.api.validation_answer",
+    "vmap_last": "diffperf.batch_last",
 }
 # Questions that have the name of a room of the package, with their homes: `diffperf.estimate` holds the
 # estimator, and is called to estimate something.

@@ -35,7 +35,7 @@ class Operation:
     def of(cls, equation: JaxprEqn) -> "Operation":
         name = equation.primitive.name
         kind = _kind(equation.outvars[0])
-        if name in _ELEMENTWISE:
+        if name in ELEMENTWISE:
             return cls(name, {}, kind)
         maker = _IN_ITS_TYPE.get(name) or _MAKERS.get(name)
         if maker is None:
@@ -44,16 +44,21 @@ class Operation:
         parameters = {key: _interpreted(value) for key, value in equation.params.items() if key in needed}
         return cls(name, parameters, kind)
 
+    @property
+    def only_jax(self) -> bool:
+        """Whether NumPy has no such operation, and JAX runs it."""
+        return "primitive" in self.parameters
+
     def __reduce__(self) -> tuple:
         """Operations are made again from their names: functions cannot be pickled."""
-        if "primitive" in self.parameters:
+        if self.only_jax:
             raise TypeError(f"an operation that only JAX knows cannot be stored: {self.name}")
         return Operation, (self.name, self.parameters, self.kind)
 
     def _function(self) -> ArrayFunction:
         """What NumPy runs, in the type that JAX gives the result."""
-        if self.name in _ELEMENTWISE:
-            return _ELEMENTWISE[self.name]
+        if self.name in ELEMENTWISE:
+            return ELEMENTWISE[self.name]
         if self.name in _IN_ITS_TYPE:
             function, kind = _IN_ITS_TYPE[self.name](**self.parameters), self.kind
             return lambda *inputs: np.asarray(function(*inputs), kind)
@@ -187,11 +192,11 @@ class _Appender:
 
         for equation in jaxpr.eqns:
             used = numbered(equation.invars)
-            if (parameter := _CALLS.get(equation.primitive.name)) is not None:
+            if (parameter := CALLS.get(equation.primitive.name)) is not None:
                 called = equation.params[parameter]
                 called = called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ())
                 made = self.append(called, used)
-            elif equation.primitive.name in _UNCHANGED:
+            elif equation.primitive.name in UNCHANGED:
                 made = used
             else:
                 made = self.step(equation, used)
@@ -503,7 +508,7 @@ def _cond(*, branches: Any) -> ArrayFunction:
 
 
 # Primitives that call a program, and the parameter that it is in.
-_CALLS = {
+CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
     "closed_call": "call_jaxpr",
@@ -512,9 +517,9 @@ _CALLS = {
     "checkpoint": "jaxpr",
 }
 # Primitives whose results are their inputs.
-_UNCHANGED = {"copy", "copy_p", "optimization_barrier", "stop_gradient"}
+UNCHANGED = {"copy", "copy_p", "optimization_barrier", "stop_gradient"}
 # NumPy gives the results of these the type of their inputs, as JAX does, or makes them booleans.
-_ELEMENTWISE: dict[str, ArrayFunction] = {
+ELEMENTWISE: dict[str, ArrayFunction] = {
     "abs": np.abs,
     "add": np.add,
     "add_any": np.add,

@@ -8,6 +8,7 @@ Prints one JSON object: {"per_second": …, "compile_seconds": …}, {"seconds":
 checkout has no such part of the library.
 """
 
+import functools
 import json
 import operator
 import os
@@ -196,6 +197,13 @@ def rate(benchmark: Benchmark) -> dict[str, float]:
     return {"per_second": len(jax.tree.leaves(inputs)[0]) / fastest, "compile_seconds": compile_seconds}
 
 
+def over_last_axis(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function mapped over the last axis of its arguments, as sweeps map it where the checkout
+    can."""
+    mapping = getattr(dp, "vmap_last", None) or functools.partial(jax.vmap, in_axes=-1, out_axes=-1)
+    return mapping(function)
+
+
 def block_by_block(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Mapped:
     """Returns a program for a block of inputs, and the blocks, each the arguments of a call.
 
@@ -207,12 +215,12 @@ def block_by_block(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Map
     def block_at(begin: int) -> tuple[jax.Array, list[jax.Array]]:
         parts = [leaf[begin : begin + BLOCK] for leaf in leaves]
         numbers = [part for part, number in zip(parts, is_number, strict=True) if number]
-        return jnp.stack(numbers), [part for part in parts if part.ndim > 1]
+        return jnp.stack(numbers), [jnp.moveaxis(part, 0, -1) for part in parts if part.ndim > 1]
 
     def evaluate(numbers: jax.Array, others: list[jax.Array]) -> Any:
         rows, rest = iter(numbers), iter(others)
         block = [next(rows if number else rest) for number in is_number]
-        return jax.vmap(function)(*jax.tree.unflatten(structure, block))
+        return over_last_axis(function)(*jax.tree.unflatten(structure, block))
 
     return evaluate, [block_at(begin) for begin in range(0, len(leaves[0]), BLOCK)]
 
@@ -227,8 +235,11 @@ def in_a_loop(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Mapped:
     def in_blocks(leaf: jax.Array) -> jax.Array:
         return leaf.reshape((-1, BLOCK, *leaf.shape[1:]))
 
+    def evaluate_block(block: tuple[Any, ...]) -> Any:
+        return over_last_axis(function)(*jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), block))
+
     def evaluate(*trees: Any) -> Any:
-        return jax.lax.map(lambda block: jax.vmap(function)(*block), jax.tree.map(in_blocks, trees))
+        return jax.lax.map(evaluate_block, jax.tree.map(in_blocks, trees))
 
     return evaluate, [inputs]
 

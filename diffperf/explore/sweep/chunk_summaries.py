@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from diffperf.batch_last import vmap_last
 from diffperf.explore.sweep.chunk_candidates import Reached, candidates
 from diffperf.explore.sweep.designed_points import configuration_of, reported
 from diffperf.explore.sweep.histograms import BINS, bins_of
@@ -103,7 +104,7 @@ def _summarizer(rules: SummaryRules, chunk: int, region: Region) -> Callable[...
         first: Int[Array, " dimensions"], points: Int[Array, ""], reached: Reached, together: Bool[Array, ""]
     ) -> dict[str, Any]:
         offsets = jnp.arange(chunk, dtype=jnp.int32)
-        evaluate_all = jax.vmap(lambda offset: evaluate(first, offset))
+        evaluate_all = vmap_last(lambda offset: evaluate(first, offset))
 
         def after_check() -> tuple[Facts, Array, Array]:
             """The facts of all points, and those that fit moved to the front; the places behind them repeat

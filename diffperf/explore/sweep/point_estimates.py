@@ -10,6 +10,7 @@ import pyarrow as pa
 from jaxtyping import Array, Int
 from numpy.typing import DTypeLike
 
+from diffperf.batch_last import vmap_last
 from diffperf.compiler import flattened
 from diffperf.explore.sweep.axis import Axis, ConfigAxis, Digits
 from diffperf.explore.sweep.designed_points import configuration_of, reported
@@ -82,7 +83,7 @@ def compile_chunk_program(
 
     def evaluate_chunk(first: Int[Array, " dimensions"]) -> dict[str, Array]:
         offsets = jnp.arange(chunk, dtype=jnp.int32).reshape(-1, BLOCK)
-        evaluate_block = jax.vmap(lambda offset: evaluate_point(region.advance(first, offset)))
+        evaluate_block = vmap_last(lambda offset: evaluate_point(region.advance(first, offset)))
         return jax.tree.map(lambda leaf: leaf.reshape(chunk), jax.lax.map(evaluate_block, offsets))
 
     places = jax.ShapeDtypeStruct((len(space.shape),), jnp.int32)
