@@ -3,7 +3,8 @@
 `jax.vmap` puts the batch first. Of an array of 512 configurations by 5 memory levels by 21 kernels, the
 innermost loop of a compiled program then runs over 21 kernels: vectors of eight or sixteen numbers leave a
 rest, and small axes are not vectorized at all. With the batch last, the innermost loop runs over the
-configurations, whatever the other axes are: sweeps take 70 to 85 % of the time.
+configurations, whatever the other axes are: sweeps take 60 to 75 % of the time, and operations on constants
+alone are not compiled. Gradients for hundreds of inputs are faster with the batch first, by `jax.vmap`.
 """
 
 import functools
@@ -80,6 +81,9 @@ def _mapped(traced: ClosedJaxpr, inputs: Sequence[Value], size: int) -> list[Val
             results = _mapped(
                 called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ()), operands, size
             )
+        elif name == "optimization_barrier":  # what is behind it must stay unknown, as `compute_once` wants
+            arrays = equation.primitive.bind(*(jnp.asarray(operand.array) for operand in operands))
+            results = [Value(array, operand.batched) for array, operand in zip(arrays, operands, strict=True)]
         elif name in UNCHANGED:
             results = operands
         elif any(operand.batched for operand in operands):
