@@ -18,7 +18,8 @@ from jax import lax
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
-from diffperf.interpreter import CALLS, ELEMENTWISE, UNCHANGED, Operation
+from diffperf.compiler import flattened
+from diffperf.interpreter import ELEMENTWISE, UNCHANGED, Operation, called_program
 
 
 class Value(NamedTuple):
@@ -49,14 +50,9 @@ def vmap_last(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def mapped(*arguments: Any) -> Any:
-        leaves, structure = jax.tree.flatten(arguments)
-        size, made = np.shape(leaves[0])[-1], []
-
-        def flat(*leaves: Any) -> list[Any]:
-            results, result_structure = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
-            made.append(result_structure)
-            return results
-
+        leaves, structure = jax.tree.flatten({"arguments": arguments})
+        size = np.shape(leaves[0])[-1]
+        flat, made = flattened(lambda arguments: function(*arguments), structure)
         one = [jax.ShapeDtypeStruct(np.shape(leaf)[:-1], jnp.result_type(leaf)) for leaf in leaves]
         traced = jax.make_jaxpr(flat)(*one)
         results = _mapped(traced, [Value(leaf, True) for leaf in leaves], size)
@@ -76,11 +72,8 @@ def _mapped(traced: ClosedJaxpr, inputs: Sequence[Value], size: int) -> list[Val
 
     for equation in jaxpr.eqns:
         name, operands = equation.primitive.name, read(equation.invars)
-        if (parameter := CALLS.get(name)) is not None:
-            called = equation.params[parameter]
-            results = _mapped(
-                called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ()), operands, size
-            )
+        if (called := called_program(equation)) is not None:
+            results = _mapped(called, operands, size)
         elif name == "optimization_barrier":  # what is behind it must stay unknown, as `compute_once` wants
             arrays = equation.primitive.bind(*(jnp.asarray(operand.array) for operand in operands))
             results = [Value(array, operand.batched) for array, operand in zip(arrays, operands, strict=True)]

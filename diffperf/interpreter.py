@@ -87,6 +87,15 @@ def _interpreted(parameter: Any) -> Any:
     return tuple(map(InterpretedProgram, parameter)) if is_branches else parameter
 
 
+def called_program(equation: JaxprEqn) -> ClosedJaxpr | None:
+    """The program that an operation calls; None for an operation of its own."""
+    parameter = _CALLS.get(equation.primitive.name)
+    if parameter is None:
+        return None
+    called = equation.params[parameter]
+    return called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ())
+
+
 class Step(NamedTuple):
     """One operation of a program whose values are numbered.
 
@@ -192,9 +201,7 @@ class _Appender:
 
         for equation in jaxpr.eqns:
             used = numbered(equation.invars)
-            if (parameter := CALLS.get(equation.primitive.name)) is not None:
-                called = equation.params[parameter]
-                called = called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ())
+            if (called := called_program(equation)) is not None:
                 made = self.append(called, used)
             elif equation.primitive.name in UNCHANGED:
                 made = used
@@ -508,7 +515,7 @@ def _cond(*, branches: Any) -> ArrayFunction:
 
 
 # Primitives that call a program, and the parameter that it is in.
-CALLS = {
+_CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
     "closed_call": "call_jaxpr",

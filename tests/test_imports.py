@@ -16,8 +16,7 @@ PACKAGE = Path(diffperf.__file__).parent
 LAYERS = (
     ("errors", "units", "quantity", "trees", "staircase", "relax", "interrupts"),
     ("interpreter",),
-    ("batch_last",),
-    ("compiler", "shared_values"),
+    ("batch_last", "compiler", "shared_values"),
     ("report",),
     ("software",),
     ("hardware",),

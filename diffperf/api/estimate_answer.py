@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
-from diffperf.api.answer import Answer
-from diffperf.api.basis import Certainty
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import asked, phase_of, relaxation
 from diffperf.api.input_values import plain
@@ -19,7 +17,8 @@ from diffperf.api.layout_lines import (
     describe_utilization,
 )
 from diffperf.api.operator_tables import collective_table, operator_table
-from diffperf.api.question import Question, describe_strategy
+from diffperf.api.point_answer import PointAnswer
+from diffperf.api.question import Question
 from diffperf.api.renting import describe_rent, rent_of_run, rented
 from diffperf.api.whole_training import describe_training, number_of_tokens, training_totals
 from diffperf.errors import ConfigError
@@ -96,19 +95,15 @@ def estimate(
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class EstimateAnswer(Answer):
+class EstimateAnswer(PointAnswer):
     """The estimate of a question: `answer.report.time` is its time in s.
 
-    - `certainty`: how sure its time is.
     - `training`: what a whole training takes, where its tokens are given.
     - `rent`: USD for the run or the whole training, on rented devices and on owned ones, where asked for.
     - `operators`, `collectives`: those of the phase, where they are asked for.
     """
 
-    question: Question
-    phase: str
     layout: Layout
-    certainty: Certainty
     training: dict[str, float] | None
     rent: dict[str, float] | None
     operators: list[Operator]
@@ -133,14 +128,14 @@ class EstimateAnswer(Answer):
             rented(question.system, question.asker)  # refuses a system without a rent before the estimate
         relax = Exact() if relax is None else relax
         layout = question.layout(phase, relax)
-        inputs = question.with_layout(layout, relax)
-        training = training_totals(inputs, layout.report, tokens) if tokens else None
-        listed = listing(inputs, phase) if list_operators else Listing([], [])
+        c = question.with_layout(layout, relax)
+        training = training_totals(c, layout.report, tokens) if tokens else None
+        listed = listing(c, phase) if list_operators else Listing([], [])
         return cls(
             question=question,
             phase=phase,
+            configuration=c,
             layout=layout,
-            certainty=Certainty.of(question, inputs, phase),
             training=training,
             rent=_rent(question, layout, training) if rent else None,
             operators=listed.operators,
@@ -166,14 +161,6 @@ class EstimateAnswer(Answer):
     def fits(self) -> bool:
         """Whether the configuration fits the memory of the devices."""
         return self.layout.fits
-
-    @property
-    def title(self) -> str:
-        return self.question.summary(self.phase)
-
-    @property
-    def described_strategy(self) -> str:
-        return describe_strategy(self.layout.strategy, self.phase)
 
     def lines(self) -> list[RenderableType]:
         """What the terminal shows."""

@@ -3,6 +3,7 @@
 Numbers have the precision that the caller has set for JAX. What is loaded already is returned as it is.
 """
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,6 +134,8 @@ def load_study(study: "DesignProblem | Space | str | Path | dict[str, Any]") -> 
     if isinstance(study, Mapping):
         is_space = "axis" in study
     else:
-        is_space = str(study) in available("spaces")
-        is_space = is_space or "axis" in read_toml(find(str(study), "problems", asked_by=asked_by))
+        spaces = available("spaces")
+        nearest = difflib.get_close_matches(str(study), [*available("problems"), *spaces], 1)
+        folder = "spaces" if nearest and nearest[0] in spaces else "problems"
+        is_space = "axis" in read_toml(find(str(study), folder, asked_by=asked_by))
     return read_space(study, *asked_by) if is_space else read_problem(study, *asked_by)

@@ -1,8 +1,10 @@
 """What answers about one configuration have in common: what was asked, the layout, how sure its time is."""
 
 import dataclasses
+import functools
 from typing import Any
 
+import jax
 from rich.console import RenderableType
 
 from diffperf.api.answer import Answer
@@ -30,9 +32,11 @@ class PointAnswer(Answer):
         """The layout in a line."""
         return describe_strategy(self.configuration.strategy, self.phase)
 
+    @functools.cached_property
     def certainty(self) -> Certainty:
         """How sure the time of the configuration is."""
-        return Certainty.of(self.question, self.configuration, self.phase)
+        with jax.enable_x64(True):
+            return Certainty.of(self.question, self.configuration, self.phase)
 
     def heading(self) -> list[RenderableType]:
         """The title, the layout, what the user overrides, and how sure the time is."""
@@ -40,7 +44,7 @@ class PointAnswer(Answer):
             f"[bold]{self.title}[/bold]",
             self.described_strategy,
             *self.question.described_overrides(),
-            self.certainty().line(),
+            self.certainty.line(),
         ]
 
     def heading_values(self) -> dict[str, Any]:
@@ -50,5 +54,5 @@ class PointAnswer(Answer):
             "phase": self.phase,
             "strategy": as_dict(self.configuration.strategy),
             **({"overrides": overrides} if overrides else {}),
-            **self.certainty().as_dict(),
+            **self.certainty.as_dict(),
         }

@@ -105,6 +105,8 @@ def test_loading_questions():
         dp.load_space({"model": "gpt3-22b"})
     with pytest.raises(dp.ConfigError, match=r'^dp\.load_study: study: found "gpt3-175b-under-a100-budge"'):
         dp.load_study("gpt3-175b-under-a100-budge")
+    with pytest.raises(dp.ConfigError, match='did you mean "gpt3-175b-strategy-sweep"'):
+        dp.load_study("gpt3-175b-strategy-swee")
 
 
 @pytest.mark.slow
