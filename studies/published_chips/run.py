@@ -5,9 +5,10 @@ and clock (`diffperf.hardware.floorplan`). Operations of a cycle and private mem
 published. The five figures of NVIDIA's data-centre family (transistors and energy per operation of a cycle,
 and a clock) are fitted to V100, A100, H100 and B200. Every other family has one factor on them for area, one
 for energy and one for the clock, fitted to its chips. Beside the errors of the fit stand those of each chip
-when its family is fitted without it. Chips whose die area nobody publishes are not fitted: the table gives
-the die area that their rate implies, and the errors of units and clock there. Memory bandwidth and capacity
-are stacks times the figures of their generation.
+when its family is fitted without it. Two chips are not fitted. GB10 is predicted, with logic as dense as its
+SMs were measured to be: they are larger on N3 than NVIDIA's on 4N, where the node would shrink them. Of TPU
+v5p nobody publishes the die area: the table gives the area that its rate implies, and the errors of units and
+clock there. Memory bandwidth and capacity are stacks times the figures of their generation.
 
     python studies/published_chips/run.py [--quick] [--out DIR]
 """
@@ -71,6 +72,11 @@ class Published:
         return self.row["chip"]
 
     @property
+    def area_known(self) -> bool:
+        """Whether the area of the dies is published, or estimated well enough for the fit."""
+        return self.row["role"] == "fitted" or "die area" not in self.row["unpublished"]
+
+    @property
     def clock(self) -> float:
         """The clock in Hz at which the units at work have the published rate."""
         return self.number("bf16_tflops") * 1e12 / self.number("units_at_work") / self.number("matrix_flops")
@@ -116,10 +122,12 @@ def read_chip(row: dict[str, str]) -> Published:
         phy_area=memory.phy_area * number["sites"] / number["stacks"],  # dies have PHYs for empty sites too
     )
     link = load(LinkTechnology, row["link"])
+    node = load(Node, row["node"])
+    node = dataclasses.replace(node, logic_density=node.logic_density * number["logic_density_share"])
     blueprint = Blueprint(
         plan=plan,
         unit=unit,
-        node=load(Node, row["node"]),
+        node=node,
         memory=memory,
         link=link,
         die_to_die=load(LinkTechnology, DIE_TO_DIE),
@@ -272,7 +280,7 @@ def results_of(cases: list[Published], leave_out: bool) -> tuple[list[Result], d
         if leave_out and case in by_family[name] and others:
             own = fitted(others) if name == FITTED_FAMILY else scaled_to(others, common)
             left_out = predicted(case, own)
-        area = implied_area(case, families[name]) if case.row["role"] == "predicted" else None
+        area = None if case.area_known else implied_area(case, families[name])
         filled = case if area is None else with_area(case, area)
         by_chip.append(Result(case, predicted(filled, families[name]), left_out, area))
     return by_chip, families
@@ -415,6 +423,12 @@ def finding(results: list[Result]) -> str:
         worst = max(left_out, key=lambda name: abs(left_out[name]))
         text += f" Left out of the fit, they come out within {typical:.0%} in the median and "
         text += f"{abs(left_out[worst]):.0%} at worst ({worst})."
+    predictions = ", ".join(
+        f"{result.case.name} {of(result, result.fit):+.0%} (units"
+        f" {error(result.fit.units, result.case.number('units_at_work')):+.0%})"
+        for result in results
+        if result.case.row["role"] == "predicted" and result.implied_area is None
+    )
     areas = ", ".join(
         f"{result.case.name} {result.implied_area:.0f} mm² (units {units:+.0%}, clock {clock:+.0%})"
         for result in results
@@ -422,7 +436,7 @@ def finding(results: list[Result]) -> str:
         for units in [error(result.fit.units, result.case.number("units_at_work"))]
         for clock in [error(result.fit.clock, result.case.clock)]
     )
-    return f"{text} Die areas that unpublished chips' rates imply: {areas}."
+    return f"{text} Predicted: {predictions}. Die areas that unpublished chips' rates imply: {areas}."
 
 
 def main() -> None:
