@@ -30,6 +30,8 @@ class Compared:
     - `problem`: why there are no figures; empty where there are some.
     - `time`: of the phase, in s, and `low` and `high` the ends of its 90 % interval where it is calibrated.
     - `tokens_per_dollar_rented`: None where no rent of the accelerator is published.
+    - `tokens_per_second_per_megawatt`: of the facility, with hosts, network and cooling; `tokens_per_joule` is
+      of the devices.
     - `mfu`: of a training step, else None.
     - `basis`: what the figures rest on, as `diffperf.api.basis` says it.
     """
@@ -50,6 +52,7 @@ class Compared:
     tokens_per_dollar_owned: float | None = None
     tokens_per_dollar_rented: float | None = None
     tokens_per_joule: float | None = None
+    tokens_per_second_per_megawatt: float | None = None
     mfu: float | None = None
     memory_peak: float | None = None
     memory_capacity: float | None = None
@@ -110,6 +113,7 @@ def _figures(question: Question, report: Any) -> dict[str, float | None]:
         "tokens_per_dollar_owned": rate / owned,
         "tokens_per_dollar_rented": rate / rent if rent > 0 else None,
         "tokens_per_joule": rate / (float(report.power) * devices),
+        "tokens_per_second_per_megawatt": rate / (float(report.cost.facility_power) / 1e6),
         "mfu": float(report.mfu) if hasattr(report, "mfu") else None,
     }
 

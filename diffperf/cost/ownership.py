@@ -49,6 +49,9 @@ class Cost(Declared):
     electricity: Scalar = output("USD/s", "electricity of the system")
     rate: Scalar = output("USD/s", "owning and running the system: all of the rates above")
     run: Scalar = output("USD", "cost of the run: owning and running the system for its time")
+    facility_power: Scalar = output(
+        "W", "power of the facility in the run: devices, hosts, network, and what cooling and conversion add"
+    )
     switch_area: Scalar = output("mm^2", "silicon of the network's switches per device")
     package_carbon: Scalar = output("kg", "CO2e of making one accelerator's package")
     emissions: Scalar = output("kg", "CO2e of the run: its electricity, and its share of making the system")
@@ -124,7 +127,8 @@ def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxa
     repair = bought.total * prices.repair / prices.utilization
     facility = provisioned_power(system, network) * _facility_rate(system) / prices.utilization
     drawn = facility_energy(system, time, energy, network)
-    electricity = drawn / time * prices.electricity
+    power = drawn / time
+    electricity = power * prices.electricity
     rate = depreciation + interest + repair + facility + electricity
     carbon = package_carbon(system.accelerator, relax)
     embodied = system.n_devices * (carbon + prices.embodied_carbon) * (time / working)
@@ -140,6 +144,7 @@ def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxa
         electricity=electricity,
         rate=rate,
         run=rate * time,
+        facility_power=power,
         switch_area=network.area,
         package_carbon=carbon,
         emissions=drawn * prices.carbon_intensity + embodied,

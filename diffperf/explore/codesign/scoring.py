@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from diffperf.batch_last import vmap_last
 from diffperf.compiler import stored_closure
 from diffperf.explore.codesign.cube import Cube
 from diffperf.explore.codesign.problem import DesignProblem, Outcome
@@ -129,7 +130,8 @@ class Scorer:
         def of_one(x: Array) -> tuple[Array, Array]:
             return self.problem.scores(x, limits, Exact()), self.problem.broken_rules(x)
 
-        return jax.vmap(of_one)(designs)
+        scores, rules = vmap_last(of_one)(designs.T)
+        return scores.T, rules
 
     def _sloped(self, reals: Array, x: Array, limits: Array, sharpness: Array) -> tuple[Array, Array]:
         """Smooth scores of a design whose real variables are `reals`, and their derivatives."""
