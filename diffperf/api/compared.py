@@ -30,8 +30,8 @@ class Compared:
     - `problem`: why there are no figures; empty where there are some.
     - `time`: of the phase, in s, and `low` and `high` the ends of its 90 % interval where it is calibrated.
     - `tokens_per_dollar_rented`: None where no rent of the accelerator is published.
-    - `tokens_per_second_per_megawatt`: of the facility, with hosts, network and cooling; `tokens_per_joule` is
-      of the devices.
+    - `tokens_per_second_per_megawatt`: of the facility, with hosts, network and cooling; `tokens_per_joule`
+      is of the devices.
     - `mfu`: of a training step, else None.
     - `basis`: what the figures rest on, as `diffperf.api.basis` says it.
     """

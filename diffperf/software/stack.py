@@ -236,6 +236,9 @@ class Stack(Declared):
         bounds=(0.1, 100),
         default=2.0,  # as in training: one in each direction
     )
+    reads_idle_experts: Weights = switch(
+        "grouped products of 8-bit floats read the weights of experts without tokens as well", default=False
+    )
     separate_conversion: Scalar = quantity(
         "",
         "share of the conversions of activations to narrow formats that take kernels of their own",

@@ -89,8 +89,10 @@ def _operators_of_layer(
 ) -> list[Operators]:
     """The operators of layers of one kind."""
     strategy, share = c.strategy, 1.0 if trained else layers.count / c.model.depth
-    rank_tokens = tokens.tokens_on_rank(strategy)
-    linear = linear_layers(layers, c.model.hidden, strategy, rank_tokens)
+    rank_tokens, idle = tokens.tokens_on_rank(strategy), 0.0
+    if not trained:
+        idle = c.system.stack.reads_idle_experts.on * strategy.expert_format["fp8"]
+    linear = linear_layers(layers, c.model.hidden, strategy, rank_tokens, idle)
     operators = [operators_of(linear, part="matmul", runs=share)]
     if trained:
         gradients = {"backward": linear.input_gradient, "weights": linear.weight_gradient}

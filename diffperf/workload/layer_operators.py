@@ -87,18 +87,24 @@ def sequence_shards(strategy: Strategy) -> Scalar:
     return strategy.sequence_parallel.off + strategy.sequence_parallel.on * strategy.tp
 
 
-def linear_layers(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar) -> Gemms:
+def linear_layers(
+    layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar, idle_experts: Scalar | float = 0.0
+) -> Gemms:
     """The products of one layer's linear layers in the forward pass, with Megatron-LM's column- and
     row-parallel split.
 
     Source of the split: arXiv 1909.08053 §3. A device's experts are independent products (`batch`), each
-    over the tokens that the expert-parallel group routes to it.
+    over the tokens that the expert-parallel group routes to it. `idle_experts` is the share of the experts
+    without tokens whose weights are read as well.
     """
     rows = _attention_projections(layers, hidden, strategy, tokens)
     rows["attention output"] = (tokens, hidden, layers.heads * layers.value_dim / strategy.tp, 1.0)
-    mlp = _dense_mlp if layers.mixture is None else _expert_mlp
+    if layers.mixture is None:
+        mlp = _dense_mlp(layers, hidden, strategy, tokens)
+    else:
+        mlp = _expert_mlp(layers, hidden, strategy, tokens, idle_experts)
     roles = dict.fromkeys(rows, "attention") | {"experts up": "expert", "experts down": "expert"}
-    return Gemms.table(rows | mlp(layers, hidden, strategy, tokens), roles)
+    return Gemms.table(rows | mlp, roles)
 
 
 def _attention_projections(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar) -> dict:
@@ -137,16 +143,20 @@ def _dense_mlp(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scala
     }
 
 
-def _expert_mlp(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar) -> dict:
+def _expert_mlp(
+    layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar, idle_experts: Scalar | float
+) -> dict:
     """Products of routed experts, of the experts that every token visits, and of the router, as (m, n, k,
     batch).
 
-    Only the experts that some token visits are read and computed, with the tokens that they share.
+    The experts that some token visits are read and computed, with the tokens that they share; of the others
+    the share `idle_experts`.
     """
     mixture, up = layers.mixture, 1 + layers.gated.on
     assert mixture is not None
     inner = layers.ffn / strategy.experts_tp  # on one device
-    experts = mixture.experts / strategy.ep * visited_share(mixture, strategy, tokens)
+    visited = visited_share(mixture, strategy, tokens)
+    experts = mixture.experts / strategy.ep * (visited + idle_experts * (1 - visited))
     routed = routed_tokens(layers, strategy, tokens) * expert_load(strategy)
     tokens_of_expert = routed * strategy.experts_tp / experts
     # A model without shared experts has a product of batch 0, whose dimensions stay safe to divide by.

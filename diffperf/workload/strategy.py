@@ -380,6 +380,13 @@ class Strategy(Declared):
         return _either(self.weight_precision, width(self.precision))
 
     @property
+    def expert_format(self) -> Weights:
+        """Weights over the number formats of the operands of routed experts in inference."""
+        given, linear = self.expert_precision, self.precision.array
+        own = given.array[..., 1:]  # the alternatives after "linear" are `PRECISIONS`
+        return Weights(own + given["linear"][..., None] * linear, PRECISIONS)
+
+    @property
     def served_expert_width(self) -> Scalar:
         """Bytes of a weight of a routed expert in inference."""
         own = _either(self.expert_precision, self.served_weight_width, "linear")

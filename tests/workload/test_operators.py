@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import diffperf as dp
-from diffperf.quantity import real
+from diffperf.quantity import real, replace
 from diffperf.workload.layer_operators import (
     TokenPass,
     attention_core,
@@ -162,6 +162,39 @@ def test_visited_experts_by_drawing_them(tokens):
     ]
     share = float(visited_share(mixture, dp.load_strategy({}), real(tokens)))
     assert 256 * share == pytest.approx(np.mean(draws), rel=0.01)
+
+
+@pytest.mark.parametrize("idle", [0.0, 0.25, 1.0])
+def test_experts_without_tokens_are_read_where_asked(idle):
+    """Counted over draws of the experts of 3 tokens a device: those with tokens, and a share of the others. The
+    products multiply the same rows in all.
+    """
+    model, strategy = dp.load_model("deepseek-v3"), dp.load_strategy({"ep": 4, "dp": 4, "global_batch": 4})
+    generator = np.random.default_rng(1)
+    # The tokens of all four devices of the group.
+    draws = [len({one for _ in range(12) for one in generator.permutation(256)[:8]}) for _ in range(400)]
+    read = (np.mean(draws) + idle * (256 - np.mean(draws))) / 4
+    gemms = linear_layers(model.layers[-1], model.hidden, strategy, real(3), idle)
+    at = gemms.names.index("experts up")
+    assert float(gemms.batch[at]) == pytest.approx(read, rel=0.01)
+    assert float(gemms.m[at] * gemms.batch[at]) == pytest.approx(3 * 8, rel=1e-12)
+
+
+@pytest.mark.parametrize(("precision", "reads"), [("bf16", False), ("fp8", True)])
+def test_a_stack_reads_idle_experts_in_eight_bits(precision, reads):
+    """With one sequence, 8 of 128 experts of a layer have tokens: products of 8-bit floats read all 128."""
+    model = dp.load_model("qwen3-235b-a22b")
+    strategy = {"tp": 8, "global_batch": 1, "sequence_length": 64, "output_length": 8, "precision": precision}
+    strategy = dp.load_strategy(strategy, n_devices=8)
+    energies = []
+    for switch in ({"off": 1.0, "on": 0.0}, {"off": 0.0, "on": 1.0}):
+        system = replace(
+            dp.load_system("dgx-h100", 8, stack="vllm-0.8"), {"inference_stack.reads_idle_experts": switch}
+        )
+        energies.append(dp.decode(model, system, strategy).energy.memory)
+    few, all_experts = map(float, energies)
+    assert (all_experts > 5 * few) is reads
+    assert reads or all_experts == few
 
 
 def test_a_token_activates_what_is_published():

@@ -89,12 +89,9 @@ class MatrixUnits(eqx.Module):
 def matrix_units_by_role(system: System, strategy: Strategy) -> dict[str, MatrixUnits]:
     """The matrix units of inference by the `ROLES` of weights that may differ in
     their formats."""
-    given, linear = strategy.expert_precision, strategy.precision.array
-    own = given.array[..., 1:]  # the alternatives after "linear" are `PRECISIONS`
-    expert = Weights(own + given["linear"][..., None] * linear, PRECISIONS)
     formats = {
         "linear": (strategy.precision, strategy.served_weight_width),
-        "expert": (expert, strategy.served_expert_width),
+        "expert": (strategy.expert_format, strategy.served_expert_width),
         "head": (sixteen_bits(strategy.precision), strategy.served_head_width),
         "cache": (sixteen_bits(strategy.precision), width(strategy.kv_precision)),
         "activations": (sixteen_bits(strategy.precision), output_width(strategy.precision)),
