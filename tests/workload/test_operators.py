@@ -166,8 +166,8 @@ def test_visited_experts_by_drawing_them(tokens):
 
 @pytest.mark.parametrize("idle", [0.0, 0.25, 1.0])
 def test_experts_without_tokens_are_read_where_asked(idle):
-    """Counted over draws of the experts of 3 tokens a device: those with tokens, and a share of the others. The
-    products multiply the same rows in all.
+    """Counted over draws of the experts of 3 tokens a device: those with tokens, and a share of the others.
+    The products multiply the same rows in all.
     """
     model, strategy = dp.load_model("deepseek-v3"), dp.load_strategy({"ep": 4, "dp": 4, "global_batch": 4})
     generator = np.random.default_rng(1)
