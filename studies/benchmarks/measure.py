@@ -8,6 +8,7 @@ Prints one JSON object: {"per_second": …, "compile_seconds": …}, {"seconds":
 checkout has no such part of the library.
 """
 
+import argparse
 import functools
 import json
 import operator
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 # JAX starts as many threads as it may use cores when it is imported: rates are those of one core.
-if __name__ == "__main__" and sys.argv[1] == "rate" and hasattr(os, "sched_setaffinity"):
+if __name__ == "__main__" and sys.argv[1:2] == ["rate"] and hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 import jax
@@ -276,13 +277,13 @@ def page_change() -> dict[str, float]:
     return {"seconds": sorted(change(step) for step in range(1, 12))[5]}
 
 
-def measure(kind: str, name: str = "", *more: str) -> dict[str, Any]:
-    """Returns the result of the measurement that the command line names."""
-    if "--defaults" not in more:
+def measure(kind: str, name: str, count: int, *, quickly: bool = True) -> dict[str, Any]:
+    """Returns the result of a measurement; `quickly` compiles with the flags of `compile_quickly`."""
+    if quickly:
         dp.compile_quickly()
     try:
         if kind == "rate":
-            return rate(rate_benchmark(name, int(more[0])))
+            return rate(rate_benchmark(name, count))
         if kind == "page":
             return page_change()
         return compile_time(name)
@@ -290,5 +291,24 @@ def measure(kind: str, name: str = "", *more: str) -> dict[str, Any]:
         return {"lacks": str(problem)}
 
 
+def main() -> None:
+    """Measures what the command line names."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    of_rate = kinds.add_parser("rate", help="evaluations a second on one core")
+    of_rate.add_argument("name", choices=RATES)
+    of_rate.add_argument("count", type=int, nargs="?", default=16384, help="configurations [16384]")
+    of_compile = kinds.add_parser("compile", help="seconds to compile a function with its gradient")
+    of_compile.add_argument("name", choices=COMPILED)
+    of_compile.add_argument("--defaults", action="store_true", help="with the flags that JAX has by default")
+    kinds.add_parser("page", help="seconds in which the live page answers a changed number")
+    options = vars(parser.parse_args())
+    quickly = not options.get("defaults")
+    result = measure(options["kind"], options.get("name", ""), options.get("count", 0), quickly=quickly)
+    print(json.dumps(result))
+
+
 if __name__ == "__main__":
-    print(json.dumps(measure(*sys.argv[1:])))
+    main()
