@@ -7,11 +7,11 @@ inference got operands of their own widths, the experts that tokens visit, pipel
 calibrated serving stacks; so were the 16 training steps driven by those stacks. Training steps under
 DualPipe and of models with several kinds of layers were written again when devices and stages came to count
 what they hold, and all HFU when it came to count attention as MFU does. Costs on accelerators with a
-published price have that price; all were written again when interest, repairs, racks and the facility joined
-depreciation and electricity, and with power and the energy of networks when switches and transceivers came to
-draw their power at any load. Training steps that overlap communication were written again when each tier's
-links came to carry their own bytes, and collectives of one group to run one after the other. They notice
-what changes unawares.
+published price, or at the markup of a product of their vendor, have that price; all were written again when
+interest, repairs, racks and the facility joined depreciation and electricity, and with power and the energy
+of networks when switches and transceivers came to draw their power at any load. Training steps that overlap
+communication were written again when each tier's links came to carry their own bytes, and collectives of one
+group to run one after the other. They notice what changes unawares.
 """
 
 import dataclasses
