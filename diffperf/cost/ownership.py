@@ -100,12 +100,16 @@ def provisioned_power(system: System, network: TierCost) -> Scalar:
     return system.n_devices * (system.accelerator.power_limit + host_and_network_power(system, network))
 
 
-def facility_energy(system: System, time: Scalar | float, energy: Scalar, network: TierCost) -> Scalar:
-    """Joules of a facility in a run of `time` seconds: the devices' `energy`, hosts and network, and the
-    share that cooling and conversion add to them (PUE).
+def facility_power(system: System, power: Scalar, network: TierCost) -> Scalar:
+    """Watts of a facility whose devices draw `power` in all: with hosts and network, and the share that
+    cooling and conversion add (PUE).
     """
-    beside = system.n_devices * host_and_network_power(system, network) * time
-    return (energy + beside) * system.prices.pue
+    return (power + system.n_devices * host_and_network_power(system, network)) * system.prices.pue
+
+
+def facility_energy(system: System, time: Scalar | float, energy: Scalar, network: TierCost) -> Scalar:
+    """Joules of a facility in a run of `time` seconds in which the devices spend `energy` joules."""
+    return facility_power(system, energy / time, network) * time
 
 
 def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxation) -> Cost:
@@ -126,8 +130,8 @@ def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxa
     interest = bought.total * interest_rate(prices.interest, prices.lifetime) / prices.utilization
     repair = bought.total * prices.repair / prices.utilization
     facility = provisioned_power(system, network) * _facility_rate(system) / prices.utilization
-    drawn = facility_energy(system, time, energy, network)
-    power = drawn / time
+    # Powers, because the joules of long runs of large systems overflow float32 where their emissions do not.
+    power = facility_power(system, energy / time, network)
     electricity = power * prices.electricity
     rate = depreciation + interest + repair + facility + electricity
     carbon = package_carbon(system.accelerator, relax)
@@ -147,7 +151,7 @@ def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxa
         facility_power=power,
         switch_area=network.area,
         package_carbon=carbon,
-        emissions=drawn * prices.carbon_intensity + embodied,
+        emissions=power * prices.carbon_intensity * time + embodied,
         embodied_emissions=embodied,
     )
 
