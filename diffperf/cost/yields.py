@@ -19,8 +19,9 @@ from diffperf.hardware.process import Process
 from diffperf.quantity import AnyArray
 from diffperf.relax import larger, positive
 
-# A die that never works costs a finite fortune, so that a search can leave it (an estimate).
-_LEAST_YIELD = 1e-6
+# A die that never works costs a finite fortune, so that a search can leave it (an estimate). With less, the
+# longest runs of the largest systems in the documented ranges cost more than float32 holds.
+_LEAST_YIELD = 1e-4
 
 # The gamma distribution with the variance of each model's density of defects over its mean, 1/c: a point has
 # none, a triangle over twice the mean 1/6, an exponential distribution 1. An estimate stands for infinity:

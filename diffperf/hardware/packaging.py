@@ -6,10 +6,6 @@ The formulas that turn these numbers into costs are in `diffperf.cost.package_co
 from diffperf.hardware.process import Process
 from diffperf.quantity import Declared, Label, Scalar, Weights, label, quantity, switch
 
-# Range of the yields of one bond. A package has up to 200 of them: at 0.8 each, one in 10^19 would work, and
-# its price is still a number of float32. Published yields are 0.95 to 0.99.
-_YIELDS = (0.8, 1)
-
 
 class Layer(Declared):
     """A layer between pieces and substrate: a silicon interposer, a redistribution layer, or bridges."""
@@ -25,11 +21,11 @@ class Layer(Declared):
     bonding_yield: Scalar = quantity(
         "",
         "yield of bonding one piece (die, memory stack) onto the layer",
-        bounds=_YIELDS,
+        bounds=(0.5, 1),
         kind="price",
     )
     embedding_yield: Scalar = quantity(
-        "", "yield of embedding one bridge in a substrate", bounds=_YIELDS, default=1.0, kind="price"
+        "", "yield of embedding one bridge in a substrate", bounds=(0.5, 1), default=1.0, kind="price"
     )
 
 
@@ -44,7 +40,7 @@ class Bond(Declared):
         kind="price",
     )
     bonding_yield: Scalar = quantity(
-        "", "yield of bonding one die onto another", bounds=_YIELDS, kind="price"
+        "", "yield of bonding one die onto another", bounds=(0.5, 1), kind="price"
     )
 
 
@@ -70,7 +66,7 @@ class Packaging(Declared):
     organic_bonding_yield: Scalar = quantity(
         "",
         "yield of bonding one piece (die, memory stack, layer) onto a substrate",
-        bounds=_YIELDS,
+        bounds=(0.5, 1),
         kind="price",
     )
     interposer: Layer
