@@ -128,7 +128,7 @@ def test_a_wafer_scale_die_is_one_per_wafer():
         process=process(wafer_price=17000, defect_density=1e-5 * 100),
     )
     assert float(raw_die_price(wafer.area, wafer.process, 1.0, wafer.exposure.wafer)) == 17000
-    # Without the spares nothing would ship: 46 defects a wafer. The least yield of the library stands for that.
+    # Without the spares nothing would ship: 46 defects a wafer, for which the least yield stands.
     assert float(die_yield(wafer.area, wafer.process)) == pytest.approx(1e-4)
     spared = shipping_shares(wafer)
     assert float(spared.full) == pytest.approx(float(die_yield(0.2 * wafer.area, wafer.process)), rel=1e-6)
