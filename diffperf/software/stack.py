@@ -237,7 +237,7 @@ class Stack(Declared):
         default=2.0,  # as in training: one in each direction
     )
     reads_idle_experts: Weights = switch(
-        "grouped products of 8-bit floats read the weights of experts without tokens as well", default=False
+        "grouped products in fp8 read the weights of experts without tokens as well", default=False
     )
     separate_conversion: Scalar = quantity(
         "",

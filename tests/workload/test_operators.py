@@ -181,8 +181,8 @@ def test_experts_without_tokens_are_read_where_asked(idle):
 
 
 @pytest.mark.parametrize(("precision", "reads"), [("bf16", False), ("fp8", True)])
-def test_a_stack_reads_idle_experts_in_eight_bits(precision, reads):
-    """With one sequence, 8 of 128 experts of a layer have tokens: products of 8-bit floats read all 128."""
+def test_a_stack_reads_idle_experts_in_fp8(precision, reads):
+    """With one sequence, 8 of 128 experts of a layer have tokens: products in fp8 read all 128."""
     model = dp.load_model("qwen3-235b-a22b")
     strategy = {"tp": 8, "global_batch": 1, "sequence_length": 64, "output_length": 8, "precision": precision}
     strategy = dp.load_strategy(strategy, n_devices=8)
