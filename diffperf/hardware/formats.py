@@ -33,9 +33,14 @@ STORED_BYTES = PRECISION_BYTES | {
 }  # fmt: skip
 STORED = tuple(STORED_BYTES)
 
+# Floating-point formats of four bits. Blackwell's matrix units multiply their elements by operands of 8 bits
+# as they are (tcgen05.mma, kind mxf8f6f4: PTX ISA 8.7).
+FOUR_BIT_FLOATS = ("fp4", "nvfp4", "mxfp4")
+
 # Formats under 16 bits: activations, which kernels write in 16 bits, are converted to these before a product.
 _NARROW = {name: float(size < PRECISION_BYTES["fp16"]) for name, size in PRECISION_BYTES.items()}
 _OUTPUT_BYTES = {name: max(size, PRECISION_BYTES["fp16"]) for name, size in PRECISION_BYTES.items()}
+_SIXTEEN_BITS = {name: float(name in ("bf16", "fp16")) for name in PRECISIONS}
 _FP8 = {name: float(name in ("fp8", "mxfp8")) for name in PRECISIONS}
 
 
@@ -59,10 +64,26 @@ def fp8_share(precision: Weights) -> Scalar:
     return precision.mean(_FP8)
 
 
+def sixteen_bits_share(precision: Weights) -> Scalar:
+    """The weight of bf16 and fp16: 0 or 1 for a choice."""
+    return precision.mean(_SIXTEEN_BITS)
+
+
+def four_bit_floats(stored: Weights) -> Scalar:
+    """The weight of floating-point formats of four bits among those in which weights are stored."""
+    return jnp.sum(jnp.stack([stored[name] for name in FOUR_BIT_FLOATS]), axis=0)
+
+
 def sixteen_bits(precision: Weights) -> Weights:
     """The formats that layers which quantization leaves out are computed in: bf16 for all narrow ones."""
     kept = precision.array * _indicator(*(name for name in PRECISIONS if not _NARROW[name]))
     return Weights(kept + converted(precision)[..., None] * _indicator("bf16"), PRECISIONS)
+
+
+def in_fp8(precision: Weights, share: Scalar) -> Weights:
+    """The formats of products of which a share, 0 or 1 for a choice, has its operands in fp8 instead."""
+    kept = precision.array * (1 - share)[..., None]
+    return Weights(kept + share[..., None] * _indicator("fp8"), PRECISIONS)
 
 
 def attention_format(precision: Weights, kv_precision: Weights) -> Weights:

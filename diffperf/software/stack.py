@@ -236,8 +236,18 @@ class Stack(Declared):
         bounds=(0.1, 100),
         default=2.0,  # as in training: one in each direction
     )
+    repeats_kv_heads: Weights = switch(
+        "inference without grouped-query attention: key and value heads are repeated for all query heads, in "
+        "the weights and in the cache",
+        default=False,
+    )
     reads_idle_experts: Weights = switch(
         "grouped products in fp8 read the weights of experts without tokens as well", default=False
+    )
+    narrows_expert_operands: Weights = switch(
+        "experts stored in four-bit floating point are multiplied by activations in 8 bits, where the strategy "
+        "has them in 16",
+        default=False,
     )
     separate_conversion: Scalar = quantity(
         "",

@@ -28,7 +28,8 @@ class Configuration(eqx.Module):
         what serving software does not have: sequence parallelism, a schedule of training, and first or last
         stages of their own size.
 
-        Serving software computes norms and residuals on every rank of a tensor-parallel group.
+        Serving software computes norms and residuals on every rank of a tensor-parallel group. Software
+        without grouped-query attention runs models as if every head had keys and values of its own.
         """
         default = Strategy()
         names = ("schedule", "embedding_in_split", "loss_in_split", "sequence_parallel")
@@ -42,6 +43,16 @@ class Configuration(eqx.Module):
 
         given, values = training_only(self), [real(0.0), real(0.0), *choices.values()]
         own = [jnp.broadcast_to(value, old.shape) for value, old in zip(values, given, strict=True)]
+        repeated = self.system.inference_stack.repeats_kv_heads.on
+        kv_heads = [
+            layers.kv_heads + repeated * (layers.heads - layers.kv_heads) for layers in self.model.layers
+        ]
         return eqx.tree_at(
-            lambda c: [c.system.stack, *training_only(c)], self, [self.system.inference_stack, *own]
+            lambda c: [
+                c.system.stack,
+                *(layers.kv_heads for layers in c.model.layers),
+                *training_only(c),
+            ],
+            self,
+            [self.system.inference_stack, *kv_heads, *own],
         )

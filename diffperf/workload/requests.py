@@ -56,6 +56,13 @@ class Requests(Declared):
         "prompt tokens in the steps that also decode (chunked prefill), not in steps of their own",
         default=True,
     )
+    batch_wait: Scalar = quantity(
+        "",
+        "most steps for which an engine lets prompts wait for others while it decodes "
+        "(TensorRT-LLM's batch_wait_timeout_iters)",
+        bounds=(0, 1e4),
+        default=0,
+    )
     tokens_per_step: Scalar = quantity(
         "",
         "tokens that a decode step adds to a sequence: 1 and the accepted ones of those drafted",

@@ -7,7 +7,15 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from diffperf.hardware.formats import PRECISIONS, STORED, STORED_BYTES, output_width, width
+from diffperf.hardware.formats import (
+    PRECISIONS,
+    STORED,
+    STORED_BYTES,
+    four_bit_floats,
+    output_width,
+    sixteen_bits_share,
+    width,
+)
 from diffperf.quantity import Declared, Scalar, Weights, choice, declaration, quantity, switch
 from diffperf.relax import larger
 
@@ -385,6 +393,13 @@ class Strategy(Declared):
         given, linear = self.expert_precision, self.precision.array
         own = given.array[..., 1:]  # the alternatives after "linear" are `PRECISIONS`
         return Weights(own + given["linear"][..., None] * linear, PRECISIONS)
+
+    @property
+    def expert_operands_wider_than_weights(self) -> Scalar:
+        """Whether routed experts are stored in four-bit floating point and multiplied in 16 bits: 0 or 1 for
+        a choice.
+        """
+        return four_bit_floats(self.expert_weight_precision) * sixteen_bits_share(self.expert_format)
 
     @property
     def served_expert_width(self) -> Scalar:

@@ -4,7 +4,7 @@ steady state of continuous batching is tested.
 The scheduler is that of vLLM and Sarathi-Serve: first come, first served; every running sequence gets one
 token of a step; prompts fill the rest of the step's tokens, in chunks. Without mixed steps prompts get steps
 of their own before any sequence goes on. A sequence that no longer fits into the KV cache is computed again
-later, the youngest first.
+later, the youngest first. As in TensorRT-LLM, prompts may wait for others while sequences decode.
 """
 
 import dataclasses
@@ -59,14 +59,25 @@ class Observed:
 class Engine:
     """The state of the engine between two steps."""
 
-    def __init__(self, step_time: StepTime, *, cap: int, chunk: int, mixed: bool, kv_tokens: float):
-        self.step_time, self.cap, self.chunk, self.mixed, self.kv_tokens = (
+    def __init__(
+        self,
+        step_time: StepTime,
+        *,
+        cap: int,
+        chunk: int,
+        mixed: bool,
+        kv_tokens: float,
+        batch_wait: int = 0,
+    ):
+        self.step_time, self.cap, self.chunk, self.mixed, self.kv_tokens, self.batch_wait = (
             step_time,
             cap,
             chunk,
             mixed,
             kv_tokens,
+            batch_wait,
         )
+        self.waited = 0  # steps for which the engine has gathered prompts
         self.waiting: deque[Request] = deque()
         self.prefilling: deque[Request] = deque()
         # By the decode step at which a sequence ends, since all of them advance by one token a step.
@@ -81,13 +92,15 @@ class Engine:
         """Runs one step, or all decode steps until something changes. Returns the time at the end and the
         requests that were answered in full.
         """
-        prompts_first = not self.mixed
+        gathering = self._gathers_prompts()
+        prompts_first = not self.mixed and not gathering
         decoding = 0 if prompts_first and self._has_prompts() else len(self.running)
         if decoding:
             self._make_room()
             decoding = len(self.running)
-        prompt_tokens, finished_prompts = self._schedule_prompts(self.chunk - decoding)
-        steps = 1 if prompt_tokens else self._unchanged_steps(next_arrival - now)
+        budget = 0 if gathering else self.chunk - decoding
+        prompt_tokens, finished_prompts = self._schedule_prompts(budget)
+        steps = 1 if prompt_tokens or gathering else self._unchanged_steps(next_arrival - now)
         context = self.context + decoding * (steps - 1) / 2 if decoding else 0.0
         now += steps * self.step_time(decoding, context, prompt_tokens)
         done = []
@@ -103,6 +116,17 @@ class Engine:
         for request in finished_prompts:
             self._join(request, now, done)
         return now, done
+
+    def _gathers_prompts(self) -> bool:
+        """Whether prompts wait in this step for others, because they have not waited for long and do not
+        fill a step.
+        """
+        if not (self.running and self.waiting) or self.prefilling:
+            return False
+        few = sum(request.prompt for request in self.waiting) < self.chunk
+        gathers = few and self.waited < self.batch_wait
+        self.waited = self.waited + 1 if gathers else 0
+        return gathers
 
     def _unchanged_steps(self, until_arrival: float) -> int:
         """Steps that decode for the same sequences: until one ends, a request arrives, or memory is short."""
@@ -191,6 +215,7 @@ def simulate(
     chunk: int = 10**9,
     mixed: bool = True,
     kv_tokens: float = np.inf,
+    batch_wait: int = 0,
     requests: int = 4000,
     seed: int = 0,
 ) -> Observed:
@@ -202,7 +227,8 @@ def simulate(
     arrivals = np.zeros(clients) if clients else poisson_arrivals(rng, rate, requests)
     fresh = iter(zip(prompts.tolist(), outputs.tolist(), strict=True))
     upcoming = deque(Request(time, *next(fresh)) for time in arrivals.tolist())
-    engine = Engine(step_time, cap=cap, chunk=chunk, mixed=mixed, kv_tokens=kv_tokens)
+    limits = {"cap": cap, "chunk": chunk, "mixed": mixed, "kv_tokens": kv_tokens}
+    engine = Engine(step_time, **limits, batch_wait=batch_wait)
     now, answered, log = 0.0, [], []
     while len(answered) < requests - clients:
         while upcoming and upcoming[0].arrival <= now:

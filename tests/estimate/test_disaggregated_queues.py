@@ -44,6 +44,7 @@ def steady_states(
         chunk=requests.chunk,
         queries=jnp.ones_like(transfer),
         mixed=requests.mixed_steps,
+        batch_wait=nobody,
         stack=STACK,
         relax=Exact(),
     )

@@ -53,6 +53,7 @@ def _steady_states(requests: Requests) -> dict[str, SteadyState]:
         chunk=requests.chunk,
         queries=jnp.ones_like(requests.rate),
         mixed=requests.mixed_steps,
+        batch_wait=requests.batch_wait,
         stack=STACK,
         relax=Exact(),
     )
@@ -84,6 +85,7 @@ def _simulated(requests: Requests, load: str, number: int = 6000, seeds: int = 1
             cap=int(requests.batch_cap),
             chunk=int(requests.chunk),
             mixed=bool(requests.mixed_steps.on == 1),
+            batch_wait=int(requests.batch_wait),
             requests=number,
             seed=seed,
         )
@@ -137,6 +139,35 @@ def test_open_loop_with_prompts_of_many_chunks(shape):
     for load in (0.3, 0.6):
         offered = replace(requests, {"rate": load * capacity})
         _agree(_steady_states(offered)["rate"], _simulated(offered, "rate", 12000, seeds=4))
+
+
+@pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "separate"])
+@pytest.mark.parametrize("steps", [5, 20])
+def test_prompts_wait_for_others(steps, mixed):
+    """An engine that gathers prompts for some steps before it prefills them, up to nearly a full step."""
+    waits = replace(_requests(1024, 256, 8192, 0.3, mixed, 256), {"batch_wait": steps})
+    for clients, number in ((1, 1000), (4, 3000), (16, 6000), (64, 6000)):
+        requests = replace(waits, {"concurrency": clients})
+        observed = _simulated(requests, "concurrency", number)
+        _agree(_steady_states(requests)["concurrency"], observed, first=0.13 if clients == 64 else 0.10)
+    capacity = 1 / float(_steady_states(waits)["rate"].saturation)
+    for load in (0.1, 0.5, 0.75):
+        requests = replace(waits, {"rate": load * capacity})
+        _agree(_steady_states(requests)["rate"], _simulated(requests, "rate", 6000, seeds=2))
+
+
+@pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "separate"])
+def test_a_full_step_ends_the_wait_for_others(mixed):
+    """Four prompts fill a step, and come in fewer than 20 steps: the estimate assumes that they come evenly,
+    and is up to 15 % too early.
+    """
+    waits = replace(_requests(512, 128, 2048, 0.3, mixed, 256), {"batch_wait": 20})
+    for clients in (4, 16, 64):
+        requests = replace(waits, {"concurrency": clients})
+        observed = _simulated(requests, "concurrency", 6000)
+        _agree(_steady_states(requests)["concurrency"], observed, first=0.16 if clients == 64 else 0.10)
+    unbounded = replace(waits, {"concurrency": 64, "chunk": 65536})
+    assert _simulated(unbounded, "concurrency", 6000).ttft > 1.5 * observed.ttft
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """What a serving stack adds to kernels and to requests, against answers worked out by hand."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -172,3 +174,46 @@ def test_clients_who_begin_at_once_wait_for_each_other(engine, llama, system):
     strategy = dp.load_strategy({"sequence_length": 1024, "global_batch": 8})
     full = float(dp.prefill(llama, step, strategy).time)
     assert float(report.time_to_first_token_at_start) == pytest.approx(33 / 32 * 2 * full, rel=0.1)
+
+
+def expert_time(system, stack: dict, **formats: str) -> float:
+    """Seconds of the products of gpt-oss-20b's experts for 8,192 prompt tokens on one device."""
+    one = with_stack(replace(system, {"n_devices": 1}), **stack)
+    strategy = dp.load_strategy({"sequence_length": 8192, "output_length": 2, **formats})
+    c = Configuration(dp.load_model("gpt-oss-20b"), one, strategy)
+    table = inference_tables(c, "prefill")["breakdown"].operators
+    return sum(
+        float(time)
+        for name, part, time in zip(table.names, table.parts, table.time, strict=True)
+        if part == "matmul" and "expert" in name
+    )
+
+
+@pytest.mark.slow
+def test_stacks_narrow_the_operands_of_experts_in_four_bits():
+    """Products then take as long as those whose strategy has 8 bits and whose weights need no unpacking: here,
+    where arithmetic binds, half as long as in 16 bits and the latency of their main loops.
+    """
+    system, stored = dp.load_system("hgx-b200", calibration="none"), {"expert_weight_precision": "mxfp4"}
+    wide = {"narrows_expert_operands": False}
+    free = {**wide, "unpacking_operations": 1e-9, "unpacking_efficiency": 1.0}
+    narrows = {"narrows_expert_operands": True}
+    narrowed = expert_time(system, narrows, **stored)
+    assert narrowed == pytest.approx(expert_time(system, free, **stored, expert_precision="fp8"), rel=1e-6)
+    assert 0.5 < narrowed / expert_time(system, free, **stored) < 0.65
+    # Nothing changes where weights have 8 bits, or operands do.
+    for formats in ({"expert_weight_precision": "fp8"}, {**stored, "expert_precision": "fp8"}):
+        assert expert_time(system, narrows, **formats) == expert_time(system, wide, **formats)
+
+
+def test_engines_without_grouped_queries_repeat_key_and_value_heads(system):
+    """As a model runs that has a key and value head for every query head."""
+    llama = dp.load_model("llama-3-8b")  # a key and value head for four query heads
+    one, strategy = replace(system, {"n_devices": 2}), dp.load_strategy({"tp": 2, "global_batch": 4})
+    repeating = with_stack(one, repeats_kv_heads=True)
+    layers = dataclasses.replace(llama.layers[0], kv_heads=llama.layers[0].heads)
+    whole = dataclasses.replace(llama, layers=(layers,))
+    repeated, expected = dp.generate(llama, repeating, strategy), dp.generate(whole, one, strategy)
+    assert float(repeated.time) == pytest.approx(float(expected.time), rel=1e-9)
+    assert float(repeated.memory.peak) == pytest.approx(float(expected.memory.peak), rel=1e-9)
+    assert float(dp.generate(llama, one, strategy).time) < 0.98 * float(repeated.time)

@@ -19,6 +19,7 @@ from diffperf.hardware.formats import (
     attention_format,
     converted,
     fp8_share,
+    in_fp8,
     output_width,
     sixteen_bits,
     width,
@@ -71,9 +72,14 @@ class MatrixUnits(eqx.Module):
             converted=converted(precision) * stack.separate_conversion,
         )
 
-    def reading(self, stored_width: Scalar, system: System) -> "MatrixUnits":
-        """These units with weights of `stored_width` bytes, which kernels convert as they read them."""
-        differs = jnp.where(jnp.abs(stored_width - self.width) > _SAME_WIDTH, 1.0, 0.0)
+    def reading(
+        self, stored_width: Scalar, system: System, as_stored: Scalar | float = 0.0
+    ) -> "MatrixUnits":
+        """These units with weights of `stored_width` bytes, which kernels convert as they read them.
+
+        `as_stored` is the share of the weights that the matrix units read as they are stored.
+        """
+        differs = jnp.where(jnp.abs(stored_width - self.width) > _SAME_WIDTH, 1.0, 0.0) * (1 - as_stored)
         time = system.stack.unpacking_operations * inverse(system.accelerator.vector)
         efficiency = self.format.efficiency * (1 + differs * (system.stack.unpacking_efficiency - 1))
         return dataclasses.replace(
@@ -89,15 +95,18 @@ class MatrixUnits(eqx.Module):
 def matrix_units_by_role(system: System, strategy: Strategy) -> dict[str, MatrixUnits]:
     """The matrix units of inference by the `ROLES` of weights that may differ in
     their formats."""
+    narrowed = system.stack.narrows_expert_operands.on * strategy.expert_operands_wider_than_weights
     formats = {
         "linear": (strategy.precision, strategy.served_weight_width),
-        "expert": (strategy.expert_format, strategy.served_expert_width),
+        "expert": (in_fp8(strategy.expert_format, narrowed), strategy.served_expert_width),
         "head": (sixteen_bits(strategy.precision), strategy.served_head_width),
         "cache": (sixteen_bits(strategy.precision), width(strategy.kv_precision)),
         "activations": (sixteen_bits(strategy.precision), output_width(strategy.precision)),
     }
     return {
-        role: MatrixUnits.of(system, precision).reading(stored, system)
+        role: MatrixUnits.of(system, precision).reading(
+            stored, system, as_stored=narrowed if role == "expert" else 0.0
+        )
         for role, (precision, stored) in formats.items()
     }
 

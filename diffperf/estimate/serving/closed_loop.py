@@ -10,6 +10,10 @@ from diffperf.quantity import Scalar
 from diffperf.relax import choose, larger, smaller
 
 
+# The least chance of a request not to decode, so that powers of it have slopes.
+_LEAST_CHANCE = 1e-6
+
+
 class _Loop(eqx.Module):
     """A closed loop: its engine and its clients, and how much they move in step.
 
@@ -145,6 +149,14 @@ def _random_arrivals(loop: _Loop, running: Scalar) -> Scalar:
     return (1 - loop.lockstep) * others / loop.engine.traffic.decode_steps
 
 
+def _decoding(loop: _Loop, running: Scalar, others: Scalar) -> Scalar:
+    """The chance that some of the requests that a request sees decode, each for a share of the time that is
+    the same for all.
+    """
+    not_one = larger(1 - running / loop.inside, _LEAST_CHANCE)
+    return 1 - not_one ** (others * loop.inside)
+
+
 def _mixed(loop: _Loop, running: Scalar) -> _Point:
     """Prompts ride along with decode steps.
 
@@ -162,13 +174,15 @@ def _mixed(loop: _Loop, running: Scalar) -> _Point:
     arrivals = _random_arrivals(loop, running)
     long = jnp.where(prefill.prompts > prefill.budget, 1.0, 0.0)
     together = (1 - long) * (group - 1) + long * lockstep * larger(loop.inside - 1, 0.0)
-    stall = prefill.stall(arrivals, engine.decode_time(beside), together)
+    gathering = engine.gathering(arrivals, _decoding(loop, running, others))
+    stall = prefill.stall(arrivals + gathering.others, engine.decode_time(beside), together)
     queue = wait_for_server(arrivals, engine.moments(prefill.share_of_steps))
     sharing = arrivals / 2 * traffic.mean((1 - prefill.share_of_step) * stall)
     waiting = Moments(
         queue.mean * prefill.full_step + sharing, queue.variance * prefill.full_step**2 + sharing**2
     )
-    behind = arrivals * (queue.mean + prefill.chunks - 0.5)
+    waiting = gathering.waiting(waiting, traffic.mean(stall), engine.decode_time(beside))
+    behind = arrivals * (queue.mean + prefill.chunks - 0.5) + gathering.others
     work = PromptWork.of(traffic, prefill, stall, waiting, prefill.shared_time(behind, together))
     throughput = _throughput(loop, running, decode_time, others, work.stall, 0.0)
     return _Point(throughput, others, seen, decode_time, work)
@@ -185,7 +199,8 @@ def _separate(loop: _Loop, running: Scalar) -> _Point:
     others, seen, decode_time = _point(loop, running, group)
     prefill = loop.engine.prefill_alone()
     arrivals = _random_arrivals(loop, running)
-    stall = prefill.stall(arrivals, jnp.zeros_like(running), group - 1)
+    gathering = loop.engine.gathering(arrivals, _decoding(loop, running, others))
+    stall = prefill.stall(arrivals + gathering.others, jnp.zeros_like(running), group - 1)
     part = prefill.share_of_step
     sharing = arrivals / 2 * traffic.mean(part * prefill.alone_time + (1 - part) * prefill.busy_time)
     steps = prefill.share_of_steps
@@ -193,7 +208,8 @@ def _separate(loop: _Loop, running: Scalar) -> _Point:
     lined_up = lockstep * prefill.full_step * traffic.mean(in_front)
     # Places in a line of equal prompts are uniform: their variance is a third of the squared mean.
     waiting = Moments(sharing + lined_up, sharing**2 + lined_up**2 / 3)
-    service = prefill.shared_time(arrivals / 2, group - 1)
+    waiting = gathering.waiting(waiting, traffic.mean(stall), decode_time)
+    service = prefill.shared_time(arrivals / 2 + gathering.others, group - 1)
     work = PromptWork.of(traffic, prefill, stall, waiting, service)
     throughput = _throughput(loop, running, decode_time, others, work.stall, lined_up)
     return _Point(throughput, others, seen, decode_time, work)

@@ -176,6 +176,7 @@ class _Answers(eqx.Module):
             chunk=requests.chunk * c.strategy.pp,
             queries=1 + requests.draft_tokens,
             mixed=requests.mixed_steps,
+            batch_wait=jnp.zeros_like(requests.batch_wait),  # no prompts come to it
             stack=c.system.stack,
             relax=c.relax,
         )

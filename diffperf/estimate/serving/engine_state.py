@@ -8,8 +8,12 @@ from diffperf.estimate.serving.prompt_prefill import Lengths, Prefill
 from diffperf.estimate.serving.queueing import Moments
 from diffperf.estimate.serving.traffic import Traffic
 from diffperf.quantity import Scalar, Weights
-from diffperf.relax import Relaxation, larger
+from diffperf.relax import Relaxation, larger, positive, smaller
 from diffperf.software.stack import Stack
+
+
+# The load up to which the size of a group of prompts is computed: beyond saturation it has no limit.
+_MOST_AT_WORK = 0.98
 
 
 class Engine(eqx.Module):
@@ -18,6 +22,7 @@ class Engine(eqx.Module):
     - `slots`: most requests that the engine works on at once, because of its batch cap or its KV cache.
     - `chunk`: most tokens of a step; `queries`: tokens of a decoding sequence among them.
     - `mixed`: weights over prompts in steps of their own ("off") and in steps that also decode ("on").
+    - `batch_wait`: most steps for which prompts wait for others while sequences decode.
     - `stack`: the software, for what it adds outside the steps.
     """
 
@@ -27,6 +32,7 @@ class Engine(eqx.Module):
     chunk: Scalar
     queries: Scalar
     mixed: Weights
+    batch_wait: Scalar
     stack: Stack
     relax: Relaxation
 
@@ -39,6 +45,34 @@ class Engine(eqx.Module):
         interval = self.stack.poll_interval
         mean = self.stack.request_overhead + (interval - 1) / 2 * step_time
         return Moments(mean, (interval**2 - 1) / 12 * step_time**2)
+
+    def gathering(self, arrivals: Scalar, decoding: Scalar, at_work: Scalar | float = 0.0) -> "Gathering":
+        """What becomes of prompts because the engine lets them wait for others.
+
+        While an engine waits T = `batch_wait` steps, or until prompts fill a step, J = λT more prompts come.
+        A share ρ of the time it prefills a group of G prompts; A = ρG come meanwhile and begin the next one.
+        If none does, the next prompt to come begins it, with a chance of about 1 / (1 + A):
+        G = A + J + 1 / (1 + A). Those that begin a group wait T, those that join it T / 2 on average.
+
+        - `arrivals`: prompts that come in a step without prompts, λ.
+        - `decoding`: the chance that other sequences decode. Where none does, prompts run at once.
+        - `at_work`: the share ρ, 0 where prompts come at the ends of steps alone.
+        """
+        busy = smaller(at_work, _MOST_AT_WORK)
+        fitting = larger(self.chunk / self.traffic.prompt, 1.0)
+        filling = larger((1 - busy) * fitting - 1, 0.0) / positive(arrivals)
+        steps = self.relax.minimum(self.batch_wait, filling)
+        joining = arrivals * steps
+        half = (1 - busy - busy * joining) / 2
+        group = (1 + joining) / (half + jnp.sqrt(half**2 + busy * (1 - busy) * (1 + joining)))
+        before = busy * group
+        first = before + 1 / (1 + before)
+        mean = decoding * steps * (first + joining / 2) / group
+        square = decoding * steps**2 * (first + joining / 3) / group
+        # A prompt is likelier to be in a large group: Var(G) / G beyond the mean, of Poisson numbers.
+        others = decoding * (group - 1 + (joining + before) / group)
+        alone = 1 - decoding * joining / (1 + joining)
+        return Gathering(Moments(mean, square - mean**2), others, alone, before / 2)
 
     def decode_time(self, running: Scalar) -> Scalar:
         """Seconds of a step in which `running` sequences decode and no prompt is prefilled."""
@@ -107,6 +141,31 @@ class SteadyState(eqx.Module):
     decode: Scalar
     chunks: Scalar
     saturation: Scalar
+
+
+class Gathering(eqx.Module):
+    """What becomes of prompts because their engine lets them wait for others.
+
+    - `steps`: steps that a prompt waits; `others`: prompts with which it is prefilled then.
+    - `alone`: the chance that a prompt has not waited with others. Prompts that have wait for the group
+      before theirs, and not in a queue of single prompts.
+    - `ahead`: prompts that are left of the group before, on average.
+    """
+
+    steps: Moments
+    others: Scalar
+    alone: Scalar
+    ahead: Scalar
+
+    def waiting(self, queue: Moments, stall: Scalar, step_time: Scalar) -> Moments:
+        """The wait of a prompt, where steps without prompts take `step_time`.
+
+        - `queue`: its wait for other prompts where none waits for others.
+        - `stall`: seconds by which a prompt lengthens steps.
+        """
+        behind = (1 - self.alone) * self.ahead * stall
+        mean = self.steps.mean * step_time + self.alone * queue.mean + behind
+        return Moments(mean, self.steps.variance * step_time**2 + self.alone * queue.variance + behind**2)
 
 
 class PromptWork(eqx.Module):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from diffperf.estimate.serving.bracketed_root import increasing_root
 from diffperf.estimate.serving.closed_loop import capacity
-from diffperf.estimate.serving.engine_state import Engine, PromptWork, SteadyState, step_time_moments
+from diffperf.estimate.serving.engine_state import Engine, Gathering, PromptWork, SteadyState, step_time_moments
 from diffperf.estimate.serving.prompt_prefill import Lengths, Prefill
 from diffperf.estimate.serving.queueing import Moments, delay_factor, wait_for_server
 from diffperf.estimate.serving.slot_queue import batch_variance, wait_for_slot
@@ -94,7 +94,8 @@ def _mixed(stream: _Stream, running: Scalar) -> _Point:
     prefill = engine.prefill_beside(running)
     beside = engine.decode_time(running)
     alone = rate * traffic.mean(prefill.stall(jnp.zeros_like(rate), beside))
-    stall = prefill.stall(rate * decode_time * delay_factor(alone), beside)
+    gathering = engine.gathering(rate * decode_time, _decoding(running), alone)
+    stall = prefill.stall(rate * decode_time * delay_factor(alone) + gathering.others, beside)
     utilization = rate * traffic.mean(stall)
     queue = wait_for_server(rate, engine.moments(prefill.busy_time))
     part = traffic.mean(1 - prefill.share_of_step)
@@ -104,7 +105,8 @@ def _mixed(stream: _Stream, running: Scalar) -> _Point:
     idle = larger(1 - rate * service, 0.02)
     steps_at_work = traffic.mean(prefill.chunks) / (rate * traffic.mean(prefill.chunks) + idle / decode_time)
     left_at_end = queue.mean * steps_at_work / traffic.mean(prefill.busy_time) ** 2
-    return _point(stream, prefill, stall, seen, Moments(queue.mean + gated, queue.variance), left_at_end)
+    waiting = Moments(queue.mean + gated, queue.variance)
+    return _point(stream, prefill, stall, seen, waiting, gathering, left_at_end)
 
 
 def _separate(stream: _Stream, running: Scalar) -> _Point:
@@ -118,19 +120,32 @@ def _separate(stream: _Stream, running: Scalar) -> _Point:
     prefill = engine.prefill_alone()
     nothing = jnp.zeros_like(rate)
     alone = rate * traffic.mean(prefill.stall(nothing, nothing))
-    stall = prefill.stall(rate * decode_time * delay_factor(alone), nothing)
+    gathering = engine.gathering(rate * decode_time, _decoding(running), alone)
+    stall = prefill.stall(rate * decode_time * delay_factor(alone) + gathering.others, nothing)
     queue = wait_for_server(rate, engine.moments(prefill.busy_time))
-    return _point(stream, prefill, stall, seen, queue, nothing)
+    return _point(stream, prefill, stall, seen, queue, gathering, nothing)
+
+
+def _decoding(running: Scalar) -> Scalar:
+    """The chance that some sequence decodes: their number is about Poisson distributed."""
+    return 1 - jnp.exp(-running)
 
 
 def _point(
-    stream: _Stream, prefill: Prefill, stall: Lengths, seen: Scalar, queue: Moments, left_at_end: Scalar
+    stream: _Stream,
+    prefill: Prefill,
+    stall: Lengths,
+    seen: Scalar,
+    before: Moments,
+    gathering: Gathering,
+    left_at_end: Scalar,
 ) -> _Point:
     """The stream at a running batch, from the wait of prompts for those before them.
 
     While it decodes, a request is stalled by all prompts that arrive meanwhile, and by those that arrived
     between it and its first token, but not by those that its end leaves unfinished.
 
+    - `before`: the wait of a prompt for those before it, were no prompts gathered.
     - `left_at_end`: prompts whose work is left when a request ends.
     """
     engine, rate, traffic = stream.engine, stream.rate, stream.engine.traffic
@@ -138,10 +153,13 @@ def _point(
     step = Moments(decode_time / 2, decode_time**2 / 12)
     # Short prompts that came before it are prefilled in its own step, so that their share of the wait is no
     # wait for the start of that step, until which others may join.
+    queue = gathering.waiting(before, traffic.mean(stall), decode_time)
     in_step = 1 + (1 - prefill.share_of_step) * rate * traffic.mean(stall)
-    behind = rate * ((step.mean + queue.mean) / in_step + prefill.time_before_last_step)
+    behind = rate * ((step.mean + before.mean * gathering.alone) / in_step + prefill.time_before_last_step)
+    behind += gathering.others
     work = PromptWork.of(traffic, prefill, stall, step + queue, prefill.shared_time(behind))
-    first_token = work.waiting.mean + work.service.mean
+    # Those that arrive while a prompt waits for others are prefilled with it.
+    first_token = work.waiting.mean + work.service.mean - gathering.steps.mean * decode_time
     factor = delay_factor(rate * work.stall)
     at_start = work.stall * larger(rate * first_token - left_at_end, 0.0) * factor
     undisturbed = decode_time * factor

@@ -83,6 +83,7 @@ def serve(
         chunk=requests.chunk * strategy.pp,  # every stage of a pipeline works on a chunk of its own
         queries=1 + requests.draft_tokens,
         mixed=requests.mixed_steps,
+        batch_wait=requests.batch_wait,
         stack=c.system.stack,
         relax=relax,
     )

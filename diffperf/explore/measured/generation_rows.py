@@ -17,6 +17,7 @@ from diffperf.explore.measured.stacking import (
     Evaluator,
     Outputs,
     first_reason,
+    has_clients,
     numbers,
     one_of,
     stacked_strategy,
@@ -35,21 +36,15 @@ from diffperf.workload.strategy import Strategy
 
 
 def _inference_unrepresentable(row: Row) -> str | None:
-    in_closed_loop = _in_closed_loop(row)
     return first_reason(
-        row["batch"] is None and not in_closed_loop and "batch unknown",
+        row["batch"] is None and not has_clients(row) and "batch unknown",
         unknown_architecture(row),
         unknown_format(row),
     )
 
 
-def _in_closed_loop(row: Row) -> bool:
-    """Whether clients kept a number of requests in flight, rather than one batch running from end to end."""
-    return row["batch"] is None and row["concurrency"] is not None
-
-
 def _inference_structure(row: Row) -> Hashable:
-    return model_structure(row), _in_closed_loop(row)
+    return model_structure(row), has_clients(row)
 
 
 def _inference_inputs(
@@ -59,7 +54,7 @@ def _inference_inputs(
     the demand of clients in a closed loop, None for one batch from end to end.
     """
     tp, ep = numbers(rows, "tp"), numbers(rows, "ep")
-    demand = plain_uniform_lengths(rows) if _in_closed_loop(rows[0]) else None
+    demand = plain_uniform_lengths(rows) if has_clients(rows[0]) else None
     strategy = stacked_strategy(
         rows,
         tp=tp,

@@ -39,6 +39,7 @@ class StackNames:
     - `table`: the kinds of tables without such a column whose rows mean the stack.
     - `replaces`, `on`: the stacks that this one stands in for on accelerators whose names begin with a text
       of `on`.
+    - `served`: whether it does so for servers alone, not for single batches.
     - `fused`: whether the attention kernels keep the scores on the chip.
     - `prepares_inputs`: whether the measured calls of attention also rotate queries and keys, and write
       keys and values to the cache, in a kernel before the attention kernel.
@@ -50,6 +51,7 @@ class StackNames:
     table: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
     on: tuple[str, ...] = ()
+    served: bool = False
     fused: bool = True
     prepares_inputs: bool = False
 

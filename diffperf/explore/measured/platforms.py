@@ -136,13 +136,18 @@ class Platforms:
         own, software = {**self.own, **other.own}, {**self.own_software, **other.own_software}
         return dataclasses.replace(self, own=own, own_software=software)
 
-    def software(self, column: str, text: str | None, accelerator: str) -> Software | None:
-        """The software that a text in a column means on an accelerator; None for the system's own."""
+    def software(
+        self, column: str, text: str | None, accelerator: str, *, served: bool = False
+    ) -> Software | None:
+        """The software that a text in a column means on an accelerator; None for the system's own.
+
+        `served` says whether it is that of a server with clients.
+        """
         if not text:
             return None
         if text in self.own_software:
             return self.own_software[text]
-        stack = shipped_stack(column, text.lower(), accelerator)
+        stack = shipped_stack(column, text.lower(), accelerator, served=served)
         return None if stack is None else _shipped_software(stack, double_precision())
 
     def system(self, hardware: str, software: Software | None = None) -> System:
@@ -272,10 +277,10 @@ def _stack_names() -> dict[str, StackNames]:
 
 
 @functools.cache
-def shipped_stack(column: str, text: str, accelerator: str) -> str | None:
+def shipped_stack(column: str, text: str, accelerator: str, *, served: bool = False) -> str | None:
     """The shipped stack that a text in a column means on an accelerator; None for no stack.
 
-    The text is in lower case.
+    The text is in lower case. `served` says whether it is the software of a server with clients.
 
     Of the stacks that claim a name with which the text begins, the newest that is not newer than the
     version in the text counts (`diffperf.explore.measured.versions`).
@@ -290,7 +295,8 @@ def shipped_stack(column: str, text: str, accelerator: str) -> str | None:
         return None
     stack = stack_of[claim]
     for other, names in _stack_names().items():
-        if stack in names.replaces and accelerator.startswith(names.on):
+        stands_in = stack in names.replaces and accelerator.startswith(names.on)
+        if stands_in and (served or not names.served):
             return other
     return stack
 

@@ -12,6 +12,7 @@ from diffperf.explore.measured.columns import (
 from diffperf.explore.measured.named_model import HYBRID
 from diffperf.quantity import Choice, Quantity
 from diffperf.workload.model import Layers, Mixture, Model
+from diffperf.workload.requests import Requests
 from diffperf.workload.strategy import Strategy
 
 _COMMON = {
@@ -53,6 +54,8 @@ _POOL = {
     "dp_attention": Column(FLAG, needed=False, default=False),
     "workers": count_column(1e5, needed=False, default=1.0),
 }
+# Steps for which the engine lets prompts wait for others.
+_BATCH_WAIT = field_column(Requests, "batch_wait", needed=False, default=0.0)
 _OUT_OF_MEMORY = {"oom": Column(FLAG, needed=False)}
 
 # The columns of every kind of table, in the order they are documented: the measured ones last, of which the
@@ -104,6 +107,7 @@ SCHEMAS: dict[str, dict[str, Column]] = {
         "input_len": field_column(Strategy, "sequence_length"),
         "output_len": field_column(Strategy, "output_length"),
         "framework": text_column(),
+        "batch_wait": _BATCH_WAIT,
         "flash_attention": Column(FLAG, needed=False, default=True),
         "latency_s": measured_column("s"),
         "ttft_s": measured_column("s"),
@@ -123,6 +127,7 @@ SCHEMAS: dict[str, dict[str, Column]] = {
         "activation_dtype": text_column(),
         "kv_dtype": text_column("bf16"),
         "framework": text_column(),
+        "batch_wait": _BATCH_WAIT,
         "spec_method": text_column("none"),
         "spec_tokens": count_column(64, 0, needed=False, default=0.0),
         "tokens_per_step": number_column("token", 1, 64, needed=False),

@@ -28,6 +28,7 @@ class Demand(NamedTuple):
     - `batch_cap`: requests that the server runs at once at most.
     - `input_length`, `output_length`: mean tokens of a prompt and of an answer.
     - `input_spread`, `output_spread`: standard deviations of these numbers over their means.
+    - `batch_wait`: steps for which the server lets prompts wait for others.
     - `draft_tokens`: tokens that a step drafts for each request; 0 without speculative decoding.
     - `tokens_per_step`: tokens that a step adds to each request; 1 without speculative decoding.
     """
@@ -38,6 +39,7 @@ class Demand(NamedTuple):
     input_spread: Numbers
     output_length: Numbers
     output_spread: Numbers
+    batch_wait: Numbers
     draft_tokens: Numbers
     tokens_per_step: Numbers
 
@@ -117,6 +119,7 @@ def plain_uniform_lengths(rows: Sequence[Row]) -> Demand:
         input_spread=spread,
         output_length=_MEAN_OF_LONGEST * numbers(rows, "output_len"),
         output_spread=spread,
+        batch_wait=numbers(rows, "batch_wait"),
         draft_tokens=zeros,
         tokens_per_step=zeros + 1,
     )
@@ -136,6 +139,7 @@ def uniform_lengths(rows: Sequence[Row]) -> Demand:
         input_spread=(numbers(rows, "input_len") / prompts - 1) / np.sqrt(3),
         output_length=answers,
         output_spread=(numbers(rows, "output_len") / answers - 1) / np.sqrt(3),
+        batch_wait=numbers(rows, "batch_wait"),
         draft_tokens=numbers(rows, "spec_tokens"),
         tokens_per_step=np.array([row["tokens_per_step"] or 1.0 for row in rows]),
     )

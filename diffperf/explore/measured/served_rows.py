@@ -157,6 +157,7 @@ def _energy_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, Sy
         input_spread=no,
         output_length=mean,
         output_spread=deviation / mean,
+        batch_wait=no,
         draft_tokens=no,
         tokens_per_step=no + 1,
     )

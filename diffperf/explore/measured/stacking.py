@@ -95,7 +95,17 @@ def first_reason(*reasons: str | bool | None) -> str | None:
 def software_of(row: Row, platforms: Platforms) -> Software | None:
     """The software that drove a row; None where the system's own did."""
     column, text = row.software
-    return platforms.software(column, text, platforms[row["hardware"]].accelerator)
+    accelerator = platforms[row["hardware"]].accelerator
+    return platforms.software(column, text, accelerator, served=has_clients(row))
+
+
+def has_clients(row: Row) -> bool:
+    """Whether a row is of a server with clients, who keep a number of requests in flight, and not of a run of
+    one batch from end to end.
+    """
+    if row.kind == "inference":
+        return row["batch"] is None and row["concurrency"] is not None
+    return row.kind in ("serving", "energy")
 
 
 def system_of(row: Row, platforms: Platforms) -> System:

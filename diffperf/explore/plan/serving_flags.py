@@ -122,6 +122,9 @@ def _trtllm(model: Model, served: ServedLayout) -> Iterator[str]:
             yield f"# TensorRT-LLM's attention dp has no tp {_whole(strategy.tp)} inside: it runs tp 1"
     if requests.mixed_steps.on > 0:
         options.append("enable_chunked_prefill: true")
+    if requests.batch_wait > 0:
+        options.append(f"batch_wait_timeout_iters: {_whole(requests.batch_wait)}")
+        options.append("batch_wait_max_tokens_ratio: 1.0")
     if _chosen(strategy.kv_precision) == "fp8":
         options.append("kv_cache_config: {dtype: fp8}")
     if options:
