@@ -94,6 +94,13 @@ class Stack(Declared):
         bounds=(1, 1e3),
         default=1,
     )
+    scheduled_steps: Scalar = quantity(
+        "",
+        "steps of a serving engine that are under way or scheduled when a client with its answer sends the "
+        "next request",
+        bounds=(1e-6, 1e2),
+        default=1e-6,
+    )
     stream_interval: Scalar = quantity(
         "",
         "decode steps of a serving engine whose tokens reach the client together",
@@ -245,8 +252,8 @@ class Stack(Declared):
         "grouped products in fp8 read the weights of experts without tokens as well", default=False
     )
     narrows_expert_operands: Weights = switch(
-        "experts stored in four-bit floating point are multiplied by activations in 8 bits, where the strategy "
-        "has them in 16",
+        "experts stored in four-bit floating point are multiplied by activations in 8 bits, where the "
+        "strategy has them in 16",
         default=False,
     )
     separate_conversion: Scalar = quantity(

@@ -216,11 +216,13 @@ def simulate(
     mixed: bool = True,
     kv_tokens: float = np.inf,
     batch_wait: int = 0,
+    scheduled: int = 0,
     requests: int = 4000,
     seed: int = 0,
 ) -> Observed:
     """A run of `requests` requests, which arrive as a Poisson process of a rate, or from clients that send
-    the next request when the last is answered. `lengths` draws prompts and outputs.
+    the next request when the last is answered. `lengths` draws prompts and outputs. An engine takes up a
+    request when it has finished the `scheduled` steps that it has begun or scheduled by then.
     """
     rng = np.random.default_rng(seed)
     prompts, outputs = lengths(requests)
@@ -230,9 +232,13 @@ def simulate(
     limits = {"cap": cap, "chunk": chunk, "mixed": mixed, "kv_tokens": kv_tokens}
     engine = Engine(step_time, **limits, batch_wait=batch_wait)
     now, answered, log = 0.0, [], []
+    starts = deque([0.0] * scheduled, maxlen=max(scheduled, 1))  # of the last steps
     while len(answered) < requests - clients:
-        while upcoming and upcoming[0].arrival <= now:
+        idle = not (engine.waiting or engine.prefilling or engine.running)
+        known = starts[0] if scheduled and not idle else now
+        while upcoming and upcoming[0].arrival <= known:
             engine.waiting.append(upcoming.popleft())
+        starts.append(now)
         if not (engine.waiting or engine.prefilling or engine.running):
             now = upcoming[0].arrival
             continue

@@ -191,8 +191,9 @@ def expert_time(system, stack: dict, **formats: str) -> float:
 
 @pytest.mark.slow
 def test_stacks_narrow_the_operands_of_experts_in_four_bits():
-    """Products then take as long as those whose strategy has 8 bits and whose weights need no unpacking: here,
-    where arithmetic binds, half as long as in 16 bits and the latency of their main loops.
+    """Products then take as long as those whose strategy has 8 bits and whose weights need no unpacking.
+
+    Here, where arithmetic binds, that is half as long as in 16 bits, and the latency of their main loops.
     """
     system, stored = dp.load_system("hgx-b200", calibration="none"), {"expert_weight_precision": "mxfp4"}
     wide = {"narrows_expert_operands": False}

@@ -72,9 +72,7 @@ class MatrixUnits(eqx.Module):
             converted=converted(precision) * stack.separate_conversion,
         )
 
-    def reading(
-        self, stored_width: Scalar, system: System, as_stored: Scalar | float = 0.0
-    ) -> "MatrixUnits":
+    def reading(self, stored_width: Scalar, system: System, as_stored: Scalar | float = 0.0) -> "MatrixUnits":
         """These units with weights of `stored_width` bytes, which kernels convert as they read them.
 
         `as_stored` is the share of the weights that the matrix units read as they are stored.

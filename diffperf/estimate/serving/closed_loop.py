@@ -9,7 +9,6 @@ from diffperf.estimate.serving.queueing import Moments, wait_for_server
 from diffperf.quantity import Scalar
 from diffperf.relax import choose, larger, smaller
 
-
 # The least chance of a request not to decode, so that powers of it have slopes.
 _LEAST_CHANCE = 1e-6
 
@@ -33,12 +32,16 @@ class _Point(eqx.Module):
 
     - `others`: share of the requests in the engine whose prompts stall a request; `seen`: running sequences
       as a request sees them.
+    - `step_time`: seconds of the steps that begin when a request ends, with the prompts in them.
+    - `occupied`: 1 where other requests are in the engine when a request ends, 0 where it is idle then.
     """
 
     throughput: Scalar
     others: Scalar
     seen: Scalar
     decode_time: Scalar
+    step_time: Scalar
+    occupied: Scalar
     work: PromptWork
 
     @property
@@ -47,8 +50,8 @@ class _Point(eqx.Module):
         return self.work.waiting + self.work.service
 
     def admission(self, engine: Engine) -> Moments:
-        """Time before the engine knows of a request."""
-        return engine.admission(self.decode_time)
+        """Time before the engine takes up a request, which comes at the end of a step."""
+        return engine.admission(self.step_time, engine.stack.scheduled_steps * self.occupied)
 
 
 def closed_loop(engine: Engine, clients: Scalar) -> SteadyState:
@@ -157,6 +160,26 @@ def _decoding(loop: _Loop, running: Scalar, others: Scalar) -> Scalar:
     return 1 - not_one ** (others * loop.inside)
 
 
+def _step_time(
+    loop: _Loop, group: Scalar, arrivals: Scalar, decode_time: Scalar, stall: Scalar, most: Scalar
+) -> Scalar:
+    """Seconds of a step that begins when a request ends and that the request just misses.
+
+    In lockstep requests end one step after the other, as they began, and each such step has the prompts of
+    those that ended before: `group` of them, if they are not the first ones to end. Else it has the prompts
+    of `arrivals`. A step takes `most` seconds at most.
+    """
+    ahead = loop.engine.stack.scheduled_steps
+    not_first = larger(1 - (ahead + 1) / 2 * group / loop.inside, 0.0)
+    prompts = loop.lockstep * group * not_first + arrivals
+    return smaller(decode_time + prompts * stall, larger(most, decode_time))
+
+
+def _occupied(loop: _Loop, group: Scalar) -> Scalar:
+    """1 where there are requests beside the `group` that ends together, 0 where there are none."""
+    return smaller(larger(loop.inside - group, 0.0), 1.0)
+
+
 def _mixed(loop: _Loop, running: Scalar) -> _Point:
     """Prompts ride along with decode steps.
 
@@ -185,7 +208,8 @@ def _mixed(loop: _Loop, running: Scalar) -> _Point:
     behind = arrivals * (queue.mean + prefill.chunks - 0.5) + gathering.others
     work = PromptWork.of(traffic, prefill, stall, waiting, prefill.shared_time(behind, together))
     throughput = _throughput(loop, running, decode_time, others, work.stall, 0.0)
-    return _Point(throughput, others, seen, decode_time, work)
+    step_time = _step_time(loop, group, arrivals, decode_time, work.stall, prefill.full_step)
+    return _Point(throughput, others, seen, decode_time, step_time, _occupied(loop, group), work)
 
 
 def _separate(loop: _Loop, running: Scalar) -> _Point:
@@ -212,4 +236,5 @@ def _separate(loop: _Loop, running: Scalar) -> _Point:
     service = prefill.shared_time(arrivals / 2 + gathering.others, group - 1)
     work = PromptWork.of(traffic, prefill, stall, waiting, service)
     throughput = _throughput(loop, running, decode_time, others, work.stall, lined_up)
-    return _Point(throughput, others, seen, decode_time, work)
+    step_time = _step_time(loop, group, arrivals, decode_time, work.stall, decode_time + prefill.full_step)
+    return _Point(throughput, others, seen, decode_time, step_time, _occupied(loop, group), work)

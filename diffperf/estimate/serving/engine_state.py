@@ -11,7 +11,6 @@ from diffperf.quantity import Scalar, Weights
 from diffperf.relax import Relaxation, larger, positive, smaller
 from diffperf.software.stack import Stack
 
-
 # The load up to which the size of a group of prompts is computed: beyond saturation it has no limit.
 _MOST_AT_WORK = 0.98
 
@@ -36,14 +35,15 @@ class Engine(eqx.Module):
     stack: Stack
     relax: Relaxation
 
-    def admission(self, step_time: Scalar) -> Moments:
-        """The time from a request's arrival until the engine knows of it, where steps take `step_time`.
+    def admission(self, step_time: Scalar, scheduled: Scalar | float = 0.0) -> Moments:
+        """The time from a request's arrival until the engine takes it up, where steps take `step_time`.
 
         An engine that looks for requests once in k steps finds one after (k − 1) / 2 steps on average,
-        beyond the step in which the request arrives: one of 0 to k − 1 steps, each as likely.
+        beyond the step in which the request arrives: one of 0 to k − 1 steps, each as likely. Then the
+        request waits for `scheduled` steps, with which the engine has begun or which it has scheduled ahead.
         """
         interval = self.stack.poll_interval
-        mean = self.stack.request_overhead + (interval - 1) / 2 * step_time
+        mean = self.stack.request_overhead + ((interval - 1) / 2 + scheduled) * step_time
         return Moments(mean, (interval**2 - 1) / 12 * step_time**2)
 
     def gathering(self, arrivals: Scalar, decoding: Scalar, at_work: Scalar | float = 0.0) -> "Gathering":

@@ -5,7 +5,13 @@ import jax.numpy as jnp
 
 from diffperf.estimate.serving.bracketed_root import increasing_root
 from diffperf.estimate.serving.closed_loop import capacity
-from diffperf.estimate.serving.engine_state import Engine, Gathering, PromptWork, SteadyState, step_time_moments
+from diffperf.estimate.serving.engine_state import (
+    Engine,
+    Gathering,
+    PromptWork,
+    SteadyState,
+    step_time_moments,
+)
 from diffperf.estimate.serving.prompt_prefill import Lengths, Prefill
 from diffperf.estimate.serving.queueing import Moments, delay_factor, wait_for_server
 from diffperf.estimate.serving.slot_queue import batch_variance, wait_for_slot
@@ -43,7 +49,9 @@ def open_loop(engine: Engine, rate: Scalar) -> SteadyState:
     # Requests in prefill have a slot, too.
     room = larger(engine.slots - stream.rate * point.work.service.mean, running)
     slot = wait_for_slot(engine, running, point.work.stall, room, rate, most)
-    waiting = engine.admission(point.step_time) + slot + point.work.waiting
+    # The wait for the step under way is that of prompts.
+    ahead = larger(engine.stack.scheduled_steps - 1, 0.0)
+    waiting = engine.admission(point.step_time, ahead) + slot + point.work.waiting
     return SteadyState(
         running=running,
         seen=point.seen,

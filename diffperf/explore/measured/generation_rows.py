@@ -11,7 +11,7 @@ from diffperf.explore.measured.model_rows import model_structure, stacked_models
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.row_formats import number_formats, unknown_format
 from diffperf.explore.measured.run_rows import layout_outputs
-from diffperf.explore.measured.served_demand import Demand, plain_uniform_lengths
+from diffperf.explore.measured.served_demand import Demand, plain_lengths
 from diffperf.explore.measured.served_rows import expert_tensor_ranks
 from diffperf.explore.measured.stacking import (
     Evaluator,
@@ -54,7 +54,7 @@ def _inference_inputs(
     the demand of clients in a closed loop, None for one batch from end to end.
     """
     tp, ep = numbers(rows, "tp"), numbers(rows, "ep")
-    demand = plain_uniform_lengths(rows) if has_clients(rows[0]) else None
+    demand = plain_lengths(rows) if has_clients(rows[0]) else None
     strategy = stacked_strategy(
         rows,
         tp=tp,

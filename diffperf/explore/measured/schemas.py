@@ -54,8 +54,12 @@ _POOL = {
     "dp_attention": Column(FLAG, needed=False, default=False),
     "workers": count_column(1e5, needed=False, default=1.0),
 }
-# Steps for which the engine lets prompts wait for others.
-_BATCH_WAIT = field_column(Requests, "batch_wait", needed=False, default=0.0)
+# How an engine that serves clients was started: the steps for which it lets prompts wait for others, and the
+# most tokens of a step.
+_ENGINE = {
+    "batch_wait": field_column(Requests, "batch_wait", needed=False, default=0.0),
+    "max_num_batched_tokens": field_column(Requests, "chunk", needed=False),
+}
 _OUT_OF_MEMORY = {"oom": Column(FLAG, needed=False)}
 
 # The columns of every kind of table, in the order they are documented: the measured ones last, of which the
@@ -107,7 +111,8 @@ SCHEMAS: dict[str, dict[str, Column]] = {
         "input_len": field_column(Strategy, "sequence_length"),
         "output_len": field_column(Strategy, "output_length"),
         "framework": text_column(),
-        "batch_wait": _BATCH_WAIT,
+        **_ENGINE,
+        "random_range_ratio": number_column("", 0.01, 1, needed=False),
         "flash_attention": Column(FLAG, needed=False, default=True),
         "latency_s": measured_column("s"),
         "ttft_s": measured_column("s"),
@@ -127,7 +132,7 @@ SCHEMAS: dict[str, dict[str, Column]] = {
         "activation_dtype": text_column(),
         "kv_dtype": text_column("bf16"),
         "framework": text_column(),
-        "batch_wait": _BATCH_WAIT,
+        **_ENGINE,
         "spec_method": text_column("none"),
         "spec_tokens": count_column(64, 0, needed=False, default=0.0),
         "tokens_per_step": number_column("token", 1, 64, needed=False),

@@ -20,6 +20,9 @@ from diffperf.workload.requests import Requests
 
 Numbers = Float[Any, "*rows"]
 
+# The most tokens of a step, of engines whose rows do not say them.
+STEP_TOKENS = float(Requests.__dataclass_fields__["chunk"].default)
+
 
 class Demand(NamedTuple):
     """What the clients of a server ask for, each one request at a time.
@@ -29,8 +32,10 @@ class Demand(NamedTuple):
     - `input_length`, `output_length`: mean tokens of a prompt and of an answer.
     - `input_spread`, `output_spread`: standard deviations of these numbers over their means.
     - `batch_wait`: steps for which the server lets prompts wait for others.
+    - `chunk`: most tokens of a step.
     - `draft_tokens`: tokens that a step drafts for each request; 0 without speculative decoding.
     - `tokens_per_step`: tokens that a step adds to each request; 1 without speculative decoding.
+    - `at_start`: share of the requests of the measured run that come at its start, all at once.
     """
 
     concurrency: Numbers
@@ -40,8 +45,17 @@ class Demand(NamedTuple):
     output_length: Numbers
     output_spread: Numbers
     batch_wait: Numbers
+    chunk: Numbers
     draft_tokens: Numbers
     tokens_per_step: Numbers
+    at_start: Numbers
+
+    @property
+    def requests(self) -> Requests:
+        """The requests that clients send in the steady state."""
+        fields = self._asdict()
+        del fields["at_start"]
+        return Requests(load=Weights(jnp.asarray([0.0, 1.0]), ("rate", "concurrency")), **fields)
 
 
 class Served(NamedTuple):
@@ -64,37 +78,32 @@ class Served(NamedTuple):
     power: Scalar
 
 
-# Share of the requests of a measured run that come at its start, all at once: InferenceX's benchmark sends
-# ten from each client.
-_AT_START = 0.1
-
-
 def steady_state(model: Model, system: System, prefill: Pool | None, decode: Pool, demand: Demand) -> Served:
     """The steady state of a server that runs prompts in one pool and outputs in another.
 
     `prefill` is None where both share the devices of `decode`.
     """
-    requests = Requests(load=Weights(jnp.asarray([0.0, 1.0]), ("rate", "concurrency")), **demand._asdict())
     if prefill is None:
-        return _aggregated(model, system, decode, requests)
-    report = serve_disaggregated(model, system, prefill, decode, requests).serving
-    return _served(report, workers=jnp.ones_like(decode.workers))
+        return _aggregated(model, system, decode, demand)
+    report = serve_disaggregated(model, system, prefill, decode, demand.requests).serving
+    return _served(report, jnp.ones_like(decode.workers), demand.at_start)
 
 
-def _aggregated(model: Model, system: System, pool: Pool, requests: Requests) -> Served:
+def _aggregated(model: Model, system: System, pool: Pool, demand: Demand) -> Served:
     """The steady state of workers that run prompts and outputs, and share the clients evenly."""
+    requests = demand.requests
     strategy = pool.strategy
     worker = eqx.tree_at(lambda system: system.n_devices, system, strategy.devices)
     each = replace(requests, {"concurrency": requests.concurrency / pool.workers})
-    return _served(serve(model, worker, strategy, each), pool.workers)
+    return _served(serve(model, worker, strategy, each), pool.workers, demand.at_start)
 
 
-def _served(report: ServingReport, workers: Scalar) -> Served:
+def _served(report: ServingReport, workers: Scalar, at_start: Numbers) -> Served:
     """The steady state of so many equal servers with one report."""
     return Served(
         time_to_first_token=report.time_to_first_token,
         first_token_of_run=(
-            _AT_START * report.time_to_first_token_at_start + (1 - _AT_START) * report.time_to_first_token
+            at_start * report.time_to_first_token_at_start + (1 - at_start) * report.time_to_first_token
         ),
         time_per_output_token=report.time_per_output_token,
         latency=report.latency,
@@ -103,26 +112,50 @@ def _served(report: ServingReport, workers: Scalar) -> Served:
     )
 
 
-# Random lengths of served requests whose mean a table does not say are uniform from 80 % of the longest on:
-# InferenceX's benchmark (SemiAnalysisAI/InferenceX, random_range_ratio 0.8).
-_MEAN_OF_LONGEST = 0.9
+# InferenceX's benchmark (SemiAnalysisAI/InferenceX) has these longest prompts and answers, draws lengths
+# evenly from 80 % of them on (random_range_ratio 0.8), and sends ten requests from each client.
+_INFERENCE_X = ((1024, 1024), (1024, 8192), (8192, 1024))
+_INFERENCE_X_RATIO, _INFERENCE_X_ROUNDS = 0.8, 10
+# aiconfigurator's benchmark (ai-dynamo/aiconfigurator, bench_run.sh.j2) has equal lengths and sends fifty
+# requests from each client. Its steps have as many tokens as clients, a prompt and 1,500
+# (rule_plugin/benchmark).
+_ROUNDS, _MORE_TOKENS = 50, 1500
 
 
-def plain_uniform_lengths(rows: Sequence[Row]) -> Demand:
-    """The demand of rows that have the longest prompt and answer alone, plainly decoded."""
+def plain_lengths(rows: Sequence[Row]) -> Demand:
+    """The demand of rows that have the longest prompt and answer alone, plainly decoded.
+
+    What a row does not say is that of InferenceX's benchmark for lengths that it has, and else that of
+    aiconfigurator's: see above.
+    """
     zeros, clients = np.zeros(len(rows)), numbers(rows, "concurrency")
-    spread = zeros + (1 / _MEAN_OF_LONGEST - 1) / np.sqrt(3)
+    prompts, answers = numbers(rows, "input_len"), numbers(rows, "output_len")
+    inference_x = np.array([(row["input_len"], row["output_len"]) in _INFERENCE_X for row in rows])
+    ratio = _stated(rows, "random_range_ratio", np.where(inference_x, _INFERENCE_X_RATIO, 1.0))
+    one_prompt = prompts + clients + _MORE_TOKENS
+    mean = (1 + ratio) / 2
+    spread = (1 / mean - 1) / np.sqrt(3)  # as of `uniform_lengths`
     return Demand(
         concurrency=clients,
         batch_cap=clients,
-        input_length=_MEAN_OF_LONGEST * numbers(rows, "input_len"),
+        input_length=mean * prompts,
         input_spread=spread,
-        output_length=_MEAN_OF_LONGEST * numbers(rows, "output_len"),
+        output_length=mean * answers,
         output_spread=spread,
         batch_wait=numbers(rows, "batch_wait"),
+        chunk=_stated(rows, "max_num_batched_tokens", np.where(inference_x, STEP_TOKENS, one_prompt)),
         draft_tokens=zeros,
         tokens_per_step=zeros + 1,
+        at_start=1 / np.where(inference_x, _INFERENCE_X_ROUNDS, _ROUNDS),
     )
+
+
+def _stated(
+    rows: Sequence[Row], column: str, otherwise: Float[np.ndarray, " rows"]
+) -> Float[np.ndarray, " rows"]:
+    """The numbers in a column, and others in rows where it is empty."""
+    pairs = zip(rows, otherwise, strict=True)
+    return np.array([other if row[column] is None else row[column] for row, other in pairs], dtype=float)
 
 
 def uniform_lengths(rows: Sequence[Row]) -> Demand:
@@ -140,8 +173,10 @@ def uniform_lengths(rows: Sequence[Row]) -> Demand:
         output_length=answers,
         output_spread=(numbers(rows, "output_len") / answers - 1) / np.sqrt(3),
         batch_wait=numbers(rows, "batch_wait"),
+        chunk=_stated(rows, "max_num_batched_tokens", np.full(len(rows), STEP_TOKENS)),
         draft_tokens=numbers(rows, "spec_tokens"),
         tokens_per_step=np.array([row["tokens_per_step"] or 1.0 for row in rows]),
+        at_start=np.full(len(rows), 1 / _INFERENCE_X_ROUNDS),
     )
 
 

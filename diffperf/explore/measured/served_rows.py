@@ -11,7 +11,7 @@ from diffperf.explore.measured import served_demand
 from diffperf.explore.measured.model_rows import model_structure, stacked_models, unknown_architecture
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.row_formats import number_formats, unknown_format
-from diffperf.explore.measured.served_demand import Demand, mean_length, uniform_lengths
+from diffperf.explore.measured.served_demand import STEP_TOKENS, Demand, mean_length, uniform_lengths
 from diffperf.explore.measured.stacking import (
     Evaluator,
     Outputs,
@@ -158,8 +158,10 @@ def _energy_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, Sy
         output_length=mean,
         output_spread=deviation / mean,
         batch_wait=no,
+        chunk=no + STEP_TOKENS,
         draft_tokens=no,
         tokens_per_step=no + 1,
+        at_start=no,
     )
     models = stacked_models(rows, positions=prompts + mean, training=False)
     return models, systems_of(rows, platforms), strategy, demand
