@@ -156,6 +156,26 @@ def test_prompts_wait_for_others(steps, mixed):
         _agree(_steady_states(requests)["rate"], _simulated(requests, "rate", 6000, seeds=2))
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.3])
+@pytest.mark.parametrize("scheduled", [1, 3])
+def test_requests_wait_for_steps_under_way(monkeypatch, scheduled, spread):
+    """Clients come at the end of a step, when the next ones have begun or are scheduled. Where all answers are
+    equally long, prompts follow one another, and each waits for steps with those before it.
+    """
+    stack = dataclasses.replace(STACK, scheduled_steps=jnp.asarray(float(scheduled)))
+    monkeypatch.setattr("test_serving_queues.STACK", stack)
+    steady = jax.jit(_steady_states.__wrapped__)
+    for clients in (4, 16, 64):
+        requests = replace(_requests(1024, 256, 1100, spread, True, 1e4), {"concurrency": clients})
+        lengths = log_normal_lengths(1024, 256, spread, spread)
+        limits = {"chunk": 1100, "clients": clients, "scheduled": scheduled}
+        observed = simulate(step_time, lengths, **limits, requests=3000)
+        _agree(steady(requests)["concurrency"], observed, first=0.11)
+    alone = replace(_requests(1024, 256, 1100, spread, True, 1e4), {"concurrency": 1})
+    service = OVERHEAD + (TOKEN + PROMPT_TOKEN) * 1024  # nobody waits for an idle engine
+    assert float(steady(alone)["concurrency"].first_token.mean) == pytest.approx(service, rel=0.05)
+
+
 @pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "separate"])
 def test_a_full_step_ends_the_wait_for_others(mixed):
     """Four prompts fill a step, and come in fewer than 20 steps: the estimate assumes that they come evenly,

@@ -101,12 +101,15 @@ def matrix_units_by_role(system: System, strategy: Strategy) -> dict[str, Matrix
         "cache": (sixteen_bits(strategy.precision), width(strategy.kv_precision)),
         "activations": (sixteen_bits(strategy.precision), output_width(strategy.precision)),
     }
-    return {
+    units = {
         role: MatrixUnits.of(system, precision).reading(
             stored, system, as_stored=narrowed if role == "expert" else 0.0
         )
         for role, (precision, stored) in formats.items()
     }
+    # The kernels that sort tokens by experts narrow their activations on the way.
+    own = converted(strategy.expert_format) * system.stack.separate_conversion
+    return units | {"expert": dataclasses.replace(units["expert"], converted=own)}
 
 
 def trained_units_by_role(system: System, strategy: Strategy) -> dict[str, MatrixUnits] | None:

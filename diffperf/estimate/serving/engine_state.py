@@ -58,7 +58,8 @@ class Engine(eqx.Module):
         - `decoding`: the chance that other sequences decode. Where none does, prompts run at once.
         - `at_work`: the share ρ, 0 where prompts come at the ends of steps alone.
         """
-        busy = smaller(at_work, _MOST_AT_WORK)
+        # Without a wait prompts queue one by one, which is not described here.
+        busy = smaller(at_work, _MOST_AT_WORK) * self.batch_wait / (1 + self.batch_wait)
         fitting = larger(self.chunk / self.traffic.prompt, 1.0)
         filling = larger((1 - busy) * fitting - 1, 0.0) / positive(arrivals)
         steps = self.relax.minimum(self.batch_wait, filling)

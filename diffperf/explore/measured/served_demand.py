@@ -112,41 +112,29 @@ def _served(report: ServingReport, workers: Scalar, at_start: Numbers) -> Served
     )
 
 
-# InferenceX's benchmark (SemiAnalysisAI/InferenceX) has these longest prompts and answers, draws lengths
-# evenly from 80 % of them on (random_range_ratio 0.8), and sends ten requests from each client.
-_INFERENCE_X = ((1024, 1024), (1024, 8192), (8192, 1024))
-_INFERENCE_X_RATIO, _INFERENCE_X_ROUNDS = 0.8, 10
-# aiconfigurator's benchmark (ai-dynamo/aiconfigurator, bench_run.sh.j2) has equal lengths and sends fifty
-# requests from each client. Its steps have as many tokens as clients, a prompt and 1,500
-# (rule_plugin/benchmark).
-_ROUNDS, _MORE_TOKENS = 50, 1500
+# Random lengths of served requests whose mean a table does not say are uniform from 80 % of the longest on,
+# and each client sends ten requests: InferenceX's benchmark (SemiAnalysisAI/InferenceX, random_range_ratio
+# 0.8).
+_RANGE_RATIO, _ROUNDS = 0.8, 10
 
 
 def plain_lengths(rows: Sequence[Row]) -> Demand:
-    """The demand of rows that have the longest prompt and answer alone, plainly decoded.
-
-    What a row does not say is that of InferenceX's benchmark for lengths that it has, and else that of
-    aiconfigurator's: see above.
-    """
+    """The demand of rows that have the longest prompt and answer alone, plainly decoded."""
     zeros, clients = np.zeros(len(rows)), numbers(rows, "concurrency")
-    prompts, answers = numbers(rows, "input_len"), numbers(rows, "output_len")
-    inference_x = np.array([(row["input_len"], row["output_len"]) in _INFERENCE_X for row in rows])
-    ratio = _stated(rows, "random_range_ratio", np.where(inference_x, _INFERENCE_X_RATIO, 1.0))
-    one_prompt = prompts + clients + _MORE_TOKENS
-    mean = (1 + ratio) / 2
+    mean = (1 + _stated(rows, "random_range_ratio", zeros + _RANGE_RATIO)) / 2
     spread = (1 / mean - 1) / np.sqrt(3)  # as of `uniform_lengths`
     return Demand(
         concurrency=clients,
         batch_cap=clients,
-        input_length=mean * prompts,
+        input_length=mean * numbers(rows, "input_len"),
         input_spread=spread,
-        output_length=mean * answers,
+        output_length=mean * numbers(rows, "output_len"),
         output_spread=spread,
         batch_wait=numbers(rows, "batch_wait"),
-        chunk=_stated(rows, "max_num_batched_tokens", np.where(inference_x, STEP_TOKENS, one_prompt)),
+        chunk=_stated(rows, "max_num_batched_tokens", zeros + STEP_TOKENS),
         draft_tokens=zeros,
         tokens_per_step=zeros + 1,
-        at_start=1 / np.where(inference_x, _INFERENCE_X_ROUNDS, _ROUNDS),
+        at_start=zeros + 1 / _ROUNDS,
     )
 
 
@@ -176,7 +164,7 @@ def uniform_lengths(rows: Sequence[Row]) -> Demand:
         chunk=_stated(rows, "max_num_batched_tokens", np.full(len(rows), STEP_TOKENS)),
         draft_tokens=numbers(rows, "spec_tokens"),
         tokens_per_step=np.array([row["tokens_per_step"] or 1.0 for row in rows]),
-        at_start=np.full(len(rows), 1 / _INFERENCE_X_ROUNDS),
+        at_start=np.full(len(rows), 1 / _ROUNDS),
     )
 
 

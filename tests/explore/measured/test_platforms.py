@@ -207,6 +207,16 @@ def test_every_library_of_the_tables_selects_its_stack(column, text, accelerator
     assert shipped_stack(column, text, accelerator) == stack
 
 
+def test_servers_and_single_batches_of_one_text_have_stacks_of_their_own():
+    """vLLM without a release: servers on Hopper ran it in 2025, single batches in 2024."""
+    assert shipped_stack("framework", "vllm", "h100-sxm5-80gb", served=True) == "vllm-2025"
+    assert shipped_stack("framework", "vllm", "h100-sxm5-80gb") == "vllm"
+    # Elsewhere they are the same.
+    for accelerator, stack in (("b200-sxm-180gb", "vllm-2025-blackwell"), ("a100-sxm4-80gb", "vllm")):
+        for served in (False, True):
+            assert shipped_stack("framework", "vllm", accelerator, served=served) == stack
+
+
 def run(hardware: str, devices: float, in_node: float) -> Row:
     """A row of some devices."""
     values = {"hardware": hardware, "n_devices": devices, "devices_per_node": in_node}
