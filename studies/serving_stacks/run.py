@@ -94,6 +94,8 @@ SERVER = (
     "product_latency",
     "matrix_efficiency",
 )
+# TensorRT-LLM's PyTorch flow sends first tokens at once.
+PROMPT_SERVER = tuple(name for name in SERVER if name != "stream_interval")
 POLLING_SERVER = tuple("poll_interval" if name == "stream_interval" else name for name in SERVER)
 LATEST = ("latest=true", "disaggregated=false", "spec_method=none")
 
@@ -108,8 +110,8 @@ FITS = (
     Fit("llama.cpp-metal", "llamacpp", ("kernel_overhead", "engine_step", "matrix_efficiency")),
     Fit("tensorrt-llm-1", "aic-silicon", SERVER),
     Fit("tensorrt-llm-1-blackwell", "aic-silicon", SERVER),
-    Fit("tensorrt-llm-pytorch", "aic-silicon", SERVER),
-    Fit("tensorrt-llm-pytorch-blackwell", "aic-silicon", SERVER),
+    Fit("tensorrt-llm-pytorch", "aic-silicon", PROMPT_SERVER),
+    Fit("tensorrt-llm-pytorch-blackwell", "aic-silicon", PROMPT_SERVER),
     Fit("vllm-2025", "aic-silicon", SERVER),
     Fit("vllm-0.16", "aic-silicon", SERVER),
     Fit("vllm-0.16-blackwell", "aic-silicon", SERVER),

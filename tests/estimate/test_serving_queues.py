@@ -159,8 +159,10 @@ def test_prompts_wait_for_others(steps, mixed):
 @pytest.mark.parametrize("spread", [0.0, 0.05, 0.3])
 @pytest.mark.parametrize("scheduled", [1, 3])
 def test_requests_wait_for_steps_under_way(monkeypatch, scheduled, spread):
-    """Clients come at the end of a step, when the next ones have begun or are scheduled. Where all answers are
-    equally long, prompts follow one another, and each waits for steps with those before it.
+    """Clients come at the end of a step, when the next ones have begun or are scheduled.
+
+    Where all answers are equally long, prompts follow one another, and each waits for steps with those
+    before it.
     """
     stack = dataclasses.replace(STACK, scheduled_steps=jnp.asarray(float(scheduled)))
     monkeypatch.setattr("test_serving_queues.STACK", stack)
