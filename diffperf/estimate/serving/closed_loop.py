@@ -169,8 +169,8 @@ def _step_time(
     those that ended before: `group` of them, if they are not the first ones to end. Else it has the prompts
     of `arrivals`. A step takes `most` seconds at most.
     """
-    ahead = loop.engine.stack.scheduled_steps
-    not_first = larger(1 - (ahead + 1) / 2 * group / loop.inside, 0.0)
+    scheduled = loop.engine.stack.scheduled_steps
+    not_first = larger(1 - (scheduled + 1) / 2 * group / loop.inside, 0.0)
     prompts = loop.lockstep * group * not_first + arrivals
     return smaller(decode_time + prompts * stall, larger(most, decode_time))
 

@@ -40,7 +40,7 @@ class Engine(eqx.Module):
 
         An engine that looks for requests once in k steps finds one after (k − 1) / 2 steps on average,
         beyond the step in which the request arrives: one of 0 to k − 1 steps, each as likely. Then the
-        request waits for `scheduled` steps, with which the engine has begun or which it has scheduled ahead.
+        request waits for `scheduled` steps, which the engine has begun or scheduled by then.
         """
         interval = self.stack.poll_interval
         mean = self.stack.request_overhead + ((interval - 1) / 2 + scheduled) * step_time
@@ -150,13 +150,13 @@ class Gathering(eqx.Module):
     - `steps`: steps that a prompt waits; `others`: prompts with which it is prefilled then.
     - `alone`: the chance that a prompt has not waited with others. Prompts that have wait for the group
       before theirs, and not in a queue of single prompts.
-    - `ahead`: prompts that are left of the group before, on average.
+    - `left_before`: prompts that are left of the group before, on average.
     """
 
     steps: Moments
     others: Scalar
     alone: Scalar
-    ahead: Scalar
+    left_before: Scalar
 
     def waiting(self, queue: Moments, stall: Scalar, step_time: Scalar) -> Moments:
         """The wait of a prompt, where steps without prompts take `step_time`.
@@ -164,7 +164,7 @@ class Gathering(eqx.Module):
         - `queue`: its wait for other prompts where none waits for others.
         - `stall`: seconds by which a prompt lengthens steps.
         """
-        behind = (1 - self.alone) * self.ahead * stall
+        behind = (1 - self.alone) * self.left_before * stall
         mean = self.steps.mean * step_time + self.alone * queue.mean + behind
         return Moments(mean, self.steps.variance * step_time**2 + self.alone * queue.variance + behind**2)
 

@@ -50,8 +50,8 @@ def open_loop(engine: Engine, rate: Scalar) -> SteadyState:
     room = larger(engine.slots - stream.rate * point.work.service.mean, running)
     slot = wait_for_slot(engine, running, point.work.stall, room, rate, most)
     # The wait for the step under way is that of prompts.
-    ahead = larger(engine.stack.scheduled_steps - 1, 0.0)
-    waiting = engine.admission(point.step_time, ahead) + slot + point.work.waiting
+    scheduled = larger(engine.stack.scheduled_steps - 1, 0.0)
+    waiting = engine.admission(point.step_time, scheduled) + slot + point.work.waiting
     return SteadyState(
         running=running,
         seen=point.seen,

@@ -122,7 +122,7 @@ def plain_lengths(rows: Sequence[Row]) -> Demand:
     """The demand of rows that have the longest prompt and answer alone, plainly decoded."""
     zeros, clients = np.zeros(len(rows)), numbers(rows, "concurrency")
     mean = (1 + _stated(rows, "random_range_ratio", zeros + _RANGE_RATIO)) / 2
-    spread = (1 / mean - 1) / np.sqrt(3)  # as of `uniform_lengths`
+    spread = _uniform_spread(1 / mean)
     return Demand(
         concurrency=clients,
         batch_cap=clients,
@@ -138,6 +138,13 @@ def plain_lengths(rows: Sequence[Row]) -> Demand:
     )
 
 
+def _uniform_spread(longest: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
+    """The standard deviation over the mean of uniform lengths, from their longest over the mean: a uniform
+    length with mean μ that ends at b has the standard deviation (b − μ) / √3.
+    """
+    return (longest - 1) / np.sqrt(3)
+
+
 def _stated(
     rows: Sequence[Row], column: str, otherwise: Float[np.ndarray, " rows"]
 ) -> Float[np.ndarray, " rows"]:
@@ -147,19 +154,16 @@ def _stated(
 
 
 def uniform_lengths(rows: Sequence[Row]) -> Demand:
-    """The demand of rows whose lengths are uniform up to a longest one, as InferenceX draws them.
-
-    A uniform length with mean μ that ends at b has the standard deviation (b − μ) / √3.
-    """
+    """The demand of rows whose lengths are uniform up to a longest one, as InferenceX draws them."""
     clients = numbers(rows, "concurrency")
     prompts, answers = mean_length(rows, "input_len"), mean_length(rows, "output_len")
     return Demand(
         concurrency=clients,
         batch_cap=clients,
         input_length=prompts,
-        input_spread=(numbers(rows, "input_len") / prompts - 1) / np.sqrt(3),
+        input_spread=_uniform_spread(numbers(rows, "input_len") / prompts),
         output_length=answers,
-        output_spread=(numbers(rows, "output_len") / answers - 1) / np.sqrt(3),
+        output_spread=_uniform_spread(numbers(rows, "output_len") / answers),
         batch_wait=numbers(rows, "batch_wait"),
         chunk=_stated(rows, "max_num_batched_tokens", np.full(len(rows), STEP_TOKENS)),
         draft_tokens=numbers(rows, "spec_tokens"),
