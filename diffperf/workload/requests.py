@@ -63,6 +63,11 @@ class Requests(Declared):
         bounds=(0, 1e4),
         default=0,
     )
+    begin_together: Weights = switch(
+        "clients of a closed loop begin at the same time, so that requests of equal lengths stay together in "
+        "groups that fill a step; otherwise one after the other, a prompt a step",
+        default=True,
+    )
     tokens_per_step: Scalar = quantity(
         "",
         "tokens that a decode step adds to a sequence: 1 and the accepted ones of those drafted",

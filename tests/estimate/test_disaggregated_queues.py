@@ -45,6 +45,7 @@ def steady_states(
         queries=jnp.ones_like(transfer),
         mixed=requests.mixed_steps,
         batch_wait=nobody,
+        begin_together=requests.begin_together,
         stack=STACK,
         relax=Exact(),
     )

@@ -1,6 +1,7 @@
 """The steady state of continuous batching against an event-driven simulation of the engine's scheduler."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,7 @@ def _steady_states(requests: Requests) -> dict[str, SteadyState]:
         queries=jnp.ones_like(requests.rate),
         mixed=requests.mixed_steps,
         batch_wait=requests.batch_wait,
+        begin_together=requests.begin_together,
         stack=STACK,
         relax=Exact(),
     )
@@ -212,6 +214,30 @@ def test_equal_requests_move_in_lockstep(shape, mixed):
     """Clients whose requests are all alike come back together, and so do their prompts."""
     requests = replace(_requests(*shape, 0.0, mixed, 1e4), {"concurrency": 16})
     _agree(_steady_states(requests)["concurrency"], _simulated(requests, "concurrency"))
+
+
+def one_after_the_other(clients: int) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
+    """Equal requests but for the first of each client, which end in one step after the other."""
+
+    def lengths(requests: int) -> tuple[np.ndarray, np.ndarray]:
+        outputs = np.full(requests, 256)
+        outputs[:clients] += np.arange(clients)
+        return np.full(requests, 1024), outputs
+
+    return lengths
+
+
+@pytest.mark.parametrize(("mixed", "scheduled"), [(True, 0), (True, 3), (False, 0)])
+def test_equal_requests_follow_one_another(monkeypatch, mixed, scheduled):
+    """Clients who come a step apart once always do: no step has two prompts, though eight would fit."""
+    stack = dataclasses.replace(STACK, scheduled_steps=jnp.asarray(max(float(scheduled), 1e-6)))
+    monkeypatch.setattr("test_serving_queues.STACK", stack)
+    steady = jax.jit(_steady_states.__wrapped__)
+    requests = replace(_requests(1024, 256, 8192, 0.0, mixed, 1e4), {"begin_together": "off"})
+    limits = {"chunk": 8192, "mixed": mixed, "scheduled": scheduled}
+    for clients in (8, 16, 64):
+        observed = simulate(step_time, one_after_the_other(clients), **limits, clients=clients, requests=3000)
+        _agree(steady(replace(requests, {"concurrency": clients}))["concurrency"], observed, first=0.11)
 
 
 @pytest.mark.parametrize("load", ["rate", "concurrency"])

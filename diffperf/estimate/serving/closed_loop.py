@@ -17,14 +17,19 @@ class _Loop(eqx.Module):
     """A closed loop: its engine and its clients, and how much they move in step.
 
     - `inside`: clients that the slots of the engine hold.
-    - `lockstep`: 1 where all answers are equally long, so that requests that were prefilled together also
-      end and come back together; 0 where lengths differ.
+    - `lockstep`: 1 where all answers are equally long, so that requests end and come back in the steps in
+      which they began, one cycle later; 0 where lengths differ.
     """
 
     engine: Engine
     clients: Scalar
     inside: Scalar
     lockstep: Scalar
+
+    @property
+    def together(self) -> Scalar:
+        """1 where requests in lockstep came in groups at first, and are prefilled in groups ever since."""
+        return self.lockstep * self.engine.begin_together.on
 
 
 class _Point(eqx.Module):
@@ -184,19 +189,19 @@ def _mixed(loop: _Loop, running: Scalar) -> _Point:
     """Prompts ride along with decode steps.
 
     The queue of prompts is an M/G/1 queue in units of steps. Prompts that share a step wait for each other's
-    work. In lockstep, groups that fill a step follow each other without a wait.
+    work. In lockstep, groups that fill a step, or single prompts, follow each other without a wait.
     """
-    engine, traffic, lockstep = loop.engine, loop.engine.traffic, loop.lockstep
+    engine, traffic = loop.engine, loop.engine.traffic
     in_front = larger(engine.chunk - running * engine.queries, 1.0) / traffic.prompt
     # The whole prompts that fit into a step; the margin is for rounding.
     fitting = larger(engine.relax.ceil(in_front + 1e-3) - 1, 1.0)
-    group = 1 + lockstep * larger(smaller(fitting, loop.inside) - 1, 0.0)
+    group = 1 + loop.together * larger(smaller(fitting, loop.inside) - 1, 0.0)
     others, seen, decode_time = _point(loop, running, group)
     beside = others * running
     prefill = engine.prefill_beside(beside)
     arrivals = _random_arrivals(loop, running)
     long = jnp.where(prefill.prompts > prefill.budget, 1.0, 0.0)
-    together = (1 - long) * (group - 1) + long * lockstep * larger(loop.inside - 1, 0.0)
+    together = (1 - long) * (group - 1) + long * loop.lockstep * larger(loop.inside - 1, 0.0)
     gathering = engine.gathering(arrivals, _decoding(loop, running, others))
     stall = prefill.stall(arrivals + gathering.others, engine.decode_time(beside), together)
     queue = wait_for_server(arrivals, engine.moments(prefill.share_of_steps))
@@ -216,10 +221,10 @@ def _separate(loop: _Loop, running: Scalar) -> _Point:
     """Prompts have steps of their own, for which decoding waits.
 
     No request ends meanwhile, so that only prompts that came at the end of the same decode step wait for
-    each other. In lockstep these are all.
+    each other. In lockstep these are all who began together.
     """
-    traffic, lockstep = loop.engine.traffic, loop.lockstep
-    group = 1 + lockstep * larger(loop.inside - 1, 0.0)
+    traffic = loop.engine.traffic
+    group = 1 + loop.together * larger(loop.inside - 1, 0.0)
     others, seen, decode_time = _point(loop, running, group)
     prefill = loop.engine.prefill_alone()
     arrivals = _random_arrivals(loop, running)
@@ -229,7 +234,7 @@ def _separate(loop: _Loop, running: Scalar) -> _Point:
     sharing = arrivals / 2 * traffic.mean(part * prefill.alone_time + (1 - part) * prefill.busy_time)
     steps = prefill.share_of_steps
     in_front = larger(loop.inside * steps - larger(steps, 1.0), 0.0) / 2
-    lined_up = lockstep * prefill.full_step * traffic.mean(in_front)
+    lined_up = loop.together * prefill.full_step * traffic.mean(in_front)
     # Places in a line of equal prompts are uniform: their variance is a third of the squared mean.
     waiting = Moments(sharing + lined_up, sharing**2 + lined_up**2 / 3)
     waiting = gathering.waiting(waiting, traffic.mean(stall), decode_time)

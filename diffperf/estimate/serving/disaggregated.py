@@ -177,6 +177,7 @@ class _Answers(eqx.Module):
             queries=1 + requests.draft_tokens,
             mixed=requests.mixed_steps,
             batch_wait=jnp.zeros_like(requests.batch_wait),  # no prompts come to it
+            begin_together=requests.begin_together,
             stack=c.system.stack,
             relax=c.relax,
         )

@@ -22,6 +22,8 @@ class Engine(eqx.Module):
     - `chunk`: most tokens of a step; `queries`: tokens of a decoding sequence among them.
     - `mixed`: weights over prompts in steps of their own ("off") and in steps that also decode ("on").
     - `batch_wait`: most steps for which prompts wait for others while sequences decode.
+    - `begin_together`: weights over clients of a closed loop who begin one after the other ("off") and at the
+      same time ("on").
     - `stack`: the software, for what it adds outside the steps.
     """
 
@@ -32,6 +34,7 @@ class Engine(eqx.Module):
     queries: Scalar
     mixed: Weights
     batch_wait: Scalar
+    begin_together: Weights
     stack: Stack
     relax: Relaxation
 

@@ -84,6 +84,7 @@ def serve(
         queries=1 + requests.draft_tokens,
         mixed=requests.mixed_steps,
         batch_wait=requests.batch_wait,
+        begin_together=requests.begin_together,
         stack=c.system.stack,
         relax=relax,
     )

@@ -52,10 +52,18 @@ class Demand(NamedTuple):
 
     @property
     def requests(self) -> Requests:
-        """The requests that clients send in the steady state."""
+        """The requests that clients send in the steady state.
+
+        Benchmarks' clients do not begin at exactly the same time: with equal lengths, measured first tokens
+        are those of prompts that follow one another step by step.
+        """
         fields = self._asdict()
         del fields["at_start"]
-        return Requests(load=Weights(jnp.asarray([0.0, 1.0]), ("rate", "concurrency")), **fields)
+        return Requests(
+            load=Weights(jnp.asarray([0.0, 1.0]), ("rate", "concurrency")),
+            begin_together=Weights(jnp.asarray([1.0, 0.0]), ("off", "on")),
+            **fields,
+        )
 
 
 class Served(NamedTuple):

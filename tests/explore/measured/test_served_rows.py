@@ -260,8 +260,7 @@ def test_pools_of_their_own_are_estimated_as_the_library_does(tmp_path):
     row = only_row(tmp_path, serving(disaggregated="true", n_devices=24, **pools))
     (found,) = predict("serving", [row])
     model, system, prefill, decoding, demand = inputs_of("serving", row)
-    requests = Requests(load="concurrency", **demand._asdict())
-    report = jax.jit(serve_disaggregated)(model, system, prefill, decoding, requests)
+    report = jax.jit(serve_disaggregated)(model, system, prefill, decoding, demand.requests)
     assert (float(report.prefill_devices), float(report.decode_devices)) == (8, 16)
     rate = float(report.serving.tokens_per_second) / 24
     assert found.values["output_throughput_tokens_per_s_per_device"] == pytest.approx(rate, rel=1e-6)
