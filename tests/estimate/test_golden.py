@@ -11,7 +11,8 @@ published price, or at the markup of a product of their vendor, have that price;
 interest, repairs, racks and the facility joined depreciation and electricity, and with power and the energy
 of networks when switches and transceivers came to draw their power at any load. Training steps that overlap
 communication were written again when each tier's links came to carry their own bytes, and collectives of one
-group to run one after the other. They notice what changes unawares.
+group to run one after the other; two driven by TensorRT-LLM's stack when that was fitted again. They notice
+what changes unawares.
 """
 
 import dataclasses
