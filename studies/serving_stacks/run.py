@@ -96,6 +96,8 @@ SERVER = (
 )
 # TensorRT-LLM's PyTorch flow sends first tokens at once.
 PROMPT_SERVER = tuple(name for name in SERVER if name != "stream_interval")
+# Requests of equal lengths come while engines prefill for those before them.
+SCHEDULED_SERVER = tuple("scheduled_steps" if name == "stream_interval" else name for name in SERVER)
 POLLING_SERVER = tuple("poll_interval" if name == "stream_interval" else name for name in SERVER)
 LATEST = ("latest=true", "disaggregated=false", "spec_method=none")
 
@@ -108,7 +110,8 @@ FITS = (
     Fit("lmdeploy", "lmdeploy", KERNELS),
     Fit("llama.cpp", "llamacpp", ("kernel_overhead", "engine_step", "matrix_efficiency")),
     Fit("llama.cpp-metal", "llamacpp", ("kernel_overhead", "engine_step", "matrix_efficiency")),
-    Fit("tensorrt-llm-1", "aic-silicon", SERVER),
+    # Not its 11 runs of DeepSeek, of release 1.1, which seem to predict several tokens at once.
+    Fit("tensorrt-llm-1", "aic-silicon", SCHEDULED_SERVER, ("framework=trtllm 1.0*",)),
     Fit("tensorrt-llm-1-blackwell", "aic-silicon", SERVER),
     Fit("tensorrt-llm-pytorch", "aic-silicon", PROMPT_SERVER),
     Fit("tensorrt-llm-pytorch-blackwell", "aic-silicon", PROMPT_SERVER),

@@ -120,16 +120,20 @@ def _served(report: ServingReport, workers: Scalar, at_start: Numbers) -> Served
     )
 
 
-# Random lengths of served requests whose mean a table does not say are uniform from 80 % of the longest on,
-# and each client sends ten requests: InferenceX's benchmark (SemiAnalysisAI/InferenceX, random_range_ratio
-# 0.8).
-_RANGE_RATIO, _ROUNDS = 0.8, 10
+# InferenceX's benchmark (SemiAnalysisAI/InferenceX) runs three pairs of lengths, which are uniform from 80 %
+# of the longest on (random_range_ratio 0.8). Other lengths are taken as they are stated: so are those of
+# aiconfigurator's benchmark (ai-dynamo/aiconfigurator, genai_perf_runner.py and bench_serving_runner.py).
+# In both each client sends ten requests.
+_RANGE_RATIO, _RANDOM_LENGTHS = 0.8, {(1024, 1024), (1024, 8192), (8192, 1024)}
+_ROUNDS = 10
 
 
 def plain_lengths(rows: Sequence[Row]) -> Demand:
     """The demand of rows that have the longest prompt and answer alone, plainly decoded."""
     zeros, clients = np.zeros(len(rows)), numbers(rows, "concurrency")
-    mean = (1 + _stated(rows, "random_range_ratio", zeros + _RANGE_RATIO)) / 2
+    pairs = [(row["input_len"], row["output_len"]) for row in rows]
+    usual = np.array([_RANGE_RATIO if pair in _RANDOM_LENGTHS else 1.0 for pair in pairs])
+    mean = (1 + _stated(rows, "random_range_ratio", usual)) / 2
     spread = _uniform_spread(1 / mean)
     return Demand(
         concurrency=clients,
