@@ -18,7 +18,6 @@ from diffperf.explore.measured.served_demand import Served
 from diffperf.explore.measured.table import Row, messages, read_measurements
 from diffperf.explore.measured.validate import validate
 from diffperf.relax import Exact
-from diffperf.workload.requests import Requests
 
 ML_ENERGY = Path(__file__).parents[3] / "studies" / "power" / "data" / "ml-energy.csv"
 LLAMA = {
