@@ -88,6 +88,13 @@ class Stack(Declared):
         bounds=(1e-9, 1e2),
         default=1e-9,
     )
+    handover: Scalar = quantity(
+        "s",
+        "time for which an engine that only prefills is busy with a request beside its passes, to begin and "
+        "follow the transfer of its KV cache",
+        bounds=(1e-9, 1e1),
+        default=1e-9,
+    )
     poll_interval: Scalar = quantity(
         "",
         "decode steps of a serving engine from one look for new requests to the next",

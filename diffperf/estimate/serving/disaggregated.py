@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from diffperf.estimate.serving.cache_transfer import CacheTransfer
 from diffperf.estimate.serving.engine_passes import EnginePasses, engine_memory, engine_passes, kv_room
 from diffperf.estimate.serving.engine_state import Engine
+from diffperf.estimate.serving.engine_steps import StepsWithHandover
 from diffperf.estimate.serving.pools import Pool
 from diffperf.estimate.serving.prefill_pool import PrefillPool
 from diffperf.estimate.serving.prompt_prefill import Prefill
@@ -132,7 +133,8 @@ class _Prompts(eqx.Module):
         nobody = jnp.zeros_like(traffic.context)
         # Every stage of a pipeline works on a pass of its own.
         budget = requests.chunk * c.strategy.pp
-        steps = Prefill.of(passes.steps, traffic, nobody, budget, c.relax)
+        handing = StepsWithHandover(passes.steps, c.system.stack.handover / traffic.prompt)
+        steps = Prefill.of(handing, traffic, nobody, budget, c.relax)
         # The energy of a pass is that of all engines of a worker.
         energy = traffic.prompt * passes.prompt_energy / c.strategy.dp
         return cls(c, PrefillPool(steps, traffic, prefill.engines), energy)

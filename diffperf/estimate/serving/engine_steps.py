@@ -20,6 +20,19 @@ class EngineSteps(eqx.Module):
         """
 
 
+class StepsWithHandover(EngineSteps):
+    """Steps of an engine that is busy with each prompt for a time of its own beside its passes.
+
+    - `passes`: the steps without it; `token_time`: its seconds over the tokens of a prompt.
+    """
+
+    passes: EngineSteps
+    token_time: Scalar
+
+    def time(self, running: Scalar, prompt_tokens: Scalar) -> Scalar:
+        return self.passes.time(running, prompt_tokens) + prompt_tokens * self.token_time
+
+
 class InterpolatedSteps(EngineSteps):
     """Step times between those of a few passes.
 

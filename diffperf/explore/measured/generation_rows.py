@@ -115,7 +115,7 @@ def _closed_loop_estimate(
         "latency_s": served.latency,
         "ttft_s": served.first_token_of_run,
         "tpot_s": served.time_per_output_token,
-        "throughput_tokens_per_s": served.output_rate * (1 + prompts),
+        "throughput_tokens_per_s": served.output_rate_of_run * (1 + prompts),
         "possible": feasible(Configuration(model, system, strategy), "generate"),
     }
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from diffperf.explore.measured.stacking import numbers
 from diffperf.explore.measured.table import Row
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, Weights, replace
+from diffperf.relax import larger, smaller
 from diffperf.workload.model import Model
 from diffperf.workload.requests import Requests
 
@@ -74,7 +76,7 @@ class Served(NamedTuple):
       once.
     - `time_per_output_token`: mean seconds between two tokens of a request, stalls included.
     - `latency`: mean seconds from a request to its last token.
-    - `output_rate`: output tokens per second of all devices.
+    - `output_rate_of_run`: output tokens per second of all devices over a whole measured run.
     - `power`: average W of a device.
     """
 
@@ -82,7 +84,7 @@ class Served(NamedTuple):
     first_token_of_run: Scalar
     time_per_output_token: Scalar
     latency: Scalar
-    output_rate: Scalar
+    output_rate_of_run: Scalar
     power: Scalar
 
 
@@ -94,7 +96,7 @@ def steady_state(model: Model, system: System, prefill: Pool | None, decode: Poo
     if prefill is None:
         return _aggregated(model, system, decode, demand)
     report = serve_disaggregated(model, system, prefill, decode, demand.requests).serving
-    return _served(report, jnp.ones_like(decode.workers), demand.at_start)
+    return _served(report, jnp.ones_like(decode.workers), demand)
 
 
 def _aggregated(model: Model, system: System, pool: Pool, demand: Demand) -> Served:
@@ -103,11 +105,21 @@ def _aggregated(model: Model, system: System, pool: Pool, demand: Demand) -> Ser
     strategy = pool.strategy
     worker = eqx.tree_at(lambda system: system.n_devices, system, strategy.devices)
     each = replace(requests, {"concurrency": requests.concurrency / pool.workers})
-    return _served(serve(model, worker, strategy, each), pool.workers, demand.at_start)
+    return _served(serve(model, worker, strategy, each), pool.workers, demand)
 
 
-def _served(report: ServingReport, workers: Scalar, at_start: Numbers) -> Served:
+def _served(report: ServingReport, workers: Scalar, demand: Demand) -> Served:
     """The steady state of so many equal servers with one report."""
+    at_start = demand.at_start
+    later = report.time_to_first_token_at_start - report.time_to_first_token
+    answer = demand.output_length * report.time_per_output_token
+    share = share_of_steady_rate(
+        at_start,
+        clients=demand.concurrency,
+        later=later / report.latency,
+        answer=answer / report.latency,
+        spread=demand.output_spread,
+    )
     return Served(
         time_to_first_token=report.time_to_first_token,
         first_token_of_run=(
@@ -115,9 +127,33 @@ def _served(report: ServingReport, workers: Scalar, at_start: Numbers) -> Served
         ),
         time_per_output_token=report.time_per_output_token,
         latency=report.latency,
-        output_rate=report.tokens_per_second * workers,
+        output_rate_of_run=report.tokens_per_second * workers * share,
         power=report.power,
     )
+
+
+def share_of_steady_rate(
+    at_start: Numbers, *, clients: Numbers, later: Numbers, answer: Numbers, spread: Numbers
+) -> Numbers:
+    """The rate of a whole run over that of its steady state.
+
+    R = 1 / `at_start` requests for each of c clients, who begin at once, take R latencies and more: the first
+    tokens of the start are late, and in the end fewer and fewer clients have a request. Their times to the
+    last round deviate by σ √(R − 1), of which the latest of c normal numbers (Blom, "Statistical Estimates
+    and Transformed Beta-Variables", 1958) is awaited. Once requests end at all times alike, the end begins
+    R − ½ latencies after the start, and the longest answer lasts on for c / (c + 1) of its time.
+
+    - `later`: by how much the first tokens of the start are later than others; `answer`: time of a mean
+      answer. Both are over the mean latency.
+    - `spread`: standard deviation of the answers' lengths over their mean; the lengths are uniform.
+    """
+    deviation = answer * spread
+    number = larger(clients, 1.0)
+    latest = jax.scipy.special.ndtri((number - 0.375) / (number + 0.25))
+    in_step = jnp.sqrt(at_start * (1 - at_start)) * deviation * latest
+    longest = 1 + jnp.sqrt(3) * deviation
+    end = smaller(in_step, at_start * (number / (number + 1) * longest - 0.5))
+    return 1 / (1 + at_start * larger(later, 0.0) + end)
 
 
 # InferenceX's benchmark (SemiAnalysisAI/InferenceX) runs three pairs of lengths, which are uniform from 80 %

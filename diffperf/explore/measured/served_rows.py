@@ -91,7 +91,7 @@ def _serving_estimate(
     model: Model, system: System, prefill: Pool | None, decode: Pool, demand: Demand
 ) -> Outputs:
     served = served_demand.steady_state(model, system, prefill, decode, demand)
-    output_rate = served.output_rate / system.n_devices
+    output_rate = served.output_rate_of_run / system.n_devices
     input_rate = output_rate * demand.input_length / demand.output_length
     return {
         "tpot_median_s": served.time_per_output_token,
