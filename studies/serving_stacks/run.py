@@ -100,6 +100,7 @@ PROMPT_SERVER = tuple(name for name in SERVER if name != "stream_interval")
 SCHEDULED_SERVER = tuple("scheduled_steps" if name == "stream_interval" else name for name in SERVER)
 POLLING_SERVER = tuple("poll_interval" if name == "stream_interval" else name for name in SERVER)
 LATEST = ("latest=true", "disaggregated=false", "spec_method=none")
+POOLS = ("latest=true", "disaggregated=true", "spec_method=none")
 
 FITS = (
     Fit("tensorrt-llm-nemo", "nvidia-llama2", ("kernel_overhead", "attention_efficiency", "engine_step")),
@@ -123,6 +124,11 @@ FITS = (
     Fit("sglang-rocm", None, POLLING_SERVER, LATEST),
     Fit("sglang-rocm-mi300", None, POLLING_SERVER, LATEST),
     Fit("atom", None, POLLING_SERVER, LATEST),
+    # With pools of their own for prompts.
+    *(
+        Fit(stack, None, ("handover",), POOLS)
+        for stack in ("sglang", "sglang-rocm", "tensorrt-llm-pytorch", "tensorrt-llm-pytorch-blackwell")
+    ),
 )
 
 
@@ -150,7 +156,7 @@ def main() -> None:
         __doc__,
         "serving_stacks",
         "one stack, and the smallest tables",
-        stack={"help": "fit this stack alone", "choices": [fit.stack for fit in FITS]},
+        stack={"help": "fit this stack alone", "choices": sorted({fit.stack for fit in FITS})},
         table={
             "type": Path,
             "metavar": "FILE",

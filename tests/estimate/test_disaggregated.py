@@ -53,6 +53,22 @@ def test_littles_law_holds(inputs, load):
 
 
 @pytest.mark.slow
+def test_handing_a_cache_over_keeps_an_engine_busy(inputs):
+    """A prompt takes one of the two engines for as much longer; alone, its first token is as much later."""
+    model, system, *pools = inputs
+    for rate in (0.01, 10.0):
+        requests = _requests(rate=rate)
+        before = _report(inputs, requests)
+        busy = replace(system, {"inference_stack.handover": 0.05})
+        after = _report((model, busy, *pools), requests)
+        assert float(2 / after.prefill_capacity - 2 / before.prefill_capacity) == pytest.approx(0.05)
+        later = float(after.serving.time_to_first_token - before.serving.time_to_first_token)
+        assert later == pytest.approx(0.05, rel=0.01) if rate == 0.01 else later > 0.06
+        answers = before.serving.time_per_output_token, after.serving.time_per_output_token
+        assert float(answers[1]) == pytest.approx(float(answers[0]), rel=1e-6)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("load", LOADS)
 def test_more_load_is_slower_and_finite_beyond_saturation(inputs, load):
     loads = np.geomspace(1, 1e5, 21)
