@@ -83,22 +83,28 @@ class Fit:
 
 
 KERNELS = ("kernel_overhead", "engine_step", "engine_sequence")
-SERVER = (
-    *KERNELS,
-    "exposed_start",
-    "prompt_launch",
-    "request_overhead",
-    "stream_interval",
-    "routing_kernels",
-    "separate_conversion",
-    "product_latency",
-    "matrix_efficiency",
-)
-# TensorRT-LLM's PyTorch flow sends first tokens at once.
-PROMPT_SERVER = tuple(name for name in SERVER if name != "stream_interval")
+
+
+def server(*late: str) -> tuple[str, ...]:
+    """Returns the parameters of a stack that serves requests, with those that delay first tokens by steps."""
+    return (
+        *KERNELS,
+        "exposed_start",
+        "prompt_launch",
+        "request_overhead",
+        *late,
+        "routing_kernels",
+        "separate_conversion",
+        "product_latency",
+        "matrix_efficiency",
+    )
+
+
+SERVER = server("stream_interval")
+PROMPT_SERVER = server()  # TensorRT-LLM's PyTorch flow sends first tokens at once
 # Requests of equal lengths come while engines prefill for those before them.
-SCHEDULED_SERVER = tuple("scheduled_steps" if name == "stream_interval" else name for name in SERVER)
-POLLING_SERVER = tuple("poll_interval" if name == "stream_interval" else name for name in SERVER)
+SCHEDULED_SERVER = server("scheduled_steps")
+POLLING_SERVER = server("poll_interval")
 LATEST = ("latest=true", "disaggregated=false", "spec_method=none")
 POOLS = ("latest=true", "disaggregated=true", "spec_method=none")
 

@@ -27,7 +27,7 @@ class _Loop(eqx.Module):
     lockstep: Scalar
 
     @property
-    def together(self) -> Scalar:
+    def grouped(self) -> Scalar:
         """1 where requests in lockstep came in groups at first, and are prefilled in groups ever since."""
         return self.lockstep * self.engine.begin_together.on
 
@@ -195,7 +195,7 @@ def _mixed(loop: _Loop, running: Scalar) -> _Point:
     in_front = larger(engine.chunk - running * engine.queries, 1.0) / traffic.prompt
     # The whole prompts that fit into a step; the margin is for rounding.
     fitting = larger(engine.relax.ceil(in_front + 1e-3) - 1, 1.0)
-    group = 1 + loop.together * larger(smaller(fitting, loop.inside) - 1, 0.0)
+    group = 1 + loop.grouped * larger(smaller(fitting, loop.inside) - 1, 0.0)
     others, seen, decode_time = _point(loop, running, group)
     beside = others * running
     prefill = engine.prefill_beside(beside)
@@ -224,7 +224,7 @@ def _separate(loop: _Loop, running: Scalar) -> _Point:
     each other. In lockstep these are all who began together.
     """
     traffic = loop.engine.traffic
-    group = 1 + loop.together * larger(loop.inside - 1, 0.0)
+    group = 1 + loop.grouped * larger(loop.inside - 1, 0.0)
     others, seen, decode_time = _point(loop, running, group)
     prefill = loop.engine.prefill_alone()
     arrivals = _random_arrivals(loop, running)
@@ -234,7 +234,7 @@ def _separate(loop: _Loop, running: Scalar) -> _Point:
     sharing = arrivals / 2 * traffic.mean(part * prefill.alone_time + (1 - part) * prefill.busy_time)
     steps = prefill.share_of_steps
     in_front = larger(loop.inside * steps - larger(steps, 1.0), 0.0) / 2
-    lined_up = loop.together * prefill.full_step * traffic.mean(in_front)
+    lined_up = loop.grouped * prefill.full_step * traffic.mean(in_front)
     # Places in a line of equal prompts are uniform: their variance is a third of the squared mean.
     waiting = Moments(sharing + lined_up, sharing**2 + lined_up**2 / 3)
     waiting = gathering.waiting(waiting, traffic.mean(stall), decode_time)

@@ -62,8 +62,8 @@ _ENGINE = {
 }
 _OUT_OF_MEMORY = {"oom": Column(FLAG, needed=False)}
 
-# The columns of every kind of table, in the order they are documented: the measured ones last, of which the
-# first in a row is what a calibration fits.
+# The columns of every kind of table, in the order they are documented: the measured ones last. See
+# `speed_columns` for those that a calibration fits.
 SCHEMAS: dict[str, dict[str, Column]] = {
     "training": {
         **_COMMON,
