@@ -5,11 +5,10 @@ sweep keeps the best, the best of the values of two inputs, the Pareto front of 
 Both use all cores, in turns; of the turns, the fastest count, since other processes disturb them. Ratios are
 those of rates, and of seconds of the cores.
 
-    python studies/benchmarks/sweeps.py [--quick] [--out DIR]
+    python studies/benchmarks/sweeps.py [--quick] [--points N] [--out DIR]
 """
 
 import itertools
-import os
 import resource
 import sys
 import time
@@ -23,9 +22,9 @@ import jax
 import numpy as np
 from reporting import Table, parse_options, publish
 
+from diffperf.explore.sweep.device_sizes import usual_chunk, usual_threads
 from diffperf.explore.sweep.part_program import PartProgram
 from diffperf.explore.sweep.part_threads import parts_by_threads
-from diffperf.explore.sweep.parts import CHUNK
 from diffperf.explore.sweep.point_estimates import compile_chunk_program
 from diffperf.explore.sweep.space import Space
 from diffperf.explore.sweep.space_file import load_space
@@ -78,21 +77,22 @@ def spaces(points: int) -> dict[str, Space]:
 
 def evaluate_alone(space: Space, program: Any) -> int:
     """Evaluates chunks of a space on all cores, with the outputs of a sweep's table. Returns their points."""
-    starts = list(itertools.islice(range(0, space.size - CHUNK, CHUNK), MOST_CHUNKS))
+    chunk = usual_chunk()
+    starts = list(itertools.islice(range(0, space.size - chunk, chunk), MOST_CHUNKS))
 
     def evaluate(start: int) -> None:
         jax.block_until_ready(program(np.asarray(space.digits(start), np.int32)))
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(usual_threads()) as pool:
         list(pool.map(evaluate, starts))
-    return len(starts) * CHUNK
+    return len(starts) * chunk
 
 
 def sweep_points(space: Space, program: PartProgram) -> int:
     """Sweeps a space with a compiled program, and returns its points."""
     rules, starts = program.plan.rules, list(program.plan.parts.starts)
     total = rules.empty()
-    for _, part in parts_by_threads(program, starts, os.cpu_count() or 1, lambda points: None):
+    for _, part in parts_by_threads(program, starts, usual_threads(), lambda points: None):
         total = rules.merge([total, part.summary])
     return space.size
 
@@ -111,8 +111,8 @@ def memory() -> float:
 
 def measured(name: str, space: Space, turns: int) -> dict[str, Any]:
     """Returns the row of a space: both rates, their ratios, and by how much the sweep's memory grew."""
-    alone = compile_chunk_program(space, CHUNK, np.float32, space.regions[0])
-    summaries = PartProgram.compile(SweepPlan.of(space, np.float32, CHUNK, False))
+    alone = compile_chunk_program(space, usual_chunk(), np.float32, space.regions[0])
+    summaries = PartProgram.compile(SweepPlan.of(space, np.float32, usual_chunk(), False))
     engine, sweep, before = [], [], 0.0
     for _ in range(turns):
         engine.append(rates(lambda: evaluate_alone(space, alone)))
@@ -134,8 +134,9 @@ def measured(name: str, space: Space, turns: int) -> dict[str, Any]:
 
 def main() -> None:
     """Runs the study."""
-    options = parse_options(__doc__, "sweeps", "fewer points, once", float64=True)
-    points, turns = (2_000_000, 1) if options.quick else (20_000_000, TURNS)
+    more = {"type": int, "help": "points of each space, about [20,000,000]"}
+    options = parse_options(__doc__, "sweeps", "fewer points, once", float64=True, points=more)
+    points, turns = (2_000_000, 1) if options.quick else (options.points or 20_000_000, TURNS)
     rows = [measured(name, space, turns) for name, space in spaces(points).items()]
     columns = {
         "space": ("", ""),
@@ -146,7 +147,9 @@ def main() -> None:
         "ratio_cores": ("ratio per core-second", ".2f"),
         "memory": ("memory after turn 1, MB", ",.0f"),
     }
-    publish(options.out, [Table("sweeps", "float32, all cores", columns, rows)])
+    publish(
+        options.out, [Table("sweeps", f"float32, {jax.devices()[0].device_kind}, all cores", columns, rows)]
+    )
 
 
 if __name__ == "__main__":

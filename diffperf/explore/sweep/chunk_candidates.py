@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from diffperf.explore.sweep.point_estimates import BLOCK
+from diffperf.explore.sweep.device_sizes import block_of
 from diffperf.explore.sweep.summary import Ranking, SummaryRules
 
 # What points of earlier chunks reach: the ranks to be below, by ranking and group, and points of the front.
@@ -65,21 +65,21 @@ def _dominated(
 
     Points that are not real are at infinity, behind all others.
     """
-    places = _best_in_directions(objectives)
+    places, size = _best_in_directions(objectives), block_of(objectives.shape[1])
     own = objectives[:, places]
 
     def of_block(block: Int[Array, ""], dominated: Bool[Array, " points"]) -> Bool[Array, " points"]:
-        begin = block * BLOCK
-        points = jax.lax.dynamic_slice_in_dim(objectives, begin, BLOCK, axis=1)
+        begin = block * size
+        points = jax.lax.dynamic_slice_in_dim(objectives, begin, size, axis=1)
         by_earlier = jnp.all(references.T[:, :, None] <= points[:, None], axis=0)
         as_good = jnp.all(own[:, :, None] <= points[:, None], axis=0)
         better = jnp.any(own[:, :, None] < points[:, None], axis=0)
-        later = begin + jnp.arange(BLOCK) > places[:, None]
+        later = begin + jnp.arange(size) > places[:, None]
         beaten = jnp.any(by_earlier, axis=0) | jnp.any(as_good & (better | later), axis=0)
         return jax.lax.dynamic_update_slice(dominated, beaten, (begin,))
 
     last = jnp.max(jnp.where(jnp.isfinite(objectives[0]), jnp.arange(objectives.shape[1]), -1))
-    blocks = last // BLOCK + 1
+    blocks = last // size + 1
     return jax.lax.fori_loop(0, blocks, of_block, jnp.ones(objectives.shape[1], bool))
 
 
@@ -94,18 +94,18 @@ def _best_in_directions(objectives: Float[Array, "objectives points"]) -> Int[Ar
     high = jnp.max(jnp.where(finite, objectives, -jnp.inf), axis=1, keepdims=True)
     scaled = jnp.where(finite, (objectives - low) / jnp.where(high > low, high - low, 1), jnp.inf)
     weights = np.random.default_rng(0).dirichlet(np.ones(len(objectives)), _DIRECTIONS)
-    by_objective = jnp.asarray(weights.T[:, :, None], scaled.dtype)
+    by_objective, size = jnp.asarray(weights.T[:, :, None], scaled.dtype), block_of(objectives.shape[1])
 
     def of_block(block: Int[Array, ""], state: tuple[Array, Array]) -> tuple[Array, Array]:
         least, blocks = state
-        points = jax.lax.dynamic_slice_in_dim(scaled, block * BLOCK, BLOCK, axis=1)
+        points = jax.lax.dynamic_slice_in_dim(scaled, block * size, size, axis=1)
         values = sum(weight * row for weight, row in zip(by_objective, points, strict=True))
         return jnp.where(values < least, values, least), jnp.where(values < least, block, blocks)
 
     nothing = (
-        jnp.full((_DIRECTIONS, BLOCK), jnp.inf, scaled.dtype),
-        jnp.zeros((_DIRECTIONS, BLOCK), jnp.int32),
+        jnp.full((_DIRECTIONS, size), jnp.inf, scaled.dtype),
+        jnp.zeros((_DIRECTIONS, size), jnp.int32),
     )
-    least, blocks = jax.lax.fori_loop(0, objectives.shape[1] // BLOCK, of_block, nothing)
+    least, blocks = jax.lax.fori_loop(0, objectives.shape[1] // size, of_block, nothing)
     column = jnp.argmin(least, axis=1)
-    return blocks[jnp.arange(_DIRECTIONS), column] * BLOCK + column.astype(jnp.int32)
+    return blocks[jnp.arange(_DIRECTIONS), column] * size + column.astype(jnp.int32)

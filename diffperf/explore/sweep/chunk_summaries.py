@@ -18,11 +18,40 @@ from jaxtyping import Array, Bool, Float, Int
 from diffperf.batch_last import vmap_last
 from diffperf.explore.sweep.chunk_candidates import Reached, candidates
 from diffperf.explore.sweep.designed_points import configuration_of, reported
+from diffperf.explore.sweep.device_sizes import block_of, on_cpu
 from diffperf.explore.sweep.histograms import BINS, bins_of
-from diffperf.explore.sweep.point_estimates import BLOCK, recorded_outputs
+from diffperf.explore.sweep.point_estimates import recorded_outputs
 from diffperf.explore.sweep.space import Region
-from diffperf.explore.sweep.summary import COUNTS, Summary, SummaryRules
+from diffperf.explore.sweep.summary import COUNTS, Rows, Summary, SummaryRules
 from diffperf.workload.rules import feasible
+
+# Candidates whose places the device lists; where a chunk has more, the host looks through all of its points.
+_MOST_CANDIDATES = 2**14
+_GREATEST = 2**31 - 1  # 32-bit number
+
+
+class _Kept(NamedTuple):
+    """What the host reads of every chunk.
+
+    - `totals`: numbers of points, by the names of `COUNTS`; `counts`: the histograms.
+    - `candidates`, `sample`: places of points that may be among the best or on the front, and of those in the
+      sample; `candidate_count`, `sample_count`: how many there are, of which `candidates` may have fewer.
+    """
+
+    totals: dict[str, Any]
+    counts: Any
+    candidates: Any
+    candidate_count: Any
+    sample: Any
+    sample_count: Any
+
+
+class _Columns(NamedTuple):
+    """The points of a chunk: their offsets from the first point, their outputs, and which are candidates."""
+
+    offset: Any
+    outputs: dict[str, Any]
+    candidate: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +59,9 @@ class ChunkSummaries:
     """The compiled programs that summarize chunks of a space, one for each region.
 
     - `chunk`: points of a chunk, a multiple of `BLOCK`.
-    - `programs`: from the places of the first point, the number of points, what earlier points reach and
-      whether all points are estimated at once to counts, histograms, outputs and marks of candidates.
+    - `programs`: from the places of the first point, the number of points, the first place of the sample,
+      what earlier points reach and whether all points are estimated at once, to what the host reads of every
+      chunk, and to the columns of which it reads a few rows.
     """
 
     rules: SummaryRules
@@ -48,25 +78,20 @@ class ChunkSummaries:
         rules, region = self.rules, self.rules.space.region_of(start)
         places = np.asarray(region.places(start), np.int32)
         reached = rules.thresholds(earlier), rules.references(earlier)
+        # A phase that is no 32-bit number lies behind the chunk, as the greatest one does.
+        phase = np.int32(min(-start % rules.stride, _GREATEST - 1))
         program, points = self.programs[region], np.int32(stop - start)
-        found = jax.device_get(program(places, points, reached, np.bool_(together)))
-        offsets = found["offset"] if together else found["offset"][: found["fitting"]]
-
-        def rows(chosen: np.ndarray) -> np.ndarray:
-            table = np.empty(len(chosen), rules.row_type)
-            table["number"] = start + offsets[chosen].astype(np.int64)
-            for path, column in found["outputs"].items():
-                table[path] = column[chosen]
-            return table
-
-        in_sample = np.arange(-start % rules.stride, stop - start, rules.stride)
-        chosen = _places_of(in_sample, offsets)
-        sample = rows(chosen[found["real"][chosen]])
+        kept, columns = program(places, points, phase, reached, np.bool_(together))
+        facts: _Kept = jax.device_get(kept)
+        candidates = facts.candidates[: facts.candidate_count]
+        if len(candidates) < facts.candidate_count:
+            candidates = np.flatnonzero(jax.device_get(columns.candidate))
+        sample = _rows_at(facts.sample[: facts.sample_count], columns, rules, start)
         return rules.of_candidates(
-            rows(np.flatnonzero(found["candidate"])),
-            {name: int(found[name]) for name in COUNTS},
+            _rows_at(candidates, columns, rules, start),
+            {name: int(facts.totals[name]) for name in COUNTS},
             sample[np.isfinite(rules.ranks(sample))],
-            found["counts"].astype(np.int64),
+            facts.counts.astype(np.int64),
         )
 
 
@@ -75,7 +100,7 @@ def compile_summaries(rules: SummaryRules, chunk: int) -> ChunkSummaries:
     places = jax.ShapeDtypeStruct((len(rules.space.shape),), jnp.int32)
     nothing = rules.empty()
     reached = rules.thresholds(nothing), rules.references(nothing)
-    arguments = places, np.int32(0), reached, np.bool_(False)
+    arguments = places, np.int32(0), np.int32(0), reached, np.bool_(False)
     programs = {
         region: jax.jit(_summarizer(rules, chunk, region)).lower(*arguments).compile()
         for region in rules.space.regions
@@ -86,7 +111,7 @@ def compile_summaries(rules: SummaryRules, chunk: int) -> ChunkSummaries:
 def _summarizer(rules: SummaryRules, chunk: int, region: Region) -> Callable[..., Any]:
     """The function that `ChunkSummaries` compiles for a region."""
     space, recorded = rules.space, recorded_outputs(rules.space)
-    base = space.base(rules.dtype)
+    base, size = space.base(rules.dtype), block_of(chunk)
 
     def evaluate(first: Int[Array, " dimensions"], offset: Int[Array, ""]) -> tuple[Facts, dict[str, Array]]:
         """Whether a point satisfies the constraints, is a possible layout and fits memory, and its recorded
@@ -101,15 +126,19 @@ def _summarizer(rules: SummaryRules, chunk: int, region: Region) -> Callable[...
         return facts, {path: estimated[path][1] for path in recorded}
 
     def summarize(
-        first: Int[Array, " dimensions"], points: Int[Array, ""], reached: Reached, together: Bool[Array, ""]
-    ) -> dict[str, Any]:
+        first: Int[Array, " dimensions"],
+        points: Int[Array, ""],
+        phase: Int[Array, ""],
+        reached: Reached,
+        together: Bool[Array, ""],
+    ) -> tuple[_Kept, _Columns]:
         offsets = jnp.arange(chunk, dtype=jnp.int32)
         evaluate_all = vmap_last(lambda offset: evaluate(first, offset))
 
         def after_check() -> tuple[Facts, Array, Array]:
             """The facts of all points, and those that fit moved to the front; the places behind them repeat
             the first point."""
-            checked = jax.lax.map(lambda block: evaluate_all(block)[0], offsets.reshape(-1, BLOCK))
+            checked = jax.lax.map(lambda block: evaluate_all(block)[0], offsets.reshape(-1, size))
             facts = jax.tree.map(jnp.ravel, checked).among(offsets < points)
             (chosen,) = jnp.nonzero(facts.fits, size=chunk, fill_value=0)
             return facts, chosen.astype(jnp.int32), jnp.sum(facts.fits, dtype=jnp.int32)
@@ -122,9 +151,9 @@ def _summarizer(rules: SummaryRules, chunk: int, region: Region) -> Callable[...
 
         def step(block: Int[Array, ""], state: tuple[Any, ...]) -> tuple[Any, ...]:
             columns, facts, counts = state
-            begin = block * BLOCK
-            now, found = evaluate_all(jax.lax.dynamic_slice(chosen, (begin,), (BLOCK,)))
-            now = now.among(begin + jnp.arange(BLOCK, dtype=jnp.int32) < count)
+            begin = block * size
+            now, found = evaluate_all(jax.lax.dynamic_slice(chosen, (begin,), (size,)))
+            now = now.among(begin + jnp.arange(size, dtype=jnp.int32) < count)
             columns, facts = jax.tree.map(
                 lambda column, values: jax.lax.dynamic_update_slice(column, values, (begin,)),
                 (columns, facts),
@@ -137,24 +166,30 @@ def _summarizer(rules: SummaryRules, chunk: int, region: Region) -> Callable[...
             Facts(*[jnp.zeros(chunk, bool)] * 3),
             jnp.zeros((len(space.histograms), BINS), jnp.int32),
         )
-        columns, evaluated, counts = jax.lax.fori_loop(0, (count + BLOCK - 1) // BLOCK, step, state)
+        columns, evaluated, counts = jax.lax.fori_loop(0, (count + size - 1) // size, step, state)
         facts = jax.tree.map(lambda early, late: jnp.where(together, late, early), checked, evaluated)
         real = evaluated.fits
-        return {
+        candidate = jax.lax.cond(
+            jnp.any(real),
+            lambda: candidates(rules, region.advance(first, chosen), columns, real, reached),
+            lambda: jnp.zeros(chunk, bool),
+        )
+        in_sample = real & ((chosen - phase) % np.int32(min(rules.stride, _GREATEST)) == 0)
+        totals = {
             "points": jnp.sum(facts.allowed, dtype=jnp.int32),
             "feasible": jnp.sum(facts.possible, dtype=jnp.int32),
             "fitting": jnp.sum(real, dtype=jnp.int32),
             "unsound": jnp.sum(~_sound(rules, columns) & real, dtype=jnp.int32),
-            "offset": chosen,
-            "real": real,
-            "candidate": jax.lax.cond(
-                jnp.any(real),
-                lambda: candidates(rules, region.advance(first, chosen), columns, real, reached),
-                lambda: jnp.zeros(chunk, bool),
-            ),
-            "outputs": columns,
-            "counts": counts,
         }
+        kept = _Kept(
+            totals=totals,
+            counts=counts,
+            candidates=_places(candidate, min(chunk, _MOST_CANDIDATES)),
+            candidate_count=jnp.sum(candidate, dtype=jnp.int32),
+            sample=_places(in_sample, chunk // rules.stride + 1),
+            sample_count=jnp.sum(in_sample, dtype=jnp.int32),
+        )
+        return kept, _Columns(chosen, columns, candidate)
 
     return summarize
 
@@ -191,9 +226,32 @@ def _counted(
     return counts
 
 
-def _places_of(wanted: np.ndarray, ascending: np.ndarray) -> np.ndarray:
-    """The places of those of the wanted numbers that are among ascending ones."""
-    places = np.searchsorted(ascending, wanted)
-    before_end = places < len(ascending)
-    places, wanted = places[before_end], wanted[before_end]
-    return places[ascending[places] == wanted]
+def _places(marked: Bool[Array, " points"], most: int) -> Int[Array, " most"]:
+    """The places of marked points, as many as `most`; what is left of these repeats the first point."""
+    (places,) = jnp.nonzero(marked, size=most, fill_value=0)
+    return places.astype(jnp.int32)
+
+
+def _rows_at(places: np.ndarray, columns: _Columns, rules: SummaryRules, start: int) -> Rows:
+    """The rows at some places of a chunk whose first point has the number `start`.
+
+    From a GPU only these rows are copied, since to copy whole columns takes longer than to estimate their
+    points; as many as a power of two, so that few programs are compiled.
+    """
+    if on_cpu():
+        taken = jax.tree.map(lambda column: np.asarray(column)[places], columns)
+    else:
+        padded = np.zeros(1 << max(len(places) - 1, 0).bit_length(), np.int32)
+        padded[: len(places)] = places
+        taken = jax.device_get(_taken(columns, padded))
+    rows = np.empty(len(places), rules.row_type)
+    rows["number"] = start + taken.offset[: len(places)].astype(np.int64)
+    for path, values in taken.outputs.items():
+        rows[path] = values[: len(places)]
+    return rows
+
+
+@jax.jit
+def _taken(columns: _Columns, places: Int[Array, " rows"]) -> _Columns:
+    """The columns at some places."""
+    return jax.tree.map(lambda column: column[places], columns)

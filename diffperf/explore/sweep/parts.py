@@ -5,10 +5,9 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from diffperf.explore.sweep.point_estimates import BLOCK
+from diffperf.explore.sweep.device_sizes import BLOCK, CHUNK
 from diffperf.explore.sweep.space import Space
 
-CHUNK = 128 * BLOCK  # points that one call of a compiled program estimates
 _PARTS = 32  # of a sweep, about, as long as parts have chunks within these limits
 # Chunks of a part: the first of them is slow, because no earlier points leave others out; all together are
 # some ten seconds of work, which an interrupted sweep loses.

@@ -14,12 +14,10 @@ from diffperf.batch_last import vmap_last
 from diffperf.compiler import flattened
 from diffperf.explore.sweep.axis import Axis, ConfigAxis, Digits
 from diffperf.explore.sweep.designed_points import configuration_of, reported
+from diffperf.explore.sweep.device_sizes import BLOCK, block_of
 from diffperf.explore.sweep.space import Region, Space
 from diffperf.interpreter import InterpretedProgram
 from diffperf.workload.rules import feasible
-
-# Points evaluated together: few enough that their intermediates stay in a core's cache.
-BLOCK = 512
 
 # Up to so many points, NumPy estimates them in less time than XLA takes to compile the program.
 FEW = 50_000
@@ -82,7 +80,7 @@ def compile_chunk_program(
     evaluate_point = _point_evaluator(space, dtype, region)
 
     def evaluate_chunk(first: Int[Array, " dimensions"]) -> dict[str, Array]:
-        offsets = jnp.arange(chunk, dtype=jnp.int32).reshape(-1, BLOCK)
+        offsets = jnp.arange(chunk, dtype=jnp.int32).reshape(-1, block_of(chunk))
         evaluate_block = vmap_last(lambda offset: evaluate_point(region.advance(first, offset)))
         return jax.tree.map(lambda leaf: leaf.reshape(chunk), jax.lax.map(evaluate_block, offsets))
 

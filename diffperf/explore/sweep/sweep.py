@@ -1,7 +1,6 @@
 """A sweep: every point of a space, with a table of all of them or only with what the space asks to keep."""
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +9,11 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from diffperf.explore.sweep.designed_points import configuration_of
+from diffperf.explore.sweep.device_sizes import usual_chunk, usual_threads
 from diffperf.explore.sweep.output_file import check_output_file, only_writer
 from diffperf.explore.sweep.part_cluster import Cluster, parts_by_cluster
 from diffperf.explore.sweep.part_program import PartProgram
 from diffperf.explore.sweep.part_threads import parts_by_threads
-from diffperf.explore.sweep.parts import CHUNK
 from diffperf.explore.sweep.results_folder import ResultsFolder, check_folder
 from diffperf.explore.sweep.space import Space
 from diffperf.explore.sweep.sweep_plan import SweepPlan, usual_dtype
@@ -38,7 +37,7 @@ def sweep(
     results: str | Path | None = None,
     checkpoints: str | Path | None = None,
     dtype: DTypeLike | None = None,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     threads: int | None = None,
     cluster: Cluster | None = None,
     progress: Callable[[int], None] = lambda points: None,
@@ -55,8 +54,8 @@ def sweep(
     - `dtype`: the precision to compute in; by default double for spaces of few points and single for others.
       What is kept beside a table is in double precision always.
     - `chunk`: points per call of the compiled program, and per row group of a table, rounded up to whole
-      blocks.
-    - `threads`: parts estimated at once, by default one a core.
+      blocks; by default what keeps the cores, or the GPU, busy.
+    - `threads`: parts estimated at once, by default one a core, or a few where a GPU estimates them.
     - `cluster`: workers that estimate the parts in place of threads of this process.
     - `progress`: called with a number of points each time so many more are done.
 
@@ -67,7 +66,9 @@ def sweep(
     """
     file = None if path is None else Path(path)
     keep_table = file is not None or (space.table and results is not None)
-    plan = SweepPlan.of(space, usual_dtype(space) if dtype is None else dtype, chunk, keep_table)
+    plan = SweepPlan.of(
+        space, usual_dtype(space) if dtype is None else dtype, chunk or usual_chunk(), keep_table
+    )
     folder = None
     if results is not None:
         folder = ResultsFolder(Path(results), plan)
@@ -80,7 +81,7 @@ def sweep(
             client = stack.enter_context(cluster.client())
             return lambda missing: parts_by_cluster(client, plan, missing, progress)
         program = PartProgram.compile(plan)
-        return lambda missing: parts_by_threads(program, missing, threads or os.cpu_count() or 1, progress)
+        return lambda missing: parts_by_threads(program, missing, threads or usual_threads(), progress)
 
     if file is not None:
         check_output_file(file)

@@ -5,8 +5,8 @@ import pytest
 from filelock import FileLock
 
 from diffperf.errors import ConfigError
+from diffperf.explore.sweep.device_sizes import BLOCK
 from diffperf.explore.sweep.output_file import check_output_file, only_writer
-from diffperf.explore.sweep.point_estimates import BLOCK
 from diffperf.explore.sweep.space_file import load_space
 from diffperf.explore.sweep.sweep import parts_folder, sweep
 

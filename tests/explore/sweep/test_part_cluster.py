@@ -15,9 +15,9 @@ from helpers import files_of
 from diffperf.api.sweep_answer import cluster_of
 from diffperf.errors import ConfigError
 from diffperf.explore.sweep import part_cluster
+from diffperf.explore.sweep.device_sizes import BLOCK
 from diffperf.explore.sweep.part_cluster import Cluster
 from diffperf.explore.sweep.part_program import Part, PartProgram
-from diffperf.explore.sweep.point_estimates import BLOCK
 from diffperf.explore.sweep.sweep import sweep
 from diffperf.explore.sweep.sweep_plan import SweepPlan
 

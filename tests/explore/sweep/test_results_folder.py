@@ -14,8 +14,8 @@ import pytest
 from helpers import files_of
 
 from diffperf.errors import ConfigError
+from diffperf.explore.sweep.device_sizes import BLOCK
 from diffperf.explore.sweep.part_files import PartFiles
-from diffperf.explore.sweep.point_estimates import BLOCK
 from diffperf.explore.sweep.sweep import sweep
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "short_parts")

@@ -11,9 +11,9 @@ import pytest
 import diffperf as dp
 from diffperf.errors import ConfigError
 from diffperf.explore.sweep.axis import Axis
+from diffperf.explore.sweep.device_sizes import BLOCK
 from diffperf.explore.sweep.histograms import edges
 from diffperf.explore.sweep.parts import Parts
-from diffperf.explore.sweep.point_estimates import BLOCK
 from diffperf.explore.sweep.summary import SummaryRules
 from diffperf.explore.sweep.sweep import sweep
 from diffperf.explore.sweep.sweep_result import result_of, table_rows
@@ -119,6 +119,15 @@ def test_summaries_equal_brute_force(space, table, monkeypatch, most):
     check(result, table, 1e-12)
     assert result.points == space.size == 2208
     assert result.path is None
+
+
+@pytest.mark.slow
+def test_summaries_of_a_gpu_equal_brute_force(space, table, monkeypatch):
+    """A whole chunk is one block there, few rows are copied to the host, and the places of few candidates."""
+    for module in ("device_sizes", "chunk_summaries"):
+        monkeypatch.setattr(f"diffperf.explore.sweep.{module}.on_cpu", lambda: False)
+    monkeypatch.setattr("diffperf.explore.sweep.chunk_summaries._MOST_CANDIDATES", 4)
+    check(sweep(space, chunk=2 * BLOCK, dtype=np.float64, threads=2), table, 1e-12)
 
 
 @pytest.mark.slow

@@ -8,7 +8,8 @@ import pytest
 from helpers import training
 
 import diffperf as dp
-from diffperf.explore.sweep.point_estimates import BLOCK, recorded_outputs
+from diffperf.explore.sweep.device_sizes import BLOCK
+from diffperf.explore.sweep.point_estimates import recorded_outputs
 from diffperf.explore.sweep.space_file import load_space
 from diffperf.explore.sweep.sweep import commonest_violation, parts_folder, sweep
 from diffperf.report.tables import outputs
