@@ -29,7 +29,10 @@ import numpy as np
 import diffperf as dp
 from diffperf.quantity import Quantity, walk
 
-BLOCK = 512  # configurations evaluated at once: their intermediate results fit into the caches of a core
+# Configurations evaluated at once, whose intermediate results fit into the caches of a core: half as many of
+# generations and servers, which have more of them.
+BLOCK = 512
+HALF_A_BLOCK = ("generate", "serve")
 MANY_RESULTS = 100  # of a block, which take longer to return than to compute
 RANDOM_FACTOR = 1.3  # numbers are drawn within this factor of the shipped ones
 REPETITIONS = 5
@@ -176,14 +179,15 @@ def random_variants(module: Any, count: int, seed: int) -> Any:
     return jax.tree.unflatten(structure, variants)
 
 
-def rate(benchmark: Benchmark) -> dict[str, float]:
+def rate(benchmark: Benchmark, block: int = BLOCK) -> dict[str, float]:
     """Returns the evaluations a second of a function mapped over blocks of inputs, and the compile time.
 
     Seconds are those of the core, which other processes do not lengthen much.
     """
     function, inputs = benchmark
     one = jax.eval_shape(function, *jax.tree.map(lambda leaf: leaf[0], inputs))
-    mapped, blocks = (block_by_block if len(jax.tree.leaves(one)) < MANY_RESULTS else in_a_loop)(*benchmark)
+    by_blocks = block_by_block if len(jax.tree.leaves(one)) < MANY_RESULTS else in_a_loop
+    mapped, blocks = by_blocks(*benchmark, block)
     start = time.process_time()
     compiled = jax.jit(mapped).lower(*blocks[0]).compile()
     compile_seconds = time.process_time() - start
@@ -205,7 +209,7 @@ def over_last_axis(function: Callable[..., Any]) -> Callable[..., Any]:
     return mapping(function)
 
 
-def block_by_block(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Mapped:
+def block_by_block(function: Callable[..., Any], inputs: tuple[Any, ...], size: int) -> Mapped:
     """Returns a program for a block of inputs, and the blocks, each the arguments of a call.
 
     A block's numbers are the rows of one array: to pass an array for each takes longer than the estimates.
@@ -214,7 +218,7 @@ def block_by_block(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Map
     is_number = [leaf.ndim == 1 for leaf in leaves]
 
     def block_at(begin: int) -> tuple[jax.Array, list[jax.Array]]:
-        parts = [leaf[begin : begin + BLOCK] for leaf in leaves]
+        parts = [leaf[begin : begin + size] for leaf in leaves]
         numbers = [part for part, number in zip(parts, is_number, strict=True) if number]
         return jnp.stack(numbers), [jnp.moveaxis(part, 0, -1) for part in parts if part.ndim > 1]
 
@@ -223,10 +227,10 @@ def block_by_block(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Map
         block = [next(rows if number else rest) for number in is_number]
         return over_last_axis(function)(*jax.tree.unflatten(structure, block))
 
-    return evaluate, [block_at(begin) for begin in range(0, len(leaves[0]), BLOCK)]
+    return evaluate, [block_at(begin) for begin in range(0, len(leaves[0]), size)]
 
 
-def in_a_loop(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Mapped:
+def in_a_loop(function: Callable[..., Any], inputs: tuple[Any, ...], size: int) -> Mapped:
     """Returns a program with a loop over blocks of inputs, and its arguments, those of a single call.
 
     LLVM does not know the bounds of what the loop slices, and leaves some operations on it scalar; but to
@@ -234,7 +238,7 @@ def in_a_loop(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Mapped:
     """
 
     def in_blocks(leaf: jax.Array) -> jax.Array:
-        return leaf.reshape((-1, BLOCK, *leaf.shape[1:]))
+        return leaf.reshape((-1, size, *leaf.shape[1:]))
 
     def evaluate(*trees: Any) -> Any:
         return jax.lax.map(lambda block: jax.vmap(function)(*block), jax.tree.map(in_blocks, trees))
@@ -283,7 +287,7 @@ def measure(kind: str, name: str, count: int, *, quickly: bool = True) -> dict[s
         dp.compile_quickly()
     try:
         if kind == "rate":
-            return rate(rate_benchmark(name, count))
+            return rate(rate_benchmark(name, count), BLOCK // 2 if name in HALF_A_BLOCK else BLOCK)
         if kind == "page":
             return page_change()
         return compile_time(name)

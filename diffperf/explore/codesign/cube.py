@@ -6,11 +6,12 @@ design, which is why exact scores of points can be compared at once.
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from diffperf.explore.codesign.slots import Slot
+from diffperf.explore.codesign.slots import Slot, by_ratio
 from diffperf.explore.codesign.variables import DesignVector
 
 
@@ -87,6 +88,20 @@ class Cube:
         reals = Reals(entries, bounds.low[entries], bounds.high[entries], bounds.log[entries])
         return cls(reals, tuple(slots), len(bounds.low))
 
+    @functools.cached_property
+    def relaxed(self) -> Reals:
+        """The real variables, and the whole numbers that are so many that they can be taken for real ones
+        before they are rounded."""
+        numbers = [slot for slot in self.slots if slot.relaxes]
+        ranges = [(slot.values().min(), slot.values().max()) for slot in numbers]
+        low, high = np.array(ranges).reshape(-1, 2).T
+        return Reals(
+            np.concatenate([self.reals.entries, *(slot.indices for slot in numbers)]).astype(int),
+            np.concatenate([self.reals.low, low]),
+            np.concatenate([self.reals.high, high]),
+            np.concatenate([self.reals.log, [by_ratio(*each) for each in ranges]]).astype(bool),
+        )
+
     @property
     def size(self) -> int:
         """The number of coordinates."""
@@ -103,6 +118,19 @@ class Cube:
         """Points that stand for vectors of variables, or for the nearest whole designs."""
         columns = [slot.share(x[:, slot.indices])[:, None] for slot in self.slots]
         return np.concatenate([self.reals.share(x), *columns], axis=1)
+
+    @property
+    def relaxes(self) -> bool:
+        """Whether there are whole numbers that can be taken for real ones."""
+        return len(self.relaxed) > len(self.reals)
+
+    def rounded(self, x: Float[np.ndarray, " n"], *, down: bool = False) -> Float[np.ndarray, " n"]:
+        """A design with its relaxed whole numbers moved to the nearest ones, or to the next ones below."""
+        whole = x.copy()
+        for slot in self.slots:
+            if slot.relaxes:
+                whole[slot.indices] = slot.rounded(x[slot.indices], down=down)
+        return whole
 
     def combinations(self, x: Float[np.ndarray, "designs n"]) -> list[tuple[float, ...]]:
         """What each design holds in its slots: equal for designs that differ in real variables alone."""

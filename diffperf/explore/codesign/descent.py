@@ -7,6 +7,7 @@ least of the Lagrangian's slope, found by nonnegative least squares over active 
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -19,6 +20,7 @@ SHARPNESS = (30.0, 300.0, 1000.0)
 # From designs that are already near an optimum, smaller sharpness would lead away.
 LAST_SHARPNESS = SHARPNESS[-1:]
 _ITERATIONS = 60
+_APPROACH, _FEW_ITERATIONS = (300.0, 1000.0), 15  # sharpness and iterations of a short descent
 _PRECISION = 1e-11  # of the objective at which SLSQP stops
 _CORRECTIONS = 4  # of the margins, at most
 _SETTLED = 1e-9  # change of the objective that ends corrections
@@ -47,16 +49,35 @@ class Descended:
 
 
 class Descent:
-    """Descends from designs of one problem, under given limits, towards a goal."""
+    """Descends from designs of one problem, under given limits, towards a goal.
 
-    def __init__(self, scorer: Scorer, limits: Float[np.ndarray, " constraints"], goal: Goal):
+    - `relaxed`: whole numbers that lie close together move too, as if they were real.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        limits: Float[np.ndarray, " constraints"],
+        goal: Goal,
+        *,
+        relaxed: bool = False,
+    ):
         self.scorer, self.limits, self.goal = scorer, limits, goal
-        self.cube, self.held = scorer.cube, np.array(goal.held, dtype=int)
+        self.reals = scorer.cube.relaxed if relaxed else scorer.cube.reals
+        self.held = np.array(goal.held, dtype=int)
 
-    def __call__(self, x: Float[np.ndarray, " n"], sharpness: tuple[float, ...] = SHARPNESS) -> Descended:
+    def smooth(self, x: np.ndarray, sharpness: float) -> Smoothed:
+        """Smooth scores of a design, and their slopes by the variables that move."""
+        return self.scorer.smooth(x, self.limits, sharpness, self.reals)
+
+    def __call__(
+        self,
+        x: Float[np.ndarray, " n"],
+        sharpness: tuple[float, ...] = SHARPNESS,
+    ) -> Descended:
         """The optimum near a design, its whole variables held."""
         margins = np.zeros(len(self.held))
-        if not len(self.cube.reals):
+        if not len(self.reals):
             return self.ended(x, margins)
         for value in sharpness:
             x = self.solve(x, margins, value)
@@ -71,9 +92,18 @@ class Descent:
                 break
         return best
 
+    def approached(self, x: Float[np.ndarray, " n"], hold: Sequence[int] = ()) -> Descended:
+        """About the optimum near a design, in a few steps and without corrections of the margins.
+
+        The variables at the entries of `hold` stay as they are.
+        """
+        for value in _APPROACH:
+            x = self.solve(x, np.zeros(len(self.held)), value, hold=hold, iterations=_FEW_ITERATIONS)
+        return self.ended(x)
+
     def least_violating(self, x: Float[np.ndarray, " n"]) -> Descended:
         """The design near another whose greatest excess is least: min t under excess ≤ t (elastic SLSQP)."""
-        if not len(self.cube.reals) or not len(self.held):
+        if not len(self.reals) or not len(self.held):
             return self.ended(x, np.zeros(len(self.held)))
         for value in SHARPNESS:
             x = self.solve(x, np.zeros(len(self.held)), value, elastic=True)
@@ -82,7 +112,7 @@ class Descent:
     def _corrected(self, x: np.ndarray, margins: np.ndarray) -> np.ndarray:
         """Margins with which smooth constraints hold where exact ones do."""
         exact = self.scorer.exact(x[None], self.limits).values[0, 1:]
-        smooth = self.scorer.smooth(x, self.limits, SHARPNESS[-1]).values[1:]
+        smooth = self.smooth(x, SHARPNESS[-1]).values[1:]
         difference = (exact - smooth)[self.held]
         return np.where(np.isfinite(difference), difference, margins) + _ROOM
 
@@ -97,31 +127,40 @@ class Descent:
             violated = excess > 0
             if not np.any(violated) or excess.max() > _ROUNDING:
                 break
-            slopes = self.scorer.smooth(x, self.limits, SHARPNESS[-1]).slopes[rows][violated]
+            slopes = self.smooth(x, SHARPNESS[-1]).slopes[rows][violated]
             step = np.linalg.lstsq(slopes, -(excess[violated] + _ROOM), rcond=None)[0]
-            x = self.cube.reals.moved(x, np.clip(self.cube.reals.share(x) + step, 0.0, 1.0))
+            x = self.reals.moved(x, np.clip(self.reals.share(x) + step, 0.0, 1.0))
         return x
 
     def solve(
-        self, x: np.ndarray, margins: np.ndarray, sharpness: float, *, elastic: bool = False
+        self,
+        x: np.ndarray,
+        margins: np.ndarray,
+        sharpness: float,
+        *,
+        elastic: bool = False,
+        hold: Sequence[int] = (),
+        iterations: int = _ITERATIONS,
     ) -> np.ndarray:
         """Where SLSQP leads from a design at one sharpness; where it fails, the design itself.
 
         `margins` are added to the excess of every constraint that is held. With `elastic`, the greatest
-        excess is minimized in place of the goal.
+        excess is minimized in place of the goal. Variables at the entries of `hold` stay as they are.
         """
         latest: tuple[bytes, Smoothed] | None = None
-        reals = self.cube.reals
+        reals = self.reals
 
         def at(point: np.ndarray) -> Smoothed:
             nonlocal latest
-            share = point[: len(self.cube.reals)]
+            share = point[: len(self.reals)]
             if latest is None or latest[0] != share.tobytes():
-                latest = share.tobytes(), self.scorer.smooth(reals.moved(x, share), self.limits, sharpness)
+                latest = share.tobytes(), self.smooth(reals.moved(x, share), sharpness)
             return latest[1]
 
-        start = self.cube.reals.share(x)
+        start = self.reals.share(x)
         rows = 1 + self.held
+        still = np.isin(self.reals.entries, hold)
+        bounds = np.where(still, start, 0.0), np.where(still, start, 1.0)
         # One more variable, where violations are to be least: what all excesses are at most.
         beside = np.ones((len(rows), 1)) if elastic else np.zeros((len(rows), 0))
         unit = np.zeros(len(start) + 1)
@@ -137,12 +176,12 @@ class Descent:
             np.concatenate([start, worst]),
             jac=(lambda _: unit) if elastic else (lambda point: at(point).slopes[self.goal.row]),
             method="SLSQP",
-            bounds=[(0.0, 1.0)] * len(start) + [(None, None)] * len(worst),
+            bounds=[*zip(*bounds, strict=True)] + [(None, None)] * len(worst),
             constraints=[held] if len(rows) else [],
-            options={"maxiter": _ITERATIONS, "ftol": _PRECISION},
+            options={"maxiter": iterations, "ftol": _PRECISION},
         )
         share = solved.x[: len(start)]
-        return self.cube.reals.moved(x, np.clip(share, 0.0, 1.0)) if np.all(np.isfinite(share)) else x
+        return self.reals.moved(x, np.clip(share, 0.0, 1.0)) if np.all(np.isfinite(share)) else x
 
     def ended(
         self,
@@ -153,12 +192,12 @@ class Descent:
         """The end of a descent: exact scores, multipliers and residual of a design."""
         ranking = self.scorer.exact(x[None], self.limits).ranking(self.goal)
         multipliers, residual = np.zeros(len(self.limits)), 0.0
-        if len(self.cube.reals):
+        if len(self.reals):
             margins = np.zeros(len(self.held)) if margins is None else margins
-            smooth = self.scorer.smooth(x, self.limits, sharpness)
+            smooth = self.smooth(x, sharpness)
             rows = np.array([self.goal.row, *(1 + self.held)])
             chosen = Smoothed(smooth.values[rows], smooth.slopes[rows])
-            multipliers[self.held], residual = lagrange_multipliers(chosen, self.cube.reals.share(x), margins)
+            multipliers[self.held], residual = lagrange_multipliers(chosen, self.reals.share(x), margins)
         return Descended(x, float(ranking.violation[0]), float(ranking.objective[0]), multipliers, residual)
 
 

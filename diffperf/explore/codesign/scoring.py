@@ -1,6 +1,7 @@
 """Scores of designs of one problem: exact ones of many at once, and smooth ones with their derivatives."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -9,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from diffperf.batch_last import vmap_last
-from diffperf.compiler import stored_closure
-from diffperf.explore.codesign.cube import Cube
+from diffperf.compiler import digest_of, stored_closure
+from diffperf.explore.codesign.cube import Cube, Reals
 from diffperf.explore.codesign.problem import DesignProblem, Outcome
 from diffperf.relax import Exact, Smooth
 from diffperf.shared_values import compute_once
@@ -116,7 +117,8 @@ class Scorer:
         self.problem, self.cube, self.block = problem, cube, block
         self.outcome = stored_closure(self._outcome, problem.digest)
         self._exact_block = stored_closure(self._exact, problem.digest, often=True)
-        self._with_slopes = stored_closure(self._sloped, problem.digest, often=True, optimized=False)
+        self._with_slopes = self._sloped(cube.reals)
+        self._with_relaxed_slopes = self._sloped(cube.relaxed)
         self.evaluations = 0  # estimates so far, smooth and exact
 
     # The functions of the compiled programs.
@@ -133,24 +135,37 @@ class Scorer:
         scores, rules = vmap_last(of_one)(designs.T)
         return scores.T, rules
 
-    def _sloped(self, reals: Array, x: Array, limits: Array, sharpness: Array) -> tuple[Array, Array]:
-        """Smooth scores of a design whose real variables are `reals`, and their derivatives."""
+    def _sloped(self, reals: Reals) -> Callable[..., tuple[Array, Array]]:
+        """The program for smooth scores of a design and their derivatives by some real variables."""
+        problem = self.problem
 
-        def twice(reals: Array) -> tuple[Array, Array]:
-            design = x.at[self.cube.reals.entries].set(reals)
-            values = self.problem.scores(design, limits, Smooth(sharpness))
-            return values, values
+        def sloped(values: Array, x: Array, limits: Array, sharpness: Array) -> tuple[Array, Array]:
+            def twice(values: Array) -> tuple[Array, Array]:
+                scores = problem.scores(x.at[reals.entries].set(values), limits, Smooth(sharpness))
+                return scores, scores
 
-        forwards = len(self.cube.reals) <= len(self.problem.constraints)
-        differentiate = jax.jacfwd if forwards else jax.jacrev
-        slopes, values = compute_once(differentiate(twice, has_aux=True))(reals)
-        return values, slopes
+            forwards = len(reals) <= len(problem.constraints)
+            differentiate = jax.jacfwd if forwards else jax.jacrev
+            slopes, scores = compute_once(differentiate(twice, has_aux=True))(values)
+            return scores, slopes
+
+        constants = digest_of(problem.digest, repr(reals.entries.tolist()))
+        return stored_closure(sloped, constants, often=True, optimized=False)
 
     def compile_slopes(self) -> None:
         """Compiles the derivatives, which only descents need: beside the first stages."""
+        self._compile_slopes(self.cube.reals)
+
+    def compile_relaxed_slopes(self) -> None:
+        """Compiles those by relaxed whole numbers too."""
+        if self.cube.relaxes:
+            self._compile_slopes(self.cube.relaxed)
+
+    def _compile_slopes(self, reals: Reals) -> None:
+        """Compiles the derivatives by some real variables."""
         with jax.enable_x64(True):
-            if len(self.cube.reals):
-                self._smooth(self.problem.vector.start, self.problem.limits, 100.0)
+            if len(reals):
+                self._smooth(self.problem.vector.start, self.problem.limits, 100.0, reals)
 
     def trace_outcome(self) -> None:
         """Traces the report of one design, which only the answer needs."""
@@ -158,18 +173,23 @@ class Scorer:
             self.outcome(jnp.asarray(self.problem.vector.start))
 
     def smooth(
-        self, x: Float[np.ndarray, " n"], limits: Float[np.ndarray, " constraints"], sharpness: float
+        self,
+        x: Float[np.ndarray, " n"],
+        limits: Float[np.ndarray, " constraints"],
+        sharpness: float,
+        reals: Reals,
     ) -> Smoothed:
-        """Smooth scores of one design and their slopes."""
+        """Smooth scores of one design and their slopes by the real variables of the cube, relaxed or not."""
         self.evaluations += 1
-        return self._smooth(x, limits, sharpness)
+        return self._smooth(x, limits, sharpness, reals)
 
-    def _smooth(self, x: np.ndarray, limits: np.ndarray, sharpness: float) -> Smoothed:
+    def _smooth(self, x: np.ndarray, limits: np.ndarray, sharpness: float, reals: Reals) -> Smoothed:
         """The same, uncounted."""
-        reals = x[self.cube.reals.entries]
-        arguments = (reals, x, limits, np.asarray(sharpness, dtype=float))
-        values, slopes = jax.device_get(self._with_slopes(*map(jnp.asarray, arguments)))
-        return Smoothed(values, slopes * self.cube.reals.slope(x))
+        arguments = (x[reals.entries], x, limits, np.asarray(sharpness, dtype=float))
+        own = len(reals) == len(self.cube.reals)
+        program = self._with_slopes if own else self._with_relaxed_slopes
+        values, slopes = jax.device_get(program(*map(jnp.asarray, arguments)))
+        return Smoothed(values, slopes * reals.slope(x))
 
     def exact(
         self, x: Float[np.ndarray, "designs n"], limits: Float[np.ndarray, " constraints"]

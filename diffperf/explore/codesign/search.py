@@ -4,11 +4,13 @@
    estimates a second. It starts from the baseline and a low-discrepancy sample of the cube.
 2. Descent: from its best designs, which differ in whole numbers, choices or layouts, the real variables
    descend along true slopes (`descent`).
-3. Neighbours: one or two other whole numbers, choices or layouts than the best design's, where its
+3. Relaxation: whole numbers that are many are taken for real ones in a descent from the best design, and
+   rounded (`relaxation`).
+4. Neighbours: one or two other whole numbers, choices or layouts than the best design's, where its
    multipliers promise more (`neighbours`).
-4. Rounds of the three follow each other, every second population gathered around the best design, until none
+5. Rounds of the four follow each other, every second population gathered around the best design, until none
    improves it. Where all variables are whole and few enough, every combination is scored instead.
-5. A last descent gives the multipliers. Where no design satisfies every constraint, the least-violating one
+6. A last descent gives the multipliers. Where no design satisfies every constraint, the least-violating one
    and the constraints in conflict (`conflict`) are the answer.
 
 What is reported is evaluated without relaxation, and satisfies every constraint as stated. Shadow prices are
@@ -39,6 +41,7 @@ from diffperf.explore.codesign.evolution import Evolution
 from diffperf.explore.codesign.layouts import Layouts
 from diffperf.explore.codesign.neighbours import promising
 from diffperf.explore.codesign.problem import DesignProblem
+from diffperf.explore.codesign.relaxation import WITHIN_REACH, Relaxation
 from diffperf.explore.codesign.result import Codesign, Stopped, TracePoint
 from diffperf.explore.codesign.scoring import Goal, Ranking, Scorer
 from diffperf.explore.codesign.slots import slots
@@ -94,7 +97,7 @@ class Search:
         self.goal = Goal.of(problem)
         self.cube = Cube.of(problem.vector, slots(problem.vector, problem.layouts))
         self.scorer = Scorer(problem, self.cube, block=population)
-        self.slopes, self.report = self.compiling()
+        self.slopes, self.relaxed_slopes, self.report = self.compiling()
         if problem.layouts:
             self.cube = Cube.of(problem.vector, slots(problem.vector, self.likeliest_first()))
             self.scorer.cube = self.cube
@@ -112,13 +115,15 @@ class Search:
     def reset(self, limits: Float[np.ndarray, " constraints"]) -> None:
         """Forgets everything but the compiled programs, to search again under other limits."""
         self.limits, self.descent = limits, Descent(self.scorer, limits, self.goal)
+        self.relaxation = Relaxation(self.scorer, limits, self.goal)
         self.random = np.random.default_rng(self.seed)
         self.scorer.evaluations = 0
         self.trace: list[TracePoint] = []
         self.incumbent: Descended | None = None
         self.descended: dict[tuple[float, ...], Descended] = {}
         self.conflict: Conflict | None = None
-        self.alone: bytes = b""  # the design of which no neighbour was better
+        self.alone: set[bytes] = set()  # designs of which no neighbour was better
+        self.relaxed: set[bytes] = set()  # designs whose whole numbers were relaxed
         self.known: list[np.ndarray] = []  # designs to start from beside the baseline
         self.began, self.deadline = time.monotonic(), math.inf
 
@@ -237,13 +242,17 @@ class Search:
         """Descends from the best designs of a population, which differ; whether the best design improved."""
         improved, centres = False, self.centres(evolution)
         hopeless = self.best.violation > HOPELESS
-        for number, x in enumerate(centres[:EXCURSIONS] if hopeless else centres):
-            improved |= self.descend_from(x, hopeless=hopeless)
+        # Relaxed whole numbers lead to the best design that few others would lead to.
+        few = hopeless or self.cube.relaxes
+        for number, x in enumerate(centres[:EXCURSIONS] if few else centres):
+            improved |= self.descend_from(x, hopeless=hopeless)[1]
             self.record(stage, (number + 1) / len(centres))
         return improved
 
-    def descend_from(self, x: np.ndarray, *, hopeless: bool = False, near: bool = False) -> bool:
-        """Descends from a design; whether the best design improved.
+    def descend_from(
+        self, x: np.ndarray, *, hopeless: bool = False, near: bool = False
+    ) -> tuple[Descended, bool]:
+        """Descends from a design to another; whether this is the best so far.
 
         `hopeless`: to the least violation, which is all that there is hope for. `near`: from a neighbour of
         an optimum.
@@ -257,21 +266,56 @@ class Search:
         known = self.descended.get(combination)
         if known is None or (design.violation, design.objective) < (known.violation, known.objective):
             self.descended[combination] = design
-        return self.keep(design)
+        return design, self.keep(design)
 
     def visit_neighbours(self, stage: str) -> bool:
         """Moves to neighbours of the best design as long as they are better; whether any was."""
-        moved = False
-        while self.best.violation == 0 and self.best.x.tobytes() != self.alone:
+        return self.best.violation == 0 and self.polish(self.best, stage)
+
+    def polish(self, design: Descended, stage: str) -> bool:
+        """Moves from a feasible design to neighbours as long as they are better; whether the best design of
+        all improved."""
+        improved = False
+        while design.x.tobytes() not in self.alone:
             # The best design of a population has no multipliers yet.
-            best = self.best if math.isfinite(self.best.residual) else self.descent.ended(self.best.x)
-            neighbours = promising(self.scorer, self.limits, self.goal, best, best.objective - PROMISED)
-            if any(self.descend_from(x, near=True) for x in neighbours):
-                moved = True
+            here = design if math.isfinite(design.residual) else self.descent.ended(design.x)
+            for x in promising(self.scorer, self.limits, self.goal, here, here.objective - PROMISED):
+                other, better = self.descend_from(x, near=True)
+                improved |= better
+                if other.violation == 0 and other.objective < here.objective - IMPROVED:
+                    design = other
+                    break
             else:
-                self.alone = self.best.x.tobytes()
+                self.alone.add(design.x.tobytes())
             self.record(stage, 0.0)
-        return moved
+        return improved
+
+    def relax(self, stage: str) -> bool:
+        """Takes whole numbers that are many for real ones, from the best design and from those beside it;
+        whether the best design improved."""
+        if self.best.violation > HOPELESS or self.best.x.tobytes() in self.relaxed:
+            return False
+        self.look_at_the_clock()
+        own = self.relaxation.near(self.best.x)
+        improved = self.settle(own, stage)
+        for other in self.relaxation.beside(own):
+            improved |= self.settle(other, stage)
+        self.relaxed.add(self.best.x.tobytes())
+        return improved
+
+    def settle(self, relaxed: Descended, stage: str) -> bool:
+        """Comes from a relaxed design to whole ones, and polishes the best of them if it is about as good as
+        the best design of all; whether that improved."""
+        ends, improved = [], False
+        for x in self.relaxation.rounded(relaxed):
+            end, better = self.descend_from(x, near=True)
+            improved |= better
+            ends.append(end)
+            self.record(stage, 0.0)
+        best = min(ends, key=lambda end: (end.violation, end.objective))
+        if best.violation == 0 and best.objective < self.best.objective + WITHIN_REACH:
+            improved |= self.polish(best, stage)
+        return improved
 
     def centres(self, evolution: Evolution) -> list[np.ndarray]:
         """The best designs of a population that differ from each other and from where descents ended."""
@@ -364,6 +408,9 @@ class Search:
             if len(self.cube.reals):
                 self.slopes.result()
                 improved |= self.descend(evolution, f"round {number}: descent")
+            if self.cube.relaxes:
+                self.relaxed_slopes.result()
+                improved |= self.relax(f"round {number}: relaxation")
             if len(self.cube.slots):
                 improved |= self.visit_neighbours(f"round {number}: neighbours")
             idle = 0 if improved else idle + 1
@@ -373,7 +420,8 @@ class Search:
         """Compiles the derivatives, and then traces the answer, in a thread of their own."""
         # In the context of this thread, which says where programs are stored.
         context, pool = contextvars.copy_context(), ThreadPoolExecutor(1, "diffperf-compile")
-        programs = (self.scorer.compile_slopes, self.scorer.trace_outcome)
+        scorer = self.scorer
+        programs = (scorer.compile_slopes, scorer.compile_relaxed_slopes, scorer.trace_outcome)
         started = [pool.submit(context.run, program) for program in programs]
         pool.shutdown(wait=False)  # the thread ends with its programs
         return started
@@ -399,7 +447,8 @@ class Search:
         if not state:
             return 0, 0
         self.incumbent, self.descended, self.trace = state.best, state.descended, state.trace
-        self.alone = state.best.x.tobytes()  # a round ends with a visit of the neighbours
+        # A round ends with a visit of the neighbours.
+        self.alone, self.relaxed = {state.best.x.tobytes()}, {state.best.x.tobytes()}
         self.random.bit_generator.state = state.random
         self.scorer.evaluations = state.evaluations
         return state.number, state.idle

@@ -21,6 +21,14 @@ from diffperf.quantity import Choice
 _DECADES = 8.0
 # More layouts than these are laid out by the logarithm of their rank: the first of them are the likeliest.
 _MANY_LAYOUTS = 32
+_ROUNDING = 1e-9  # relative, by which a real number may lie below the whole one that it stands for
+# Whole numbers of so many values are close enough together for a search that takes them for real ones first.
+_MANY_NUMBERS = 32
+
+
+def by_ratio(low: float, high: float) -> bool:
+    """Whether numbers between two are laid out by their logarithms."""
+    return bool(low > 0 and high >= _DECADES * low)
 
 
 class Slot(abc.ABC):
@@ -33,6 +41,18 @@ class Slot(abc.ABC):
     @abc.abstractmethod
     def count(self) -> int:
         """How many values the slot can take."""
+
+    @property
+    def relaxes(self) -> bool:
+        """Whether the values are numbers, so many that real ones between them can stand for them."""
+        return len(self.indices) == 1 and self.count >= _MANY_NUMBERS
+
+    def rounded(self, number: Float[np.ndarray, " 1"], *, down: bool) -> Float[np.ndarray, " 1"]:
+        """The number nearest to a real one, of a slot that relaxes; `down`: the next one below."""
+        numbers = np.sort(self.values()[:, 0])
+        below = max(int(np.searchsorted(numbers, number[0] * (1 + _ROUNDING), side="right")) - 1, 0)
+        two = numbers[below : below + (1 if down else 2)]
+        return two[[np.argmin(np.abs(two - number[0]))]]
 
     @abc.abstractmethod
     def at(self, share: Float[np.ndarray, " designs"]) -> Float[np.ndarray, "designs entries"]:
@@ -62,7 +82,7 @@ class CountSlot(Slot):
 
     @property
     def _by_ratio(self) -> bool:
-        return self.low > 0 and self.high / self.low >= _DECADES
+        return by_ratio(self.low, self.high)
 
     # Every whole number has the coordinates from its own to the next one's.
     def at(self, share: Float[np.ndarray, " designs"]) -> Float[np.ndarray, "designs entries"]:

@@ -111,7 +111,7 @@ def compile_summaries(rules: SummaryRules, chunk: int) -> ChunkSummaries:
 def _summarizer(rules: SummaryRules, chunk: int, region: Region) -> Callable[..., Any]:
     """The function that `ChunkSummaries` compiles for a region."""
     space, recorded = rules.space, recorded_outputs(rules.space)
-    base, size = space.base(rules.dtype), block_of(chunk)
+    base, size = space.base(rules.dtype), block_of(chunk, space.phase)
 
     def evaluate(first: Int[Array, " dimensions"], offset: Int[Array, ""]) -> tuple[Facts, dict[str, Array]]:
         """Whether a point satisfies the constraints, is a possible layout and fits memory, and its recorded

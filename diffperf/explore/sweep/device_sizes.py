@@ -6,6 +6,8 @@ import jax
 
 # Points that a core evaluates together: few enough that their intermediate results stay in its cache.
 BLOCK = 512
+# A generation has those of a prefill and of decode passes: of more points, a megabyte would not hold them.
+_BLOCK_OF_PHASE = {"generate": 256}
 # Points that one call of a compiled program estimates, on a CPU and on a GPU. A GPU needs many at once, to
 # have work for all its threads and to hide the host's work between two calls.
 CHUNK = 128 * BLOCK
@@ -30,8 +32,8 @@ def usual_threads() -> int:
     return os.cpu_count() or 1 if on_cpu() else _GPU_THREADS
 
 
-def block_of(chunk: int) -> int:
+def block_of(chunk: int, phase: str = "") -> int:
     """Points of a chunk, a multiple of `BLOCK`, that are evaluated together: a divisor of the chunk."""
     if on_cpu():
-        return BLOCK
+        return _BLOCK_OF_PHASE.get(phase, BLOCK)
     return _GPU_BLOCK if chunk % _GPU_BLOCK == 0 else chunk

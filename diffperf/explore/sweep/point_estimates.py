@@ -80,7 +80,7 @@ def compile_chunk_program(
     evaluate_point = _point_evaluator(space, dtype, region)
 
     def evaluate_chunk(first: Int[Array, " dimensions"]) -> dict[str, Array]:
-        offsets = jnp.arange(chunk, dtype=jnp.int32).reshape(-1, block_of(chunk))
+        offsets = jnp.arange(chunk, dtype=jnp.int32).reshape(-1, block_of(chunk, space.phase))
         evaluate_block = vmap_last(lambda offset: evaluate_point(region.advance(first, offset)))
         return jax.tree.map(lambda leaf: leaf.reshape(chunk), jax.lax.map(evaluate_block, offsets))
 

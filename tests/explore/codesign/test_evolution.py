@@ -83,6 +83,21 @@ def test_every_whole_number_has_a_share_of_its_coordinate():
         np.testing.assert_array_equal(slot.at(np.array([0.0, 1.0])), values[[0, -1]])
 
 
+def test_only_numbers_that_are_many_relax():
+    """Of the cube above, the 497 numbers of units: beside the reals, and laid out by decades like them."""
+    cube = a_cube()
+    assert cube.relaxes
+    np.testing.assert_array_equal(cube.relaxed.entries, [0, 4, 1])
+    np.testing.assert_array_equal(cube.relaxed.log, [True, False, True])
+    x = np.array([37.0, 30.7, 8, 1, 1.3, 2])
+    assert cube.relaxed.moved(x, cube.relaxed.share(x)) == pytest.approx(x)
+    assert cube.rounded(x)[1] == 31
+    assert cube.rounded(x, down=True)[1] == 30
+    np.testing.assert_array_equal(np.delete(cube.rounded(x), 1), np.delete(x, 1))
+    ends = [cube.rounded(np.array([37.0, units, 8, 1, 1.3, 2]), down=True)[1] for units in (16.0, 512.0)]
+    assert ends == [16, 512]
+
+
 def test_slopes_by_shares_are_finite_differences():
     reals = a_cube().reals
     x, step = np.array([37.0, 0, 0, 0, 1.3, 0]), 1e-6
