@@ -90,8 +90,8 @@ class Cube:
 
     @functools.cached_property
     def relaxed(self) -> Reals:
-        """The real variables, and the whole numbers that are so many that they can be taken for real ones
-        before they are rounded."""
+        """The real variables, and behind them the whole numbers that are so many that they can be taken for
+        real ones before they are rounded."""
         numbers = [slot for slot in self.slots if slot.relaxes]
         ranges = [(slot.values().min(), slot.values().max()) for slot in numbers]
         low, high = np.array(ranges).reshape(-1, 2).T

@@ -68,7 +68,8 @@ class Descent:
 
     def smooth(self, x: np.ndarray, sharpness: float) -> Smoothed:
         """Smooth scores of a design, and their slopes by the variables that move."""
-        return self.scorer.smooth(x, self.limits, sharpness, self.reals)
+        smooth = self.scorer.smooth(x, self.limits, sharpness)
+        return smooth._replace(slopes=smooth.slopes[:, : len(self.reals)])
 
     def __call__(
         self,

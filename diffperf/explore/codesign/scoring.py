@@ -1,7 +1,6 @@
 """Scores of designs of one problem: exact ones of many at once, and smooth ones with their derivatives."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -10,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from diffperf.batch_last import vmap_last
-from diffperf.compiler import digest_of, stored_closure
-from diffperf.explore.codesign.cube import Cube, Reals
+from diffperf.compiler import stored_closure
+from diffperf.explore.codesign.cube import Cube
 from diffperf.explore.codesign.problem import DesignProblem, Outcome
 from diffperf.relax import Exact, Smooth
 from diffperf.shared_values import compute_once
@@ -101,11 +100,12 @@ class Smoothed(NamedTuple):
     """One design's smooth scores and their derivatives by the shares of its real variables' ranges.
 
     - `values`: `sense` · log of the objective over the baseline's, then the excess of every constraint.
-    - `slopes`: the derivatives, (1 + constraints, reals).
+    - `slopes`: the derivatives, (1 + constraints, relaxed): by the real variables, then by whole numbers that
+      can be taken for real ones.
     """
 
     values: Float[np.ndarray, " outputs"]
-    slopes: Float[np.ndarray, "outputs reals"]
+    slopes: Float[np.ndarray, "outputs relaxed"]
 
 
 class Scorer:
@@ -117,8 +117,7 @@ class Scorer:
         self.problem, self.cube, self.block = problem, cube, block
         self.outcome = stored_closure(self._outcome, problem.digest)
         self._exact_block = stored_closure(self._exact, problem.digest, often=True)
-        self._with_slopes = self._sloped(cube.reals)
-        self._with_relaxed_slopes = self._sloped(cube.relaxed)
+        self._with_slopes = stored_closure(self._sloped, problem.digest, often=True, optimized=False)
         self.evaluations = 0  # estimates so far, smooth and exact
 
     # The functions of the compiled programs.
@@ -135,37 +134,24 @@ class Scorer:
         scores, rules = vmap_last(of_one)(designs.T)
         return scores.T, rules
 
-    def _sloped(self, reals: Reals) -> Callable[..., tuple[Array, Array]]:
-        """The program for smooth scores of a design and their derivatives by some real variables."""
-        problem = self.problem
+    def _sloped(self, relaxed: Array, x: Array, limits: Array, sharpness: Array) -> tuple[Array, Array]:
+        """Smooth scores of a design whose real and relaxed variables are given, and their derivatives."""
 
-        def sloped(values: Array, x: Array, limits: Array, sharpness: Array) -> tuple[Array, Array]:
-            def twice(values: Array) -> tuple[Array, Array]:
-                scores = problem.scores(x.at[reals.entries].set(values), limits, Smooth(sharpness))
-                return scores, scores
+        def twice(relaxed: Array) -> tuple[Array, Array]:
+            design = x.at[self.cube.relaxed.entries].set(relaxed)
+            values = self.problem.scores(design, limits, Smooth(sharpness))
+            return values, values
 
-            forwards = len(reals) <= len(problem.constraints)
-            differentiate = jax.jacfwd if forwards else jax.jacrev
-            slopes, scores = compute_once(differentiate(twice, has_aux=True))(values)
-            return scores, slopes
-
-        constants = digest_of(problem.digest, repr(reals.entries.tolist()))
-        return stored_closure(sloped, constants, often=True, optimized=False)
+        forwards = len(self.cube.relaxed) <= len(self.problem.constraints)
+        differentiate = jax.jacfwd if forwards else jax.jacrev
+        slopes, values = compute_once(differentiate(twice, has_aux=True))(relaxed)
+        return values, slopes
 
     def compile_slopes(self) -> None:
         """Compiles the derivatives, which only descents need: beside the first stages."""
-        self._compile_slopes(self.cube.reals)
-
-    def compile_relaxed_slopes(self) -> None:
-        """Compiles those by relaxed whole numbers too."""
-        if self.cube.relaxes:
-            self._compile_slopes(self.cube.relaxed)
-
-    def _compile_slopes(self, reals: Reals) -> None:
-        """Compiles the derivatives by some real variables."""
         with jax.enable_x64(True):
-            if len(reals):
-                self._smooth(self.problem.vector.start, self.problem.limits, 100.0, reals)
+            if len(self.cube.relaxed):
+                self._smooth(self.problem.vector.start, self.problem.limits, 100.0)
 
     def trace_outcome(self) -> None:
         """Traces the report of one design, which only the answer needs."""
@@ -173,23 +159,18 @@ class Scorer:
             self.outcome(jnp.asarray(self.problem.vector.start))
 
     def smooth(
-        self,
-        x: Float[np.ndarray, " n"],
-        limits: Float[np.ndarray, " constraints"],
-        sharpness: float,
-        reals: Reals,
+        self, x: Float[np.ndarray, " n"], limits: Float[np.ndarray, " constraints"], sharpness: float
     ) -> Smoothed:
-        """Smooth scores of one design and their slopes by the real variables of the cube, relaxed or not."""
+        """Smooth scores of one design and their slopes."""
         self.evaluations += 1
-        return self._smooth(x, limits, sharpness, reals)
+        return self._smooth(x, limits, sharpness)
 
-    def _smooth(self, x: np.ndarray, limits: np.ndarray, sharpness: float, reals: Reals) -> Smoothed:
+    def _smooth(self, x: np.ndarray, limits: np.ndarray, sharpness: float) -> Smoothed:
         """The same, uncounted."""
-        arguments = (x[reals.entries], x, limits, np.asarray(sharpness, dtype=float))
-        own = len(reals) == len(self.cube.reals)
-        program = self._with_slopes if own else self._with_relaxed_slopes
-        values, slopes = jax.device_get(program(*map(jnp.asarray, arguments)))
-        return Smoothed(values, slopes * reals.slope(x))
+        relaxed = self.cube.relaxed
+        arguments = (x[relaxed.entries], x, limits, np.asarray(sharpness, dtype=float))
+        values, slopes = jax.device_get(self._with_slopes(*map(jnp.asarray, arguments)))
+        return Smoothed(values, slopes * relaxed.slope(x))
 
     def exact(
         self, x: Float[np.ndarray, "designs n"], limits: Float[np.ndarray, " constraints"]

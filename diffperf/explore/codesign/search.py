@@ -97,7 +97,7 @@ class Search:
         self.goal = Goal.of(problem)
         self.cube = Cube.of(problem.vector, slots(problem.vector, problem.layouts))
         self.scorer = Scorer(problem, self.cube, block=population)
-        self.slopes, self.relaxed_slopes, self.report = self.compiling()
+        self.slopes, self.report = self.compiling()
         if problem.layouts:
             self.cube = Cube.of(problem.vector, slots(problem.vector, self.likeliest_first()))
             self.scorer.cube = self.cube
@@ -409,7 +409,7 @@ class Search:
                 self.slopes.result()
                 improved |= self.descend(evolution, f"round {number}: descent")
             if self.cube.relaxes:
-                self.relaxed_slopes.result()
+                self.slopes.result()
                 improved |= self.relax(f"round {number}: relaxation")
             if len(self.cube.slots):
                 improved |= self.visit_neighbours(f"round {number}: neighbours")
@@ -420,8 +420,7 @@ class Search:
         """Compiles the derivatives, and then traces the answer, in a thread of their own."""
         # In the context of this thread, which says where programs are stored.
         context, pool = contextvars.copy_context(), ThreadPoolExecutor(1, "diffperf-compile")
-        scorer = self.scorer
-        programs = (scorer.compile_slopes, scorer.compile_relaxed_slopes, scorer.trace_outcome)
+        programs = (self.scorer.compile_slopes, self.scorer.trace_outcome)
         started = [pool.submit(context.run, program) for program in programs]
         pool.shutdown(wait=False)  # the thread ends with its programs
         return started

@@ -26,9 +26,9 @@ class Analytic(Scorer):
     def exact(self, x, limits):
         return ExactScores(np.stack([self.values(row, limits) for row in x]), np.zeros(len(x)))
 
-    def smooth(self, x, limits, sharpness, reals):
+    def smooth(self, x, limits, sharpness):
         slopes = np.array([[2 * x[0], 6 * x[1]], [-1.0, -1.0]])
-        return Smoothed(self.values(x, limits) - self.bias, slopes * reals.slope(x))
+        return Smoothed(self.values(x, limits) - self.bias, slopes * self.cube.reals.slope(x))
 
 
 GOAL, LIMITS = Goal(0, (0,)), np.array([1.0])

@@ -65,7 +65,7 @@ def test_relaxed_numbers_come_to_the_best_combination(tmp_path):
         start[:] = 20, 20, 80
         search.descend_from(start)
         first = search.best
-        search.relaxed_slopes.result()
+        search.slopes.result()
         search.relax("relaxation")
     assert search.best.violation == 0
     assert first.objective > best.objective + 0.2
