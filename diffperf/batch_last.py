@@ -19,7 +19,8 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from diffperf.compiler import flattened
-from diffperf.interpreter import ELEMENTWISE, UNCHANGED, Operation, called_program
+from diffperf.interpreter import UNCHANGED, Operation, called_program
+from diffperf.numpy_operations import ELEMENTWISE
 
 
 class Value(NamedTuple):

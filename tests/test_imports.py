@@ -15,6 +15,7 @@ PACKAGE = Path(diffperf.__file__).parent
 # Every room may import from the layers before its own, and from its own.
 LAYERS = (
     ("errors", "units", "quantity", "trees", "staircase", "relax", "interrupts"),
+    ("numpy_operations",),
     ("interpreter",),
     ("batch_last", "compiler", "shared_values"),
     ("report",),
