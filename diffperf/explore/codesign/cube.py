@@ -91,8 +91,11 @@ class Cube:
     @functools.cached_property
     def relaxed(self) -> Reals:
         """The real variables, and behind them the whole numbers that are so many that they can be taken for
-        real ones before they are rounded."""
+        real ones before they are rounded: two or more, since a single one trades with no other, and is found
+        among the neighbours of a design."""
         numbers = [slot for slot in self.slots if slot.relaxes]
+        if len(numbers) < 2:
+            return self.reals
         ranges = [(slot.values().min(), slot.values().max()) for slot in numbers]
         low, high = np.array(ranges).reshape(-1, 2).T
         return Reals(
@@ -121,7 +124,7 @@ class Cube:
 
     @property
     def relaxes(self) -> bool:
-        """Whether there are whole numbers that can be taken for real ones."""
+        """Whether there are whole numbers that are taken for real ones."""
         return len(self.relaxed) > len(self.reals)
 
     def rounded(self, x: Float[np.ndarray, " n"], *, down: bool = False) -> Float[np.ndarray, " n"]:

@@ -84,17 +84,19 @@ def test_every_whole_number_has_a_share_of_its_coordinate():
 
 
 def test_only_numbers_that_are_many_relax():
-    """Of the cube above, the 497 numbers of units: beside the reals, and laid out by decades like them."""
-    cube = a_cube()
+    """Behind the reals, and laid out by decades like them; a single one trades with no other."""
+    single = a_cube()
+    assert not single.relaxes
+    cube = Cube(single.reals, (*single.slots, CountSlot("batch", [6], 60, 100)), 7)
     assert cube.relaxes
-    np.testing.assert_array_equal(cube.relaxed.entries, [0, 4, 1])
-    np.testing.assert_array_equal(cube.relaxed.log, [True, False, True])
-    x = np.array([37.0, 30.7, 8, 1, 1.3, 2])
+    np.testing.assert_array_equal(cube.relaxed.entries, [0, 4, 1, 6])
+    np.testing.assert_array_equal(cube.relaxed.log, [True, False, True, False])
+    x = np.array([37.0, 30.7, 8, 1, 1.3, 2, 80.4])
     assert cube.relaxed.moved(x, cube.relaxed.share(x)) == pytest.approx(x)
-    assert cube.rounded(x)[1] == 31
-    assert cube.rounded(x, down=True)[1] == 30
-    np.testing.assert_array_equal(np.delete(cube.rounded(x), 1), np.delete(x, 1))
-    ends = [cube.rounded(np.array([37.0, units, 8, 1, 1.3, 2]), down=True)[1] for units in (16.0, 512.0)]
+    np.testing.assert_array_equal(cube.rounded(x)[[1, 6]], [31, 80])
+    np.testing.assert_array_equal(cube.rounded(x, down=True)[[1, 6]], [30, 80])
+    np.testing.assert_array_equal(np.delete(cube.rounded(x), [1, 6]), np.delete(x, [1, 6]))
+    ends = [cube.rounded(np.array([37.0, units, 8, 1, 1.3, 2, 60]), down=True)[1] for units in (16.0, 512.0)]
     assert ends == [16, 512]
 
 
