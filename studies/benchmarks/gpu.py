@@ -21,23 +21,15 @@ sys.path.append(str(Path(__file__).parents[1]))
 import jax
 import jax.numpy as jnp
 import numpy as np
-from measure import over_last_axis, rate_benchmark
+from measure import RATES, over_last_axis, rate_benchmark
 from reporting import Table, parse_options, publish
 
+from diffperf.errors import ConfigError
 from diffperf.explore.sweep.device_sizes import on_cpu
+from diffperf.explore.sweep.space import Space
 from diffperf.explore.sweep.space_file import load_space
 from diffperf.explore.sweep.sweep import sweep
 
-# The rates of `measure.py` that are measured here; the last output of each function is the one to rank by.
-RATES = (
-    "training",
-    "training, strategies varied",
-    "training, gradient",
-    "decode",
-    "generate",
-    "serve",
-    "serve, gradient",
-)
 QUICK = ("training", "decode")
 BEST = 100  # variants that both devices rank first
 REPETITIONS = 5
@@ -88,9 +80,8 @@ def timed(function: Callable[..., Any], inputs: Any) -> tuple[float, float, Any]
     return (time.perf_counter() - began) / REPETITIONS, compiling, outputs
 
 
-def swept(name: str) -> dict[str, Any]:
+def swept(name: str, space: Space) -> dict[str, Any]:
     """Returns the row of a sweep with all that its space keeps, on the default device."""
-    space = load_space(name)
     result = sweep(space)
     ranked = result.best.column(space.rank_by).to_pylist()
     return {
@@ -118,12 +109,12 @@ def main() -> None:
     )
     count = options.points or (2**14 if on_cpu() or options.quick else 2**20)
     names = options.rate or (QUICK if options.quick else RATES)
-    spaces = options.space or ["gpt3-175b-strategy-sweep"]
+    try:
+        spaces = {name: load_space(name) for name in options.space or ["gpt3-175b-strategy-sweep"]}
+    except ConfigError as problem:
+        raise SystemExit(str(problem)) from None
     device = jax.devices()[0].device_kind
-    rates = []
-    for name in names:
-        rates.append(measured_rate(name, count))
-        print(rates[-1], flush=True)
+    rates = [measured_rate(name, count) for name in names]
     columns = {
         "what": ("", ""),
         "rate": (f"{device}, per second", ",.0f"),
@@ -143,9 +134,10 @@ def main() -> None:
         "last": ("last of the best", ".12g"),
         "front": ("on the front", ".0f"),
     }
+    sweeps = [swept(name, space) for name, space in spaces.items()]
     tables = [
         Table("rates", f"float32, {count:,} variants", columns, rates),
-        Table("sweeps", f"on {device}, best points in float64", sweep_columns, list(map(swept, spaces))),
+        Table("sweeps", f"on {device}, best points in float64", sweep_columns, sweeps),
     ]
     publish(options.out, tables)
 

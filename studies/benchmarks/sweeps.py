@@ -147,9 +147,8 @@ def main() -> None:
         "ratio_cores": ("ratio per core-second", ".2f"),
         "memory": ("memory after turn 1, MB", ",.0f"),
     }
-    publish(
-        options.out, [Table("sweeps", f"float32, {jax.devices()[0].device_kind}, all cores", columns, rows)]
-    )
+    title = f"float32, {jax.devices()[0].device_kind}, all cores"
+    publish(options.out, [Table("sweeps", title, columns, rows)])
 
 
 if __name__ == "__main__":

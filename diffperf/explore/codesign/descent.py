@@ -51,7 +51,7 @@ class Descended:
 class Descent:
     """Descends from designs of one problem, under given limits, towards a goal.
 
-    - `relaxed`: whole numbers that lie close together move too, as if they were real.
+    - `relaxed`: the whole numbers of `Cube.relaxed` move too, as if they were real.
     """
 
     def __init__(
@@ -71,11 +71,7 @@ class Descent:
         smooth = self.scorer.smooth(x, self.limits, sharpness)
         return smooth._replace(slopes=smooth.slopes[:, : len(self.reals)])
 
-    def __call__(
-        self,
-        x: Float[np.ndarray, " n"],
-        sharpness: tuple[float, ...] = SHARPNESS,
-    ) -> Descended:
+    def __call__(self, x: Float[np.ndarray, " n"], sharpness: tuple[float, ...] = SHARPNESS) -> Descended:
         """The optimum near a design, its whole variables held."""
         margins = np.zeros(len(self.held))
         if not len(self.reals):

@@ -242,7 +242,7 @@ class Search:
         """Descends from the best designs of a population, which differ; whether the best design improved."""
         improved, centres = False, self.centres(evolution)
         hopeless = self.best.violation > HOPELESS
-        # Relaxed whole numbers lead to the best design that few others would lead to.
+        # Where whole numbers are relaxed, that finds better ones, and few descents are enough before it.
         few = hopeless or self.cube.relaxes
         for number, x in enumerate(centres[:EXCURSIONS] if few else centres):
             improved |= self.descend_from(x, hopeless=hopeless)[1]

@@ -27,7 +27,7 @@ from diffperf.workload.rules import feasible
 
 # Candidates whose places the device lists; where a chunk has more, the host looks through all of its points.
 _MOST_CANDIDATES = 2**14
-_GREATEST = 2**31 - 1  # 32-bit number
+_GREATEST = 2**31 - 1  # of the 32-bit numbers that the device counts points with
 
 
 class _Kept(NamedTuple):
