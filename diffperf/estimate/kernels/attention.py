@@ -143,11 +143,13 @@ def generation_work(core: AttentionCore, machine: Machine) -> Work:
     """The generation kernel: a sequence's KV head with the query heads that share it to a compute unit.
 
     As many heads as the stack's kernels process together share one stream of K and V; where more heads
-    share a KV head, each has a stream of its own. Contexts are split as long as compute units would idle.
+    share a KV head, each has a stream of its own. All heads of latent attention share the stream of their
+    latent: it has kernels of its own. Contexts are split as long as compute units would idle.
     The first tile's latency stands before the stream, and that of the others overlaps with it.
     """
     relax, units, kernels = machine.relax, machine.accelerator.compute_units, machine.accelerator.attention
-    within_group = relax.step(1 - core.group * inverse(machine.attention.grouped_heads))
+    one_stream = relax.step(1 - core.group * inverse(machine.attention.grouped_heads))
+    within_group = core.latent + (1 - core.latent) * one_stream
     shared_heads = 1 + within_group * (core.group - 1)
     per_head = inverse(shared_heads)
     # With more new tokens than the kernel runs for it has no weight, and only has to stay finite.
