@@ -64,12 +64,3 @@ def refuse_batches(question: Question) -> None:
             found, expected = "a field that follows from the requests", "options of the requests"
             remedy = "use --input, --output, --concurrency or --batch-cap"
             raise ConfigError(question.asker, f"strategy.{name}", found, expected, remedy)
-
-
-def check_context(question: Question, requests: Requests) -> None:
-    """Raises `ConfigError` where requests are longer than the positions that the model has learned."""
-    longest, positions = requests.input_length + requests.output_length, question.model.learned_positions
-    if 0 < positions < longest:
-        found = f"requests of {float(longest):,.0f} tokens, prompt and answer"
-        expected = f"at most the {float(positions):,.0f} positions of {question.model.name}"
-        raise ConfigError(question.asker, "--input, --output", found, expected, "shorten them")

@@ -1,9 +1,11 @@
 """dp.estimate: the estimate of one configuration, and where its time and memory go."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import jax
 from rich.console import RenderableType
 
 from diffperf.api.boundary import answering, asker_of
@@ -13,6 +15,7 @@ from diffperf.api.layout_lines import (
     describe_choice,
     describe_conversion,
     describe_fit,
+    describe_greatest,
     describe_search_hint,
     describe_utilization,
 )
@@ -25,6 +28,7 @@ from diffperf.errors import ConfigError
 from diffperf.explore.bottlenecks import CollectiveTime, Listing, Operator, listing
 from diffperf.explore.calibrate.interval import Interval
 from diffperf.explore.plan.best_layout import Layout
+from diffperf.explore.plan.greatest import greatest_batch, greatest_length
 from diffperf.quantity import locate
 from diffperf.relax import Exact, Relaxation
 from diffperf.report.tables import as_dict, outputs, table
@@ -162,6 +166,19 @@ class EstimateAnswer(PointAnswer):
         """Whether the configuration fits the memory of the devices."""
         return self.layout.fits
 
+    @functools.cached_property
+    def greatest(self) -> dict[str, float]:
+        """What memory holds at most in inference: the sequences of a batch, `global_batch`, and the tokens of
+        its prompts, `sequence_length`; each with the other as it is, and 0 where nothing fits. Empty in
+        training.
+        """
+        if self.phase == "training":
+            return {}
+        with jax.enable_x64(True):
+            batch = greatest_batch(self.configuration, self.phase)
+            length = greatest_length(self.configuration, self.phase) if batch else 0.0
+        return {"global_batch": batch, "sequence_length": length}
+
     def lines(self) -> list[RenderableType]:
         """What the terminal shows."""
         return [
@@ -170,8 +187,9 @@ class EstimateAnswer(PointAnswer):
             *self.question.described_overrides(),
             *describe_choice(self.layout),
             *describe_search_hint(self.question, self.phase),
-            *describe_conversion(self.question, self.layout),
+            *describe_conversion(self.question, self.strategy),
             describe_fit(self.layout),
+            *self._described_greatest(),
             self.certainty.line(),
             *(describe_utilization(self.report) if self.phase == "training" else []),
             *(describe_training(self.training) if self.training else []),
@@ -191,6 +209,7 @@ class EstimateAnswer(PointAnswer):
             "phase": self.phase,
             "fits": layout.fits,
             "chosen": layout.chosen,
+            **({"greatest": self.greatest} if self.greatest else {}),
             **self.certainty.as_dict(),
             "report": as_dict(layout.report),
             "inputs": as_dict(question.with_layout(layout)),
@@ -199,6 +218,13 @@ class EstimateAnswer(PointAnswer):
             **({"rent": self.rent} if self.rent else {}),
             **({"overrides": question.overrides} if question.overrides else {}),
         }
+
+    def _described_greatest(self) -> list[str]:
+        """A line about the largest batch and the longest prompts, in inference."""
+        if not self.greatest:
+            return []
+        sizes = self.greatest["global_batch"], self.greatest["sequence_length"]
+        return [describe_greatest(self.configuration, self.phase, *sizes)]
 
     def _described_rent(self) -> str:
         """A line about the rent of what was estimated."""

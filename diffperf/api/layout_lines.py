@@ -6,7 +6,10 @@ from diffperf import units
 from diffperf.api.question import COMMAND_LINE, Question
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.candidates import DEGREES
+from diffperf.explore.plan.greatest import ANSWERING
 from diffperf.quantity import locate
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.strategy import Strategy
 
 
 def describe_choice(layout: Layout) -> list[str]:
@@ -43,9 +46,9 @@ def describe_utilization(report: Any) -> list[str]:
     ]
 
 
-def describe_conversion(question: Question, layout: Layout) -> list[str]:
+def describe_conversion(question: Question, strategy: Strategy) -> list[str]:
     """A line about operands that the accelerator has no matrix units for, where there are any."""
-    accelerator, name = question.system.accelerator, layout.strategy.precision.likeliest()
+    accelerator, name = question.system.accelerator, strategy.precision.likeliest()
     units_of = accelerator.multiplied_in(name)
     if units_of == name:
         return []
@@ -60,3 +63,20 @@ def describe_fit(layout: Layout) -> str:
     needs = f"needs {units.show(peak, 'byte')} of the {units.show(capacity, 'byte')} of a device"
     over = f"{units.show(peak - capacity, 'byte')} ({peak / capacity - 1:.1%}) too much"
     return f"[bold red]Does not fit memory[/bold red]: {needs}, {over}"
+
+
+def describe_greatest(configuration: Configuration, phase: str, batch: float, length: float) -> str:
+    """A line about the largest batch that memory holds in a phase of inference, and the longest prompts.
+
+    - `batch`: sequences, 0 where not even one a replica fits; `length`: tokens of a prompt, 0 for none.
+    """
+    strategy, window = configuration.strategy, float(configuration.model.context_window)
+    answer = float(strategy.output_length) if phase in ANSWERING else 0.0
+    lengths = f"{float(strategy.sequence_length):,.0f}" + (f" + {answer:,.0f}" if answer else "")
+    if not batch:
+        return f"Memory holds no batch: one sequence of {lengths} tokens a replica is too much"
+    line = f"Memory holds up to {batch:,.0f} sequences of {lengths} tokens"
+    if not length:
+        return line
+    all_of_it = ", the model's window" if 0 < window <= length + answer else ""
+    return f"{line}, or this batch with prompts of up to {length:,.0f} tokens{all_of_it}"

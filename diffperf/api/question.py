@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from diffperf.api.context_window import check_phase
 from diffperf.api.input_values import with_paths_and_units
 from diffperf.explore.plan.best_layout import Layout, best_layout
 from diffperf.hardware.system import System
@@ -109,8 +110,14 @@ class Question:
         return Configuration(self.model, self.system, layout.strategy, Exact() if relax is None else relax)
 
     def layout(self, phase: str, relax: Relaxation) -> Layout:
-        """The best layout for what the user leaves open, with its report."""
-        return best_layout(self.model, self.system, self.table, phase, relax, self.asker)
+        """The best layout for what the user leaves open, with its report.
+
+        **Raises:** `ConfigError` for what no layout is possible with, and for sequences in inference that the
+        model is not made for.
+        """
+        layout = best_layout(self.model, self.system, self.table, phase, relax, self.asker)
+        check_phase(self.model, layout.strategy, phase, self.asker)
+        return layout
 
     def described_overrides(self) -> list[str]:
         """A line that repeats what the user overrides; none where that is nothing."""

@@ -9,11 +9,13 @@ from rich.console import RenderableType
 
 from diffperf import units
 from diffperf.api.answer import Answer
-from diffperf.api.asked_requests import check_context, read_requests, refuse_batches, target_time
+from diffperf.api.asked_requests import read_requests, refuse_batches, target_time
 from diffperf.api.basis import basis, describe_basis
 from diffperf.api.boundary import answering, as_arguments, asker_of
+from diffperf.api.context_window import check_context
 from diffperf.api.from_python import asked, whole_number
 from diffperf.api.input_values import plain
+from diffperf.api.layout_lines import describe_conversion
 from diffperf.api.question import Question, describe_system
 from diffperf.api.renting import describe_rent, rent_of_tokens, rented
 from diffperf.api.serving_lines import (
@@ -122,7 +124,8 @@ def search_of_layouts(
     if rent:
         rented(question.system, question.asker)  # refuses a system without a rent before the search
     asked_requests, given = read_requests(requests, question.asker)
-    check_context(question, asked_requests)
+    tokens = float(asked_requests.input_length + asked_requests.output_length)
+    check_context(question.model, tokens, question.asker, "--input, --output")
     return ServingSearch.of(
         question.model,
         question.system,
@@ -194,6 +197,7 @@ class ServeAnswer(Answer):
             return [*self.headline(), f"[bold red]{why[0].upper()}{why[1:]}[/bold red]"]
         search, ranked, best = self.search, self.ranked, self.ranked.best[0]
         lines = [*self.headline(), describe_basis(self.question.system, "decode")]
+        lines += describe_conversion(self.question, best.strategy)
         lines += [*self._described_interval(), ""]
         lines += [*describe_best(search, ranked), "", layout_table(search, ranked)]
         lines += ["", *describe_losers(search, ranked)]

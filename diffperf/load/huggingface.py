@@ -74,6 +74,8 @@ _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts")
 _SHARED_FFN = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _FFN = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
+# What the classes of `transformers` take where a config names no length.
+_CONTEXT_WINDOWS = {"falcon": 2048}
 _DROPOUT = ("attn_pdrop", "resid_pdrop", "attention_dropout", "hidden_dropout", "dropout")
 # Larger numbers are not computed with: they go into the table as they are, for the bounds of the fields to
 # refuse.
@@ -130,6 +132,7 @@ def _model_table(config: dict[str, Any]) -> dict[str, Any]:
         "vocabulary": _get(config, "vocabulary"),
         "tied_embeddings": bool(config.get("tie_word_embeddings", family in _TIED)),
         "learned_positions": _positions(config, family),
+        "context_window": _context_window(config, family),
         "mtp_layers": config.get("num_nextn_predict_layers") or 0,
         "layers": _layers(config, family),
     }
@@ -313,6 +316,28 @@ def _positions(config: dict[str, Any], family: str) -> Any:
         return 0
     longest = _first(config, ("max_position_embeddings", "n_positions")) or 0
     return longest + _LEARNED_POSITIONS[family] if _is_whole(longest) and longest else longest
+
+
+def _context_window(config: dict[str, Any], family: str) -> Any:
+    """Tokens of the longest sequence that the model is made for, 0 where nothing limits it: linear position
+    biases (ALiBi) go on.
+
+    Interpolated rotary positions multiply the length, as in `_get_and_verify_max_len` of
+    github.com/vllm-project/vllm: YaRN that before the interpolation, where the config names it. Llama 3's
+    and LongRoPE's configs give the length after it.
+    """
+    if family == "bloom" or config.get("alibi") or _part(config, "attn_config").get("alibi"):
+        return 0
+    longest = _first(config, ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"))
+    longest = longest or _CONTEXT_WINDOWS.get(family, 0)
+    scaling = _part(config, "rope_scaling")
+    kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
+    before = scaling.get("original_max_position_embeddings") if kind == "yarn" else None
+    before = before or longest
+    interpolated = kind in ("yarn", "linear", "dynamic") and isinstance(factor, int | float)
+    if not (interpolated and 1 <= factor < _LARGEST and _is_whole(before)):
+        return longest
+    return round(before * factor)
 
 
 def _get(config: dict[str, Any], dimension: str) -> Any:

@@ -305,8 +305,8 @@ class Stack(Declared):
     )
     grouped_heads: Scalar = quantity(
         "",
-        "largest group of query heads of a KV head that generation kernels process together (latent attention "
-        "has kernels of its own)",
+        "largest group of query heads of a KV head that generation kernels process together (latent "
+        "attention has kernels of its own)",
         bounds=(1, 1e4),
         default=128,
         integer=True,

@@ -289,6 +289,13 @@ class Model(Declared):
     learned_positions: Scalar = quantity(
         "", "rows of a learned position embedding, 0 for none", bounds=(0, 1e6), default=0, integer=True
     )
+    context_window: Scalar = quantity(
+        "",
+        "tokens of the longest sequence that the model is made for, prompt and answer, 0 where none is known",
+        bounds=(0, 1e9),
+        default=0,
+        integer=True,
+    )
 
     mtp_layers: Scalar = quantity(
         "",

@@ -52,7 +52,8 @@ def test_targets_and_loads_that_nothing_serves_name_what_works(run):
 
 @pytest.mark.slow
 def test_memory_that_is_too_small_names_the_smallest_system(run):
-    result = run(f"{LINE} --input 500000 --tp 1 --pp 1 --devices 1 --kv-precision fp32")
+    long = "--input 500000 --set model.context_window=1000000"
+    result = run(f"{LINE} {long} --tp 1 --pp 1 --devices 1 --kv-precision fp32")
     assert result.exit_code == 3
     assert "no layout fits memory" in result.stderr
     assert "KV cache" in result.stderr
@@ -113,7 +114,32 @@ def test_bad_options_are_one_line(run, options, words):
     assert result.stderr.count("\n") == 1
 
 
-def test_a_context_beyond_the_learned_positions(run):
-    result = run("serve gpt3-175b dgx-a100 --input 4000 --output 100")
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("serve gpt3-175b dgx-a100 --input 4000 --output 100", "2,048 positions of gpt3-175b"),
+        ("serve llama-2-7b dgx-a100 --input 4000 --output 100", "4,096 tokens that llama-2-7b is made for"),
+        (
+            "estimate llama-3.1-8b dgx-a100 --phase decode --sequence-length 131000 --output-length 73",
+            "131,073",
+        ),
+        ("estimate gpt3-175b dgx-a100 --phase prefill --sequence-length 2049", "2,048 positions"),
+    ],
+)
+def test_a_context_beyond_the_model_s(run, command, words):
+    result = run(command)
     assert result.exit_code == 1
-    assert "positions of gpt3-175b" in result.stderr
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_contexts_that_the_model_is_made_for(run):
+    """A whole window is served; a longer one where the user extends it, and in training."""
+    estimate = "estimate llama-2-7b dgx-a100 --sequence-length"
+    for asked in (
+        "4096 --phase prefill",
+        "4000 --output-length 96 --phase decode",
+        "8192 --phase prefill --set model.context_window=8192",
+        "8192 --phase training",
+    ):
+        assert run(f"{estimate} {asked}").exit_code == 0, asked

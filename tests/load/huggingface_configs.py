@@ -14,6 +14,7 @@ HUGGINGFACE = {
 # The published files of models with several kinds of layers, without what has no part in the dimensions.
 DEEPSEEK_V3 = {
     "model_type": "deepseek_v3",
+    "max_position_embeddings": 163840,
     "attention_bias": False,
     "first_k_dense_replace": 3,
     "hidden_size": 7168,
@@ -39,6 +40,7 @@ DEEPSEEK_V3 = {
 }
 QWEN2_MOE = {
     "model_type": "qwen2_moe",
+    "max_position_embeddings": 131072,
     "decoder_sparse_step": 1,
     "hidden_size": 3584,
     "intermediate_size": 18944,
@@ -57,6 +59,7 @@ QWEN2_MOE = {
 }
 MIXTRAL = {
     "model_type": "mixtral",
+    "max_position_embeddings": 65536,
     "hidden_size": 6144,
     "intermediate_size": 16384,
     "num_attention_heads": 48,
@@ -71,6 +74,7 @@ MIXTRAL = {
 MAVERICK = {
     "model_type": "llama4",
     "text_config": {
+        "max_position_embeddings": 1048576,
         "model_type": "llama4_text",
         "attention_bias": False,
         "attention_chunk_size": 8192,
@@ -92,6 +96,7 @@ MAVERICK = {
 }
 GPT_OSS = {
     "model_type": "gpt_oss",
+    "max_position_embeddings": 131072,
     "attention_bias": True,
     "experts_per_token": 4,
     "head_dim": 64,
@@ -109,6 +114,7 @@ GPT_OSS = {
 }
 MISTRAL = {
     "model_type": "mistral",
+    "max_position_embeddings": 32768,
     "hidden_size": 4096,
     "intermediate_size": 14336,
     "num_attention_heads": 32,
@@ -120,6 +126,7 @@ MISTRAL = {
 }
 QWEN2 = {
     "model_type": "qwen2",
+    "max_position_embeddings": 131072,
     "hidden_size": 3584,
     "intermediate_size": 18944,
     "max_window_layers": 28,
@@ -157,6 +164,7 @@ FALCON_40B = {
 }
 GPT_NEOX = {
     "model_type": "gpt_neox",
+    "max_position_embeddings": 2048,
     "hidden_size": 6144,
     "intermediate_size": 24576,
     "num_attention_heads": 64,

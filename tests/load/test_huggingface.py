@@ -79,6 +79,26 @@ def test_huggingface_configs_are_the_shipped_models(tmp_path, name):
     assert _numbers(dp.load_model(write_json(tmp_path, SHIPPED[name]))) == _numbers(dp.load_model(name))
 
 
+@pytest.mark.parametrize(
+    ("keys", "tokens"),
+    [
+        ({}, 4096),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, 16384),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32768}},
+            65536,
+        ),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 4096),
+        ({"rope_scaling": None}, 4096),
+        ({"model_type": "falcon", "alibi": True}, 0),
+    ],
+)
+def test_huggingface_context_window(tmp_path, keys, tokens):
+    """The lengths that vLLM serves with these keys."""
+    config = HUGGINGFACE | {"max_position_embeddings": 4096} | keys
+    assert float(dp.load_model(write_json(tmp_path, config)).context_window) == tokens
+
+
 def _kinds(folder: Path, config) -> list[tuple[int, bool, int | None]]:
     """Of each kind of layers: how many, whether of experts, and the window."""
     kinds = dp.load_model(write_json(folder, config)).layers

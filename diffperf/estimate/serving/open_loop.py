@@ -14,9 +14,12 @@ from diffperf.estimate.serving.engine_state import (
 )
 from diffperf.estimate.serving.prompt_prefill import Lengths, Prefill
 from diffperf.estimate.serving.queueing import Moments, delay_factor, wait_for_server
-from diffperf.estimate.serving.slot_queue import batch_variance, wait_for_slot
+from diffperf.estimate.serving.slot_queue import batch_variance, noise_ratio, wait_for_slot
 from diffperf.quantity import Scalar
-from diffperf.relax import choose, larger
+from diffperf.relax import choose, larger, positive
+
+# Seconds that nothing reaches.
+_UNLIMITED = 1e20
 
 
 class _Stream(eqx.Module):
@@ -24,6 +27,23 @@ class _Stream(eqx.Module):
 
     engine: Engine
     rate: Scalar
+
+
+class _Prompts(eqx.Module):
+    """What prompts do to the stream at a running batch.
+
+    - `stall`: seconds by which each lengthens the steps of others, over the lengths of prompts.
+    - `queue`: the wait of a prompt for those before it, were no prompts gathered.
+    - `left_at_end`: prompts whose work is left when a request ends.
+    - `most_at_start`: most seconds by which prompts that a request finds at its first token can stall it.
+    """
+
+    prefill: Prefill
+    stall: Lengths
+    queue: Moments
+    gathering: Gathering
+    left_at_end: Scalar
+    most_at_start: Scalar
 
 
 class _Point(eqx.Module):
@@ -97,24 +117,36 @@ def _mixed(stream: _Stream, running: Scalar) -> _Point:
     step share the next.
     """
     engine, rate, traffic = stream.engine, stream.rate, stream.engine.traffic
-    seen = engine.relax.minimum(1 + running, engine.slots)
-    decode_time = engine.decode_time(seen)
+    decode_time = engine.decode_time(engine.relax.minimum(1 + running, engine.slots))
     prefill = engine.prefill_beside(running)
     beside = engine.decode_time(running)
     alone = rate * traffic.mean(prefill.stall(jnp.zeros_like(rate), beside))
     gathering = engine.gathering(rate * decode_time, _decoding(running), alone)
-    stall = prefill.stall(rate * decode_time * delay_factor(alone) + gathering.others, beside)
-    utilization = rate * traffic.mean(stall)
+    company = _company(stream, prefill, decode_time, alone)
+    stall = prefill.stall(company + gathering.others, beside)
+    stalled = rate * traffic.mean(stall)
     queue = wait_for_server(rate, engine.moments(prefill.busy_time))
+    queue = _by_swings(stream, running, prefill, stalled, queue)
     part = traffic.mean(1 - prefill.share_of_step)
-    gated = part * utilization * decode_time * delay_factor(utilization)
+    gated = part * stalled * decode_time * delay_factor(stalled)
     # Prompts are at work in fewer of the steps than of the time, because their steps are longer.
     service = traffic.mean(prefill.alone_time)
     idle = larger(1 - rate * service, 0.02)
     steps_at_work = traffic.mean(prefill.chunks) / (rate * traffic.mean(prefill.chunks) + idle / decode_time)
-    left_at_end = queue.mean * steps_at_work / traffic.mean(prefill.busy_time) ** 2
-    waiting = Moments(queue.mean + gated, queue.variance)
-    return _point(stream, prefill, stall, seen, waiting, gathering, left_at_end)
+    # No step is longer than a full one. Long prompts are in the first step of a request unless the request's
+    # own prompt had nobody behind it.
+    nobody = traffic.mean(prefill.share_of_step * jnp.exp(-company))
+    fullest = beside + (1 - nobody) * (prefill.full_step - beside)
+    spare = larger(fullest - beside * delay_factor(stalled), 1e-3 * prefill.full_step)
+    prompts = _Prompts(
+        prefill=prefill,
+        stall=stall,
+        queue=Moments(queue.mean + gated, queue.variance),
+        gathering=gathering,
+        left_at_end=queue.mean * steps_at_work / traffic.mean(prefill.busy_time) ** 2,
+        most_at_start=traffic.decode_steps * spare,
+    )
+    return _point(stream, running, prompts)
 
 
 def _separate(stream: _Stream, running: Scalar) -> _Point:
@@ -123,15 +155,85 @@ def _separate(stream: _Stream, running: Scalar) -> _Point:
     When a request ends, no prompt is waiting.
     """
     engine, rate, traffic = stream.engine, stream.rate, stream.engine.traffic
-    seen = engine.relax.minimum(1 + running, engine.slots)
-    decode_time = engine.decode_time(seen)
+    decode_time = engine.decode_time(engine.relax.minimum(1 + running, engine.slots))
     prefill = engine.prefill_alone()
     nothing = jnp.zeros_like(rate)
     alone = rate * traffic.mean(prefill.stall(nothing, nothing))
     gathering = engine.gathering(rate * decode_time, _decoding(running), alone)
-    stall = prefill.stall(rate * decode_time * delay_factor(alone) + gathering.others, nothing)
-    queue = wait_for_server(rate, engine.moments(prefill.busy_time))
-    return _point(stream, prefill, stall, seen, queue, gathering, nothing)
+    others = _company(stream, prefill, decode_time, alone) + gathering.others
+    prompts = _Prompts(
+        prefill=prefill,
+        stall=prefill.stall(others, nothing),
+        queue=wait_for_server(rate, engine.moments(prefill.busy_time)),
+        gathering=gathering,
+        left_at_end=nothing,
+        most_at_start=jnp.full_like(rate, _UNLIMITED),
+    )
+    return _point(stream, running, prompts)
+
+
+def _company(stream: _Stream, prefill: Prefill, decode_time: Scalar, alone: Scalar) -> Lengths:
+    """How many other prompts, of a Poisson number, are there to fill up the last step of a prompt.
+
+    Short prompts meet those that come in a step, which is 1 / (1 − `alone`) times as long as without prompts.
+    Prompts of a step and more are prefilled one after the other. Those that follow one another without a
+    pause begin with the ones that came in a decode step, λd / (1 − e^(−λd)) if any did, and are 1 / (1 − ρ)
+    times as many (Fuhrmann and Cooper, 1985). One of them, the last, has nobody behind it.
+
+    - `decode_time`: seconds of a step without prompts; `alone`: the share of the time for which prompts
+      lengthen steps, if each has steps for itself.
+    """
+    rate, traffic = stream.rate, stream.engine.traffic
+    arrivals = positive(rate * decode_time)
+    utilization = rate * traffic.mean(prefill.busy_time)
+    one_by_one = jnp.log(delay_factor(utilization) * arrivals / -jnp.expm1(-arrivals))
+    together = arrivals * delay_factor(alone)
+    return together + prefill.share_of_step * (one_by_one - together)
+
+
+def _by_swings(
+    stream: _Stream, running: Scalar, prefill: Prefill, stalled: Scalar, queue: Moments
+) -> Moments:
+    """The wait for other prompts, where the running batch swings around its mean.
+
+    A larger batch leaves prompts a smaller part of longer steps. With a service time S and a utilization ρ
+    that change by a relative amount x, S² / (1 − ρ) has the mean 1 + E[x²] / (1 − ρ)², to second order. And
+    the batch is larger than its mean while prompts wait: each prompt adds S to the work that waits, which
+    decays over a time τ, and then 1 / (1 − `stalled`) sequences to the batch, which decay over the time T of
+    an answer. The product of both responses is their covariance with the batch (Campbell's theorem).
+
+    - `stalled`: the share of the time for which prompts lengthen steps.
+    """
+    engine, rate, traffic = stream.engine, stream.rate, stream.engine.traffic
+    beside, factor = engine.decode_time(running), delay_factor(stalled)
+    slope = larger(engine.decode_time(running + 1) - beside, 0.0)
+    relative = slope / prefill.full_step + engine.queries / prefill.budget
+    elasticity = larger(1 - running * slope / beside, 0.05)
+    variance = running * noise_ratio(stalled) * factor / elasticity
+    first, second, _ = engine.moments(prefill.busy_time)
+    busy = delay_factor(rate * first)
+    waiting = 2 * queue.variance / positive(rate * second)
+    answering = traffic.decode_steps * beside * factor
+    together = 1 / (1 / waiting + 1 / answering) - 1 / (2 / waiting + 1 / answering)
+    above_mean = rate * first * factor * together / positive(queue.mean)
+    slower = (1 + variance * (relative * busy) ** 2) * (1 + above_mean * relative * busy)
+    return Moments(queue.mean * slower, queue.variance * slower**2)
+
+
+def _swing(stream: _Stream, running: Scalar, prompts: _Prompts) -> Scalar:
+    """By how many more sequences than the mean of the batch a decoding sequence sees: the variance of the
+    batch over its mean, were steps as long for any batch.
+
+    It is 1 for a Poisson number. Prompts that stall the others add to it, as far as they come and go faster
+    than sequences do: a noise that lasts for a time τ moves what takes a time T by 1 / (1 + τ/T) of its
+    square.
+    """
+    engine, rate, traffic = stream.engine, stream.rate, stream.engine.traffic
+    stalled = rate * traffic.mean(prompts.stall)
+    factor = delay_factor(stalled)
+    prefilling = prompts.queue.mean + traffic.mean(prompts.prefill.alone_time)
+    decoding = traffic.decode_steps * engine.decode_time(running) * factor
+    return 1 + (noise_ratio(stalled) * factor - 1) * decoding / (decoding + prefilling)
 
 
 def _decoding(running: Scalar) -> Scalar:
@@ -139,37 +241,34 @@ def _decoding(running: Scalar) -> Scalar:
     return 1 - jnp.exp(-running)
 
 
-def _point(
-    stream: _Stream,
-    prefill: Prefill,
-    stall: Lengths,
-    seen: Scalar,
-    before: Moments,
-    gathering: Gathering,
-    left_at_end: Scalar,
-) -> _Point:
-    """The stream at a running batch, from the wait of prompts for those before them.
+def _point(stream: _Stream, running: Scalar, prompts: _Prompts) -> _Point:
+    """The stream at a running batch.
 
     While it decodes, a request is stalled by all prompts that arrive meanwhile, and by those that arrived
     between it and its first token, but not by those that its end leaves unfinished.
-
-    - `before`: the wait of a prompt for those before it, were no prompts gathered.
-    - `left_at_end`: prompts whose work is left when a request ends.
     """
     engine, rate, traffic = stream.engine, stream.rate, stream.engine.traffic
+    prefill, stall, gathering = prompts.prefill, prompts.stall, prompts.gathering
+    seen = engine.relax.minimum(running + _swing(stream, running, prompts), engine.slots)
     decode_time = engine.decode_time(seen)
     step = Moments(decode_time / 2, decode_time**2 / 12)
     # Short prompts that came before it are prefilled in its own step, so that their share of the wait is no
     # wait for the start of that step, until which others may join.
-    queue = gathering.waiting(before, traffic.mean(stall), decode_time)
+    queue = gathering.waiting(prompts.queue, traffic.mean(stall), decode_time)
     in_step = 1 + (1 - prefill.share_of_step) * rate * traffic.mean(stall)
-    behind = rate * ((step.mean + before.mean * gathering.alone) / in_step + prefill.time_before_last_step)
-    behind += gathering.others
+    before = step.mean + prompts.queue.mean * gathering.alone
+    behind = rate * (before / in_step + prefill.time_before_last_step) + gathering.others
     work = PromptWork.of(traffic, prefill, stall, step + queue, prefill.shared_time(behind))
-    # Those that arrive while a prompt waits for others are prefilled with it.
-    first_token = work.waiting.mean + work.service.mean - gathering.steps.mean * decode_time
+    # Those that arrive while a prompt waits for others are prefilled with it, and others wait when a request
+    # ends.
+    gathered = gathering.steps.mean * decode_time
+    first_token = work.waiting.mean + work.service.mean - gathered
     factor = delay_factor(rate * work.stall)
-    at_start = work.stall * larger(rate * first_token - left_at_end, 0.0) * factor
+    left_at_end = prompts.left_at_end + rate * gathered * factor
+    found = work.stall * larger(rate * first_token - left_at_end, 0.0) * factor
+    # Prompts that a request finds at its first token become fewer from step to step, exponentially: shorter
+    # answers than it takes to work them off are stalled by a part of them.
+    at_start = -prompts.most_at_start * jnp.expm1(-found / prompts.most_at_start)
     undisturbed = decode_time * factor
     return _Point(
         seen=seen,

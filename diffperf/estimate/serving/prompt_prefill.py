@@ -22,7 +22,8 @@ class Prefill(eqx.Module):
     """The steps that prefill prompts of representative lengths while `running` sequences decode.
 
     A step has room for `budget` prompt tokens. A prompt takes `chunks` steps, all but the last of them full;
-    in its last step are `last` tokens of it and room for `free` tokens of other prompts.
+    in its last step are `last` tokens of it and room for `free` tokens of other prompts. All three are means
+    over the lengths that a representative length stands for, so that `chunks` need not be whole.
     """
 
     steps: EngineSteps
@@ -38,7 +39,8 @@ class Prefill(eqx.Module):
         cls, steps: EngineSteps, traffic: Traffic, running: Scalar, budget: Scalar, relax: Relaxation
     ) -> "Prefill":
         """The prefill with `budget` prompt tokens to a step beside `running` decoding sequences."""
-        chunks = relax.maximum(relax.ceil(traffic.prompts / budget), jnp.ones_like(traffic.prompts))
+        taken = traffic.prompts[:, None] * traffic.around / budget
+        chunks = jnp.mean(relax.maximum(relax.ceil(taken), jnp.ones_like(taken)), axis=1)
         last = larger(traffic.prompts - (chunks - 1) * budget, _LEAST_TOKENS)
         free = larger(chunks * budget - traffic.prompts, _LEAST_TOKENS)
         return cls(steps, running, traffic.prompts, budget, chunks, last, free)

@@ -24,14 +24,35 @@ def log_rate(engine: Engine, running: Scalar, stall: Scalar) -> Scalar:
     return jnp.log(positive(running / decode))
 
 
+def noise_ratio(stalled: Scalar) -> Scalar:
+    """The variance of the running batch over that of a birth-death process with the same rates, where
+    prompts stall decoding for a share `stalled` of the time.
+
+    While a prompt stalls the others, fewer of them end than would without it. A request adds to the batch
+    itself and, on average, c = stalled / (1 − stalled) of a sequence that is still there because of it.
+    Births in steps of 1 + c and deaths in steps of 1 make a noise of (1 + c)² + 1, where the birth-death
+    process, with births (1 + c) times as frequent in steps of 1, makes 2 (1 + c).
+    """
+    step = delay_factor(stalled)
+    return (1 + step * step) / (2 * step)
+
+
 def batch_variance(engine: Engine, running: Scalar, stall: Scalar) -> Scalar:
     """The variance of the number of running sequences around its mean.
 
     It is a birth-death process with births at a constant rate and deaths at the rate X(k) of k sequences,
     whose bell curve has the variance 1 / (d ln X / dk) at its top: k where steps take the same time for any
-    batch (M/G/∞), and more where they take longer for more.
+    batch (M/G/∞), and more where they take longer for more. Prompts that stall all others widen it.
     """
-    return 1 / larger(jax.grad(log_rate, argnums=1)(engine, running, stall), 1e-3 / running)
+    slope = jax.grad(log_rate, argnums=1)(engine, running, stall)
+    return _noise(engine, running, stall) / larger(slope, 1e-3 / running)
+
+
+def _noise(engine: Engine, running: Scalar, stall: Scalar) -> Scalar:
+    """`noise_ratio` of a batch that as many requests join as leave."""
+    stalls = running * stall
+    decoding = engine.traffic.decode_steps * engine.decode_time(running)
+    return noise_ratio(stalls / (decoding + stalls))
 
 
 def wait_for_slot(
@@ -40,10 +61,10 @@ def wait_for_slot(
     """The wait of requests that come at `rate` to an engine with `room` for decoding sequences.
 
     From the mean of the birth-death process of `batch_variance` to the full engine, probabilities fall off
-    as exp(−∫ ln(X(k) / rate) dk). With steps that take the same time for any batch this is the queue M/M/c,
-    within a few percent of Erlang's C formula. Requests that find the engine full wait for 1 / (capacity −
-    rate) on average, times (1 + spread²) / 2 for answers that spread less or more than exponentially (the
-    approximation of Lee and Longton, 1959, for M/G/c).
+    as exp(−∫ ln(X(k) / rate) dk), and more slowly where prompts add to the noise. With steps that take the
+    same time for any batch this is the queue M/M/c, within a few percent of Erlang's C formula. Requests that
+    find the engine full wait for 1 / (capacity − rate) on average, times (1 + spread²) / 2 for answers that
+    spread less or more than exponentially (the approximation of Lee and Longton, 1959, for M/G/c).
 
     - `stall`: seconds by which a request's prompt lengthens the steps of others.
     - `capacity`: rate of the full engine.
@@ -55,7 +76,8 @@ def wait_for_slot(
     deviation = jnp.sqrt(batch_variance(engine, running, stall))
     bell = jnp.sqrt(2 * jnp.pi) * deviation * jax.scipy.stats.norm.cdf(gap / deviation)
     factor = delay_factor(rate / capacity)
-    odds = jnp.exp(-gap * larger(above, 0.0)) * factor / bell
+    fall = larger(above, 0.0) / _noise(engine, running, stall)
+    odds = jnp.exp(-gap * fall) * factor / bell
     full = odds / (1 + odds)
     spread = engine.traffic.step_deviation / engine.traffic.decode_steps
     wait = (1 + spread * spread) / 2 * factor / capacity

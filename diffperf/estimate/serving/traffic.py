@@ -15,12 +15,24 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
 _PROBABILITIES = _WEIGHTS / _WEIGHTS.sum()
 
 
+def _within(nodes: np.ndarray, parts: int = 8) -> np.ndarray:
+    """Numbers that are spread evenly between the middles to the neighbours of each node."""
+    middles = (nodes[1:] + nodes[:-1]) / 2
+    edges = np.concatenate([[2 * nodes[0] - middles[0]], middles, [2 * nodes[-1] - middles[-1]]])
+    steps = (np.arange(parts) + 0.5) / parts
+    return edges[:-1, None] + steps * np.diff(edges)[:, None]
+
+
+_WITHIN = _within(_NODES)
+
+
 class Traffic(eqx.Module):
     """The requests of one engine.
 
     - `rate`: requests per second; `clients`: clients in closed loop. Which of them counts is the load's.
     - `prompts`: representative numbers of prompt tokens to prefill, cached ones left out, with their
-      `probabilities`.
+      `probabilities`. `around`: lengths over each of them that it stands for, whose mean is 1: what is
+      rounded to whole steps is a mean over them.
     - `decode_steps`: mean steps in which a request decodes: (output − 1) / tokens of a step.
     - `steps_inverse`: mean of 1 / decode steps, for what is spread over the steps of each request.
     - `step_deviation`: standard deviation of the decode steps of a request.
@@ -31,6 +43,7 @@ class Traffic(eqx.Module):
     clients: Scalar
     prompts: Float[Array, " lengths"]
     probabilities: Float[Array, " lengths"]
+    around: Float[Array, "lengths parts"]
     decode_steps: Scalar
     steps_inverse: Scalar
     step_deviation: Scalar
@@ -58,6 +71,7 @@ class Traffic(eqx.Module):
             # At least one token of a prompt is computed, because its logits are needed.
             prompts=larger(prompts * (1 - requests.cached_share), 1.0),
             probabilities=_probabilities(output),
+            around=_around(requests.input_spread),
             decode_steps=steps / requests.tokens_per_step,
             steps_inverse=inverse * requests.tokens_per_step,
             step_deviation=deviation / requests.tokens_per_step,
@@ -79,14 +93,23 @@ def _probabilities(like: Scalar) -> Float[Array, " lengths"]:
 
 
 def _representative(mean: Scalar, spread: Scalar) -> Float[Array, " lengths"]:
-    """Lengths at the quadrature's nodes of a log-normal distribution with this mean and spread.
+    """Lengths at the quadrature's nodes of a log-normal distribution with this mean and spread."""
+    shape = jnp.exp(_log_deviation(spread) * jnp.asarray(_NODES, mean.dtype))
+    return mean * shape / jnp.sum(_probabilities(mean) * shape)
 
-    The deviation of the logarithm is √ln(1 + spread²), written so that its slope at 0 is finite.
+
+def _around(spread: Scalar) -> Float[Array, "lengths parts"]:
+    """Lengths around those at the nodes, over their mean."""
+    shape = jnp.exp(_log_deviation(spread) * jnp.asarray(_WITHIN, spread.dtype))
+    return shape / jnp.mean(shape, axis=1, keepdims=True)
+
+
+def _log_deviation(spread: Scalar) -> Scalar:
+    """The deviation of the logarithm of a log-normal length, √ln(1 + spread²), written so that its slope at 0
+    is finite.
     """
     square = spread * spread
     spread_out = square > 1e-6
     safe = jnp.where(spread_out, square, 1.0)
     ratio = jnp.where(spread_out, jnp.log1p(safe) / safe, 1 - square / 2)
-    deviation = spread * jnp.sqrt(ratio)
-    shape = jnp.exp(deviation * jnp.asarray(_NODES, mean.dtype))
-    return mean * shape / jnp.sum(_probabilities(mean) * shape)
+    return spread * jnp.sqrt(ratio)

@@ -1,0 +1,36 @@
+"""Whether the sequences that a user asks about are ones that the model can attend to."""
+
+from diffperf.errors import ConfigError
+from diffperf.explore.plan.greatest import ANSWERING
+from diffperf.workload.model import Model
+from diffperf.workload.strategy import Strategy
+
+
+def check_context(model: Model, tokens: float, asker: str, key: str) -> None:
+    """Raises `ConfigError` where a model is asked for sequences of `tokens` tokens, prompt and answer, and is
+    not made for them.
+
+    - `asker`, `key`: what the error names in place of a file and of its key.
+    """
+    positions, window = float(model.learned_positions), float(model.context_window)
+    found, remedy = f"sequences of {tokens:,.0f} tokens, prompt and answer", "shorten them"
+    if 0 < positions < tokens:
+        expected = f"at most the {positions:,.0f} positions of {model.name}"
+        raise ConfigError(asker, key, found, expected, remedy)
+    if 0 < window < tokens:
+        expected = f"at most the {window:,.0f} tokens that {model.name} is made for"
+        remedy += f", or say that its window is extended: --set model.context_window={tokens:.0f}"
+        raise ConfigError(asker, key, found, expected, remedy)
+
+
+def check_phase(model: Model, strategy: Strategy, phase: str, asker: str) -> None:
+    """Raises `ConfigError` where a phase of inference has sequences that the model is not made for.
+
+    A training is free to extend the window, so that its sequences may have any length.
+    """
+    if phase == "training":
+        return
+    answers = phase in ANSWERING
+    tokens = strategy.sequence_length + (strategy.output_length if answers else 0)
+    key = "sequence_length, output_length" if answers else "sequence_length"
+    check_context(model, float(tokens), asker, key)
