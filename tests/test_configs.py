@@ -136,6 +136,7 @@ ACTIVE = {
     "deepseek-v2": (21, 1),
     "deepseek-v3": (36.6, 1),
     "kimi-k2": (32, 1),
+    "minimax-text-01": (45.9, 0),
     "gpt-oss-120b": (5.13, 1),
     "gpt-oss-20b": (3.61, 1),
     "qwen3-coder-30b-a3b": (3.3, 2),

@@ -41,7 +41,15 @@ FOUR_BIT_FLOATS = ("fp4", "nvfp4", "mxfp4")
 _NARROW = {name: float(size < PRECISION_BYTES["fp16"]) for name, size in PRECISION_BYTES.items()}
 _OUTPUT_BYTES = {name: max(size, PRECISION_BYTES["fp16"]) for name, size in PRECISION_BYTES.items()}
 _SIXTEEN_BITS = {name: float(name in ("bf16", "fp16")) for name in PRECISIONS}
+_OF_GGUF = frozenset(STORED) - frozenset(PRECISIONS)
 _FP8 = {name: float(name in ("fp8", "mxfp8")) for name in PRECISIONS}
+
+
+def quantized_with_head(weights: Weights) -> Scalar:
+    """The weight of formats of llama.cpp's files, which quantize the vocabulary projection and the embedding
+    with all other matrices: 0 or 1 for a choice. Other checkpoints leave both in 16 bits.
+    """
+    return weights.mean({name: float(name in _OF_GGUF) for name in weights.alternatives})
 
 
 def width(precision: Weights) -> Scalar:

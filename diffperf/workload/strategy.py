@@ -13,6 +13,7 @@ from diffperf.hardware.formats import (
     STORED_BYTES,
     four_bit_floats,
     output_width,
+    quantized_with_head,
     sixteen_bits_share,
     width,
 )
@@ -241,10 +242,11 @@ class Strategy(Declared):
         default="operands",
     )  # fmt: skip
     head_precision: Weights = choice(
-        "unquantized", "weights", *STORED,
-        doc="number format of the stored vocabulary projection in inference: the operands' own, at least 16 "
-        "bits (unquantized), that of all linear weights, or another",
-        default="unquantized",
+        "checkpoint", "unquantized", "weights", *STORED,
+        doc="number format of the stored vocabulary projection in inference: as checkpoints with the format "
+        "of the weights have it (checkpoint), the operands' own, at least 16 bits (unquantized), that of "
+        "all linear weights, or another",
+        default="checkpoint",
     )  # fmt: skip
     activation_precision: Weights = choice(
         "operands", *PRECISIONS,
@@ -410,10 +412,11 @@ class Strategy(Declared):
     @property
     def served_head_width(self) -> Scalar:
         """Bytes of a weight of the vocabulary projection, and of the embedding, in inference."""
-        quantized = self.head_precision["weights"] * self.served_weight_width
-        return quantized + _either(
-            self.head_precision, output_width(self.precision), "unquantized", "weights"
-        )
+        head, quantized, wide = self.head_precision, self.served_weight_width, output_width(self.precision)
+        by_file = quantized_with_head(self.weight_precision)
+        checkpoint = by_file * quantized + (1 - by_file) * wide
+        named = head["weights"] * quantized + head["checkpoint"] * checkpoint
+        return named + _either(head, wide, "unquantized", "weights", "checkpoint")
 
     @property
     def gradient_width(self) -> Scalar:

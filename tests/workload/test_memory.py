@@ -391,6 +391,22 @@ def test_inference_holds_weights_and_cache_at_the_end(llama, system):
     assert float(memory.gradients) == float(memory.optimizer) == 0
 
 
+@pytest.mark.parametrize(
+    ("stored", "gibibytes"), [("q4_k_m", 4.58), ("q5_k_m", 5.33), ("q6_k", 6.14), ("q8_0", 7.95)]
+)
+def test_files_of_llama_cpp_quantize_every_matrix(system, stored, gibibytes):
+    """The files of Llama-3.1-8B (tools/quantize/README.md of github.com/ggml-org/llama.cpp), token embedding
+    and vocabulary projection included, unless the user keeps these in 16 bits.
+    """
+    model, alone = dp.load_model("llama-3.1-8b"), {"weight_precision": stored, "tp": 1}
+    whole, wide = (
+        float(inference_memory(Configuration(model, system, dp.load_strategy(alone | head))).weights)
+        for head in ({}, {"head_precision": "unquantized"})
+    )
+    assert whole == pytest.approx(gibibytes * 2**30, rel=0.005)
+    assert wide > whole + float(model.hidden * model.vocabulary)
+
+
 def test_more_parallelism_never_needs_more_memory_per_device(gpt, system):
     peaks = []
     for t in (1, 2, 4, 8):

@@ -72,6 +72,16 @@ def test_generated_tokens_read_and_write_the_state(hybrid):
     assert moved["update of the state"] == 7 * 2 * HEADS * HEAD_DIM * STATE * 4 / 2
 
 
+def test_linear_attention_keeps_a_matrix_for_each_head(system):
+    """MiniMax-Text-01 (arXiv 2501.08313): ten of eighty layers cache 2 · 8 · 128 numbers of 2 bytes a token,
+    seventy keep 64 matrices of 128 · 128 numbers in fp32 and no inputs of a convolution.
+    """
+    c = Configuration(dp.load_model("minimax-text-01"), system, dp.load_strategy({}))
+    context = 2.0**20
+    states = 70 * 64 * 128 * 128 * 4
+    assert float(kv_cache_bytes(c, real(context))) == 10 * 2 * 8 * 128 * 2 * context + states
+
+
 def test_only_attention_layers_cache_the_context(hybrid, system):
     """Four of 31 layers keep 2 · 8 · 128 numbers of 2 bytes a token; 27 keep their states and three inputs of
     the convolution.

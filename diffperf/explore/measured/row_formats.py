@@ -52,7 +52,6 @@ def number_formats(rows: Sequence[Row]) -> dict[str, Weights]:
         "weight_precision": ("operands", *STORED),
         "expert_precision": ("linear", *PRECISIONS),
         "expert_weight_precision": ("operands", *STORED),
-        "head_precision": ("unquantized", "weights", *STORED),
     }
     formats = {name: weights(chosen, alternatives[name]) for name, chosen in fields.items()}
     return {**formats, "kv_precision": precision(rows, "kv_dtype")}
@@ -62,14 +61,11 @@ def _formats(row: Row) -> dict[str, str]:
     """The alternatives of the fields of `Strategy` that say the formats of a row's weights and operands."""
     operands, stored = operand_format(row), weight_format(row)
     own = "operands" if stored == operands else stored
-    # Files of llama.cpp quantize the vocabulary projection too; other checkpoints leave it in 16 bits.
-    head = "unquantized" if stored in PRECISIONS else "weights"
     if not experts_alone(row):
         linear = {"precision": operands, "weight_precision": own}
         return linear | {
             "expert_precision": "linear",
             "expert_weight_precision": "operands",
-            "head_precision": head,
         }
     is_wide = PRECISION_BYTES[operands] >= PRECISION_BYTES["bf16"]
     return {
@@ -77,5 +73,4 @@ def _formats(row: Row) -> dict[str, str]:
         "weight_precision": "operands",
         "expert_precision": "linear" if is_wide else operands,
         "expert_weight_precision": own,
-        "head_precision": head,
     }

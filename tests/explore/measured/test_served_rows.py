@@ -172,26 +172,31 @@ def test_number_formats_of_weights_and_activations(tmp_path, cells, operands, st
 
 
 @pytest.mark.parametrize(
-    ("cells", "formats"),
+    ("cells", "formats", "head"),
     [
-        ({"weight_dtype": "mxfp4"}, ("bf16", "operands", "mxfp4", "operands", "unquantized")),
-        ({"weight_dtype": "fp8"}, ("fp8", "operands", "linear", "operands", "unquantized")),
+        ({"weight_dtype": "mxfp4"}, ("bf16", "operands", "mxfp4", "operands"), 16),
+        ({"weight_dtype": "fp8"}, ("fp8", "operands", "linear", "operands"), 16),
         (
             {"weight_dtype": "int4", "activation_dtype": "bf16"},
-            ("bf16", "operands", "linear", "int4", "unquantized"),
+            ("bf16", "operands", "linear", "int4"),
+            16,
         ),
         (
             {"weight_dtype": "Q4_K_M", "activation_dtype": "fp16"},
-            ("fp16", "q4_k_m", "linear", "operands", "weights"),
+            ("fp16", "q4_k_m", "linear", "operands"),
+            4.8944,
         ),
     ],
 )
-def test_number_formats_of_experts_and_of_the_vocabulary_projection(tmp_path, cells, formats):
-    """4-bit checkpoints of models of experts quantize the experts alone; llama.cpp the last product too."""
+def test_number_formats_of_experts_and_of_the_vocabulary_projection(tmp_path, cells, formats, head):
+    """4-bit checkpoints of models of experts quantize the experts alone; llama.cpp the last product too,
+    with as many bits as its average weight.
+    """
     strategy = inputs_of("serving", only_row(tmp_path, serving(**cells)))[3].strategy
     fields = (strategy.precision, strategy.weight_precision, strategy.expert_precision)
-    fields += (strategy.expert_weight_precision, strategy.head_precision)
+    fields += (strategy.expert_weight_precision,)
     assert tuple(field.likeliest() for field in fields) == formats
+    assert 8 * float(strategy.served_head_width) == pytest.approx(head)
 
 
 def test_gpt_oss_multiplies_its_stored_experts_in_16_bits(tmp_path):
