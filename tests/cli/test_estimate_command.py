@@ -149,3 +149,10 @@ def test_listed_operators_and_collectives_add_up_to_the_report(run, answer, phas
     shown = run(command).stdout
     assert "qkv" in shown
     assert "all-reduce of the residual stream" in shown
+
+
+def test_the_command_prints_them(run):
+    result = run("estimate llama-3-8b dgx-a100 --phase decode --tp 1 --dp 8 --global-batch 65536")
+    answer = dp.estimate("llama-3-8b", "dgx-a100", "decode", tp=1, dp=8, global_batch=65536)
+    assert "Does not fit memory" in result.stdout
+    assert f"up to {answer.greatest['global_batch']:,.0f} sequences of 2,048 + 200 tokens" in result.stdout

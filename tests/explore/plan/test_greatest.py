@@ -43,10 +43,3 @@ def test_weights_that_are_too_large_hold_no_batch():
     answer = dp.estimate("llama-3.1-405b", "dgx-a100", "decode", tp=8, pp=1, dp=1)
     assert answer.greatest == {"global_batch": 0.0, "sequence_length": 0.0}
     assert dp.estimate("llama-3-8b", "dgx-a100", tp=8, pp=1).greatest == {}
-
-
-def test_the_command_prints_them(run):
-    result = run("estimate llama-3-8b dgx-a100 --phase decode --tp 1 --dp 8 --global-batch 65536")
-    answer = dp.estimate("llama-3-8b", "dgx-a100", "decode", tp=1, dp=8, global_batch=65536)
-    assert "Does not fit memory" in result.stdout
-    assert f"up to {answer.greatest['global_batch']:,.0f} sequences of 2,048 + 200 tokens" in result.stdout
