@@ -1,5 +1,7 @@
 """Whether the sequences that a user asks about are ones that the model can attend to."""
 
+from collections.abc import Collection
+
 from diffperf.errors import ConfigError
 from diffperf.explore.plan.greatest import ANSWERING
 from diffperf.workload.model import Model
@@ -23,14 +25,15 @@ def check_context(model: Model, tokens: float, asker: str, key: str) -> None:
         raise ConfigError(asker, key, found, expected, remedy)
 
 
-def check_phase(model: Model, strategy: Strategy, phase: str, asker: str) -> None:
-    """Raises `ConfigError` where a phase of inference has sequences that the model is not made for.
+def check_phase(model: Model, strategy: Strategy, given: Collection[str], phase: str, asker: str) -> None:
+    """Raises `ConfigError` where a user asks in a phase of inference for sequences that the model is not made
+    for.
 
-    A training is free to extend the window, so that its sequences may have any length.
+    A training is free to extend the window, so that its sequences may have any length. Lengths that nobody
+    gives are those of `Strategy` for every model, and pass.
     """
-    if phase == "training":
-        return
     answers = phase in ANSWERING
-    tokens = strategy.sequence_length + (strategy.output_length if answers else 0)
-    key = "sequence_length, output_length" if answers else "sequence_length"
-    check_context(model, float(tokens), asker, key)
+    lengths = ("sequence_length", "output_length") if answers else ("sequence_length",)
+    if phase != "training" and any(name in given for name in lengths):
+        tokens = sum(float(getattr(strategy, name)) for name in lengths)
+        check_context(model, tokens, asker, ", ".join(lengths))

@@ -70,7 +70,7 @@ def describe_greatest(configuration: Configuration, phase: str, batch: float, le
 
     - `batch`: sequences, 0 where not even one a replica fits; `length`: tokens of a prompt, 0 for none.
     """
-    strategy, window = configuration.strategy, float(configuration.model.context_window)
+    strategy, longest = configuration.strategy, float(configuration.model.longest_sequence)
     answer = float(strategy.output_length) if phase in ANSWERING else 0.0
     lengths = f"{float(strategy.sequence_length):,.0f}" + (f" + {answer:,.0f}" if answer else "")
     if not batch:
@@ -78,5 +78,5 @@ def describe_greatest(configuration: Configuration, phase: str, batch: float, le
     line = f"Memory holds up to {batch:,.0f} sequences of {lengths} tokens"
     if not length:
         return line
-    all_of_it = ", the model's window" if 0 < window <= length + answer else ""
+    all_of_it = ", the longest of the model" if longest <= length + answer else ""
     return f"{line}, or this batch with prompts of up to {length:,.0f} tokens{all_of_it}"

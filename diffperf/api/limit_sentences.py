@@ -6,9 +6,11 @@ from diffperf.explore.codesign.result import Codesign, ConstraintRow
 # How one more of a unit is called.
 _ONE_MORE = {"USD": "One more dollar", "W": "One more watt", "mm^2": "One more mm²", "V": "One more volt"}
 _SHOWN = 3  # digits
-_NOTHING_BINDS = (
-    "No limit holds the design back: a little more of any buys nothing. Whole numbers of the design may need "
-    "much more of one to grow."
+_NOTHING_BINDS = "No limit holds the design back: a little more of any buys nothing."
+# Prices are those of a design whose whole numbers and choices stay as they are.
+_WHOLE_NUMBERS_STAY = (
+    "All of this is with the whole numbers and choices of the design as they are: they may need much more "
+    "of a limit to change."
 )
 
 
@@ -23,10 +25,11 @@ def limit_sentences(result: Codesign) -> list[str]:
     sentences = [_sentence(result, row) for row in rows if row.active]
     slack = [row.constraint.quantity for row in rows if not row.active]
     if not sentences:
-        return [_NOTHING_BINDS]
-    if slack:
-        sentences.append(f"More of {_listed(slack)} buys nothing.")
-    return sentences
+        sentences.append(_NOTHING_BINDS)
+    elif slack:
+        sentences.append(f"A little more of {_listed(slack)} buys nothing.")
+    held = any(variable.whole for variable in result.problem.variables)
+    return [*sentences, _WHOLE_NUMBERS_STAY] if held else sentences
 
 
 def _sentence(result: Codesign, row: ConstraintRow) -> str:

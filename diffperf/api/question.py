@@ -116,7 +116,7 @@ class Question:
         model is not made for.
         """
         layout = best_layout(self.model, self.system, self.table, phase, relax, self.asker)
-        check_phase(self.model, layout.strategy, phase, self.asker)
+        check_phase(self.model, layout.strategy, self.table, phase, self.asker)
         return layout
 
     def described_overrides(self) -> list[str]:

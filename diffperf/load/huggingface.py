@@ -332,12 +332,10 @@ def _context_window(config: dict[str, Any], family: str) -> Any:
     longest = longest or _CONTEXT_WINDOWS.get(family, 0)
     scaling = _part(config, "rope_scaling")
     kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
-    before = scaling.get("original_max_position_embeddings") if kind == "yarn" else None
-    before = before or longest
-    interpolated = kind in ("yarn", "linear", "dynamic") and isinstance(factor, int | float)
-    if not (interpolated and 1 <= factor < _LARGEST and _is_whole(before)):
+    before = (scaling.get("original_max_position_embeddings") if kind == "yarn" else None) or longest
+    if kind not in ("yarn", "linear", "dynamic") or not isinstance(factor, int | float):
         return longest
-    return round(before * factor)
+    return round(before * factor) if 1 <= factor < _LARGEST and _is_whole(before) else longest
 
 
 def _get(config: dict[str, Any], dimension: str) -> Any:

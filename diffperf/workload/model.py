@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from diffperf.quantity import Declared, Label, Scalar, Weights, label, quantity, switch
-from diffperf.relax import TINY, larger
+from diffperf.relax import TINY, larger, smaller
 
 # Tokens of a window that hides nothing: longer than any context.
 NO_WINDOW = 1e12
@@ -304,6 +304,14 @@ class Model(Declared):
         default=0,
         integer=True,
     )
+
+    @property
+    def longest_sequence(self) -> Scalar:
+        """Tokens of the longest sequence in inference, prompt and answer: the model's window or its learned
+        positions, infinite where neither is known.
+        """
+        limits = (self.context_window, self.learned_positions)
+        return smaller(*(jnp.where(limit > 0, limit, jnp.inf) for limit in limits))
 
     @property
     def _alike(self) -> list[list[Layers]]:

@@ -63,7 +63,8 @@ def test_sentences_name_what_one_more_unit_buys(answer):
     watts = [each for each in sentences if each.startswith("One more watt of chip.power")]
     assert len(watts) == ("chip.power" in active)
     slack = [name for name in rows if name not in active]
-    assert not slack or all(name in sentences[-1] for name in slack)
+    assert not slack or all(name in sentences[len(active)] for name in slack)
+    assert "whole numbers and choices of the design as they are" in sentences[-1]
 
 
 def test_the_page_holds_the_whole_answer(answer):

@@ -170,4 +170,5 @@ def _model_of_columns(row: Cells) -> Model:
         tied_embeddings=row["tied_embeddings"],
         layers=tuple(layers),
         mtp_layers=real(0.0) if shipped is None else shipped.mtp_layers,
+        context_window=real(0.0) if shipped is None else shipped.context_window,
     )

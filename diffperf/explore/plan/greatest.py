@@ -22,9 +22,9 @@ def greatest_batch(configuration: Configuration, phase: str) -> float:
 def greatest_length(configuration: Configuration, phase: str) -> float:
     """The longest prompts, in tokens, with which the batch fits memory, or 0 where none does.
 
-    A model's window is not exceeded.
+    The longest sequence of the model is not exceeded.
     """
-    window = float(configuration.model.context_window) or _MOST
+    window = min(float(configuration.model.longest_sequence), _MOST)
     answer = float(configuration.strategy.output_length) if phase in ANSWERING else 0.0
     # Ranks of context parallelism share a sequence evenly.
     unit = float(configuration.strategy.cp)

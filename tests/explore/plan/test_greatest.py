@@ -37,6 +37,8 @@ def test_prompts_stay_within_the_window_of_the_model():
     asked = LAYOUT | {"global_batch": 4, "sequence_length": 1000, "output_length": 100}
     assert dp.estimate("llama-3-8b", "dgx-a100", "decode", **asked).greatest["sequence_length"] == 8092
     assert dp.estimate("llama-3-8b", "dgx-a100", "prefill", **asked).greatest["sequence_length"] == 8192
+    learned = dp.estimate("gpt3-22b", "dgx-a100", "decode", **asked)
+    assert learned.greatest["sequence_length"] == 2048 - 100
 
 
 def test_weights_that_are_too_large_hold_no_batch():
