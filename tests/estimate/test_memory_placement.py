@@ -168,3 +168,25 @@ def test_shares_within_float32(hopper):
     value, slope = jax.jit(jax.value_and_grad(time))(jnp.float32(4e9))
     assert jnp.isfinite(value)
     assert slope < 0
+
+
+def test_host_memory_holds_what_device_memory_lacks_room_for():
+    """GH200: what 96 GB of HBM lack for Llama 70B's 141 GB and its cache is read over NVLink-C2C."""
+    asked = {"phase": "decode", "devices": 1, "global_batch": 1}
+    alone, with_host = (
+        dp.estimate("llama-3.3-70b", name, **asked) for name in ("gh200-4", "gh200-host-memory")
+    )
+    assert (alone.fits, with_host.fits) == (False, True)
+    (level,) = with_host.report.memory.elsewhere
+    excess = float(alone.report.memory.peak - alone.report.memory.capacity)
+    assert float(level.peak) == pytest.approx(excess, rel=0.01)
+    # The token embedding, a look-up, is among what is read least: the rest takes its time on the link.
+    embedding = 2 * 8192 * 128256
+    slowest = (excess - embedding) / (0.9 * 450e9)
+    assert slowest < float(with_host.report.time) < 1.2 * excess / (0.9 * 450e9)
+    small = [
+        float(dp.estimate("llama-3.1-8b", name, **asked).report.time)
+        for name in ("gh200-4", "gh200-host-memory")
+    ]
+    # The cache that holds activations between kernels is counted only where all tensors live in one level.
+    assert small[0] < small[1] < 1.01 * small[0]
