@@ -78,13 +78,22 @@ def draw_buffer(axes: Axes, table: Table) -> None:
 
 
 def buffer_finding(table: Table) -> str:
-    """The finding about the buffer in sentences, for the capacity that the config has or the nearest."""
-    size = min({row["capacity"] for row in table.rows}, key=lambda capacity: abs(capacity - 128))
-    rows = [row for row in table.rows if row["capacity"] == size]
+    """The finding about the buffer in sentences: for the capacity of the config or the nearest, and for the
+    largest.
+    """
+    capacities = sorted({row["capacity"] for row in table.rows})
+    shipped = min(capacities, key=lambda capacity: abs(capacity - 128))
+    return " ".join(_best_at(table, capacity) for capacity in dict.fromkeys((shipped, capacities[-1])))
+
+
+def _best_at(table: Table, capacity: float) -> str:
+    """A sentence about the class of tensors, or the classes, with which a buffer of a capacity gains most."""
+    rows = [row for row in table.rows if row["capacity"] == capacity]
     single = [row for row in rows if row["kept"] not in ("nothing", "by heat")]
-    best = max(single, key=lambda row: row["gain"])
+    most = max(row["gain"] for row in single)
+    # The gains of classes that fill the buffer alike differ by rounding.
+    best = [row["kept"] for row in single if row["gain"] > most - 5e-4]
     heat = next(row for row in rows if row["kept"] == "by heat")
-    return (
-        f"A buffer of {size:.0f} MB gains most with {best['kept']} ({best['gain']:.1%}); filled by heat it "
-        f"gains {heat['gain']:.1%}."
-    )
+    which = best[0] if len(best) == 1 else f"{', '.join(best[:-1])} or {best[-1]} alike"
+    gains = f"({most:.1%}); filled by heat it gains {heat['gain']:.1%}."
+    return f"A buffer of {capacity:.0f} MB gains most with {which} {gains}"
