@@ -14,31 +14,49 @@ from diffperf.relax import Exact
 prefill, decode = jax.jit(dp.prefill), jax.jit(dp.decode)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("prompt", "output", "batch"), [(200, 200, 1), (2000, 500, 16), (128, 2048, 64), (50, 2, 1), (50, 1, 1)]
-)
-def test_generation_is_the_sum_of_its_passes(llama, system, prompt, output, batch):
-    """The prefill gives the first token; each other token attends to the prompt and every output before it,
+def _agrees_with_its_passes(model, system, strategy):
+    """Whether a generation takes the time and the energy of its passes, one after the other.
+
+    The prefill gives the first token; each other token attends to the prompt and every output before it,
     itself included.
     """
-    strategy = dp.load_strategy({"sequence_length": prompt, "output_length": output, "global_batch": batch})
-    system = replace(system, {"n_devices": 1})
-    report = generate(llama, system, strategy, Exact())
+    prompt, output = float(strategy.sequence_length), float(strategy.output_length)
+    report = generate(model, system, strategy, Exact())
 
     def one_pass(context):
         # A generation of two tokens has one decode pass, over the prompt and one more.
         alone = replace(strategy, {"sequence_length": context - 1, "output_length": 2.0})
-        report = decode(llama, system, alone, Exact())
+        report = decode(model, system, alone, Exact())
         return jnp.stack([report.time, report.energy.total])
 
-    first = prefill(llama, system, strategy, Exact())
+    first = prefill(model, system, strategy, Exact())
     time, energy = float(first.time), float(first.energy.total)
     if output > 1:
         passes = jax.vmap(one_pass)(jnp.arange(prompt + 1.0, prompt + output)).sum(axis=0)
         time, energy = time + float(passes[0]), energy + float(passes[1])
     assert float(report.time) == pytest.approx(time, rel=1e-6)
     assert float(report.energy.total) == pytest.approx(energy, rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("prompt", "output", "batch"), [(200, 200, 1), (2000, 500, 16), (128, 2048, 64), (50, 2, 1), (50, 1, 1)]
+)
+def test_generation_is_the_sum_of_its_passes(llama, system, prompt, output, batch):
+    strategy = dp.load_strategy({"sequence_length": prompt, "output_length": output, "global_batch": batch})
+    _agrees_with_its_passes(llama, replace(system, {"n_devices": 1}), strategy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "prompt", "output"),
+    [("deepseek-v2", 500, 300), ("mistral-7b", 4000, 300), ("nemotron-nano-9b-v2", 500, 300)],
+    ids=["latent attention and experts", "a window that fills", "a hybrid with state spaces"],
+)
+def test_generations_of_other_models_are_the_sums_of_their_passes(system, name, prompt, output):
+    lengths = {"sequence_length": prompt, "output_length": output}
+    strategy = dp.load_strategy(lengths | {"tp": 8, "global_batch": 8})
+    _agrees_with_its_passes(dp.load_model(name), replace(system, {"n_devices": 8}), strategy)
 
 
 @pytest.mark.slow
