@@ -75,6 +75,11 @@ class ValidationAnswer(Answer):
         summaries, overall = self.result.summaries(self.by), self.summary
         groups, by = {**summaries, "overall": overall}, self.by
         lines: list[RenderableType] = [f"[bold]{self.title}[/bold]"]
+        if self.result.unread:
+            meant = {
+                name: f" (did you mean {near}?)" if near else "" for name, near in self.result.unread.items()
+            }
+            lines += [f"Columns that are not read: {', '.join(name + hint for name, hint in meant.items())}"]
         if not _evaluated(overall):
             lines += ["", "Nothing could be evaluated, for the reasons counted below."]
         if overall.metrics:

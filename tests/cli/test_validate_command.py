@@ -32,6 +32,17 @@ def test_validate_some_rows(run, answer, tmp_path):
     assert result.stderr.count("\n") == 1
 
 
+def test_validate_names_columns_that_are_not_read(run, tmp_path):
+    file = tmp_path / gemm_table(tmp_path)
+    assert "not read" not in run(f"validate {file}").stdout
+    head, *rows = file.read_text().splitlines()
+    wrong = [f"{head.replace('batch', 'batches')},operator", *(f"{row},mine" for row in rows)]
+    file.write_text("\n".join(wrong) + "\n")
+    result = run(f"validate {file} --by operator")
+    assert "Columns that are not read: batches (did you mean batch?), operator" in result.stdout
+    assert "mine" in result.stdout
+
+
 def test_validate(run, tmp_path):
     file = gemm_table(
         tmp_path,

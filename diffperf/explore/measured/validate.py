@@ -1,6 +1,7 @@
 """How far the estimator is from a table of measurements: errors by group, and what was skipped."""
 
 import dataclasses
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
 from diffperf.explore.measured.conditions import where as rows_where
 from diffperf.explore.measured.platforms import platforms_with
 from diffperf.explore.measured.predictions import Prediction, predict
-from diffperf.explore.measured.schemas import measured_columns
+from diffperf.explore.measured.schemas import SCHEMAS, measured_columns
 from diffperf.explore.measured.statistics import Evaluation, Summary, points
 from diffperf.explore.measured.table import Fault, Measurements, Row, check_used, read_measurements
 from diffperf.load import load_calibration
@@ -27,6 +28,16 @@ class Validation:
     columns: list[str]
     evaluations: list[Evaluation]
     faults: list[Fault]
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """Columns that no table of this kind has, which are not read but may group rows: to each the column
+        that is spelled most like it and that the table lacks, "" for none.
+        """
+        missing = [name for name in SCHEMAS[self.kind] if name not in self.columns]
+        unknown = [name for name in self.columns if name not in SCHEMAS[self.kind]]
+        near = {name: difflib.get_close_matches(name, missing, n=1, cutoff=0.8) for name in unknown}
+        return {name: matches[0] if matches else "" for name, matches in near.items()}
 
     def by(self, column: str = "group") -> dict[str, list[Evaluation]]:
         """The rows by their text in a column. Raises `ConfigError` for an unknown column."""
