@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -27,7 +28,7 @@ from diffperf.cost.ownership import RATES, Cost, run_cost
 from diffperf.errors import ConfigError
 from diffperf.explore.inputs import check_phase
 from diffperf.hardware.system import System
-from diffperf.load import available, load_model, override
+from diffperf.load import available, is_accelerator_file, load_model, override
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact
 from diffperf.report.tables import as_dict, table
@@ -78,10 +79,15 @@ def cost(
 
 
 def priced_source(source: Any) -> Any:
-    """What is loaded as the system to price: for the name of a shipped accelerator one device of it."""
-    if source not in available("accelerators") or source in available("systems"):
+    """What is loaded as the system to price: for the name or the file of an accelerator one device of it."""
+    if not isinstance(source, str | Path):
         return source
-    return {"extends": "one-device", "accelerator": source, "name": source}
+    name, path = str(source), Path(source)
+    if path.suffix == ".toml" and path.is_file():
+        alone, name = is_accelerator_file(path), path.stem
+    else:
+        alone = name in available("accelerators") and name not in available("systems")
+    return {"extends": "one-device", "accelerator": str(source), "name": name} if alone else source
 
 
 _OF_A_RUN = ("strategy.", "model.")  # inputs of a curve alone

@@ -6,7 +6,7 @@ Everything wrong with a file is a `ConfigError`: one line with file, key, found,
 
 from diffperf.load.builder import FOLDERS
 from diffperf.load.checks import checked
-from diffperf.load.files import available, config_root, display, find, read_toml
+from diffperf.load.files import available, config_root, display, find, is_accelerator_file, read_toml
 from diffperf.load.override import declared_at, literal, override
 from diffperf.load.strategies import check, load_strategy, refuse_training_fields
 from diffperf.load.systems import (
@@ -33,6 +33,7 @@ __all__ = [
     "declared_at",
     "display",
     "find",
+    "is_accelerator_file",
     "literal",
     "load",
     "load_accelerator",

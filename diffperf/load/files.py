@@ -77,6 +77,17 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(display(path), "", found, "TOML", "mend the syntax there") from None
 
 
+def is_accelerator_file(path: Path) -> bool:
+    """Whether a file is that of an accelerator and not of a system: a system's names its accelerator or its
+    network, or extends a shipped system.
+
+    **Raises:** `ConfigError` for a file that cannot be read.
+    """
+    table = read_toml(path)
+    of_system = "accelerator" in table or "network" in table
+    return not (of_system or table.get("extends") in available("systems"))
+
+
 def display(path: Path) -> str:
     """A path as messages show it: shipped configs relative to configs/, other files as they were given."""
     try:

@@ -85,6 +85,17 @@ def test_cost_of_an_accelerator_by_itself(run, answer):
     assert "Network, per device" not in run("cost mi300x").stdout  # a device by itself has none
 
 
+def test_cost_of_an_accelerator_s_file(run, answer, tmp_path):
+    """A file of an accelerator, or of a change of a shipped one, is priced by itself; a system's as such."""
+    (tmp_path / "mine.toml").write_text('extends = "mi300x"\npackage.memory_price = "20 USD/GB"\n')
+    (tmp_path / "two.toml").write_text('extends = "mi300x-8"\nn_devices = 2\n')
+    shipped, mine = (answer(f"cost {name} --json -") for name in ("mi300x", "mine.toml"))
+    assert mine["dies"] == shipped["dies"]
+    assert mine["cost"]["accelerator"]["memory"] > 1.2 * shipped["cost"]["accelerator"]["memory"]
+    assert "1 × mine" in run("cost mi300x --against mine.toml").stdout
+    assert "2 × mi300x" in run("cost two.toml").stdout
+
+
 def test_the_figure_of_costs_names_no_part_that_is_not_seen():
     """One MI300X has no network, and the racks of a device are too small a part of what DGX Spark costs."""
     for system, against, unseen in (("mi300x", "dgx-h100", "nothing"), ("dgx-spark", None, "racks")):

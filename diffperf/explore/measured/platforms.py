@@ -21,9 +21,9 @@ from diffperf.load import (
     config_root,
     display,
     find,
+    is_accelerator_file,
     load,
     load_calibrated,
-    read_toml,
 )
 from diffperf.load.calibration import Calibration
 from diffperf.software.stack import Stack
@@ -195,8 +195,7 @@ def read_platform(name: str, asked_by: tuple[str, str] = (ARGUMENTS, "")) -> Pla
     **Raises:** `ConfigError`.
     """
     path = find(name, "systems", asked_by=asked_by)
-    table = read_toml(path)
-    if "accelerator" not in table and "network" not in table:
+    if is_accelerator_file(path):
         return _alone(load(Accelerator, path))
     system, calibration = load_calibrated(path)
     if calibration is not None:
