@@ -256,3 +256,25 @@ def test_the_simulator_keeps_littles_law():
     requests = replace(_requests(1024, 256, 2048, 0.3, True, 1e4), {"rate": 10.0})
     observed = _simulated(requests, "rate", 12000, seeds=4)
     assert observed.in_system == pytest.approx(observed.throughput * observed.latency, rel=0.03)
+
+
+@pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "separate"])
+def test_no_load_is_without_an_answer(float32, mixed):
+    """Up to a million times the load that an engine answers, with prompts of thousands of steps, answers
+    are finite in single precision.
+    """
+    generator = np.random.default_rng(0)
+    low, high = np.log([1, 2, 16, 1, 1e-6]), np.log([2e5, 2e4, 1e5, 1e4, 1e5])
+    lengths = np.exp(generator.uniform(low, high, (500, 5))).astype(np.float32)
+
+    def answer(numbers):
+        fields = dict(
+            zip(("input_length", "output_length", "chunk", "batch_cap", "rate"), numbers, strict=True)
+        )
+        requests = replace(_requests(1024, 256, 2048, 0.5, mixed, 256), fields | {"concurrency": 8.0})
+        return _steady_states.__wrapped__(requests)["rate"]
+
+    state = jax.jit(jax.vmap(answer))(jnp.asarray(lengths))
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state))
+    for mean in (state.running, state.throughput, state.first_token.mean, state.step_time.mean):
+        assert np.all(np.asarray(mean) > 0)

@@ -13,13 +13,16 @@ from diffperf.estimate.serving.engine_state import (
     step_time_moments,
 )
 from diffperf.estimate.serving.prompt_prefill import Lengths, Prefill
-from diffperf.estimate.serving.queueing import Moments, delay_factor, wait_for_server
+from diffperf.estimate.serving.queueing import STEEPEST, Moments, delay_factor, wait_for_server
 from diffperf.estimate.serving.slot_queue import batch_variance, noise_ratio, wait_for_slot
 from diffperf.quantity import Scalar
-from diffperf.relax import choose, larger, positive
+from diffperf.relax import choose, larger, positive, smaller
 
 # Seconds that nothing reaches.
 _UNLIMITED = 1e20
+# By what share swings of the batch lengthen the wait for prompts at most: beyond it an expansion for small
+# swings says nothing.
+_MOST_SLOWING = 1.0
 
 
 class _Stream(eqx.Module):
@@ -205,18 +208,19 @@ def _by_swings(
     - `stalled`: the share of the time for which prompts lengthen steps.
     """
     engine, rate, traffic = stream.engine, stream.rate, stream.engine.traffic
-    beside, factor = engine.decode_time(running), delay_factor(stalled)
+    beside, factor = engine.decode_time(running), _steady_factor(stalled)
     slope = larger(engine.decode_time(running + 1) - beside, 0.0)
     relative = slope / prefill.full_step + engine.queries / prefill.budget
     elasticity = larger(1 - running * slope / beside, 0.05)
-    variance = running * noise_ratio(stalled) * factor / elasticity
+    variance = running * noise_ratio(factor) * factor / elasticity
     first, second, _ = engine.moments(prefill.busy_time)
-    busy = delay_factor(rate * first)
+    busy = _steady_factor(rate * first)
     waiting = 2 * queue.variance / positive(rate * second)
     answering = traffic.decode_steps * beside * factor
     together = 1 / (1 / waiting + 1 / answering) - 1 / (2 / waiting + 1 / answering)
     above_mean = rate * first * factor * together / positive(queue.mean)
-    slower = (1 + variance * (relative * busy) ** 2) * (1 + above_mean * relative * busy)
+    swings = smaller(variance * (relative * busy) ** 2, _MOST_SLOWING)
+    slower = (1 + swings) * (1 + smaller(above_mean * relative * busy, _MOST_SLOWING))
     return Moments(queue.mean * slower, queue.variance * slower**2)
 
 
@@ -230,10 +234,15 @@ def _swing(stream: _Stream, running: Scalar, prompts: _Prompts) -> Scalar:
     """
     engine, rate, traffic = stream.engine, stream.rate, stream.engine.traffic
     stalled = rate * traffic.mean(prompts.stall)
-    factor = delay_factor(stalled)
+    factor = _steady_factor(stalled)
     prefilling = prompts.queue.mean + traffic.mean(prompts.prefill.alone_time)
     decoding = traffic.decode_steps * engine.decode_time(running) * factor
-    return 1 + (noise_ratio(stalled) * factor - 1) * decoding / (decoding + prefilling)
+    return 1 + (noise_ratio(factor) * factor - 1) * decoding / (decoding + prefilling)
+
+
+def _steady_factor(utilization: Scalar) -> Scalar:
+    """`delay_factor` up to the utilization beyond which there is no steady state to swing around."""
+    return delay_factor(smaller(utilization, STEEPEST))
 
 
 def _decoding(running: Scalar) -> Scalar:

@@ -8,6 +8,8 @@ from diffperf.relax import larger, positive, smaller
 
 # The utilization beyond which the delay factor 1 / (1 − ρ) goes on along its tangent.
 STEEPEST = 0.98
+# Longest wait in units of time: far beyond saturation its square stays finite in float32.
+_LONGEST = 1e10
 # The 90th percentile of a standard normal variable.
 _Z90 = 1.2815516
 
@@ -57,8 +59,8 @@ def wait_for_server(rate: Scalar, load: tuple[Scalar, Scalar, Scalar], steepest:
     """
     first, second, third = load
     factor = delay_factor(rate * first, steepest)
-    mean = rate * second / 2 * factor
-    return Moments(mean, mean * mean + rate * third / 3 * factor)
+    mean = smaller(rate * second / 2 * factor, _LONGEST)
+    return Moments(mean, mean * mean + smaller(rate * third / 3 * factor, _LONGEST * _LONGEST))
 
 
 def wait_share_of_servers(busy: Scalar, servers: Scalar) -> Scalar:

@@ -24,16 +24,15 @@ def log_rate(engine: Engine, running: Scalar, stall: Scalar) -> Scalar:
     return jnp.log(positive(running / decode))
 
 
-def noise_ratio(stalled: Scalar) -> Scalar:
+def noise_ratio(step: Scalar) -> Scalar:
     """The variance of the running batch over that of a birth-death process with the same rates, where
-    prompts stall decoding for a share `stalled` of the time.
+    prompts stall decoding for a share s of the time; `step` is 1 / (1 − s).
 
     While a prompt stalls the others, fewer of them end than would without it. A request adds to the batch
-    itself and, on average, c = stalled / (1 − stalled) of a sequence that is still there because of it.
-    Births in steps of 1 + c and deaths in steps of 1 make a noise of (1 + c)² + 1, where the birth-death
+    itself and, on average, c = s / (1 − s) of a sequence that is still there because of it. Births in steps
+    of 1 + c, which is `step`, and deaths in steps of 1 make a noise of (1 + c)² + 1, where the birth-death
     process, with births (1 + c) times as frequent in steps of 1, makes 2 (1 + c).
     """
-    step = delay_factor(stalled)
     return (1 + step * step) / (2 * step)
 
 
@@ -50,9 +49,8 @@ def batch_variance(engine: Engine, running: Scalar, stall: Scalar) -> Scalar:
 
 def _noise(engine: Engine, running: Scalar, stall: Scalar) -> Scalar:
     """`noise_ratio` of a batch that as many requests join as leave."""
-    stalls = running * stall
     decoding = engine.traffic.decode_steps * engine.decode_time(running)
-    return noise_ratio(stalls / (decoding + stalls))
+    return noise_ratio(1 + running * stall / decoding)
 
 
 def wait_for_slot(
