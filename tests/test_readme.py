@@ -28,7 +28,10 @@ LINES = [line.split("#")[0].strip() for block in blocks("sh") for line in block.
 COMMANDS = list(dict.fromkeys(line for line in LINES if line.startswith("diffperf ")))
 
 
-@pytest.mark.parametrize(("place", "words"), [(0, "step time"), (1, ""), (2, ""), (3, "")])
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [(0, "step time"), *(pytest.param(place, "", marks=pytest.mark.slow) for place in (1, 2, 3))],
+)
 def test_python_runs_as_printed(place, words, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", blocks("python")[place]], capture_output=True, text=True, cwd=tmp_path

@@ -60,6 +60,7 @@ def test_functions_may_be_mapped_and_close_over_traced_numbers():
     np.testing.assert_allclose(jax.jit(jax.vmap(closed))(x, y), chained(y * x), rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_a_gradient_takes_fewer_operations():
     """Of the cost of a package by all of its numbers: XLA computes many values for each of their uses."""
 

@@ -116,7 +116,9 @@ def test_closed_loop_is_the_simulated_one(shape, spread, mixed):
 
 
 @pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "separate"])
-@pytest.mark.parametrize("spread", [0.1, 0.3, 0.7])
+@pytest.mark.parametrize(
+    "spread", [pytest.param(0.1, marks=pytest.mark.slow), 0.3, pytest.param(0.7, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_open_loop_is_the_simulated_one(shape, spread, mixed):
     requests = _requests(*shape, spread, mixed, 256)
@@ -127,7 +129,9 @@ def test_open_loop_is_the_simulated_one(shape, spread, mixed):
         _agree(_steady_states(offered)["rate"], _simulated(offered, "rate", number, seeds=seeds))
 
 
-@pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "separate"])
+@pytest.mark.parametrize(
+    "mixed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["mixed", "separate"]
+)
 @pytest.mark.parametrize("shape", [(4096, 256, 1024), (2048, 64, 512), (8192, 512, 2048)])
 def test_open_loop_with_prompts_of_many_chunks(shape, mixed):
     """Prompts that take four steps each use most of the steps at high load."""

@@ -208,12 +208,14 @@ def test_published_gpus_come_out(study):
     assert median < 0.1
 
 
+@pytest.mark.slow
 def test_published_memory_comes_out(study):
     for name, row in study["memory"].items():
         assert abs(float(row["bandwidth_error"])) < 0.155, name
         assert abs(float(row["capacity_error"])) < 0.08, name
 
 
+@pytest.mark.slow
 def test_chips_without_published_dies_are_only_predicted(study):
     for name, row in study["rates"].items():
         unknown = row["role"] == "predicted" and "die area" in row["unpublished"]
@@ -224,6 +226,7 @@ def test_chips_without_published_dies_are_only_predicted(study):
     assert abs(float(study["rates"]["GB10"]["error"])) < 0.15
 
 
+@pytest.mark.slow
 def test_shipped_families_are_those_of_the_study(study):
     for name, row in study["families"].items():
         family = load(Family, name)

@@ -122,6 +122,7 @@ def log_density_and_price(log_feature):
     return jnp.log(node.logic_density) + jnp.log(node.process.wafer_price) + jnp.log(node.sram_density)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feature", [1.2, 1.7, 2.2, 3.5, 4.4, 6.0, 8.1, 13.0, 20.0])
 def test_gradient_between_nodes_is_the_finite_difference(feature):
     x, step = np.log(feature), 1e-5

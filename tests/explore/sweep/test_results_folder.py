@@ -150,11 +150,19 @@ def test_a_second_sweep_on_the_same_folder_is_refused(space, tmp_path):
     ("change", "words"),
     [
         (("global_batch = 16", "global_batch = 32"), "strategy.global_batch is 16.0, not 32.0"),
-        (("points = 350", "points = 340"), "points is 2800, not 2720"),
-        (("linear = {", "log = {"), "values on its axes"),
-        (('rank_by = "cost.run"', 'rank_by = "mfu"'), 'rank_by is "cost.run", not "mfu"'),
-        (("table = true", "table = false"), 'kept is ["summaries", "table"], not ["summaries"]'),
-        (('"dgx-a100"', '"dgx-h100"'), "not"),
+        pytest.param(("points = 350", "points = 340"), "points is 2800, not 2720", marks=pytest.mark.slow),
+        pytest.param(("linear = {", "log = {"), "values on its axes", marks=pytest.mark.slow),
+        pytest.param(
+            ('rank_by = "cost.run"', 'rank_by = "mfu"'),
+            'rank_by is "cost.run", not "mfu"',
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("table = true", "table = false"),
+            'kept is ["summaries", "table"], not ["summaries"]',
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(('"dgx-a100"', '"dgx-h100"'), "not", marks=pytest.mark.slow),
     ],
 )
 def test_results_of_another_space_are_refused_with_what_differs(space, space_of, tmp_path, change, words):
