@@ -46,6 +46,8 @@ def _greatest(
         return float(locate(report_of(changed, phase), "memory.excess")[0])
 
     most = math.floor(limit / unit)
+    if most < 1:
+        return 0.0
     low, high = 0.0, max(min(math.floor(float(getattr(configuration.strategy, name)) / unit), most), 1.0)
     above = excess(high)
     below = above

@@ -3,6 +3,7 @@
 import pytest
 
 import diffperf as dp
+from diffperf.errors import ConfigError
 
 LAYOUT = {"tp": 2, "pp": 1, "dp": 4}
 
@@ -37,6 +38,12 @@ def test_prompts_stay_within_the_window_of_the_model():
     asked = LAYOUT | {"global_batch": 4, "sequence_length": 1000, "output_length": 100}
     assert dp.estimate("llama-3-8b", "dgx-a100", "decode", **asked).greatest["sequence_length"] == 8092
     assert dp.estimate("llama-3-8b", "dgx-a100", "prefill", **asked).greatest["sequence_length"] == 8192
+    no_room = asked | {"sequence_length": 10, "output_length": 9000}
+    open_ended = {"model.context_window": 9000}
+    answer = dp.estimate("llama-3-8b", "dgx-a100", "generate", set={"model.context_window": 0}, **no_room)
+    assert answer.greatest["sequence_length"] > 1000
+    with pytest.raises(ConfigError, match="9,010 tokens"):
+        dp.estimate("llama-3-8b", "dgx-a100", "generate", set=open_ended, **no_room)
     learned = dp.estimate("gpt3-22b", "dgx-a100", "decode", **asked)
     assert learned.greatest["sequence_length"] == 2048 - 100
 
