@@ -28,8 +28,9 @@ def limit_sentences(result: Codesign) -> list[str]:
         sentences.append(_NOTHING_BINDS)
     elif slack:
         sentences.append(f"A little more of {_listed(slack)} buys nothing.")
-    held = any(variable.whole for variable in result.problem.variables)
-    return [*sentences, _WHOLE_NUMBERS_STAY] if held else sentences
+    if any(variable.whole for variable in result.problem.variables):
+        sentences.append(_WHOLE_NUMBERS_STAY)
+    return sentences
 
 
 def _sentence(result: Codesign, row: ConstraintRow) -> str:

@@ -211,8 +211,7 @@ def _by_swings(
     beside, factor = engine.decode_time(running), _steady_factor(stalled)
     slope = larger(engine.decode_time(running + 1) - beside, 0.0)
     relative = slope / prefill.full_step + engine.queries / prefill.budget
-    elasticity = larger(1 - running * slope / beside, 0.05)
-    variance = running * noise_ratio(factor) * factor / elasticity
+    variance = batch_variance(engine, running, stalled / rate)
     first, second, _ = engine.moments(prefill.busy_time)
     busy = _steady_factor(rate * first)
     waiting = 2 * queue.variance / positive(rate * second)
@@ -274,10 +273,10 @@ def _point(stream: _Stream, running: Scalar, prompts: _Prompts) -> _Point:
     first_token = work.waiting.mean + work.service.mean - gathered
     factor = delay_factor(rate * work.stall)
     left_at_end = prompts.left_at_end + rate * gathered * factor
-    found = work.stall * larger(rate * first_token - left_at_end, 0.0) * factor
+    queued_stalls = work.stall * larger(rate * first_token - left_at_end, 0.0) * factor
     # Prompts that a request finds at its first token become fewer from step to step, exponentially: shorter
     # answers than it takes to work them off are stalled by a part of them.
-    at_start = -prompts.most_at_start * jnp.expm1(-found / prompts.most_at_start)
+    at_start = -prompts.most_at_start * jnp.expm1(-queued_stalls / prompts.most_at_start)
     undisturbed = decode_time * factor
     return _Point(
         seen=seen,
