@@ -29,6 +29,7 @@ from jax.experimental import serialize_executable
 
 from diffperf.interpreter import InterpretedProgram
 from diffperf.quantity import Label, is_traced
+from diffperf.tracing import without_garbage_collection
 
 # XLA ends the process over a flag that it does not know, so flags are set only for releases of JAX that were
 # seen to know them.
@@ -202,7 +203,8 @@ class StoredFunction(Generic[Parameters, Result]):
         """A program that NumPy evaluates."""
         start = time.perf_counter()
         leaves, (flat, made) = jax.tree.leaves(arguments), self._flat(static, arguments)
-        program = InterpretedProgram(jax.make_jaxpr(flat)(*leaves))
+        with without_garbage_collection():
+            program = InterpretedProgram(jax.make_jaxpr(flat)(*leaves))
         _LOG.debug("%s: traced in %.2f s", self.function.__qualname__, time.perf_counter() - start)
         return _Interpreted(program, _skeleton(made[0]))
 
@@ -346,7 +348,9 @@ def _compile(
     # XLA serializes a program that JAX read from its own store without its machine code. Under a name that
     # is new, JAX finds none there; the one that it stores in turn is of no use to anybody.
     flat.__name__ = f"stored_{secrets.token_hex(16)}"
-    compiled = jax.jit(flat).lower(*leaves).compile(compiler_options=options or None)
+    with without_garbage_collection():
+        lowered = jax.jit(flat).lower(*leaves)
+    compiled = lowered.compile(compiler_options=options or None)
     for useless in file.parent.glob(f"*{flat.__name__}*"):
         useless.unlink(missing_ok=True)
     _store(file, pickle.dumps((*serialize_executable.serialize(compiled), _skeleton(made[0]))))

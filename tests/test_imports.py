@@ -14,7 +14,7 @@ import diffperf
 PACKAGE = Path(diffperf.__file__).parent
 # Every room may import from the layers before its own, and from its own.
 LAYERS = (
-    ("errors", "units", "quantity", "trees", "staircase", "relax", "interrupts"),
+    ("errors", "units", "quantity", "trees", "staircase", "relax", "interrupts", "tracing"),
     ("numpy_operations",),
     ("interpreter",),
     ("batch_last", "compiler", "shared_values"),

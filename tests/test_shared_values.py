@@ -1,5 +1,7 @@
 """Intermediate values that are computed once: the same results to the last bit, by fewer operations."""
 
+import gc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,6 +60,62 @@ def test_functions_may_be_mapped_and_close_over_traced_numbers():
 
     x, y = jnp.linspace(0.5, 1.5, 6), jnp.linspace(1.0, 2.0, 6)
     np.testing.assert_allclose(jax.jit(jax.vmap(closed))(x, y), chained(y * x), rtol=1e-14)
+
+
+def written(function, *args) -> list[str]:
+    """The operations of the program that XLA is given, in their order."""
+    program = jax.make_jaxpr(dp.compute_once(function))(*args)
+    return [equation.primitive.name for equation in program.jaxpr.eqns]
+
+
+def test_equal_operations_are_written_once():
+    """Also in functions that are called, and of equal numbers; but not along another axis."""
+
+    def function(x):
+        inner = jax.jit(lambda y: jnp.sin(y) * 2.0)
+        return inner(x) + inner(x) + jnp.sin(x) * 2.0 + jnp.sin(x) * 3.0, jnp.sum(x, 0), jnp.sum(x, 1)
+
+    operations = written(function, jnp.ones((2, 2)))
+    assert (operations.count("sin"), operations.count("mul"), operations.count("reduce_sum")) == (1, 2, 2)
+
+
+def test_zeros_of_either_sign_stay_two_numbers():
+    x, y = dp.compute_once(lambda x: (x * 0.0, x * -0.0))(jnp.ones(()))
+    assert (np.signbit(x), np.signbit(y)) == (False, True)
+
+
+def test_what_no_result_depends_on_is_not_written_but_effects_are():
+    printed = []
+
+    def function(x):
+        jnp.cos(x)
+        jax.debug.callback(printed.append, x)
+        jax.debug.callback(printed.append, x)
+        return jnp.sin(x)
+
+    operations = written(function, jnp.ones(()))
+    assert "cos" not in operations
+    dp.compute_once(function)(jnp.ones(()))
+    jax.effects_barrier()
+    assert len(printed) == 2
+
+
+def test_unused_objects_are_collected_again_once_a_function_is_traced():
+    """Also when tracing it fails; what was off before stays off."""
+
+    def failing(x):
+        assert not gc.isenabled()
+        raise ValueError(x.shape)
+
+    with pytest.raises(ValueError, match="3"):
+        dp.compute_once(failing)(jnp.ones(3))
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        dp.compute_once(chained)(jnp.ones(()))
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.slow

@@ -47,8 +47,8 @@ COMPILED = {
     "compile of GPT-3's training step with its gradient": ("training",),
     "the same compile with the defaults of XLA": ("training", "--defaults"),
     "compile of DeepSeek-V3's training step with its gradient": ("training of experts",),
-    "compile of $/Mtoken of a generation with its gradient": ("generate",),
-    "compile of $/Mtoken of a server with its gradient": ("serve",),
+    "compile of $/Mtoken of a generation with its gradient for the hardware": ("generate",),
+    "compile of $/Mtoken of a server with its gradient for the hardware": ("serve",),
 }
 PAGE = "the live page's answer to a changed number, once compiled"
 # The lines of a quick run: one of each kind.

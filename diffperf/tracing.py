@@ -1,0 +1,22 @@
+"""What holds while JAX traces a function."""
+
+import contextlib
+import gc
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Python does not search for cycles of unused objects inside the block.
+
+    Tracing an estimate makes hundreds of thousands of objects, nearly all of which are needed until the
+    program is compiled. To search them for unused ones again and again takes a quarter of the time.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
