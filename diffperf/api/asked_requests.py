@@ -11,8 +11,12 @@ from diffperf.load import checked, declared_at, literal
 from diffperf.quantity import replace
 from diffperf.workload.requests import Requests
 
-# Fields of a strategy that follow from the requests: how many sequences run at once, and how long they are.
-OF_REQUESTS = ("global_batch", "sequence_length", "output_length")
+# Fields of a strategy that follow from the requests: how many sequences run at once, how long they are, what
+# of them is cached, and how their answers are drafted.
+OF_REQUESTS = (
+    *("global_batch", "sequence_length", "output_length"),
+    *("cached_share", "tokens_per_step", "draft_tokens", "draft_share"),
+)
 # Options of the fields of requests that are not named like the field.
 _FLAGS = {"input_length": "input", "output_length": "output"}
 
@@ -54,13 +58,19 @@ def read_requests(texts: Mapping[str, Any], file: str) -> tuple[Requests, dict[s
     if "rate" in given and "concurrency" in given:
         expected = "a rate of requests or a number of clients"
         raise ConfigError(file, "--rate", "--concurrency too", expected, "drop one of them")
-    return replace(Requests(), given), given
+    requests = replace(Requests(), given)
+    if requests.tokens_per_step > 1 + requests.draft_tokens:
+        found = f"{float(requests.tokens_per_step):g} tokens, of {float(requests.draft_tokens):g} drafted"
+        expected = f"at most {1 + float(requests.draft_tokens):g}: one token and the drafted ones"
+        raise ConfigError(file, "--tokens-per-step", found, expected, "draft more with --draft-tokens")
+    return requests, given
 
 
 def refuse_batches(question: Question) -> None:
-    """Raises `ConfigError` where `--set` gives the strategy a batch or a length, which the requests say."""
+    """Raises `ConfigError` where `--set` gives the strategy what the requests say: `OF_REQUESTS`."""
     for name in OF_REQUESTS:
         if name in question.table:
             found, expected = "a field that follows from the requests", "options of the requests"
-            remedy = "use --input, --output, --concurrency or --batch-cap"
+            options = {"global_batch": "concurrency or --batch-cap", "sequence_length": "input"}
+            remedy = f"use --{options.get(name) or flag_of(name)}"
             raise ConfigError(question.asker, f"strategy.{name}", found, expected, remedy)

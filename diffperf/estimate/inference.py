@@ -7,6 +7,7 @@ import itertools
 
 import equinox as eqx
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy
@@ -19,7 +20,7 @@ from diffperf.estimate.network.transfers import TimedCollective, Transfer, trans
 from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
-from diffperf.relax import Exact, Relaxation, inverse, larger
+from diffperf.relax import Exact, Relaxation, inverse, larger, smaller
 from diffperf.report.tables import Readable
 from diffperf.workload.assembly import inference_operators
 from diffperf.workload.collectives import boundary_transfer, layer_collectives
@@ -47,12 +48,14 @@ class PassTime(eqx.Module):
     pipeline_transfers: Scalar = output("s", "transfers between pipeline stages", table="collectives")
     pipeline_queue: Scalar = output("s", "wait of the last micro-batch for those before it in the pipeline")
     host: Scalar = output("s", "work of the host for which devices wait: scheduling, sampling")
+    drafting: Scalar = output("s", "drafting of the tokens that the pass verifies, and the host's part in it")
 
     @property
     def total(self) -> Scalar:
         compute = self.matmul + self.attention + self.elementwise + self.head
         layer_network = self.tensor_parallel + self.context_parallel + self.expert_parallel
-        return compute + layer_network + self.pipeline_transfers + self.pipeline_queue + self.host
+        waiting = self.pipeline_transfers + self.pipeline_queue + self.host
+        return compute + layer_network + waiting + self.drafting
 
 
 class PassReport(Readable):
@@ -128,22 +131,31 @@ class TimedPass(eqx.Module):
 
 
 def prefill(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> PassReport:
-    """The prompts of all sequences at once, up to the first output token of each."""
+    """The prompts of all sequences at once, up to the first output token of each.
+
+    Of prompts whose beginning is cached (`cached_share`), the rest is computed; rates count all tokens.
+    """
     c = _configuration(model, system, strategy, relax)
     tokens = strategy.global_batch * strategy.sequence_length
     return _pass_report(c, timed_phase(c, "prefill")["breakdown"], tokens)
 
 
 def decode(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> PassReport:
-    """One token of every sequence, at the mean context of the generation."""
+    """One decode pass, at the mean context of the generation: a token of every sequence, or as many as a
+    step adds where tokens are drafted.
+    """
     c = _configuration(model, system, strategy, relax)
-    return _pass_report(c, timed_phase(c, "decode")["breakdown"], strategy.global_batch)
+    tokens = strategy.global_batch * strategy.tokens_per_step
+    return _pass_report(c, timed_phase(c, "decode")["breakdown"], tokens)
 
 
 def generate(
     model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None
 ) -> GenerationReport:
-    """Prefill, then `output_length` − 1 decode passes over a growing context.
+    """Prefill, then the decode passes of `output_length` − 1 tokens over a growing context.
+
+    With speculative decoding or multi-token prediction a pass verifies `draft_tokens` drafted tokens and
+    adds `tokens_per_step` (arXiv 2211.17192 §3; DeepSeek-V3, arXiv 2412.19437 §2.2).
 
     The sum over the passes is a closed form: attention, which alone depends on the context, is evaluated at
     a few contexts that stand for all (`diffperf.workload.growing_context`).
@@ -155,7 +167,7 @@ def generate(
 def generation_report(c: Configuration, timed: dict[str, TimedPass]) -> GenerationReport:
     """The report of a generation from its timed passes, "prefill" and the mean "decode"."""
     first, each = timed["prefill"], timed["decode"]
-    passes = c.strategy.output_length - 1
+    passes = (c.strategy.output_length - 1) / c.strategy.tokens_per_step
     time = first.breakdown.total + passes * each.breakdown.total
     spent = first.energy + each.energy * passes
     tokens = c.strategy.global_batch * c.strategy.output_length
@@ -163,7 +175,7 @@ def generation_report(c: Configuration, timed: dict[str, TimedPass]) -> Generati
     return GenerationReport(
         time=time,
         time_to_first_token=first.breakdown.total,
-        time_per_output_token=each.breakdown.total,
+        time_per_output_token=each.breakdown.total / c.strategy.tokens_per_step,
         tokens_per_second=tokens / time,
         power=spent.total / (time * c.system.n_devices),
         prefill_clock=inverse(first.clock.slowdown),
@@ -187,8 +199,63 @@ def inference_tables(configuration: Configuration, phase: str) -> dict[str, Phas
 def timed_phase(c: Configuration, phase: str) -> dict[str, TimedPass]:
     """The timed passes of an inference phase, by the field of its report that they add up to."""
     if phase == "generate":
-        return timed_passes(c, {"prefill": prompt_pass(c), "decode": token_pass(c, c.strategy.output_length)})
-    return timed_passes(c, {"breakdown": {"prefill": prompt_pass, "decode": token_pass}[phase](c)})
+        timed = timed_passes(
+            c, {"prefill": prompt_pass(c), "decode": token_pass(c, c.strategy.output_length)}
+        )
+        return timed | {"decode": _with_drafts(c, timed["decode"])}
+    if phase == "decode":
+        return {"breakdown": _with_drafts(c, timed_passes(c, {"decode": token_pass(c)})["decode"])}
+    return timed_passes(c, {"breakdown": prompt_pass(c)})
+
+
+def drafting_time(
+    c: Configuration, token: Float[Array, "*batches"], drafts: Scalar, sequences: Float[Array, "*batches"]
+) -> Float[Array, "*batches"]:
+    """Seconds of a decode step beside its pass, where each of `drafts` tokens takes `token` seconds to draft.
+
+    Engines that draft run their steps one after another: the host looks at every sequence in between.
+    """
+    verifying = c.system.stack.draft_step + c.system.stack.draft_sequence * sequences
+    return drafts * token + smaller(drafts, 1.0) * verifying
+
+
+def drafted_token_time(
+    given_share: Scalar, one_pass: Float[Array, "*batches"], module: Float[Array, "*batches"]
+) -> Float[Array, "*batches"]:
+    """Seconds to draft a token: a given share of those of a decode pass, or those of a module of multi-token
+    prediction, which is a layer and the vocabulary projection (DeepSeek-V3, arXiv 2412.19437 §2.2).
+    """
+    return jnp.where(given_share > 0, given_share * one_pass, module)
+
+
+def _with_drafts(c: Configuration, timed: TimedPass) -> TimedPass:
+    """A decode pass with the drafting of the tokens that it verifies.
+
+    A module that drafts works on one token of each sequence, the pass on the drafted ones too: reading its
+    weights takes as long for either, and where products take longer than that, the module is too slow here.
+    The energy of drafting is that of a pass in the same time.
+    """
+    strategy, one, system = c.strategy, timed.breakdown, c.system
+    module = (one.total - one.head - one.host) / c.model.depth + one.head
+    token = drafted_token_time(strategy.draft_share, one.total, module)
+    drafted = strategy.draft_tokens * token
+    drafting = drafting_time(c, token, strategy.draft_tokens, strategy.global_batch / strategy.dp)
+    host = drafting - drafted
+    nothing = jnp.zeros_like(host)
+    accelerator = system.accelerator
+    waiting = Energy(
+        compute=nothing,
+        memory=nothing,
+        network=nothing,
+        active=system.n_devices * accelerator.active_power * timed.clock.power * host,
+        static=system.n_devices * accelerator.static_power * host,
+    )
+    return dataclasses.replace(
+        timed,
+        breakdown=dataclasses.replace(one, drafting=drafting),
+        busy=timed.busy + drafting,
+        energy=timed.energy * (1 + drafted / one.total) + waiting,
+    )
 
 
 def sequence_parts(c: Configuration) -> Scalar:
@@ -203,7 +270,7 @@ def prompt_parts(c: Configuration) -> Scalar:
     where an engine puts so many tokens into a pass at most. Without a pipeline all pass at once.
     """
     strategy = c.strategy
-    tokens = strategy.global_batch / strategy.dp * strategy.sequence_length
+    tokens = strategy.global_batch / strategy.dp * strategy.prefilled_length
     parts = c.relax.maximum(sequence_parts(c), tokens / c.system.stack.pass_tokens)
     alone = one_stage(strategy, c.relax)
     return alone + (1 - alone) * parts
@@ -212,28 +279,39 @@ def prompt_parts(c: Configuration) -> Scalar:
 def submissions(c: Configuration) -> Scalar:
     """How often an engine hands prompts of a replica to the pipeline, which is empty in between."""
     strategy = c.strategy
-    tokens = strategy.global_batch / strategy.dp * strategy.sequence_length
+    tokens = strategy.global_batch / strategy.dp * strategy.prefilled_length
     return c.relax.maximum(tokens / c.system.stack.submitted_tokens, 1.0)
 
 
 def prompt_pass(c: Configuration) -> TokenPass:
-    """One part of the prompts of a replica. A part of a prompt counts as so much of a sequence."""
-    length, parts = c.strategy.sequence_length, prompt_parts(c)
-    sequences = c.strategy.global_batch / c.strategy.dp / parts
-    return TokenPass(sequences=sequences, queries=length, context=length, serving=True)
+    """One part of the prompts of a replica, without what of them is cached. A part of a prompt counts as so
+    much of a sequence.
+    """
+    strategy = c.strategy
+    sequences = strategy.global_batch / strategy.dp / prompt_parts(c)
+    return TokenPass(
+        sequences=sequences,
+        queries=strategy.prefilled_length,
+        context=strategy.sequence_length,
+        serving=True,
+    )
 
 
 def token_pass(c: Configuration, outputs: Scalar | None = None) -> TokenPass:
-    """One token of every sequence of a part of those of a replica, at the mean context of the generation.
+    """One token of every sequence of a part of those of a replica, and the drafted ones after it, at the mean
+    context of the generation.
 
-    Token i of the o − 1 after the first attends to the prompt, i − 1 outputs and itself. With `outputs`
-    the pass is the mean of all passes of a generation of so many tokens.
+    Token i of the o − 1 after the first attends to the prompt, i − 1 outputs and itself. Of d drafted tokens
+    in passes that add t tokens each, the last of pass k attends to the prompt, 1 + (k − 1)·t outputs and d
+    tokens; of all (o − 1) / t passes that is the prompt, o / 2 and d − (t − 1) / 2 tokens on average. With
+    `outputs` the pass is the mean of all passes of a generation of so many tokens.
     """
     strategy = c.strategy
+    beside_one = strategy.draft_tokens - (strategy.tokens_per_step - 1) / 2
     return TokenPass(
         sequences=strategy.global_batch / strategy.dp / sequence_parts(c),
-        queries=jnp.ones_like(strategy.tp),
-        context=strategy.sequence_length + strategy.output_length / 2,
+        queries=1 + strategy.draft_tokens,
+        context=strategy.sequence_length + strategy.output_length / 2 + beside_one,
         outputs=outputs,
         generating=True,
         serving=True,
@@ -310,6 +388,7 @@ def _timed_pass(
         pipeline_transfers=pipeline,
         pipeline_queue=jnp.zeros_like(pipeline),
         host=jnp.zeros_like(pipeline),
+        drafting=jnp.zeros_like(pipeline),
     )
     launching = jnp.zeros_like(pipeline) if tokens.generating else c.relax.excess(launch_time(c), one.total)
     one = dataclasses.replace(one, host=host_time(c, tokens) + launching)

@@ -3,6 +3,12 @@ an engine takes them into its batch.
 """
 
 from diffperf.quantity import Declared, Scalar, Weights, choice, quantity, switch
+from diffperf.workload.generation_quantities import (
+    cached_share,
+    draft_share,
+    draft_tokens,
+    tokens_per_step,
+)
 
 
 class Requests(Declared):
@@ -40,9 +46,7 @@ class Requests(Declared):
     output_spread: Scalar = quantity(
         "", "standard deviation of the length of answers over its mean", bounds=(0, 3), default=0.3
     )
-    cached_share: Scalar = quantity(
-        "", "share of a prompt's tokens that the engine finds in its prefix cache", bounds=(0, 1), default=0
-    )
+    cached_share: Scalar = cached_share()
     batch_cap: Scalar = quantity(
         "", "most sequences that a replica runs at once (max_num_seqs)", bounds=(1, 1e5), default=256
     )
@@ -68,22 +72,6 @@ class Requests(Declared):
         "groups that fill a step; otherwise one after the other, a prompt a step",
         default=True,
     )
-    tokens_per_step: Scalar = quantity(
-        "",
-        "tokens that a decode step adds to a sequence: 1 and the accepted ones of those drafted",
-        bounds=(1, 64),
-        default=1,
-    )
-    draft_tokens: Scalar = quantity(
-        "",
-        "tokens drafted for each sequence and step by speculative decoding or multi-token prediction",
-        bounds=(0, 64),
-        default=0,
-    )
-    draft_share: Scalar = quantity(
-        "",
-        "time to draft a token over that of a decode pass, 0 for a layer and the vocabulary projection "
-        "(the model's module for multi-token prediction)",
-        bounds=(0, 1),
-        default=0,
-    )
+    tokens_per_step: Scalar = tokens_per_step()
+    draft_tokens: Scalar = draft_tokens()
+    draft_share: Scalar = draft_share()

@@ -19,6 +19,12 @@ from diffperf.hardware.formats import (
 )
 from diffperf.quantity import Declared, Scalar, Weights, choice, declaration, quantity, switch
 from diffperf.relax import larger
+from diffperf.workload.generation_quantities import (
+    cached_share,
+    draft_share,
+    draft_tokens,
+    tokens_per_step,
+)
 
 _DEGREE = (1, 1e5)
 
@@ -48,6 +54,7 @@ class Strategy(Declared):
     Experts are laid out in a way of their own: the tp·cp·dp devices of a pipeline stage are `expert_tp` ×
     `ep` devices for each replica of the experts. In inference `global_batch` counts the sequences served
     at once, `sequence_length` the tokens of their prompts, `output_length` the tokens that they generate.
+    Of requests that a server answers, `diffperf.workload.requests` says all this, and how tokens are drafted.
     """
 
     tp: Scalar = quantity("", "tensor-parallel degree", bounds=(1, 1024), default=1, integer=True)
@@ -91,6 +98,10 @@ class Strategy(Declared):
     output_length: Scalar = quantity(
         "", "tokens generated for each sequence", bounds=(1, 1e6), default=200, integer=True
     )
+    cached_share: Scalar = cached_share()
+    tokens_per_step: Scalar = tokens_per_step()
+    draft_tokens: Scalar = draft_tokens()
+    draft_share: Scalar = draft_share()
     sequence_parallel: Weights = switch(
         "norms and dropouts split along the sequence over the tensor-parallel group",
         default=True,
@@ -313,6 +324,11 @@ class Strategy(Declared):
     def micro_batches(self) -> Scalar:
         """Micro-batches that each pipeline works through in one training step."""
         return self.global_batch / (self.dp * self.micro_batch)
+
+    @property
+    def prefilled_length(self) -> Scalar:
+        """Tokens of a prompt that its prefill computes: those that are not cached, and at least the last."""
+        return larger(self.sequence_length * (1 - self.cached_share), 1.0)
 
     @property
     def tokens(self) -> Scalar:

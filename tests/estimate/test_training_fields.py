@@ -23,7 +23,8 @@ def changed():
     """The numbers that change in the report of a generation when a field of the strategy does."""
     model, system = dp.load_model("mixtral-8x7b"), dp.load_system("dgx-h100", n_devices=32)
     table = {"tp": 4, "pp": 2, "cp": 2, "dp": 2, "ep": 4, "expert_tp": 2, "global_batch": 64}
-    strategy = dp.load_strategy(table | {"sequence_length": 32768, "expert_imbalance": 1.5})
+    table |= {"sequence_length": 32768, "expert_imbalance": 1.5, "draft_tokens": 2, "tokens_per_step": 1.5}
+    strategy = dp.load_strategy(table)
     before = jax.device_get(outputs(generate(model, system, strategy, Exact())))
 
     def numbers(name: str) -> set[str]:

@@ -147,6 +147,7 @@ BROKEN: dict[str, tuple[str, dict[str, Any], str]] = {
         "training",
     ),
     "every_replica_serves_a_sequence": ("gpt3-175b", {"dp": 2.0}, "generate"),
+    "steps_add_no_more_than_drafted": ("gpt3-175b", {"draft_tokens": 2.0, "tokens_per_step": 3.5}, "decode"),
 }
 
 

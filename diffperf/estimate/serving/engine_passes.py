@@ -6,12 +6,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from diffperf.estimate.inference import TimedPass, launch_time, sequence_parts, timed_passes
+from diffperf.estimate.inference import (
+    TimedPass,
+    drafted_token_time,
+    drafting_time,
+    launch_time,
+    sequence_parts,
+    timed_passes,
+)
 from diffperf.estimate.serving.engine_steps import InterpolatedSteps
 from diffperf.estimate.serving.monotone_interpolation import Interpolant
 from diffperf.estimate.serving.traffic import Traffic
 from diffperf.quantity import Scalar, replace
-from diffperf.relax import larger, smaller
+from diffperf.relax import larger
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import TokenPass
 from diffperf.workload.memory import Memory, inference_memory, kv_cache_bytes
@@ -101,11 +108,7 @@ class EnginePasses(eqx.Module):
 
 
 def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: Scalar) -> EnginePasses:
-    """The passes of an engine that decodes for up to `most` sequences, from those at `NODES` batches.
-
-    Drafting a token takes a layer and the vocabulary projection of the model (a module of multi-token
-    prediction, DeepSeek-V3, arXiv 2412.19437 §2.2), or the given share of a decode pass.
-    """
+    """The passes of an engine that decodes for up to `most` sequences, from those at `NODES` batches."""
     queries = 1 + requests.draft_tokens
     largest_batch = most + requests.chunk / queries
     exponents = jnp.linspace(0.0, 1.0, NODES, dtype=most.dtype)
@@ -119,11 +122,9 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
     # A drafting pass has one token of each sequence, a decode pass the drafted ones too: a module that reads
     # its weights takes about as long for either.
     module = Interpolant.through(nodes * queries, decode.per_layer + decode.head)
-    given = requests.draft_share * (decode.of_tokens + decode.of_sequences)
-    drafted = jnp.where(requests.draft_share > 0, given, jax.vmap(module)(nodes))
-    # Engines that draft run their steps one after another: the host looks at every sequence in between.
-    verifying = c.system.stack.draft_step + c.system.stack.draft_sequence * nodes
-    drafting = requests.draft_tokens * drafted + smaller(requests.draft_tokens, 1.0) * verifying
+    one_pass = decode.of_tokens + decode.of_sequences
+    drafted = drafted_token_time(requests.draft_share, one_pass, jax.vmap(module)(nodes))
+    drafting = drafting_time(c, drafted, requests.draft_tokens, nodes)
     chunk = prompt_chunk_pass(requests)
     prompt = passes(running_sequences(c, jnp.ones_like(most)), {"prompt": chunk})["prompt"]
     return EnginePasses(
@@ -135,7 +136,10 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
             queries=queries,
             prompt_launch=launch_time(c) / c.strategy.pp,
         ),
-        decode_energy=Interpolant.through(nodes, decode.energy),
+        # Drafting draws the power of a decode pass.
+        decode_energy=Interpolant.through(
+            nodes, decode.energy * (1 + requests.draft_tokens * drafted / one_pass)
+        ),
         prompt_energy=prompt.energy / chunk.queries,
         weights_energy=decode.energy[0],
     )

@@ -9,6 +9,7 @@ from diffperf.workload.configuration import Configuration
 from diffperf.workload.rules import attention_rules as attention
 from diffperf.workload.rules import batch_rules as batch
 from diffperf.workload.rules import degree_rules as degrees
+from diffperf.workload.rules import drafting_rules as drafting
 from diffperf.workload.rules import expert_rules as experts
 from diffperf.workload.rules import pipeline_rules as pipeline
 from diffperf.workload.rules.verdict import Verdict, Violation, every
@@ -40,6 +41,7 @@ RULES: tuple[tuple[Rule, tuple[str, ...]], ...] = (
     (batch.replicas_divide_training_batch, TRAINING),
     (pipeline.stages_divide_interleaved_micro_batches, TRAINING),
     (batch.every_replica_serves_a_sequence, INFERENCE),
+    (drafting.steps_add_no_more_than_drafted, ("decode", "generate")),
 )
 
 
