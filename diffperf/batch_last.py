@@ -16,11 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+from jax.extend.core import JaxprEqn, Literal
 
 from diffperf.compiler import flattened
-from diffperf.interpreter import UNCHANGED, Operation, called_program
+from diffperf.flat_program import FlatProgram
+from diffperf.interpreter import UNCHANGED, Operation
 from diffperf.numpy_operations import ELEMENTWISE
+from diffperf.tracing import without_garbage_collection
 
 
 class Value(NamedTuple):
@@ -55,27 +57,25 @@ def vmap_last(function: Callable[..., Any]) -> Callable[..., Any]:
         size = np.shape(leaves[0])[-1]
         flat, made = flattened(lambda arguments: function(*arguments), structure)
         one = [jax.ShapeDtypeStruct(np.shape(leaf)[:-1], jnp.result_type(leaf)) for leaf in leaves]
-        traced = jax.make_jaxpr(flat)(*one)
-        results = _mapped(traced, [Value(leaf, True) for leaf in leaves], size)
+        with without_garbage_collection():
+            program = FlatProgram(jax.make_jaxpr(flat)(*one))
+            results = _mapped(program, [Value(leaf, True) for leaf in leaves], size)
         return jax.tree.unflatten(made[0], [_with_batch(result, result.shape, size) for result in results])
 
     return mapped
 
 
-def _mapped(traced: ClosedJaxpr, inputs: Sequence[Value], size: int) -> list[Value]:
-    """The results of a traced function for inputs of which some have a batch of that size."""
-    jaxpr = traced.jaxpr
-    constants = [Value(_known(constant), False) for constant in traced.consts]
-    values = _pairs(jaxpr.constvars, constants) | _pairs(jaxpr.invars, inputs)
+def _mapped(program: FlatProgram, inputs: Sequence[Value], size: int) -> list[Value]:
+    """The results of a program for inputs of which some have a batch of that size."""
+    constants = {number: Value(_known(constant), False) for number, constant in program.constants.items()}
+    values = constants | _pairs(program.inputs, inputs)
 
-    def read(variables: Sequence[Any]) -> list[Value]:
-        return [_of_literal(one) if isinstance(one, Literal) else values[one] for one in variables]
+    def read(numbers: Sequence[Any]) -> list[Value]:
+        return [_of_literal(one) if isinstance(one, Literal) else values[one] for one in numbers]
 
-    for equation in jaxpr.eqns:
-        name, operands = equation.primitive.name, read(equation.invars)
-        if (called := called_program(equation)) is not None:
-            results = _mapped(called, operands, size)
-        elif name == "optimization_barrier":  # what is behind it must stay unknown, as `compute_once` wants
+    for equation, used, made in program.steps:
+        name, operands = equation.primitive.name, read(used)
+        if name == "optimization_barrier":  # what is behind it must stay unknown, as `compute_once` wants
             arrays = equation.primitive.bind(*(jnp.asarray(operand.array) for operand in operands))
             results = [Value(array, operand.batched) for array, operand in zip(arrays, operands, strict=True)]
         elif name in UNCHANGED:
@@ -86,8 +86,8 @@ def _mapped(traced: ClosedJaxpr, inputs: Sequence[Value], size: int) -> list[Val
         else:
             arrays = [operand.array for operand in operands]
             results = [Value(result, False) for result in _without_batch(equation, arrays)]
-        values |= _pairs(equation.outvars, results)
-    return read(jaxpr.outvars)
+        values |= _pairs(made, results)
+    return read(program.outputs)
 
 
 def _of_literal(literal: Any) -> Value:

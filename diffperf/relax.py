@@ -119,6 +119,10 @@ class Relaxation(eqx.Module):
         return self.maximum(demand, supply) - supply
 
 
+# Relative rounding error of a quotient of products of whole numbers, in the distance of two numbers near 1.
+_ROUNDING = 16
+
+
 class Exact(Relaxation):
     """The true max, min, ceil and step."""
 
@@ -136,7 +140,10 @@ class Exact(Relaxation):
         return cast(Array, functools.reduce(smaller, values))
 
     def ceil(self, x: Array) -> Array:
-        return jnp.ceil(x)
+        """The number of whole units that hold `x` ≥ 0. A whole number that is rounding errors too large, as
+        quotients of whole numbers may be, takes no unit more.
+        """
+        return jnp.ceil(x * (1 - _ROUNDING * jnp.finfo(x.dtype).eps))
 
     def step(self, slack: Array) -> Array:
         return jnp.where(slack >= 0, 1.0, 0.0)

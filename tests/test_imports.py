@@ -17,6 +17,7 @@ LAYERS = (
     ("errors", "units", "quantity", "trees", "staircase", "relax", "interrupts", "tracing"),
     ("numpy_operations",),
     ("interpreter",),
+    ("flat_program",),
     ("batch_last", "compiler", "shared_values"),
     ("report",),
     ("software",),

@@ -146,6 +146,22 @@ def test_excess_is_what_the_supply_leaves():
     assert float(Smooth(200.0).excess(0.0, 5.0)) == 0
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_exact_ceil_takes_no_unit_for_rounding_errors(dtype):
+    """Of all quotients of up to 200 units of up to 200, by a product with the inverse: where they are whole,
+    one more unit is wrong, which the plain function takes for some of them; where they are not, it is right.
+    """
+    with jax.enable_x64(dtype == np.float64):
+        units = np.arange(1, 201)
+        whole, part = np.meshgrid(units, units)
+        inverse = (1 / units.astype(dtype))[:, None]
+        quotients = (whole * part).astype(dtype) * inverse
+        assert np.mean(np.ceil(quotients) != whole) > 0.02
+        np.testing.assert_array_equal(Exact().ceil(jnp.asarray(quotients)), whole)
+        beyond = (whole * part + 0.1).astype(dtype) * inverse
+        np.testing.assert_array_equal(Exact().ceil(jnp.asarray(beyond)), whole + 1)
+
+
 @given(st.integers(0, 10**6), SHARPNESS)
 def test_ceil_is_exact_at_whole_numbers(whole, p):
     assert _smooth(p, "ceil", float(whole)) == pytest.approx(whole, abs=1e-9)

@@ -1,5 +1,6 @@
 """Intermediate values that are computed once: the same results to the last bit, by fewer operations."""
 
+import functools
 import gc
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 
 import diffperf as dp
 from diffperf.cost.package_cost import package_cost
+from diffperf.flat_program import flattened_calls
 from diffperf.quantity import replace
 from diffperf.relax import Exact, inverse
 
@@ -143,3 +145,29 @@ def test_the_gradient_of_a_training_step_is_the_same(gpt, system, strategy):
     plain, once = (jax.jit(f)(*args) for f in (gradient, dp.compute_once(gradient)))
     np.testing.assert_allclose(jax.tree.leaves(once), jax.tree.leaves(plain), rtol=1e-13)
     assert flops(dp.compute_once(gradient), *args) < flops(gradient, *args)
+
+
+def test_flattened_calls_keep_results_and_derivatives():
+    """Derivatives of a function's own, too, and of numbers that the function closes over."""
+
+    @jax.custom_jvp
+    def own(x):
+        return x**2
+
+    own.defjvp(lambda primals, tangents: (own(*primals), 7.0 * tangents[0]))
+
+    def function(factor, tree):
+        inner = jax.jit(lambda y: own(jnp.sin(y) * factor))
+        return {"sum": inner(tree["x"]) + inner(tree["x"]), "product": inner(tree["x"]) * tree["y"]}
+
+    def jacobian(factor, flatten):
+        of_tree = functools.partial(function, factor)
+        mapped = jax.jacfwd(flattened_calls(of_tree) if flatten else of_tree)
+        return mapped({"x": jnp.linspace(0.1, 1.0, 4), "y": jnp.asarray(2.0)})
+
+    plain, flat = (jax.jit(jacobian, static_argnums=1)(1.5, flatten) for flatten in (False, True))
+    assert jax.tree.structure(plain) == jax.tree.structure(flat)
+    for expected, value in zip(jax.tree.leaves(plain), jax.tree.leaves(flat), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-14)
+    slopes = 14 * 1.5 * np.cos(np.linspace(0.1, 1.0, 4))
+    np.testing.assert_allclose(np.diag(flat["sum"]["x"]), slopes, rtol=1e-12)

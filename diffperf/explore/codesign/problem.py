@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from diffperf import units
 from diffperf.compiler import digest_of
 from diffperf.estimate.phases import estimate
+from diffperf.explore.codesign.alike_workloads import of_each
 from diffperf.explore.codesign.layouts import Layouts
 from diffperf.explore.codesign.variables import Bounds, Candidate, DesignVector, Variable
 from diffperf.hardware.chip import Chip, chip
@@ -231,25 +232,17 @@ class DesignProblem:
     def broken_rules(self, x: Float[Array, " n"]) -> Array:
         """How many rules of layouts (`diffperf.workload.rules`) a vector of variables breaks; pure JAX."""
         candidate = self.vector.candidate(x)
-        return sum(
-            (
-                broken(configuration, workload.phase)
-                for configuration, workload in zip(
-                    candidate.configurations(candidate.system), self.workloads, strict=True
-                )
-            ),
-            jnp.zeros(()),
-        )
+        counts = of_each(broken, candidate.configurations(candidate.system), self.phases)
+        return sum(counts, jnp.zeros(()))
 
 
 def reported(
     made: Chip, configurations: list[Configuration], workloads: tuple[Workload, ...], relax: Relaxation
 ) -> Outcome:
     """A chip with the reports of all workloads."""
-    reports = {
-        workload.name: estimate(dataclasses.replace(configuration, relax=relax), workload.phase)
-        for configuration, workload in zip(configurations, workloads, strict=True)
-    }
+    relaxed = [dataclasses.replace(configuration, relax=relax) for configuration in configurations]
+    estimates = of_each(estimate, relaxed, [workload.phase for workload in workloads])
+    reports = {workload.name: report for workload, report in zip(workloads, estimates, strict=True)}
     return Outcome(made, reports.pop(workloads[0].name), reports)
 
 

@@ -51,6 +51,7 @@ from diffperf import units
 from diffperf.compiler import digest_of, stored, stored_closure
 from diffperf.errors import ARGUMENTS, did_you_mean
 from diffperf.estimate.phases import estimate
+from diffperf.explore.codesign.alike_workloads import of_each
 from diffperf.explore.codesign.job_file import OF_A_WORKLOAD, JobReader
 from diffperf.explore.codesign.layouts import possible_layouts
 from diffperf.explore.codesign.problem import (
@@ -110,13 +111,15 @@ def estimated(configuration: Configuration, phase: str) -> eqx.Module:
     return estimate(configuration, phase)
 
 
-def baseline_report(configuration: Configuration, phase: str) -> eqx.Module:
-    """The same, by a program for these numbers alone, which takes half as long to compile."""
+def baseline_reports(configurations: list[Configuration], phases: list[str]) -> list[eqx.Module]:
+    """The reports of several workloads, by a program for these numbers alone, which takes half as long to
+    trace.
+    """
 
-    def report() -> eqx.Module:
-        return estimate(configuration, phase)
+    def reports() -> list[eqx.Module]:
+        return of_each(estimate, configurations, phases)
 
-    return stored_closure(report, digest_of(configuration, phase))()
+    return stored_closure(reports, digest_of(*configurations, *phases))()
 
 
 class ProblemReader(TableReader):
@@ -241,10 +244,7 @@ class ProblemReader(TableReader):
         """The exact reports of the baseline on the system as configured, and its chip in the technology."""
         made = chip(baseline.design, baseline.technology, baseline.system.accelerator)
         configurations = baseline.configurations(baseline.system)
-        first, *others = (
-            baseline_report(configuration, workload.phase)
-            for configuration, workload in zip(configurations, workloads, strict=True)
-        )
+        first, *others = baseline_reports(configurations, [workload.phase for workload in workloads])
         names = [workload.name for workload in workloads[1:]]
         return Outcome(made, first, dict(zip(names, others, strict=True)))
 

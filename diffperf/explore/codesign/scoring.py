@@ -12,6 +12,7 @@ from diffperf.batch_last import vmap_last
 from diffperf.compiler import stored_closure
 from diffperf.explore.codesign.cube import Cube
 from diffperf.explore.codesign.problem import DesignProblem, Outcome
+from diffperf.flat_program import flattened_calls
 from diffperf.relax import Exact, Smooth
 from diffperf.shared_values import compute_once
 
@@ -144,7 +145,7 @@ class Scorer:
 
         forwards = len(self.cube.relaxed) <= len(self.problem.constraints)
         differentiate = jax.jacfwd if forwards else jax.jacrev
-        slopes, values = compute_once(differentiate(twice, has_aux=True))(relaxed)
+        slopes, values = compute_once(differentiate(flattened_calls(twice), has_aux=True))(relaxed)
         return values, slopes
 
     def compile_slopes(self) -> None:
