@@ -74,7 +74,17 @@ class OutOfTime(Exception):
 
 
 class Search:
-    """The search for the best design of one problem, with compiled programs that all its stages share."""
+    """The search for the best design of one problem, with compiled programs that all its stages share.
+
+    **Arguments:**
+
+    - `population`: the number of designs that evolve together.
+    - `seed`: of the samples and the evolution; the result is deterministic in it.
+    - `budget_seconds`: the time after which the search stops with the best design so far.
+    - `checkpoint`: a file for the state between rounds, from which the same search goes on after it was
+      stopped; deleted when the search is through.
+    - `progress`: called with a word on what is going on and the fraction done.
+    """
 
     def __init__(
         self,
@@ -416,7 +426,8 @@ class Search:
     def answer(self, *, explain: bool = True) -> Codesign:
         """Runs the search; interrupted by Ctrl-C or out of time, the best design so far is the answer.
 
-        Where it comes to no feasible design, `explain` asks which constraints conflict.
+        Where no design satisfies every constraint, the answer is the least-violating one, and `explain` asks
+        which constraints conflict. **Raises:** `ConfigError` for a checkpoint of another search.
         """
         stopped: Stopped = ""
         with jax.enable_x64(True):
@@ -452,38 +463,3 @@ class Search:
             evaluations=self.scorer.evaluations,
             stopped=stopped,
         )
-
-
-def codesign(
-    problem: DesignProblem,
-    *,
-    population: int = POPULATION,
-    seed: int = 0,
-    budget_seconds: float = math.inf,
-    checkpoint: Path | None = None,
-    progress: Progress = _silent,
-) -> Codesign:
-    """The best design of a problem. Interrupted by Ctrl-C, or out of time, the best so far.
-
-    **Arguments:**
-
-    - `population`: designs that evolve together.
-    - `seed`: of the samples and the evolution; the result is deterministic in it.
-    - `budget_seconds`: after which the search stops with the best design so far.
-    - `checkpoint`: a file for the state between rounds, from which the same call goes on after it was
-      stopped; deleted when the search is through.
-    - `progress`: called with a word on what is going on and the fraction done.
-
-    **Returns:** a `Codesign`; where no design satisfies every constraint, the least-violating one (`feasible`
-    is False), and the constraints in conflict.
-
-    **Raises:** `ConfigError` for a checkpoint of another search.
-    """
-    return Search(
-        problem,
-        population=population,
-        seed=seed,
-        budget_seconds=budget_seconds,
-        checkpoint=checkpoint,
-        progress=progress,
-    ).answer()
