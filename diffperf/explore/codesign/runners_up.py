@@ -82,7 +82,7 @@ def _searched(search: Search) -> Descended:
         search.enumerate()
         return search.best
     for number in range(_ROUNDS):
-        evolution = search.gathered() if number % 2 else search.spread(search.goal)
+        evolution = search.population_of_round(number)
         search.evolve(evolution, "evolution")
         if len(search.cube.reals):
             search.descend(evolution, "descent")

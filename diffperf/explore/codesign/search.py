@@ -1,15 +1,16 @@
 """Which chip and package to build: the search for the best design of a problem.
 
-1. Global: a population of whole designs evolves under exact scores (`evolution`), hundreds of thousands of
-   estimates a second. It starts from the baseline and a low-discrepancy sample of the cube.
-2. Descent: from its best designs, which differ in whole numbers, choices or layouts, the real variables
-   descend along true slopes (`descent`).
+1. Global: a population of whole designs evolves under exact scores, hundreds of thousands of estimates a
+   second (`populations`, `evolution`). It starts from the baseline and a Sobol sample of the cube.
+2. Descent: from the elites of the population, its best designs that differ from each other, the real
+   variables descend along true slopes (`descent`).
 3. Relaxation: whole numbers that are many are taken for real ones in a descent from the best design, and
    rounded (`relaxation`).
 4. Neighbours: one or two other whole numbers, choices or layouts than the best design's, where its
    multipliers promise more (`neighbours`).
-5. Rounds of the four follow each other, every second population gathered around the best design, until none
-   improves it. Where all variables are whole and few enough, every combination is scored instead.
+5. Rounds of the four follow each other until none improves the best design. The population of every second
+   round starts around the best design. Where all variables are whole and few enough, every combination is
+   scored instead.
 6. A last descent gives the multipliers. Where no design satisfies every constraint, the least-violating one
    and the constraints in conflict (`conflict`) are the answer.
 
@@ -18,7 +19,6 @@ the multipliers of the last descent: what the objective gains per unit of each l
 """
 
 import contextvars
-import functools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +30,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import qmc
 
 from diffperf.compiler import digest_of
 from diffperf.explore.codesign.checkpoint import Checkpoint
@@ -40,6 +39,7 @@ from diffperf.explore.codesign.descent import LAST_SHARPNESS, Descended, Descent
 from diffperf.explore.codesign.evolution import Evolution
 from diffperf.explore.codesign.layouts import Layouts
 from diffperf.explore.codesign.neighbours import promising
+from diffperf.explore.codesign.populations import Populations, evolve_in_chunks
 from diffperf.explore.codesign.problem import DesignProblem
 from diffperf.explore.codesign.relaxation import WITHIN_REACH, Relaxation
 from diffperf.explore.codesign.result import Codesign, Stopped, TracePoint
@@ -48,20 +48,14 @@ from diffperf.explore.codesign.slots import slots
 from diffperf.explore.codesign.unpaid import Unpaid, unpaid_variables
 
 POPULATION = 1024  # designs that evolve together
-SAMPLE = 8  # times the population: the designs of a low-discrepancy sample
-GENERATIONS = 120  # of a round
-CHUNK = 10  # generations between looks at the clock
-CENTRES = 8  # designs of a population that descend in a round
-APART = 0.1  # how far they lie from each other in the cube, where they hold the same whole numbers
-EXCURSIONS = 3  # of a population that pursues another goal
+DESCENTS = 8  # the most designs that a stage descends from
+FEW_DESCENTS = 3  # the same, where descents only prepare what follows, or the goal is not the search's
 ROUNDS = 16  # at most
 UNIMPROVED = 2  # rounds without an improvement that end the search
 IMPROVED = 1e-6  # of the log of the objective, that counts
 PROMISED = 1e-4  # the same, of a neighbour that is worth a descent
 HOPELESS = 0.05  # violation of an evolved population above which descents only look for a smaller one
 LESS_VIOLATING = 0.01  # share of the violation that a better design must save to count
-SPREADS = (0.02, 0.2)  # of the coordinates of populations that are gathered around the best design
-MOVED = 0.5  # the share of the coordinates that they move
 JUDGED = 32  # designs from which is judged which variables nothing pays for
 # Combinations of whole numbers, choices and layouts that are all tried, where no variable is real.
 MOST_ENUMERATED = 500_000
@@ -80,7 +74,17 @@ class OutOfTime(Exception):
 
 
 class Search:
-    """The search for the best design of one problem, with compiled programs that all its stages share."""
+    """The search for the best design of one problem, with compiled programs that all its stages share.
+
+    **Arguments:**
+
+    - `population`: the number of designs that evolve together.
+    - `seed`: of the samples and the evolution; the result is deterministic in it.
+    - `budget_seconds`: the time after which the search stops with the best design so far.
+    - `checkpoint`: a file for the state between rounds, from which the same search goes on after it was
+      stopped; deleted when the search is through.
+    - `progress`: called with a word on what is going on and the fraction done.
+    """
 
     def __init__(
         self,
@@ -184,34 +188,22 @@ class Search:
 
     # --- populations
 
-    def sampled(self, count: int) -> np.ndarray:
-        """A low-discrepancy sample of the cube, the baseline, and designs that are known."""
-        # Sobol spawns generators from the one it is given, which a checkpoint's state does not count.
-        seed = np.random.default_rng(self.random.integers(2**63))
-        points = qmc.Sobol(self.cube.size, rng=seed).random(count)
-        known = np.stack([self.problem.vector.start, *self.known])
-        points[: len(known)] = self.cube.points(known)
-        return points
+    @property
+    def populations(self) -> Populations:
+        """The maker of populations, with the cube and the random numbers that the search has at present."""
+        return Populations(self.cube, self.score, self.population, self.random)
 
-    def spread(self, goal: Goal) -> Evolution:
-        """A population over the whole cube: the baseline, and the best of a sample."""
-        points = self.sampled(SAMPLE * self.population)
-        ranking = self.score(points, goal)
-        chosen = np.concatenate([[0], ranking.order[ranking.order != 0]])[: self.population]
-        score = functools.partial(self.score, goal=goal)
-        return Evolution(score, self.random, points[chosen].copy(), ranking.take(chosen))
+    @property
+    def starts(self) -> Float[np.ndarray, "designs n"]:
+        """The designs that every Sobol sample contains: the baseline first, then those that are known."""
+        return np.stack([self.problem.vector.start, *self.known])
 
-    def gathered(self) -> Evolution:
-        """A population around the best design, some of it near and some of it far."""
-        centre, shape = self.cube.points(self.best.x[None]), (self.population, self.cube.size)
-        # Whole numbers that are few take larger steps, from one to the next.
-        least = [0.0] * len(self.cube.reals) + [1.0 / slot.count for slot in self.cube.slots]
-        spread = np.maximum(np.geomspace(*SPREADS, self.population)[:, None], least)
-        moved = np.abs(centre + spread * self.random.standard_normal(shape))
-        moved = np.clip(np.where(moved > 1, 2 - moved, moved), 0.0, 1.0)
-        points = np.where(self.random.random(shape) < MOVED, moved, centre)
-        points[0] = centre[0]
-        return Evolution.of(self.score, self.random, points)
+    def population_of_round(self, number: int) -> Evolution:
+        """The population that a round begins with: in rounds 0, 2, … one over the whole cube, in rounds
+        1, 3, … one around the best design."""
+        if number % 2:
+            return self.populations.local_population(self.goal, self.best.x)
+        return self.populations.global_population(self.goal, self.starts)
 
     # --- stages
 
@@ -230,23 +222,23 @@ class Search:
             self.record("every combination", done / len(blocks))
 
     def evolve(self, evolution: Evolution, stage: str) -> bool:
-        """Lets a population evolve for a round; whether the best design improved."""
+        """Lets a population evolve for a round, and returns whether the best design improved by that."""
         improved = self.keep_best_of(evolution.points, evolution.ranking)
-        for chunk in range(GENERATIONS // CHUNK):
-            evolution.run(CHUNK)
+        for share in evolve_in_chunks(evolution):
             improved |= self.keep_best_of(evolution.points, evolution.ranking)
-            self.record(stage, (chunk + 1) * CHUNK / GENERATIONS)
+            self.record(stage, share)
         return improved
 
     def descend(self, evolution: Evolution, stage: str) -> bool:
-        """Descends from the best designs of a population, which differ; whether the best design improved."""
-        improved, centres = False, self.centres(evolution)
+        """Descends from the elites of a population, and returns whether the best design improved by that."""
+        populations, improved = self.populations, False
+        elites = populations.elites(evolution, self.descended, most=DESCENTS, tolerance=IMPROVED)
         hopeless = self.best.violation > HOPELESS
         # Where whole numbers are relaxed, that finds better ones, and few descents are enough before it.
         few = hopeless or self.cube.relaxes
-        for number, x in enumerate(centres[:EXCURSIONS] if few else centres):
+        for number, x in enumerate(elites[:FEW_DESCENTS] if few else elites):
             improved |= self.descend_from(x, hopeless=hopeless)[1]
-            self.record(stage, (number + 1) / len(centres))
+            self.record(stage, (number + 1) / len(elites))
         return improved
 
     def descend_from(
@@ -317,26 +309,6 @@ class Search:
             improved |= self.polish(best, stage)
         return improved
 
-    def centres(self, evolution: Evolution) -> list[np.ndarray]:
-        """The best designs of a population that differ from each other and from where descents ended."""
-        order = evolution.ranking.order
-        designs = self.cube.designs(evolution.points[order])
-        combinations = self.cube.combinations(designs)
-        chosen: list[int] = []
-        for rank, row in enumerate(order):
-            ended = self.descended.get(combinations[rank])
-            violation = float(evolution.ranking.violation[row])
-            objective = float(evolution.ranking.objective[row]) + IMPROVED
-            if ended is not None and (ended.violation, ended.objective) <= (violation, objective):
-                continue
-            alike = [order[other] for other in chosen if combinations[other] == combinations[rank]]
-            if any(np.abs(evolution.points[row] - evolution.points[other]).max() < APART for other in alike):
-                continue
-            chosen.append(rank)
-            if len(chosen) == CENTRES:
-                break
-        return [designs[rank] for rank in chosen]
-
     def refine(self) -> None:
         """Descends once more from the best design, for multipliers that can be read as prices."""
         again = self.descent(self.best.x, LAST_SHARPNESS)
@@ -349,22 +321,21 @@ class Search:
     def least_violating(self) -> None:
         """Descends from the best designs to where the greatest excess is least."""
         designs = [self.best, *sorted(self.descended.values(), key=lambda design: design.violation)]
-        for design in designs[:CENTRES]:
+        for design in designs[:DESCENTS]:
             self.look_at_the_clock()
             self.keep(self.descent.least_violating(design.x))
         self.record("least violation", 1.0)
 
     def excursion(self, goal: Goal, *, satisfied: bool = False) -> Iterator[Descended]:
-        """Designs for another goal, which leave the best design and its trace as they are.
+        """Searches for another goal, and yields the designs that descents come to.
 
-        Where it is enough that the constraints are `satisfied`, the first design that does so is the last.
+        The best design of the search and its trace stay as they are. Where it is enough that the constraints
+        are `satisfied`, a population stops evolving once one of its designs satisfies them, and descents look
+        for the least violation.
         """
-        descent, evolution = Descent(self.scorer, self.limits, goal), self.spread(goal)
-        for _ in range(GENERATIONS // CHUNK):
-            if satisfied and evolution.ranking.violation.min() == 0:
-                break
-            evolution.run(CHUNK)
-        best = self.cube.designs(evolution.points[evolution.ranking.order[:EXCURSIONS]])
+        descent = Descent(self.scorer, self.limits, goal)
+        evolution = self.populations.evolved_for(goal, self.starts, satisfied=satisfied)
+        best = self.cube.designs(evolution.points[evolution.ranking.order[:FEW_DESCENTS]])
         for x in best:
             yield descent.ended(x)
             yield descent.least_violating(x) if satisfied else descent(x)
@@ -374,7 +345,7 @@ class Search:
     def unpaid(self) -> list[Unpaid]:
         """The variables that nothing in the problem pays for."""
         with jax.enable_x64(True):
-            points = self.sampled(JUDGED)
+            points = self.populations.sobol_sample(JUDGED, self.starts)
             self.random = np.random.default_rng(self.seed)
             return unpaid_variables(self.scorer, self.limits, self.cube.designs(points))
 
@@ -402,7 +373,7 @@ class Search:
         """Rounds of evolution and descent, until several in a row have not improved the best design."""
         number, idle = self.resumed()
         while idle < UNIMPROVED and number < ROUNDS:
-            evolution = self.gathered() if number % 2 else self.spread(self.goal)
+            evolution = self.population_of_round(number)
             number += 1
             improved = self.evolve(evolution, f"round {number}: evolution")
             if len(self.cube.reals):
@@ -455,7 +426,8 @@ class Search:
     def answer(self, *, explain: bool = True) -> Codesign:
         """Runs the search; interrupted by Ctrl-C or out of time, the best design so far is the answer.
 
-        Where it comes to no feasible design, `explain` asks which constraints conflict.
+        Where no design satisfies every constraint, the answer is the least-violating one, and `explain` asks
+        which constraints conflict. **Raises:** `ConfigError` for a checkpoint of another search.
         """
         stopped: Stopped = ""
         with jax.enable_x64(True):
@@ -491,38 +463,3 @@ class Search:
             evaluations=self.scorer.evaluations,
             stopped=stopped,
         )
-
-
-def codesign(
-    problem: DesignProblem,
-    *,
-    population: int = POPULATION,
-    seed: int = 0,
-    budget_seconds: float = math.inf,
-    checkpoint: Path | None = None,
-    progress: Progress = _silent,
-) -> Codesign:
-    """The best design of a problem. Interrupted by Ctrl-C, or out of time, the best so far.
-
-    **Arguments:**
-
-    - `population`: designs that evolve together.
-    - `seed`: of the samples and the evolution; the result is deterministic in it.
-    - `budget_seconds`: after which the search stops with the best design so far.
-    - `checkpoint`: a file for the state between rounds, from which the same call goes on after it was
-      stopped; deleted when the search is through.
-    - `progress`: called with a word on what is going on and the fraction done.
-
-    **Returns:** a `Codesign`; where no design satisfies every constraint, the least-violating one (`feasible`
-    is False), and the constraints in conflict.
-
-    **Raises:** `ConfigError` for a checkpoint of another search.
-    """
-    return Search(
-        problem,
-        population=population,
-        seed=seed,
-        budget_seconds=budget_seconds,
-        checkpoint=checkpoint,
-        progress=progress,
-    ).answer()
