@@ -140,7 +140,7 @@ class Codesign:
         """Whether the objective is a mean over several workloads, relative to the baseline."""
         return len(self.problem.workloads) > 1
 
-    @property
+    @functools.cached_property
     def objective(self) -> float:
         """The objective in its own unit; that of several workloads is relative to the baseline."""
         if not self.relative:
