@@ -155,14 +155,14 @@ class StoredFunction(Generic[Parameters, Result]):
         constants: str = "",
     ):
         functools.update_wrapper(self, function)
-        self.function, self.static = function, static
+        self.function, self.static, self.signature = function, static, inspect.signature(function)
         self.often, self.constants = often, constants
         self.options = {} if optimized else _UNOPTIMIZED
         self.jitted = jax.jit(function, static_argnames=static, compiler_options=self.options or None)
         self.programs: dict[Any, _Compiled | _Interpreted | None] = {}  # None: jitted
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        arguments = inspect.signature(self.function).bind(*args, **kwargs).arguments
+        arguments = self.signature.bind(*args, **kwargs).arguments
         static = {name: arguments.pop(name) for name in self.static}
         leaves, structure = jax.tree.flatten(arguments)
         if any(map(is_traced, leaves)) or _setting("jax_disable_jit") or _setting("jax_debug_nans"):
