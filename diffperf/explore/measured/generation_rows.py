@@ -11,6 +11,7 @@ from diffperf.explore.measured.model_rows import model_structure, stacked_models
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.row_formats import number_formats, unknown_format
 from diffperf.explore.measured.run_rows import layout_outputs
+from diffperf.explore.measured.schemas import THROUGHPUT_KINDS
 from diffperf.explore.measured.served_demand import Demand, plain_lengths
 from diffperf.explore.measured.served_rows import expert_tensor_ranks
 from diffperf.explore.measured.stacking import (
@@ -19,10 +20,10 @@ from diffperf.explore.measured.stacking import (
     first_reason,
     has_clients,
     numbers,
-    one_of,
     stacked_strategy,
     switch,
     systems_of,
+    weights,
 )
 from diffperf.explore.measured.table import Row
 from diffperf.hardware.system import System
@@ -34,10 +35,16 @@ from diffperf.workload.model import Model
 from diffperf.workload.rules import feasible
 from diffperf.workload.strategy import Strategy
 
+# Two figures of a row that differ by less were computed from each other, and rounded.
+_ROUNDED = 5e-3
+
 
 def _inference_unrepresentable(row: Row) -> str | None:
     return first_reason(
         row["batch"] is None and not has_clients(row) and "batch unknown",
+        has_clients(row)
+        and row["throughput_kind"] == "decode"
+        and "throughput of decode passes with clients",
         unknown_architecture(row),
         unknown_format(row),
     )
@@ -50,8 +57,8 @@ def _inference_structure(row: Row) -> Hashable:
 def _inference_inputs(
     rows: Sequence[Row], platforms: Platforms
 ) -> tuple[Model, System, Strategy, Weights, Demand | None]:
-    """Models, systems and strategies of generations, whether a throughput counts output or all tokens, and
-    the demand of clients in a closed loop, None for one batch from end to end.
+    """Models, systems and strategies of generations, what a throughput counts (`THROUGHPUT_KINDS`), and the
+    demand of clients in a closed loop, None for one batch from end to end.
     """
     tp, ep = numbers(rows, "tp"), numbers(rows, "ep")
     demand = plain_lengths(rows) if has_clients(rows[0]) else None
@@ -69,8 +76,18 @@ def _inference_inputs(
     )
     longest = numbers(rows, "input_len") + numbers(rows, "output_len")
     models = stacked_models(rows, positions=longest, training=False)
-    throughput_kind = one_of(rows, "throughput_kind", ("output", "total"))
+    throughput_kind = weights([_throughput_kind(row) for row in rows], THROUGHPUT_KINDS)
     return models, systems_of(rows, platforms), strategy, throughput_kind, demand
+
+
+def _throughput_kind(row: Row) -> str:
+    """What the throughput of a row counts. That of a batch over its time per token has no prefill in it,
+    whatever the row says of its kind: benchmarks of decode passes alone report it.
+    """
+    batch, per_token, throughput = (row[name] for name in ("batch", "tpot_s", "throughput_tokens_per_s"))
+    if row["throughput_kind"] == "output" and batch and per_token and throughput:
+        return "decode" if abs(throughput * per_token / batch - 1) < _ROUNDED else "output"
+    return row["throughput_kind"]
 
 
 def _inference_estimate(
@@ -80,12 +97,15 @@ def _inference_estimate(
         return _closed_loop_estimate(model, system, strategy, throughput_kind, demand)
     strategy, rounds = _in_rounds(Configuration(model, system, strategy))
     report = generate(model, system, strategy)
-    prompts = throughput_kind["total"] * strategy.global_batch * strategy.sequence_length / report.time
+    kind = throughput_kind
+    prompts = kind["total"] * strategy.global_batch * strategy.sequence_length / report.time
+    of_whole = (kind["output"] + kind["total"]) * report.tokens_per_second + prompts
+    of_decode = kind["decode"] * strategy.global_batch / report.time_per_output_token
     return {
         "latency_s": report.time * rounds,
         "ttft_s": report.time_to_first_token,
         "tpot_s": report.time_per_output_token,
-        "throughput_tokens_per_s": report.tokens_per_second + prompts,
+        "throughput_tokens_per_s": of_whole + of_decode,
         **layout_outputs(model, system, strategy, report.memory, "generate"),
     }
 

@@ -15,6 +15,10 @@ from diffperf.workload.model import Layers, Mixture, Model
 from diffperf.workload.requests import Requests
 from diffperf.workload.strategy import Strategy
 
+# What the throughput of a batch counts: output tokens, those of prompts too, or output tokens in the time of
+# decode passes alone.
+THROUGHPUT_KINDS = ("output", "total", "decode")
+
 _COMMON = {
     "id": text_column(),  # by default the number of the line
     "group": text_column("all"),
@@ -118,7 +122,7 @@ SCHEMAS: dict[str, dict[str, Column]] = {
         "ttft_s": measured_column("s"),
         "tpot_s": measured_column("s"),
         "throughput_tokens_per_s": measured_column("token/s"),
-        "throughput_kind": Column(Choice(("output", "total"), ""), needed=False, default="output"),
+        "throughput_kind": Column(Choice(THROUGHPUT_KINDS, ""), needed=False, default="output"),
         "peak_memory_bytes": measured_column("byte"),
         **_OUT_OF_MEMORY,
     },

@@ -193,6 +193,23 @@ def test_inference_rows_are_estimated_as_the_library_does(tmp_path):
     assert output.values["throughput_tokens_per_s"] == pytest.approx(4 * 200 / float(report.time), rel=1e-9)
 
 
+def test_a_throughput_over_decode_passes_alone_has_no_prefill(tmp_path):
+    """Such as that of a row whose throughput is its batch over its time per token, or one that says so."""
+    cells = {"batch": 4, "n_devices": 1, "devices_per_node": 8, "tp": 1, "tpot_s": 0.02, "input_len": 2000}
+    rows = [
+        cells | {"throughput_tokens_per_s": 200.4},
+        cells | {"throughput_tokens_per_s": 180},
+        cells | {"throughput_tokens_per_s": 180, "throughput_kind": "decode"},
+    ]
+    table = read_measurements(changed(INFERENCE, tmp_path / "runs.csv", *rows))
+    derived, whole, said = (each.values for each in predict("inference", table.rows))
+    for decode in (derived, said):
+        assert decode["throughput_tokens_per_s"] == pytest.approx(4 / decode["tpot_s"], rel=1e-9)
+    generated = 4 * 200 / whole["latency_s"]
+    assert whole["throughput_tokens_per_s"] == pytest.approx(generated, rel=1e-9)
+    assert generated < 0.97 * 4 / whole["tpot_s"]
+
+
 @pytest.mark.slow
 def test_a_batch_beyond_the_cache_runs_in_rounds(tmp_path):
     """128 contexts of 4,096 tokens take 256 GiB of KV cache, of which an A100 has 80 GB less weights: engines
