@@ -308,10 +308,12 @@ def token_pass(c: Configuration, outputs: Scalar | None = None) -> TokenPass:
     """
     strategy = c.strategy
     beside_one = strategy.draft_tokens - (strategy.tokens_per_step - 1) / 2
+    # Less than half a token would be left only where steps add more than they draft, which a rule refuses.
+    prompt = larger(strategy.sequence_length + beside_one, 0.5)
     return TokenPass(
         sequences=strategy.global_batch / strategy.dp / sequence_parts(c),
         queries=1 + strategy.draft_tokens,
-        context=strategy.sequence_length + strategy.output_length / 2 + beside_one,
+        context=prompt + strategy.output_length / 2,
         outputs=outputs,
         generating=True,
         serving=True,
