@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from diffperf.estimate.inference import decode, generate, prefill
     from diffperf.estimate.phases import PHASES
     from diffperf.estimate.training import training_step
+    from diffperf.flat_program import flattened_calls
     from diffperf.load import check
     from diffperf.relax import Exact, Smooth
     from diffperf.shared_values import compute_once
@@ -75,6 +76,7 @@ __all__ = [
     "decode",
     "die",
     "estimate",
+    "flattened_calls",
     "generate",
     "load_accelerator",
     "load_calibration",
@@ -113,6 +115,7 @@ _HOMES = {
     "compare": "diffperf.api.compare_answer",
     "compile_quickly": "diffperf.compiler",
     "compute_once": "diffperf.shared_values",
+    "flattened_calls": "diffperf.flat_program",
     "decode": "diffperf.api.pure_phases",
     "die": "diffperf.api.die_answer",
     "generate": "diffperf.api.pure_phases",

@@ -156,8 +156,10 @@ def rate_benchmark(name: str, count: int) -> Benchmark:
 
 
 def gradient_of(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Returns the function to a value and its gradient, which computes values once where the checkout can."""
-    gradient = jax.value_and_grad(function, **options)
+    """Returns the function to a value and its gradient, of a program without calls, and which computes values
+    once, where the checkout can."""
+    flat = dp.flattened_calls(function) if hasattr(dp, "flattened_calls") else function
+    gradient = jax.value_and_grad(flat, **options)
     return dp.compute_once(gradient) if hasattr(dp, "compute_once") else gradient
 
 
