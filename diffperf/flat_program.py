@@ -9,6 +9,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from diffperf.interpreter import called_program
+from diffperf.tracing import without_garbage_collection
 
 # Calls of functions with derivatives of their own.
 _WITH_DERIVATIVES = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
@@ -120,18 +121,29 @@ def flattened_calls(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def flat(*args: Any) -> Any:
-        leaves, structure = jax.tree.flatten(args)
-        results = []
-
-        def of_leaves(*leaves: Any) -> list[Any]:
-            values, result = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
-            results.append(result)
-            return values
-
-        program = FlatProgram(jax.make_jaxpr(of_leaves)(*leaves), differentiable=True)
-        return jax.tree.unflatten(results[0], program.evaluate(leaves))
+        program, leaves, structure = traced_flat(function, args, differentiable=True)
+        return jax.tree.unflatten(structure, program.evaluate(leaves))
 
     return flat
+
+
+def traced_flat(
+    function: Callable[..., Any], args: Sequence[Any], *, differentiable: bool = False
+) -> tuple[FlatProgram, list[Any], Any]:
+    """The flat program of a function of trees of arrays, the arrays of its arguments, and the structure of
+    its results.
+    """
+    leaves, structure = jax.tree.flatten(tuple(args))
+    results = []
+
+    def of_leaves(*leaves: Any) -> list[Any]:
+        values, result = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
+        results.append(result)
+        return values
+
+    with without_garbage_collection():
+        program = FlatProgram(jax.make_jaxpr(of_leaves)(*leaves), differentiable=differentiable)
+    return program, leaves, results[0]
 
 
 def _key(equation: JaxprEqn, inputs: Sequence[int | Literal]) -> Hashable | None:

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from diffperf.flat_program import FlatProgram
+from diffperf.flat_program import FlatProgram, traced_flat
 from diffperf.tracing import without_garbage_collection
 
 # A value is computed once from so many operations on that computing it for all of its uses would add: below,
@@ -77,21 +77,13 @@ def compute_once(function: Callable[..., Any]) -> Callable[..., Any]:
     def computing_once(*args: Any) -> Any:
         if jax.default_backend() != "cpu":
             return function(*args)
-        leaves, structure = jax.tree.flatten(args)
-        results = []
-
-        def flat(*leaves: Any) -> list[Any]:
-            flat_results, result = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
-            results.append(result)
-            return flat_results
-
         with without_garbage_collection():
-            program = FlatProgram(jax.make_jaxpr(flat)(*leaves))
+            program, leaves, structure = traced_flat(function, args)
             shared, opaque = _shared_values(program), jax.lax.optimization_barrier(jnp.ones(()))
             values = program.evaluate(
                 leaves,
                 lambda number, value: value / opaque.astype(value.dtype) if number in shared else value,
             )
-            return jax.tree.unflatten(results[0], values)
+        return jax.tree.unflatten(structure, values)
 
     return computing_once

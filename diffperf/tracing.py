@@ -10,7 +10,7 @@ def without_garbage_collection() -> Iterator[None]:
     """Python does not search for cycles of unused objects inside the block.
 
     Tracing an estimate makes hundreds of thousands of objects, nearly all of which are needed until the
-    program is compiled. To search them for unused ones again and again takes a quarter of the time.
+    program is compiled. Searching all of them for unused ones, many times, takes a quarter of the time.
     """
     if not gc.isenabled():
         yield

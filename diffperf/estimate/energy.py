@@ -2,6 +2,8 @@
 §III counts the same terms).
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -52,10 +54,23 @@ def energy(
     caches, memory = traffic_energy(work, accelerator)
     waits = smaller(waiting, time)
     at_work = time - (1 - accelerator.waiting_share) * waits
-    return Energy(
+    return dataclasses.replace(
+        energy_beside_work(c, time, at_work, clock),
         compute=devices * work.arithmetic,
         memory=devices * (caches * clock.energy + memory),
         network=devices * jnp.sum(transfer.sent * jnp.stack([tier.energy for tier in system.network])),
-        active=devices * accelerator.active_power * clock.power * at_work,
+    )
+
+
+def energy_beside_work(c: Configuration, time: Scalar, active: Scalar, clock: Clock) -> Energy:
+    """What all devices draw in `time` seconds, of which they are active for `active`, beside arithmetic and
+    traffic.
+    """
+    accelerator, devices, nothing = c.system.accelerator, c.system.n_devices, jnp.zeros_like(time)
+    return Energy(
+        compute=nothing,
+        memory=nothing,
+        network=nothing,
+        active=devices * accelerator.active_power * clock.power * active,
         static=devices * accelerator.static_power * time,
     )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.cost.ownership import Cost, run_cost
-from diffperf.estimate.energy import Energy, energy
+from diffperf.estimate.energy import Energy, energy, energy_beside_work
 from diffperf.estimate.exposure import LayerCompute, Traffic, exposed, exposed_of_layer
 from diffperf.estimate.kernels.clock import Clock, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate
@@ -235,26 +235,17 @@ def _with_drafts(c: Configuration, timed: TimedPass) -> TimedPass:
     weights takes as long for either, and where products take longer than that, the module is too slow here.
     The energy of drafting is that of a pass in the same time.
     """
-    strategy, one, system = c.strategy, timed.breakdown, c.system
+    strategy, one = c.strategy, timed.breakdown
     module = (one.total - one.head - one.host) / c.model.depth + one.head
     token = drafted_token_time(strategy.draft_share, one.total, module)
     drafted = strategy.draft_tokens * token
     drafting = drafting_time(c, token, strategy.draft_tokens, strategy.global_batch / strategy.dp)
     host = drafting - drafted
-    nothing = jnp.zeros_like(host)
-    accelerator = system.accelerator
-    waiting = Energy(
-        compute=nothing,
-        memory=nothing,
-        network=nothing,
-        active=system.n_devices * accelerator.active_power * timed.clock.power * host,
-        static=system.n_devices * accelerator.static_power * host,
-    )
     return dataclasses.replace(
         timed,
         breakdown=dataclasses.replace(one, drafting=drafting),
         busy=timed.busy + drafting,
-        energy=timed.energy * (1 + drafted / one.total) + waiting,
+        energy=timed.energy * (1 + drafted / one.total) + energy_beside_work(c, host, host, timed.clock),
     )
 
 

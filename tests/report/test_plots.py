@@ -42,7 +42,7 @@ def test_generation_shows_both_phases(llama, system):
     figure = plots.breakdown(dp.generate(llama, system, strategy))
     assert [axes.get_title(loc="left").split(":")[0] for axes in figure.axes[:2]] == [
         "Time to first token",
-        "Time per output token",
+        "Time of a decode pass",
     ]
 
 

@@ -92,14 +92,14 @@ def _draw_breakdowns(axes: Axes, result: Any) -> None:
     reports = (result.problem.baseline_outcome.report, result.outcome.report)
     name = time_breakdowns(reports[0])[0]
     baseline, design = (outputs(getattr(report, name)) for report in reports)
-    whole = float(baseline["total"][1])
+    wholes = [float(parts["total"][1]) for parts in (baseline, design)]
     tops = np.zeros(2)
     parts = {
         declared.doc: (float(value), float(design[path][1]))
         for path, (declared, value) in baseline.items()
         if path != "total"
     }
-    shown = {label: pair for label, pair in parts.items() if max(pair) > _NEGLIGIBLE * whole}
+    shown = {label: pair for label, pair in parts.items() if max(pair) > _NEGLIGIBLE * wholes[0]}
     for index, (label, pair) in enumerate(shown.items()):
         axes.bar(
             (0, 1),
@@ -110,8 +110,8 @@ def _draw_breakdowns(axes: Axes, result: Any) -> None:
             label=shortened(label, _LONGEST),
         )
         tops += pair
-    for place, top in enumerate(tops):
-        note(axes, units.show(top, "s", 3), (place, top), (0, 3), ha="center")
+    for place, (top, whole) in enumerate(zip(tops, wholes, strict=True)):
+        note(axes, units.show(whole, "s", 3), (place, top), (0, 3), ha="center")
     axes.set_xticks((0, 1), ("baseline", "design"))
     axes.set_title(BREAKDOWNS[name])
     axes.set_ylim(0, 1.1 * tops.max())

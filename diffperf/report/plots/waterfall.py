@@ -32,7 +32,7 @@ from diffperf.report.plots.style import (
 from diffperf.report.tables import has_total, memory_parts, outputs
 
 # Parts of a report that break its time down, and their titles.
-BREAKDOWNS = {"breakdown": "Time", "prefill": "Time to first token", "decode": "Time per output token"}
+BREAKDOWNS = {"breakdown": "Time", "prefill": "Time to first token", "decode": "Time of a decode pass"}
 
 _NEGLIGIBLE = 1e-6  # share of a whole below which a part is left out
 _NARROW = 1e-3  # share of the longest bar below which a part of a price cannot be seen, and has no colour
