@@ -15,12 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
-from jax.extend.core import JaxprEqn, Literal
+from jax.extend.core import JaxprEqn
 
-from diffperf.compiler import flattened
-from diffperf.flat_program import FlatProgram
-from diffperf.interpreter import UNCHANGED, Operation
+from diffperf.flat_program import FlatProgram, traced_flat
 from diffperf.numpy_operations import ELEMENTWISE
 from diffperf.tracing import without_garbage_collection
 
@@ -53,67 +50,42 @@ def vmap_last(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def mapped(*arguments: Any) -> Any:
-        leaves, structure = jax.tree.flatten({"arguments": arguments})
+        leaves, structure = jax.tree.flatten(arguments)
         size = np.shape(leaves[0])[-1]
-        flat, made = flattened(lambda arguments: function(*arguments), structure)
         one = [jax.ShapeDtypeStruct(np.shape(leaf)[:-1], jnp.result_type(leaf)) for leaf in leaves]
+        program, _, structure_of_results = traced_flat(function, structure.unflatten(one))
         with without_garbage_collection():
-            program = FlatProgram(jax.make_jaxpr(flat)(*one))
             results = _mapped(program, [Value(leaf, True) for leaf in leaves], size)
-        return jax.tree.unflatten(made[0], [_with_batch(result, result.shape, size) for result in results])
+        arrays = [_with_batch(result, result.shape, size) for result in results]
+        return structure_of_results.unflatten(arrays)
 
     return mapped
 
 
 def _mapped(program: FlatProgram, inputs: Sequence[Value], size: int) -> list[Value]:
     """The results of a program for inputs of which some have a batch of that size."""
-    constants = {number: Value(_known(constant), False) for number, constant in program.constants.items()}
-    values = constants | _pairs(program.inputs, inputs)
-
-    def read(numbers: Sequence[Any]) -> list[Value]:
-        return [_of_literal(one) if isinstance(one, Literal) else values[one] for one in numbers]
-
+    values = {number: Value(constant, False) for number, constant in program.constants.items()}
+    values |= _pairs(program.inputs, inputs)
     for equation, used, made in program.steps:
-        name, operands = equation.primitive.name, read(used)
+        name, operands = equation.primitive.name, [values[number] for number in used]
         if name == "optimization_barrier":  # what is behind it must stay unknown, as `compute_once` wants
             arrays = equation.primitive.bind(*(jnp.asarray(operand.array) for operand in operands))
             results = [Value(array, operand.batched) for array, operand in zip(arrays, operands, strict=True)]
-        elif name in UNCHANGED:
-            results = operands
         elif any(operand.batched for operand in operands):
             rule = _RULES.get(name, _by_vmap)
             results = [Value(result, True) for result in rule(equation, operands, size)]
         else:
-            arrays = [operand.array for operand in operands]
-            results = [Value(result, False) for result in _without_batch(equation, arrays)]
+            arrays = [jnp.asarray(operand.array) for operand in operands]
+            result = equation.primitive.bind(*arrays, **equation.params)
+            several = equation.primitive.multiple_results
+            results = [Value(one, False) for one in (result if several else [result])]
         values |= _pairs(made, results)
-    return read(program.outputs)
-
-
-def _of_literal(literal: Any) -> Value:
-    """A number that stands in the program."""
-    return Value(np.asarray(literal.val, literal.aval.dtype), False)
+    return [values[number] for number in program.outputs]
 
 
 def _pairs(names: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
     """The values by their names."""
     return dict(zip(names, values, strict=True))
-
-
-def _known(constant: Any) -> Any:
-    """A constant as an array of NumPy, unless it is traced by who calls."""
-    return constant if isinstance(constant, Tracer) else np.asarray(constant)
-
-
-def _without_batch(equation: JaxprEqn, arrays: Sequence[Any]) -> list[Any]:
-    """The results of an operation of which no operand has a batch: known at once where all operands are."""
-    several, operation = equation.primitive.multiple_results, Operation.of(equation)
-    if any(isinstance(array, jax.Array) for array in arrays) or operation.only_jax:
-        results = equation.primitive.bind(*map(jnp.asarray, arrays), **equation.params)
-        return list(results) if several else [results]
-    with np.errstate(all="ignore"):
-        results = operation.function(*arrays)
-    return list(results) if several else [np.asarray(results)]
 
 
 def _with_batch(value: Value, shape: Sequence[int], size: int) -> Any:

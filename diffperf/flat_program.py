@@ -1,114 +1,164 @@
-"""Traced programs as a list of steps: the functions that they call in their places, and no step twice."""
+"""Traced programs as a list of steps: the functions that they call in their places, no step twice, and none
+on constants alone.
+"""
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+import math
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
-from diffperf.interpreter import called_program
+from diffperf.operation import Operation
 from diffperf.tracing import without_garbage_collection
 
-# Calls of functions with derivatives of their own.
-_WITH_DERIVATIVES = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+_MOST_KNOWN = 4096  # numbers that an operation on constants alone may have as its results, which are kept
+# Primitives that call a program, and the parameter that it is in.
+_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "checkpoint": "jaxpr",
+}
+# Primitives whose results are their inputs.
+_UNCHANGED = {"copy", "copy_p", "optimization_barrier", "stop_gradient"}
+# Primitives to keep where XLA must not see what is behind them, as `compute_once` wants.
+OPAQUE = ("optimization_barrier",)
+# Primitives to keep in a program that is differentiated: calls of functions with derivatives of their own.
+DIFFERENTIABLE = (*OPAQUE, "stop_gradient", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
 class Step(NamedTuple):
-    """An equation of a program whose values are numbered; an input is the number of a value or a literal."""
+    """An equation of a program whose values are numbered, with the numbers of its inputs and its results."""
 
     equation: JaxprEqn
-    inputs: list[int | Literal]
-    outputs: list[int]
-
-    @property
-    def used(self) -> list[int]:
-        """The numbers of the inputs that are no literals."""
-        return [value for value in self.inputs if isinstance(value, int)]
+    used: list[int]
+    made: list[int]
 
 
 class FlatProgram:
-    """A program with the functions that it calls in their places, without what it computes twice or in vain.
+    """A program with the functions that it calls in their places, without what it computes twice or in vain,
+    and with the results of what it computes of constants alone.
 
-    XLA would leave out both as well, after it has read and simplified them: a third of a gradient.
-
-    With `differentiable`, functions with derivatives of their own stay calls, so that the program can be
-    differentiated as the function it was traced from.
+    XLA would leave out all of these as well, after it has read and simplified them: a third of a gradient.
+    Primitives to keep stay in the program, although it could do without them.
 
     - `steps`: its equations, in their order.
-    - `inputs`: the numbers of its arguments; `outputs`: those of its results, or literals.
+    - `inputs`, `outputs`: the numbers of its arguments and of its results.
     - `constants`: values that it knows, by their numbers.
     """
 
-    def __init__(self, program: ClosedJaxpr, *, differentiable: bool = False):
+    def __init__(self, program: ClosedJaxpr, *, keeps: Collection[str] = OPAQUE):
         self.count = 0  # values so far
-        self._kept_calls = _WITH_DERIVATIVES if differentiable else ()
         self.steps: list[Step] = []
         self.constants: dict[int, Any] = {}
-        self._made: dict[Hashable, list[int]] = {}  # the values of an equation, by what it is
-        self.inputs = self._numbers(program.jaxpr.invars)
+        self._keeps = keeps
+        self._numbers_of_constants: dict[Hashable, int] = {}
+        self._results: dict[Hashable, list[int]] = {}  # of an equation, by what it is
+        self.inputs = self._new_numbers(len(program.jaxpr.invars))
         self.outputs = self._append(program, self.inputs)
-        self.steps = self._needed()
-
-    def _numbers(self, variables: Sequence[Any]) -> list[int]:
-        """New numbers of values."""
-        self.count += len(variables)
-        return list(range(self.count - len(variables), self.count))
-
-    def _append(self, program: ClosedJaxpr, inputs: Sequence[int | Literal]) -> list[int | Literal]:
-        """Appends a program, which is called with `inputs`; returns the numbers of its outputs."""
-        jaxpr, constants = program.jaxpr, self._numbers(program.consts)
-        self.constants |= zip(constants, program.consts, strict=True)
-        number: dict[Any, int | Literal] = dict(zip(jaxpr.constvars, constants, strict=True))
-        number |= zip(jaxpr.invars, inputs, strict=True)
-
-        def numbered(variables: Sequence[Var | Literal]) -> list[int | Literal]:
-            return [v if isinstance(v, Literal) else number[v] for v in variables]
-
-        for equation in jaxpr.eqns:
-            used = numbered(equation.invars)
-            called = None if equation.primitive.name in self._kept_calls else called_program(equation)
-            made = self._results(equation, used) if called is None else self._append(called, used)
-            number |= zip(equation.outvars, made, strict=True)
-        return numbered(jaxpr.outvars)
-
-    def _results(self, equation: JaxprEqn, inputs: list[int | Literal]) -> list[int]:
-        """The values of an equation: those of an equal one of the same inputs where there is one."""
-        key = _key(equation, inputs)
-        if key is not None and key in self._made:
-            return self._made[key]
-        made = self._numbers(equation.outvars)
-        self.steps.append(Step(equation, inputs, made))
-        if key is not None:
-            self._made[key] = made
-        return made
-
-    def _needed(self) -> list[Step]:
-        """The steps that the outputs depend on, and those with effects."""
-        needed = {value for value in self.outputs if isinstance(value, int)}
-        steps = []
-        for step in reversed(self.steps):
-            if step.equation.effects or not needed.isdisjoint(step.outputs):
-                needed.update(step.used)
-                steps.append(step)
-        return steps[::-1]
+        self._leave_out_what_no_result_needs()
 
     def evaluate(
         self, arguments: Sequence[Any], changed: Callable[[int, Any], Any] = lambda number, value: value
     ) -> list[Any]:
         """The results for these arguments; `changed` may replace a value, whose number it is given."""
         values = self.constants | dict(zip(self.inputs, arguments, strict=True))
-
-        def known(numbers: Sequence[int | Literal]) -> list[Any]:
-            return [value.val if isinstance(value, Literal) else values[value] for value in numbers]
-
-        for equation, inputs, outputs in self.steps:
+        for equation, used, made in self.steps:
             primitive = equation.primitive
-            made = primitive.bind(*known(inputs), **primitive.get_bind_params(equation.params))
-            for number, value in zip(outputs, made if primitive.multiple_results else [made], strict=True):
+            inputs = [values[number] for number in used]
+            results = primitive.bind(*inputs, **primitive.get_bind_params(equation.params))
+            for number, value in zip(made, results if primitive.multiple_results else [results], strict=True):
                 values[number] = changed(number, value)
-        return known(self.outputs)
+        return [values[number] for number in self.outputs]
+
+    def _new_numbers(self, count: int) -> list[int]:
+        """Numbers of new values."""
+        self.count += count
+        return list(range(self.count - count, self.count))
+
+    def _append(self, program: ClosedJaxpr, inputs: Sequence[int]) -> list[int]:
+        """Appends a program that is called with the values of these numbers; returns those of its results."""
+        jaxpr = program.jaxpr
+        number: dict[Any, int] = dict(zip(jaxpr.constvars, map(self._constant, program.consts), strict=True))
+        number |= zip(jaxpr.invars, inputs, strict=True)
+
+        def numbered(variables: Sequence[Var | Literal]) -> list[int]:
+            return [
+                self._constant(np.asarray(v.val, v.aval.dtype)) if isinstance(v, Literal) else number[v]
+                for v in variables
+            ]
+
+        for equation in jaxpr.eqns:
+            number |= zip(equation.outvars, self._appended(equation, numbered(equation.invars)), strict=True)
+        return numbered(jaxpr.outvars)
+
+    def _appended(self, equation: JaxprEqn, used: list[int]) -> list[int]:
+        """Appends an equation, or the program that it calls, unless its results are known; returns their
+        numbers.
+        """
+        name, known = equation.primitive.name, self._all_known(used)
+        if name not in self._keeps or (known and name not in OPAQUE):
+            if (called := _called_program(equation)) is not None:
+                return self._append(called, used)
+            if name in _UNCHANGED:
+                return used
+        key = _key(equation, used)
+        if key is not None and key in self._results:
+            return self._results[key]
+        results = self._computed(equation, used) if known and key is not None else None
+        if results is None:
+            results = self._new_numbers(len(equation.outvars))
+            self.steps.append(Step(equation, used, results))
+        if key is not None:
+            self._results[key] = results
+        return results
+
+    def _all_known(self, numbers: Sequence[int]) -> bool:
+        """Whether all of these values are constants, and none of them is traced by who calls."""
+        return all(number in self.constants for number in numbers) and not any(
+            isinstance(self.constants[number], Tracer) for number in numbers
+        )
+
+    def _computed(self, equation: JaxprEqn, used: Sequence[int]) -> list[int] | None:
+        """The numbers of an equation's results for constants; None where NumPy has no such operation, or
+        where they are too large to keep.
+        """
+        if equation.primitive.name in self._keeps or sum(map(_size, equation.outvars)) > _MOST_KNOWN:
+            return None
+        operation = Operation.of(equation)
+        if operation.only_jax:
+            return None
+        with np.errstate(all="ignore"):
+            results = operation.function(*(self.constants[number] for number in used))
+        return list(map(self._constant, results if equation.primitive.multiple_results else [results]))
+
+    def _constant(self, value: Any) -> int:
+        """The number of a constant; equal ones have one number."""
+        key: Hashable = id(value)
+        if not isinstance(value, Tracer):
+            value = np.asarray(value)
+            key = value.tobytes(), value.dtype, value.shape
+            value = value[()]  # NumPy computes faster with numbers than with arrays of one
+        if key not in self._numbers_of_constants:
+            (number,) = self._new_numbers(1)
+            self._numbers_of_constants[key], self.constants[number] = number, value
+        return self._numbers_of_constants[key]
+
+    def _leave_out_what_no_result_needs(self) -> None:
+        """Leaves out steps without effects that results do not depend on, and constants likewise."""
+        needed, steps = {*self.outputs}, []
+        for step in reversed(self.steps):
+            if step.equation.effects or not needed.isdisjoint(step.made):
+                needed.update(step.used)
+                steps.append(step)
+        self.steps = steps[::-1]
+        self.constants = {number: value for number, value in self.constants.items() if number in needed}
 
 
 def flattened_calls(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,14 +171,14 @@ def flattened_calls(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def flat(*args: Any) -> Any:
-        program, leaves, structure = traced_flat(function, args, differentiable=True)
+        program, leaves, structure = traced_flat(function, args, keeps=DIFFERENTIABLE)
         return jax.tree.unflatten(structure, program.evaluate(leaves))
 
     return flat
 
 
 def traced_flat(
-    function: Callable[..., Any], args: Sequence[Any], *, differentiable: bool = False
+    function: Callable[..., Any], args: Sequence[Any], *, keeps: Collection[str] = OPAQUE
 ) -> tuple[FlatProgram, list[Any], Any]:
     """The flat program of a function of trees of arrays, the arrays of its arguments, and the structure of
     its results.
@@ -142,19 +192,29 @@ def traced_flat(
         return values
 
     with without_garbage_collection():
-        program = FlatProgram(jax.make_jaxpr(of_leaves)(*leaves), differentiable=differentiable)
+        program = FlatProgram(jax.make_jaxpr(of_leaves)(*leaves), keeps=keeps)
     return program, leaves, results[0]
 
 
-def _key(equation: JaxprEqn, inputs: Sequence[int | Literal]) -> Hashable | None:
+def _called_program(equation: JaxprEqn) -> ClosedJaxpr | None:
+    """The program that an equation calls; None for an operation of its own."""
+    parameter = _CALLS.get(equation.primitive.name)
+    if parameter is None:
+        return None
+    called = equation.params[parameter]
+    return called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ())
+
+
+def _size(variable: Any) -> int:
+    """How many numbers a variable holds."""
+    return math.prod(variable.aval.shape)
+
+
+def _key(equation: JaxprEqn, used: Sequence[int]) -> Hashable | None:
     """What two equations have in common that compute the same; None for one that must stay by itself."""
     if equation.effects:
         return None
-    literals = [
-        (np.asarray(value.val).tobytes(), value.aval) if isinstance(value, Literal) else value
-        for value in inputs
-    ]
-    key = equation.primitive, tuple(literals), tuple(sorted(equation.params.items()))
+    key = equation.primitive, tuple(used), tuple(sorted(equation.params.items()))
     try:
         hash(key)
     except TypeError:  # a parameter is a list or an array

@@ -55,7 +55,7 @@ def _shared_values(program: FlatProgram) -> set[int]:
     for step in program.steps:
         kind = step.equation.primitive.name
         below = sum(operations[value] for value in step.used) + (kind not in _MOVES)
-        for value, variable in zip(step.outputs, step.equation.outvars, strict=True):
+        for value, variable in zip(step.made, step.equation.outvars, strict=True):
             is_real = jnp.issubdtype(jnp.result_type(variable.aval), jnp.floating)
             cheap = kind not in _COMPUTED_ONCE
             if is_real and cheap and below * (uses[value] - 1) > _LEAST_SAVED:

@@ -16,9 +16,10 @@ PACKAGE = Path(diffperf.__file__).parent
 LAYERS = (
     ("errors", "units", "quantity", "trees", "staircase", "relax", "interrupts", "tracing"),
     ("numpy_operations",),
-    ("interpreter",),
+    ("operation",),
     ("flat_program",),
-    ("batch_last", "compiler", "shared_values"),
+    ("interpreter", "batch_last", "shared_values"),
+    ("compiler",),
     ("report",),
     ("software",),
     ("hardware",),
