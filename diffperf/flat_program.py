@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
-from diffperf.operation import Operation
+from diffperf.operation import Operation, kind_of
 from diffperf.tracing import without_garbage_collection
 
 _MOST_KNOWN = 4096  # numbers that an operation on constants alone may have as its results, which are kept
@@ -90,7 +90,7 @@ class FlatProgram:
 
         def numbered(variables: Sequence[Var | Literal]) -> list[int]:
             return [
-                self._constant(np.asarray(v.val, v.aval.dtype)) if isinstance(v, Literal) else number[v]
+                self._constant(np.asarray(v.val, kind_of(v))) if isinstance(v, Literal) else number[v]
                 for v in variables
             ]
 

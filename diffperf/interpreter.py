@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from diffperf.flat_program import FlatProgram
-from diffperf.operation import Operation
+from diffperf.operation import Operation, kind_of
 
 
 class Step(NamedTuple):
@@ -88,7 +88,7 @@ def _steps(program: FlatProgram) -> list[Step]:
 def _operation(equation: JaxprEqn, operations: dict[Any, Operation]) -> Operation:
     """The operation of an equation: one object for equal operations, by what they have in common."""
     try:
-        key = equation.primitive, equation.outvars[0].aval.dtype, tuple(equation.params.items())
+        key = equation.primitive, kind_of(equation.outvars[0]), tuple(equation.params.items())
         if key not in operations:
             operations[key] = Operation.of(equation, InterpretedProgram)
         return operations[key]

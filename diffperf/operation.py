@@ -30,7 +30,7 @@ class Operation:
         """The operation of an equation. One whose parameters are programs, as that of a loop, is left to JAX
         unless there is an interpreter for them.
         """
-        name, kind = equation.primitive.name, np.dtype(equation.outvars[0].aval.dtype)
+        name, kind = equation.primitive.name, kind_of(equation.outvars[0])
         if name in ELEMENTWISE:
             return cls(name, {}, kind)
         maker = IN_ITS_TYPE.get(name) or MAKERS.get(name)
@@ -66,6 +66,11 @@ class Operation:
             function, kind = IN_ITS_TYPE[self.name](**self.parameters), self.kind
             return lambda *inputs: np.asarray(function(*inputs), kind)
         return MAKERS[self.name](**self.parameters)
+
+
+def kind_of(variable: Any) -> np.dtype:
+    """The type of the numbers of a variable or a literal."""
+    return np.dtype(variable.aval.dtype)
 
 
 @functools.cache
