@@ -170,7 +170,7 @@ class Scorer:
         """The same, uncounted."""
         relaxed = self.cube.relaxed
         arguments = (x[relaxed.entries], x, limits, np.asarray(sharpness, dtype=float))
-        values, slopes = jax.device_get(self._with_slopes(*map(jnp.asarray, arguments)))
+        values, slopes = jax.device_get(self._with_slopes(*arguments))
         return Smoothed(values, slopes * relaxed.slope(x))
 
     def exact(
@@ -183,7 +183,7 @@ class Scorer:
             return ExactScores(np.empty((0, 1 + len(self.problem.constraints))), np.empty(0))
         padded = x[np.arange(-(-count // self.block) * self.block) % count]
         blocks = [
-            jax.device_get(self._exact_block(jnp.asarray(block), jnp.asarray(limits)))
+            jax.device_get(self._exact_block(block, limits))
             for block in np.split(padded, len(padded) // self.block)
         ]
         values, broken = (np.concatenate(parts)[:count] for parts in zip(*blocks, strict=True))
