@@ -239,27 +239,36 @@ class _Hyperbola(eqx.Module):
     high: Array  # the larger number
     ratio: Array  # r, the smaller number over the larger one
     root: Array  # s = √((1 − r)² + 4·ε²·r)
+    squared: Array  # ε²
 
     @classmethod
     def of(cls, corner: Array, x: Array, y: Array) -> "_Hyperbola":
-        high = larger(x, y)
-        ratio = jnp.clip(smaller(x, y) / positive(high), 0.0, 1.0)
-        root = jnp.sqrt(jnp.square(1 - ratio) + 4 * jnp.square(corner) * ratio)
-        return cls(high, ratio, root)
+        high, squared = jnp.maximum(x, y), jnp.square(corner)
+        ratio = jnp.maximum(jnp.minimum(x, y) / jnp.maximum(high, TINY), 0.0)
+        return cls(high, ratio, jnp.sqrt(jnp.square(1 - ratio) + 4 * squared * ratio), squared)
 
-    def growth(self, corner: Array) -> Array:
-        """1 + ds/dr, without the difference of two nearly equal numbers where r is little."""
-        square = jnp.square(corner)
-        return (4 * square * self.ratio / (self.root + 1 - self.ratio) + 2 * square) / self.root
+    @property
+    def sum(self) -> Array:
+        """1 + r + s."""
+        return 1 + self.ratio + self.root
+
+    @property
+    def steepness(self) -> Array:
+        """(1 + ds/dr)/(1 + r + s) = 2·ε²/(s·(1 − r + s)), without the difference of two nearly equal numbers
+        where r is little.
+        """
+        return 2 * self.squared / (self.root * (1 - self.ratio + self.root))
 
     def by_corner(self, corner: Array) -> Array:
         """ds/dε."""
         return 4 * corner * self.ratio / self.root
 
-    def maximum_slopes(self, corner: Array) -> tuple[Array, Array]:
+    @property
+    def maximum_slopes(self) -> tuple[Array, Array]:
         """The smooth maximum's derivatives with respect to the larger and the smaller number."""
-        by_low = self.growth(corner) / 2
-        return (1 + self.ratio + self.root) / 2 - self.ratio * by_low, by_low
+        half = self.sum / 2
+        by_low = half * self.steepness
+        return half - self.ratio * by_low, by_low
 
 
 def _along(first_is_larger: Array, slopes: tuple[Array, Array], dx: Array, dy: Array) -> Array:
@@ -272,36 +281,35 @@ def _along(first_is_larger: Array, slopes: tuple[Array, Array], dx: Array, dy: A
 def _smooth_larger(corner: Array, x: Array, y: Array) -> Array:
     """The smooth maximum of two numbers ≥ 0: h·(1 + r + s)/2."""
     shape = _Hyperbola.of(corner, x, y)
-    return shape.high * ((1 + shape.ratio + shape.root) / 2)
+    return shape.high * (shape.sum / 2)
 
 
 @_smooth_larger.defjvp
 def _smooth_larger_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     (corner, x, y), (d_corner, dx, dy) = primals, tangents
     shape = _Hyperbola.of(corner, x, y)
-    value = (1 + shape.ratio + shape.root) / 2
-    tangent = _along(x >= y, shape.maximum_slopes(corner), dx, dy)
-    return shape.high * value, tangent + shape.high * shape.by_corner(corner) / 2 * d_corner
+    tangent = _along(x >= y, shape.maximum_slopes, dx, dy)
+    value = shape.high * (shape.sum / 2)
+    return value, tangent + shape.high * shape.by_corner(corner) / 2 * d_corner
 
 
 @jax.custom_jvp
 def _smooth_smaller(corner: Array, x: Array, y: Array) -> Array:
     """The smooth minimum of two numbers ≥ 0: h·r·q with q = 2·(1 − ε²)/(1 + r + s)."""
     shape = _Hyperbola.of(corner, x, y)
-    return smaller(x, y) * (2 * (1 - jnp.square(corner)) / (1 + shape.ratio + shape.root))
+    return jnp.minimum(x, y) * (2 * (1 - shape.squared) / shape.sum)
 
 
 @_smooth_smaller.defjvp
 def _smooth_smaller_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     (corner, x, y), (d_corner, dx, dy) = primals, tangents
     shape = _Hyperbola.of(corner, x, y)
-    inverse_sum = 1 / (1 + shape.ratio + shape.root)
-    share = 2 * (1 - jnp.square(corner)) * inverse_sum
-    falling = share * shape.growth(corner) * inverse_sum  # −dq/dr
+    share = 2 * (1 - shape.squared) / shape.sum
+    falling = share * shape.steepness  # −dq/dr
     by_low, by_high = share - shape.ratio * falling, jnp.square(shape.ratio) * falling
-    by_corner = -(4 * corner + share * shape.by_corner(corner)) * inverse_sum
+    by_corner = -(4 * corner + share * shape.by_corner(corner)) / shape.sum
     tangent = _along(x >= y, (by_high, by_low), dx, dy)
-    low = smaller(x, y)
+    low = jnp.minimum(x, y)
     return low * share, tangent + low * by_corner * d_corner
 
 
@@ -309,13 +317,13 @@ def _smooth_smaller_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 def _smooth_excess(corner: Array, demand: Array, supply: Array) -> Array:
     """The smooth maximum of demand and supply minus the supply, with all digits where demand is little."""
     shape = _Hyperbola.of(corner, demand, supply)
-    return shape.high * _excess_of(shape, corner, demand >= supply)
+    return shape.high * _excess_of(shape, demand >= supply)
 
 
-def _excess_of(shape: _Hyperbola, corner: Array, short: Array) -> Array:
+def _excess_of(shape: _Hyperbola, short: Array) -> Array:
     """The excess over the larger number, where the demand is the larger one (`short`) and where it is not."""
     left = shape.root - (1 - shape.ratio)
-    covered = 2 * jnp.square(corner) * shape.ratio / (shape.root + 1 - shape.ratio)
+    covered = 2 * shape.squared * shape.ratio / (1 - shape.ratio + shape.root)
     return jnp.where(short, 1 - shape.ratio + left / 2, covered)
 
 
@@ -324,8 +332,8 @@ def _smooth_excess_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     (corner, demand, supply), (d_corner, d_demand, d_supply) = primals, tangents
     shape = _Hyperbola.of(corner, demand, supply)
     short = demand >= supply
-    value = _excess_of(shape, corner, short)
-    by_high, by_low = shape.maximum_slopes(corner)
+    value = _excess_of(shape, short)
+    by_high, by_low = shape.maximum_slopes
     by_demand = jnp.where(short, by_high, by_low)
     # Where supply is the larger one, by Euler's theorem for homogeneous functions.
     by_supply = jnp.where(short, by_low - 1, value - shape.ratio * by_low)
