@@ -1,6 +1,7 @@
 """Scores of designs of one problem: exact ones of many at once, and smooth ones with their derivatives."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -117,8 +118,13 @@ class Scorer:
     def __init__(self, problem: DesignProblem, cube: Cube, block: int):
         self.problem, self.cube, self.block = problem, cube, block
         self.outcome = stored_closure(self._outcome, problem.digest)
-        self._exact_block = stored_closure(self._exact, problem.digest, often=True)
-        self._with_slopes = stored_closure(self._sloped, problem.digest, often=True, optimized=False)
+        # Both take arrays of NumPy as well, which are faster to pass than to convert.
+        self._exact_block: Callable[..., tuple[Array, Array]] = stored_closure(
+            self._exact, problem.digest, often=True
+        )
+        self._with_slopes: Callable[..., tuple[Array, Array]] = stored_closure(
+            self._sloped, problem.digest, often=True, optimized=False
+        )
         self.evaluations = 0  # estimates so far, smooth and exact
 
     # The functions of the compiled programs.
