@@ -83,6 +83,20 @@ def _inverse_jvp(primals: tuple[Array | float], tangents: tuple[Array | float]) 
     return y, -y * (y * dx)
 
 
+def with_slopes_of(sloped: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of trees of arrays with the derivatives of another, `sloped`, which has the same values.
+
+    Neither may close over traced arrays.
+    """
+
+    @jax.custom_jvp
+    def valued(*args: Any) -> Any:
+        return function(*args)
+
+    valued.defjvp(lambda primals, tangents: jax.jvp(sloped, primals, tangents))
+    return valued
+
+
 class Relaxation(eqx.Module):
     """The operations that decide between cases: maximum, minimum, ceil, step."""
 

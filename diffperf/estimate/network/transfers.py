@@ -5,6 +5,8 @@ at once, in rings through all members.
 """
 
 import functools
+import operator
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import equinox as eqx
@@ -17,7 +19,7 @@ from diffperf.estimate.network.placement import Group, Links, place
 from diffperf.estimate.network.topology import FEWEST, joined
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
-from diffperf.relax import Exact, Relaxation, inverse, larger, smaller
+from diffperf.relax import Exact, Relaxation, inverse, larger, smaller, with_slopes_of
 from diffperf.trees import split_tree, unstack_tree
 from diffperf.workload.collective import Collective
 
@@ -75,68 +77,38 @@ def transfers(
         jnp.stack(jnp.broadcast_arrays(*(jnp.asarray(getattr(one, name)) for one in ordered)))
         for name in ("degree", "stride", "volume", *_OF_COPIES)
     ]
-    kinds = sorted({collective.kind for collective in ordered})
-    sizes = tuple((kind, sum(collective.kind == kind for collective in ordered)) for kind in kinds)
-    arguments = Links.of(system), columns, jnp.asarray(network_efficiency, columns[0].dtype)
+    kinds = Counter(collective.kind for collective in ordered)
+
+    def by_kind(
+        links: Links, columns: list[Array], network_efficiency: Array, *, at_kinks: bool
+    ) -> list[Transfer]:
+        """The transfers of each kind of collective; `at_kinks` with derivatives of one side at kinks."""
+        degree, stride, *messages = columns
+        few = larger(degree, FEWEST) if at_kinks else degree
+        groups = jax.vmap(
+            lambda few, stride: place(links, few, stride, relax, network_efficiency, at_kinks=at_kinks)
+        )(few, stride)
+        split = split_tree((groups, messages, degree), [*kinds.values()])
+        together = []
+        for kind, (group, arguments, members) in zip(kinds, split, strict=True):
+            arguments = arguments if kind == "all_to_all" else arguments[:1]
+            timed = jax.vmap(COLLECTIVES[kind])(group, *arguments)
+            # As a group of more than one forms, its collective sets in.
+            together.append(jax.vmap(operator.mul)(timed, joined(members)) if at_kinks else timed)
+        return together
+
+    function = with_kinks = functools.partial(by_kind, at_kinks=True)
     if isinstance(relax, Exact):
-        together = _exactly(sizes, *arguments)
-    else:
-        together = _of_kinds(sizes, *arguments, relax, at_kinks=True)
-    timed = [transfer for transfers in together for transfer in unstack_tree(transfers)]
+        # What makes derivatives at kinks those of one side is left to the derivatives: it changes no number,
+        # and would take a tenth of the time of an estimate.
+        function = with_slopes_of(with_kinks, functools.partial(by_kind, at_kinks=False))
+    efficiency = jnp.asarray(network_efficiency, columns[0].dtype)
+    timed = [one for kind in function(Links.of(system), columns, efficiency) for one in unstack_tree(kind)]
     by_index = dict(zip(order, timed, strict=True))
     return [
         TimedCollective(collective=collective, transfer=by_index[index])
         for index, collective in enumerate(collectives)
     ]
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _exactly(
-    sizes: tuple[tuple[str, int], ...], links: Links, columns: list[Array], network_efficiency: Array
-) -> list[Transfer]:
-    """The transfers of each kind, exactly. What makes derivatives at kinks those of one side is left to them:
-    it changes no number, and would take a tenth of the time of an estimate.
-    """
-    return _of_kinds(sizes, links, columns, network_efficiency, Exact(), at_kinks=False)
-
-
-@_exactly.defjvp
-def _exactly_jvp(
-    sizes: tuple[tuple[str, int], ...], primals: tuple, tangents: tuple
-) -> tuple[list[Transfer], list[Transfer]]:
-    def at_kinks(links: Links, columns: list[Array], network_efficiency: Array) -> list[Transfer]:
-        return _of_kinds(sizes, links, columns, network_efficiency, Exact(), at_kinks=True)
-
-    return jax.jvp(at_kinks, primals, tangents)
-
-
-def _of_kinds(
-    sizes: tuple[tuple[str, int], ...],
-    links: Links,
-    columns: list[Array],
-    network_efficiency: Array,
-    relax: Relaxation,
-    *,
-    at_kinks: bool,
-) -> list[Transfer]:
-    """The transfers of each kind of collective, of which there are so many (`sizes`) one after the other."""
-    degree, stride, *messages = columns
-    few = larger(degree, FEWEST) if at_kinks else degree
-    groups = jax.vmap(
-        lambda few, stride: place(links, few, stride, relax, network_efficiency, at_kinks=at_kinks)
-    )(few, stride)
-    share = joined(degree) if at_kinks else jnp.ones_like(degree)
-    split = split_tree((groups, messages, share), [size for _, size in sizes])
-    together = []
-    for (kind, _), (group, (volume, *copies), part) in zip(sizes, split, strict=True):
-        arguments = (volume, *copies) if kind == "all_to_all" else (volume,)
-        together.append(jax.vmap(functools.partial(_shared, COLLECTIVES[kind]))(part, group, *arguments))
-    return together
-
-
-def _shared(function: Callable[..., Transfer], share: Scalar, group: Group, *arguments: Scalar) -> Transfer:
-    """The share of a collective that is there at all."""
-    return function(group, *arguments) * share if group.at_kinks else function(group, *arguments)
 
 
 def all_reduce(group: Group, volume: Scalar) -> Transfer:
