@@ -56,6 +56,19 @@ class Weights(eqx.Module):
         """Concrete weights as a NumPy array, for tables and for code outside compiled programs."""
         return np.array(self.array, dtype) if copy else np.asarray(self.array, dtype)
 
+    @classmethod
+    def only(cls, name: str, alternatives: tuple[str, ...]) -> "Weights":
+        """All weight on one alternative. Raises `ValueError` for a name that is not among them."""
+        return cls(np.eye(len(alternatives))[alternatives.index(name)], alternatives)
+
+    def without(self, name: str) -> "Weights":
+        """The weights of all alternatives but one, which need not add up to 1. Raises `KeyError` where that
+        one is missing.
+        """
+        library: Any = jnp if isinstance(self.array, jax.Array) else np  # NumPy's arrays stay concrete
+        others = tuple(other for other in self.alternatives if other != name)
+        return Weights(library.delete(self.array, self._position(name), axis=-1), others)
+
     def by_name(self) -> dict[str, Float[Array, "*batch"]]:
         """All weights by name, unstacked in one operation, whose transpose is one operation too."""
         return dict(zip(self.alternatives, jnp.unstack(self.array, axis=-1), strict=True))

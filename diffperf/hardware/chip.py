@@ -10,7 +10,6 @@ import functools
 import operator
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.bumps import bumps_of_die
@@ -244,35 +243,3 @@ def filled_units(
     ) / design.dies + links_between_dies(design, technology).area
     compute = larger(usable - others, 1e-3 * die_area) * design.dies
     return compute * technology.compute_density / (unit_rate(template) * technology.speed)
-
-
-def split_die(
-    die_area: Scalar,
-    fractions: Float[Array, "4"],
-    dies: Scalar,
-    voltage: Scalar,
-    technology: Technology,
-    template: Accelerator,
-) -> ChipDesign:
-    """The design whose dies of `die_area` mm² are split by `fractions`: compute, cache, memory PHY, network
-    PHY.
-
-    The inverse of `chip`: the area that is neither uncore nor links between dies is divided by the fractions,
-    which add up to 1, and every part holds as much as its density allows. Links between dies are as wide as
-    the stacks need.
-    """
-    usable = dies * die_area * (1 - technology.uncore_fraction)
-    # Links take area in proportion to the stacks, and these to their share of what links leave.
-    stacks_per_area = fractions[2] / technology.memory.phy_area
-    links = DieToDieLinks(
-        technology.die_to_die, dies, [(stacks_per_area, technology.memory)], jnp.zeros_like(dies)
-    )
-    compute, cache, memory, network = usable / (1 + dies * links.area) * fractions
-    return ChipDesign(
-        compute_units=compute * technology.compute_density / (unit_rate(template) * technology.speed),
-        cache=cache * technology.sram_density,
-        memory_stacks=memory / technology.memory.phy_area,
-        network_bandwidth=network * technology.link.area_density,
-        dies=dies,
-        voltage=voltage,
-    )

@@ -3,10 +3,8 @@
 The formulas that turn prices and yields into costs are in `diffperf.cost`.
 """
 
-import functools
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -102,21 +100,12 @@ def _within_reticle(exposure: Any) -> bool:
     """Whether the weights of an exposure, concrete ones or none given, leave the die within one reticle."""
     if exposure is None:
         return True
-    return float(np.asarray(getattr(exposure, "array", exposure))[..., 0]) == 1.0
+    return float(np.asarray(exposure.reticle)) == 1.0
 
 
 def total_area(die: Die) -> Float[AnyArray, "*kinds"]:
     """mm² of one die with its die-to-die interfaces; the numbers of the die may have an axis of kinds."""
     return die.area * (1 + die.d2d_share)
-
-
-def reticle_use(package: "Package") -> Scalar:
-    """The largest die of a package over the area that one exposure covers: more than 1 cannot be made.
-
-    Dies that are stitched, or exposed as a whole wafer, have no such limit and count as 0.
-    """
-    uses = [total_area(die) / die.process.reticle * die.exposure.reticle for die in package.dies]
-    return functools.reduce(jnp.maximum, uses)
 
 
 class Package(Declared):
@@ -176,8 +165,7 @@ class Package(Declared):
     @classmethod
     def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
         """What is wrong with the pieces together: (key, found, expected, remedy), None for nothing."""
-        bonds = [np.asarray(die.bond.array) for die in values["dies"]]
-        if not any(np.any(bond[..., 0] > 0) for bond in bonds):
+        if not any(np.any(np.asarray(die.bond["none"]) > 0) for die in values["dies"]):
             expected, remedy = "one or more on the carrier", 'say bond = "none" for the dies at the bottom'
             return "dies", "only dies that are stacked on other dies", expected, remedy
         stacks = float(np.max(values["memory_stacks"]))

@@ -2,17 +2,11 @@
 FLOP."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, ClassVar
-
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+from typing import ClassVar
 
 from diffperf.hardware.memory_level import Prefetch
 from diffperf.hardware.node import Node
-from diffperf.quantity import Declared, Label, Scalar, Weights, label, quantity
-from diffperf.relax import positive
+from diffperf.quantity import Declared, Label, Scalar, label, quantity
 
 
 class MemoryTechnology(Declared):
@@ -161,22 +155,3 @@ def moved(technology: Technology, node: Node) -> Technology:
         link=with_denser_lanes(technology.link),
         die_to_die=with_denser_lanes(technology.die_to_die),
     )
-
-
-def interpolate(technologies: Sequence[Technology], weights: Float[Array, " nodes"]) -> Technology:
-    """The technology between nodes: the weighted geometric mean of every number; one-hot weights give a
-    node itself.
-
-    A number that is 0 in all nodes, such as a price that is not counted, stays as good as 0. Weights of a
-    choice have their arithmetic mean.
-    """
-
-    def geometric_mean(*values: Array) -> Array:
-        return jnp.exp(sum(weights[node] * jnp.log(positive(value)) for node, value in enumerate(values)))
-
-    def mean(*values: Any) -> Any:
-        if isinstance(values[0], Weights):
-            return jax.tree.map(lambda *arrays: jnp.tensordot(weights, jnp.stack(arrays), 1), *values)
-        return geometric_mean(*values)
-
-    return jax.tree.map(mean, *technologies, is_leaf=lambda node: isinstance(node, Weights))

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from diffperf.quantity import Scalar, Weights
@@ -136,7 +135,7 @@ def _attention_of_layer(
         return attention_operators(
             attention_core(layers, strategy, tokens),
             strategy.attention,
-            Weights(np.eye(2)[int(tokens.generating)], FUSED_KERNELS),
+            Weights.only("generation" if tokens.generating else "context", FUSED_KERNELS),
             element=strategy.activation_width,
             dropout=layers.dropout.on,
             runs=share,

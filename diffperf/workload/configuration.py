@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.hardware.system import System
-from diffperf.quantity import real
+from diffperf.quantity import Weights, real
 from diffperf.relax import Exact, Relaxation
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
@@ -32,16 +32,21 @@ class Configuration(eqx.Module):
         without grouped-query attention runs models as if every head had keys and values of its own.
         """
         default = Strategy()
-        names = ("schedule", "embedding_in_split", "loss_in_split", "sequence_parallel")
-        choices = {name: getattr(default, name).array for name in names}
-        choices["sequence_parallel"] = choices["sequence_parallel"][::-1]  # all weight on "off"
+        off = Weights.only("off", default.sequence_parallel.alternatives)
+        choices = {
+            "schedule": default.schedule,
+            "embedding_in_split": default.embedding_in_split,
+            "loss_in_split": default.loss_in_split,
+            "sequence_parallel": off,
+        }
 
         def training_only(c: Configuration) -> list:
-            """What inference does not depend on."""
+            """The numbers and weights of a strategy that only training has."""
             stages = [c.strategy.first_stage_layers, c.strategy.last_stage_layers]
-            return [*stages, *(getattr(c.strategy, name).array for name in names)]
+            return [*stages, *(getattr(c.strategy, name).array for name in choices)]
 
-        given, values = training_only(self), [real(0.0), real(0.0), *choices.values()]
+        given = training_only(self)
+        values = [real(0.0), real(0.0), *(choice.array for choice in choices.values())]
         own = [jnp.broadcast_to(value, old.shape) for value, old in zip(values, given, strict=True)]
         repeated = self.system.inference_stack.repeats_kv_heads.on
         kv_heads = [

@@ -290,11 +290,6 @@ def tensor_bytes(c: Configuration) -> dict[str, Scalar]:
     }
 
 
-def served_weight_bytes(c: Configuration) -> Scalar:
-    """Bytes of the weights on a device of the fullest stage, each class of weights in its format."""
-    return _total_weights(tensor_bytes(c))
-
-
 def _total_weights(tensors: dict[str, Scalar]) -> Scalar:
     """Bytes of all classes of weights among the bytes of tensors by class."""
     return functools.reduce(operator.add, (tensors[name] for name in _WEIGHTS))

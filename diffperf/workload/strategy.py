@@ -408,9 +408,8 @@ class Strategy(Declared):
     @property
     def expert_format(self) -> Weights:
         """Weights over the number formats of the operands of routed experts in inference."""
-        given, linear = self.expert_precision, self.precision.array
-        own = given.array[..., 1:]  # the alternatives after "linear" are `PRECISIONS`
-        return Weights(own + given["linear"][..., None] * linear, PRECISIONS)
+        given, own = self.expert_precision, self.expert_precision.without("linear")
+        return Weights(own.array + given["linear"][..., None] * self.precision.array, own.alternatives)
 
     @property
     def expert_operands_wider_than_weights(self) -> Scalar:

@@ -12,9 +12,9 @@ from diffperf.cost.package_cost import assembled_cost, carried_area, layer_area,
 from diffperf.cost.wafers import raw_die_price
 from diffperf.cost.yields import die_yield
 from diffperf.hardware.accelerator import Accelerator
-from diffperf.hardware.package import Die, reticle_use
+from diffperf.hardware.package import Die
 from diffperf.load import load
-from diffperf.quantity import numeric, real, replace
+from diffperf.quantity import numeric, replace
 from diffperf.relax import Exact, Smooth
 from diffperf.trees import stack_trees
 
@@ -143,14 +143,6 @@ def test_assembly_grows_with_pieces_and_area(system):
     stack_area = float(system.accelerator.package.stack_area)
     expected = float(packaging.placement_price + packaging.assembly_price * stack_area)
     assert more - before == pytest.approx(expected, rel=1e-9)
-
-
-def test_reticle_use_names_what_cannot_be_made(system, mi300x):
-    assert float(reticle_use(system.accelerator.package)) == pytest.approx(826 / 858)
-    assert float(reticle_use(mi300x.package)) == pytest.approx(370 / 858)
-    large = replace(system.accelerator, {"package.dies.compute.area": real(1000.0)}).package
-    assert float(reticle_use(large)) == pytest.approx(1000 / 858)
-    assert float(reticle_use(replace(large, {"dies.compute.exposure": "stitched"}))) == 0
 
 
 @pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)], ids=["exact", "smooth"])

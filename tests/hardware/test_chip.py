@@ -7,7 +7,7 @@ import pytest
 
 from diffperf.cost.die_cost import known_good_price
 from diffperf.cost.package_cost import package_cost
-from diffperf.hardware.chip import chip, split_die
+from diffperf.hardware.chip import chip
 from diffperf.hardware.designed_accelerator import accelerator_of, design_of, system_of
 from diffperf.hardware.operating_point import LEAST_VOLTAGE, clock
 from diffperf.hardware.technology import Technology
@@ -98,24 +98,6 @@ def test_clock_rises_with_voltage_and_is_one_at_nominal():
     clocks = jax.vmap(lambda voltage: clock(voltage, technology))(voltages)
     assert np.all(np.diff(clocks) > 0)
     assert float(clock(technology.nominal_voltage, technology)) == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("dies", [1.0, 3.0])
-def test_split_die_is_the_inverse_of_chip(dies):
-    technology, system = load(Technology, "n7-hbm2e"), load_system("dgx-a100", 8)
-    fractions = jnp.array([0.6, 0.2, 0.15, 0.05])
-    design = split_die(
-        jnp.asarray(500.0),
-        fractions,
-        jnp.asarray(dies),
-        technology.nominal_voltage,
-        technology,
-        system.accelerator,
-    )
-    made = chip(design, technology, system.accelerator)
-    assert float(made.die_area) == pytest.approx(500.0, rel=1e-6)
-    areas = jnp.array([made.compute_area, made.cache_area, made.memory_area, made.network_area])
-    np.testing.assert_allclose(areas / areas.sum(), fractions, rtol=1e-5)
 
 
 @pytest.mark.slow
