@@ -136,8 +136,11 @@ def timed_step(c: Configuration) -> TimedStep:
     offloaded_activations, offloaded_states = _host_transfers(c, owned)  # s
 
     timed_operators = evaluate(operators, machine)
-    all_layers = layers_of_model(c.model)
-    clock = clock_under_limit(_of_all_kinds(all_layers, layer_work(timed_operators)), machine)
+    # An average device runs its share of the model's layers, and of the head and the multi-token prediction
+    # on the last stage.
+    heads_of_device = strategy.micro_batches / strategy.pp
+    layers = layers_of_model(c.model) * heads_of_device
+    clock = clock_under_limit(_work_of_device(timed_operators, layers, heads_of_device), machine)
     timed_operators = clock.slow_all(timed_operators)
     timed_collectives = transfers(collectives, c.system, relax, c.system.stack.network_efficiency)
     network = NetworkStep.of(timed_collectives, c)
@@ -168,10 +171,7 @@ def timed_step(c: Configuration) -> TimedStep:
         offload=relax.excess(offloaded_activations, compute) + offloaded_states,
         optimizer=optimizer.time,
     )
-    # An average device runs its share of the model's layers, and of the head and the multi-token prediction
-    # on the last stage.
-    layers = all_layers * (strategy.micro_batches / strategy.pp)
-    done = _of_all_kinds(layers, layer.work) + head * (strategy.micro_batches / strategy.pp) + optimizer
+    done = _work_of_device(timed_operators, layers, heads_of_device)
     sent = network.sent(layers, strategy.pp)
     return TimedStep(
         report=_report(c, breakdown, done, sent, clock),
@@ -249,9 +249,10 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
     return {"weights": of_weights, "gradients": of_gradients, "tied embedding": embedding.time}
 
 
-def _of_all_kinds(layers: Float[Array, " kinds"], work: Work) -> Work:
-    """The work of so many layers of each kind."""
-    return jax.tree.map(lambda number: over_kinds(layers, number), work)
+def _work_of_device(operators: TimedOperators, layers: Float[Array, " kinds"], heads: Scalar) -> Work:
+    """The work of a device in a step: of so many layers of each kind and heads, and of the optimizer."""
+    in_layers = jax.tree.map(lambda number: over_kinds(layers, number), layer_work(operators))
+    return in_layers + operators.total(per="micro-batch") * heads + operators.total(per="step")
 
 
 def _host_transfers(c: Configuration, owned: Scalar) -> tuple[Scalar, Scalar]:

@@ -67,9 +67,9 @@ def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = No
 
     Of the power that follows the clock, the active part falls as slowdown^(−x). That of arithmetic and caches
     is energy over time: energy falls as slowdown^(1 − x), and where a share c of the time follows the clock,
-    the pass takes slowdown^c times as long, nearly. The slowdown at which their sum is what the limit leaves
-    beside idle power and device memory comes from two steps of Newton's method on logarithms, in which the
-    sum is convex: they come within a percent of the limit.
+    the pass takes slowdown^c times as long or longer. The slowdown at which their sum is what the limit
+    leaves beside idle power and device memory comes from three steps of Newton's method on logarithms, in
+    which the sum is convex: they come within 2e-5 of the limit.
 
     The limit holds for averages over the device's window w. Kernels that run for a `duration` d after a pause
     have drawn, on an average that forgets exponentially, their power for a share 1 − exp(−d/w) of it, and
@@ -84,10 +84,11 @@ def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = No
         before = jnp.exp(-duration / accelerator.power_window)
         share = 1 - before
         limit = (limit - before * accelerator.static_power) * inverse(positive(share))
-    budget = relax.excess(limit, accelerator.static_power + memory * rate) + _LEAST_POWER * limit
+    left = relax.excess(limit, accelerator.static_power + memory * rate)
+    budget = relax.maximum(left, _LEAST_POWER * limit)
     exponents = (accelerator.power_exponent, accelerator.power_exponent - 1 + work.clocked * rate)
     wanted = jnp.zeros_like(budget)  # log(slowdown)
-    for _ in range(2):
+    for _ in range(3):
         parts = [
             watts * jnp.exp(-exponent * wanted)
             for watts, exponent in zip((accelerator.active_power, operations), exponents, strict=True)
