@@ -76,3 +76,19 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert any(
         line.strip().endswith(tail) for line in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
     )
+
+
+def test_the_recipes_name_what_exists():
+    """Every path of CONTRIBUTING.md leads to a file or folder, and every identifier is in the sources."""
+    text = re.sub(r"```.*?```", "", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    names = {name for name in re.findall(r"`([^`\n]+)`", text) if " " not in name and "NAME" not in name}
+    paths = {name for name in names if "/" in name}
+    assert {path for path in paths if not any(ROOT.glob(path))} == set()
+    identifiers = {name for name in names - paths if re.fullmatch(r"\w{3,}", name)}
+    folders = [ROOT / folder for folder in ("diffperf", "studies", "tests", "configs")]
+    files = [file for folder in folders for file in folder.rglob("*") if file.suffix in (".py", ".toml")]
+    texts = [file.read_text(encoding="utf-8") for file in (ROOT / "pyproject.toml", *files)]
+    words = {word for text in texts for word in re.findall(r"\w+", text)}
+    assert identifiers - words == set()
+    assert len(paths) > 20
+    assert len(identifiers) > 30

@@ -33,13 +33,15 @@ def training_collectives(
     repeated = Recomputation.of(c.strategy)
     reductions = functools.partial(_reductions, serving=False)
     second = average_of_layers(c.model, lambda kind: _second_reductions(kind, repeated))
-    of_purpose = {
+    # Shares that the backward pass repeats of the collectives of a purpose, beside whole layers.
+    repeated_alone = {
         "tensor parallelism": second / average_of_layers(c.model, reductions),
-        "context parallelism": 0.0,
         "expert parallelism": repeated.experts,
     }
     in_layers = [
-        dataclasses.replace(collective, recomputed=repeated.layer + of_purpose[collective.purpose])
+        dataclasses.replace(
+            collective, recomputed=repeated.layer + repeated_alone.get(collective.purpose, 0.0)
+        )
         for collective in layer_collectives(c, tokens)
     ]
     return [
