@@ -87,12 +87,12 @@ def plan_pools(
     pairs = {"searched": count(pools.workers) ** 2, "fitting": fitting**2}
     pairs |= dict.fromkeys(("able", "evaluated", "meeting"), 0)
     if alone is None:
-        return ServingPlan(by=by, best=(), nearest=None, counts={}, missed={}, front=nothing, pairs=pairs)
+        return ServingPlan(by=by, best=(), front=nothing, pairs=pairs)
     pairs["able"] = int((alone.prefill.max(axis=1) > 0).sum() * (alone.decode > 0).sum())
     splits = pools.splits(alone)
     pairs["evaluated"] = count(splits)
     if not count(splits):
-        return ServingPlan(by=by, best=(), nearest=None, counts={}, missed={}, front=nothing, pairs=pairs)
+        return ServingPlan(by=by, best=(), front=nothing, pairs=pairs)
     points = pools.under_load(splits, progress)
     front = front_of(search, points)
     points = take(points, np.flatnonzero(points.fits & search.targets.met(points.reports) & _serves(points)))
@@ -103,9 +103,7 @@ def plan_pools(
     chosen = take(chosen, order)
     limits = pools.limits(chosen) if len(order) else []
     served = [_served(pools, chosen, index, limit) for index, limit in enumerate(limits)]
-    return ServingPlan(
-        by=by, best=tuple(_ranked(served, by)), nearest=None, counts={}, missed={}, front=front, pairs=pairs
-    )
+    return ServingPlan(by=by, best=tuple(_ranked(served, by)), front=front, pairs=pairs)
 
 
 def _serves(points: EvaluatedPools) -> np.ndarray:

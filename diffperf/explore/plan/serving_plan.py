@@ -152,10 +152,10 @@ class ServingPlan:
 
     by: str
     best: tuple[ServedLayout, ...]
-    nearest: ServedLayout | None
-    counts: dict[str, int]
-    missed: dict[str, ServedLayout]
     front: Front
+    nearest: ServedLayout | None = None
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    missed: dict[str, ServedLayout] = dataclasses.field(default_factory=dict)
     pairs: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
@@ -196,9 +196,7 @@ def plan_serving(
     ranked, serving = _rank(search, chosen, by, top)
     counts = counts | {"serving": serving}
     if serving:
-        return ServingPlan(
-            by=by, best=ranked[:serving], nearest=None, counts=counts, missed=missed, front=front
-        )
+        return ServingPlan(by=by, best=ranked[:serving], counts=counts, missed=missed, front=front)
     most = int(np.argmax(chosen.reports.tokens_per_second_per_device))
     missed = missed | {"serving": _served(search, chosen, _all_devices(search, chosen), most)}
     return ServingPlan(by=by, best=(), nearest=ranked[0], counts=counts, missed=missed, front=front)
