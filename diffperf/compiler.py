@@ -301,7 +301,8 @@ class _Interpreted:
     @classmethod
     def read(cls, file: Path) -> "_Interpreted":
         # Unpickling runs what the file says: the folder is the user's own.
-        return cls(*pickle.loads(zlib.decompress(file.read_bytes())))
+        program, skeleton = pickle.loads(zlib.decompress(file.read_bytes()))
+        return cls(program=program, skeleton=skeleton)
 
     @property
     def stored(self) -> bytes:

@@ -80,7 +80,15 @@ def _steps(program: FlatProgram) -> list[Step]:
         numbers = {*used, *made}
         several = equation.primitive.multiple_results
         forgotten = tuple(numbers - needed)
-        steps.append(Step(_operation(equation, operations), tuple(used), tuple(made), several, forgotten))
+        steps.append(
+            Step(
+                operation=_operation(equation, operations),
+                used=tuple(used),
+                made=tuple(made),
+                several=several,
+                forgotten=forgotten,
+            )
+        )
         needed |= numbers
     return steps[::-1]
 

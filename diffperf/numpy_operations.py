@@ -200,7 +200,14 @@ def _gather(*, dimension_numbers: Any, slice_sizes: Any, mode: Any, fill_value: 
 
     def gathered(x: Any, starts: Any) -> Any:
         batching = n.operand_batching_dims, n.start_indices_batching_dims
-        windows = _Windows(x.shape, slice_sizes, starts, n.start_index_map, batching, n.collapsed_slice_dims)
+        windows = _Windows(
+            shape=x.shape,
+            sizes=slice_sizes,
+            starts=starts,
+            indexed=n.start_index_map,
+            batching=batching,
+            dropped=n.collapsed_slice_dims,
+        )
         result, inside = x[tuple(windows.places)], windows.inside
         if mode == jax.lax.GatherScatterMode.FILL_OR_DROP and not np.all(inside):
             inside = inside.reshape(inside.shape + (1,) * (result.ndim - inside.ndim))
@@ -224,7 +231,14 @@ def _scatter(accumulate: ArrayFunction | None) -> Callable[..., ArrayFunction]:
             sizes = [1 if axis in hidden else updates.shape[next(kept)] for axis in range(x.ndim)]
             batching = n.operand_batching_dims, n.scatter_indices_batching_dims
             indexed = n.scatter_dims_to_operand_dims
-            windows = _Windows(x.shape, sizes, starts, indexed, batching, n.inserted_window_dims)
+            windows = _Windows(
+                shape=x.shape,
+                sizes=sizes,
+                starts=starts,
+                indexed=indexed,
+                batching=batching,
+                dropped=n.inserted_window_dims,
+            )
             inside = (
                 np.ones_like(windows.inside) if mode == jax.lax.GatherScatterMode.CLIP else windows.inside
             )

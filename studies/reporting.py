@@ -174,6 +174,49 @@ def capacity_line(axes: Axes, capacity: float) -> None:
     axes.axhline(capacity, color=plots.INK, linewidth=1.2, linestyle=(0, (4, 2)))
 
 
+def parts_of_measured(
+    title: str,
+    names: Sequence[str],
+    parts: Sequence[tuple[str, str, np.ndarray]],
+    others: tuple[str, Sequence[float]],
+    remarks: Sequence[str],
+    *,
+    remarks_at: float,
+    right: float,
+    height: float,
+) -> Figure:
+    """Draws the parts of estimated times as stacked bars, one bar for each measured time, with other times as
+    diamonds and a remark behind each bar. All times are shares of the measured ones.
+
+    - `parts`: the name, the colour and the share of each part, from left to right.
+    - `others`: the name of the other times, and their shares.
+    - `remarks_at`, `right`: the shares where the remarks begin and where the axis ends; `height`: inches.
+    """
+    positions = range(len(names))
+    with figure_style():
+        figure = Figure(figsize=(11, height), layout="constrained")
+        axes = figure.subplots()
+        left = np.zeros(len(names))
+        for name, colour, shares in parts:
+            axes.barh(positions, shares, left=left, height=0.7, color=colour, label=name)
+            left = left + shares
+        label, marked = others
+        axes.plot(marked, positions, "D", color="white", markeredgecolor=plots.INK, markersize=6, label=label)
+        axes.axvline(1, color=plots.INK, linewidth=1.2)
+        for place, text in zip(positions, remarks, strict=True):
+            options = {"xytext": (8, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
+            axes.annotate(_with_minus_signs(text), (remarks_at, place), **options)
+        axes.set_yticks(positions, names)
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.set_xlim(0, right)
+        ticks = np.arange(0, 1.01, 0.2)
+        axes.set_xticks(ticks, [f"{share:.0%}" for share in ticks])
+        axes.set_title(title)
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
+        plots.bare(axes, keep="bottom")
+    return figure
+
+
 # --- publishing
 
 

@@ -70,7 +70,9 @@ def break_even(
         strategy=strategy,
         others=("phase", "x", "vary", "output", "against", "devices", "stack", "calibration", "set"),
     )
-    return BreakEvenAnswer.of(question, against, phase_of(asker, phase), x, vary, output)
+    return BreakEvenAnswer.of(
+        question, against=against, phase=phase_of(asker, phase), x=x, vary=vary, output=output
+    )
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -108,8 +110,19 @@ class BreakEvenAnswer(Answer):
         if len({each.path for each in ranges}) > 1:
             found = " and ".join(each.path for each in ranges)
             raise ConfigError(question.asker, "--x", found, "one input in both", "write its whole path")
-        pair = Pair(configurations, ranges[0], VARY[vary], phase, output)
-        return cls(questions, phase, output, declared, configurations, ranges[0], vary, crossed(pair))
+        pair = Pair(
+            configurations=configurations, varied=ranges[0], varies_in=VARY[vary], phase=phase, output=output
+        )
+        return cls(
+            questions=questions,
+            phase=phase,
+            output=output,
+            declared=declared,
+            configurations=configurations,
+            range=ranges[0],
+            vary=vary,
+            found=crossed(pair),
+        )
 
     @property
     def names(self) -> tuple[str, str]:

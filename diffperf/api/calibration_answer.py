@@ -73,7 +73,15 @@ def calibrate(
     whole_number(asker, "folds", folds, 2, 1000)
     tables = read_tables(paths, systems, where, asker)
     settings = {"prior_spread": prior_spread, "folds": folds, "leave_out": leave_out, "column": column}
-    return CalibrationAnswer.of(tables, hardware, parameters, stack, file, asker, settings)
+    return CalibrationAnswer.of(
+        tables,
+        hardware=hardware,
+        parameters=parameters,
+        stack=stack,
+        out=file,
+        asker=asker,
+        settings=settings,
+    )
 
 
 def read_tables(

@@ -68,7 +68,15 @@ def compare(
         )
 
     stacked = [None] if stacks is None else several(stacks)
-    return CompareAnswer.of(question, several(models), compared, names, stacked, against, asker)
+    return CompareAnswer.of(
+        question,
+        models=several(models),
+        systems=compared,
+        phases=names,
+        stacks=stacked,
+        against=against,
+        asker=asker,
+    )
 
 
 def calibrations(systems: Sequence[Any], calibration: Any, asker: str) -> list[Any]:

@@ -74,8 +74,8 @@ def cost(
     priced = read_system(in_float64(priced_source(system)), number, stack, calibration, asker)[0]
     other = None if against is None else read_system(in_float64(priced_source(against)), asker=asker)[0]
     changed = priced_with(priced, settings, asker, of_a_run=model is not None)
-    curve = curve_over(changed, model, phase, over, settings, asker)
-    return CostAnswer.of(changed, volume, other, rent, asker, curve)
+    curve = curve_over(changed, model=model, phase=phase, over=over, settings=settings, asker=asker)
+    return CostAnswer.of(changed, volume=volume, other=other, rent=rent, asker=asker, curve=curve)
 
 
 def priced_source(source: Any) -> Any:
@@ -172,7 +172,9 @@ class CostAnswer(Answer):
         design = None if volume is None else design_per_accelerator(system, volume, asker)
         owners = [Ownership.of(system, hour)]
         owners += [] if other is None else [Ownership.of(other, hourly_cost(other))]
-        return cls(system, hour, volume, design, other, owners, curve)
+        return cls(
+            system=system, hour=hour, volume=volume, design=design, other=other, owners=owners, curve=curve
+        )
 
     @property
     def per_hour(self) -> dict[str, float]:
@@ -245,7 +247,9 @@ class CostAnswer(Answer):
         totals = np.asarray(jax.vmap(package_cost)(real(areas)))
         title = str(system.accelerator.name)
         owners = {owner.system: {"buy": owner.purchase, "hour": owner.hour} for owner in self.owners}
-        return plots.package_cost(hour.accelerator, areas, totals, area, owners, title)
+        return plots.package_cost(
+            hour.accelerator, areas=areas, totals=totals, die_area=area, owners=owners, title=title
+        )
 
 
 def _describe_emissions(system: System, hour: Cost) -> str:

@@ -61,7 +61,15 @@ class CostCurve:
             "million": 1e6 * found["cost.rate"] / found["tokens_per_second"],
         }
         layout = describe_strategy(configuration.strategy, phase)
-        return cls(question, phase, layout, axis, values, points, found["memory.excess"])
+        return cls(
+            question=question,
+            phase=phase,
+            layout=layout,
+            over=axis,
+            values=values,
+            points=points,
+            excess=found["memory.excess"],
+        )
 
     @property
     def title(self) -> str:

@@ -89,7 +89,7 @@ def die(
     """
     asker, settings = asker_of("die"), dict(set or {})
     refuse_traced(asker, {"area": area, "nodes": nodes, "aspect": aspect, "age": age, "set": settings})
-    return DieAnswer.of(area, nodes, aspect, age, settings, asker)
+    return DieAnswer.of(area, nodes=nodes, aspect=aspect, age=age, settings=settings, asker=asker)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -124,7 +124,7 @@ class DieAnswer(Answer):
         }
         for name, process in processes.items():
             _refuse_beyond_wafer(size, ratio, name, process, asker)
-        return cls(size, ratio, years, processes, values)
+        return cls(area=size, aspect=ratio, age=years, processes=processes, settings=values)
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each node: USD, shares of dies, defects per mm²."""

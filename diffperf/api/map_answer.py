@@ -88,7 +88,14 @@ class MapAnswer(PointAnswer):
         across, down = read_range(c, *x, question, "--x"), read_range(c, *y, question, "--y")
         if across.path == down.path:
             raise ConfigError(question.asker, "--y", across.path, "another input than --x", "name another")
-        return cls(question, phase, c, across, down, mapped(c, across, down, phase, cells))
+        return cls(
+            question=question,
+            phase=phase,
+            configuration=c,
+            x=across,
+            y=down,
+            found=mapped(c, across, down, phase, cells),
+        )
 
     @property
     def title(self) -> str:

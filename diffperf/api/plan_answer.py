@@ -115,7 +115,14 @@ class PlanAnswer(Answer):
         """Ranks the strategies of a search."""
         ranked = rank_strategies(search, by, top, advance, question.asker)
         if not ranked.best:
-            return cls(question, search, ranked, None, None, smallest_system(search))
+            return cls(
+                question=question,
+                search=search,
+                ranked=ranked,
+                training=None,
+                rent=None,
+                larger=smallest_system(search),
+            )
         best, training, costs = ranked.best[0], None, None
         if tokens is not None:
             chosen = dataclasses.replace(search.inputs, strategy=best.strategy)
@@ -123,7 +130,9 @@ class PlanAnswer(Answer):
         if rent:
             run = best.report.time, best.report.cost.run
             costs = rent_of_run(question.system, *((training["time"], training["cost"]) if training else run))
-        return cls(question, search, ranked, training, costs, None)
+        return cls(
+            question=question, search=search, ranked=ranked, training=training, rent=costs, larger=None
+        )
 
     @property
     def best(self) -> tuple[RankedStrategy, ...]:

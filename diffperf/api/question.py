@@ -87,7 +87,15 @@ class Question:
         given |= {path.removeprefix("strategy."): literal(text) for path, text in of_strategy.items()}
         overrides = {path: _change(before, inputs, path) for path in others}
         overrides |= {path: str(value) for path, value in of_strategy.items()}
-        return cls(inputs.model, inputs.system, calibration, given, gives_devices, asker, overrides)
+        return cls(
+            model=inputs.model,
+            system=inputs.system,
+            calibration=calibration,
+            table=given,
+            gives_devices=gives_devices,
+            asker=asker,
+            overrides=overrides,
+        )
 
     def on(self, system: Source, key: str = "system") -> "Question":
         """The same question about another system, as it is configured: with the same devices if they are
@@ -115,7 +123,9 @@ class Question:
         **Raises:** `ConfigError` for what no layout is possible with, and for sequences in inference that the
         model is not made for.
         """
-        layout = best_layout(self.model, self.system, self.table, phase, relax, self.asker)
+        layout = best_layout(
+            self.model, system=self.system, table=self.table, phase=phase, relax=relax, file=self.asker
+        )
         check_phase(self.model, layout.strategy, self.table, phase, self.asker)
         return layout
 

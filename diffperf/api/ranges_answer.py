@@ -88,11 +88,11 @@ class RangesAnswer(PointAnswer):
 
         bars = [
             plots.SwingBar(
-                plots.input_name(each.range.path),
-                units.show(each.range.low, each.range.declared.unit, 3),
-                units.show(each.range.high, each.range.declared.unit, 3),
-                each.at_low,
-                each.at_high,
+                label=plots.input_name(each.range.path),
+                low=units.show(each.range.low, each.range.declared.unit, 3),
+                high=units.show(each.range.high, each.range.declared.unit, 3),
+                at_low=each.at_low,
+                at_high=each.at_high,
             )
             for each in self.swings
         ]

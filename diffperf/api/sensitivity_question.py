@@ -77,11 +77,11 @@ def sensitivity(
     groups = (of,) if isinstance(of, str) else tuple(of)
     return sensitivity_answer(
         question,
-        phase_of(asker, phase),
-        output,
-        groups,
-        relaxation(asker, smooth, band),
-        top,
+        phase=phase_of(asker, phase),
+        output=output,
+        groups=groups,
+        relax=relaxation(asker, smooth, band),
+        top=top,
         ranges=dict(ranges or {}),
         sobol=sobol,
         samples=samples,
@@ -119,4 +119,4 @@ def sensitivity_answer(
         return SobolAnswer.of(question, phase, output, ranges, samples, interactions=interactions)
     if ranges:
         return RangesAnswer.of(question, phase, output, ranges)
-    return SensitivityAnswer.of(question, phase, output, groups, relax, top)
+    return SensitivityAnswer.of(question, phase=phase, output=output, groups=groups, relax=relax, top=top)

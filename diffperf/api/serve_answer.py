@@ -106,7 +106,7 @@ def serve(
     texts = {name: plain(value) for name, value in (given | dict(requests or {})).items()}
     targets = Targets(target_time(ttft, asker, "ttft"), target_time(tpot, asker, "tpot"), percentile)
     search = search_of_layouts(question, texts, targets, rent)
-    return ServeAnswer.of(question, search, by, top, pools, flags, rent)
+    return ServeAnswer.of(question, search=search, by=by, top=top, pools=pools, engine=flags, rent=rent)
 
 
 def one_of(asker: str, key: str, name: str, names: tuple[str, ...]) -> str:
@@ -128,13 +128,13 @@ def search_of_layouts(
     check_context(question.model, tokens, question.asker, "--input, --output")
     return ServingSearch.of(
         question.model,
-        question.system,
-        question.table,
-        asked_requests,
-        given,
-        targets,
-        float(question.system.n_devices) if question.gives_devices else math.inf,
-        question.asker,
+        system=question.system,
+        table=question.table,
+        requests=asked_requests,
+        given=given,
+        targets=targets,
+        most_devices=float(question.system.n_devices) if question.gives_devices else math.inf,
+        file=question.asker,
     )
 
 
@@ -170,7 +170,7 @@ class ServeAnswer(Answer):
         ranked = plan_with_pools(search, by, top, file=question.asker, pools=pools)
         costs = rent_of_tokens(question.system, ranked.best[0].report) if rent and ranked.best else None
         sure = _decode_interval(question, ranked.best[0]) if ranked.best else None
-        return cls(question, search, ranked, engine, costs, sure)
+        return cls(question=question, search=search, ranked=ranked, engine=engine, rent=costs, interval=sure)
 
     @property
     def best(self) -> tuple[ServedLayout, ...]:
@@ -244,18 +244,18 @@ class ServeAnswer(Answer):
         best = ranked.best[0] if ranked.best else None
         return plots.serving_front(
             ranked.front.interactivity,
-            ranked.front.throughput,
-            ranked.front.met,
-            ranked.front.best,
-            1 / search.targets.per_token,
-            None
+            throughput=ranked.front.throughput,
+            met=ranked.front.met,
+            front=ranked.front.best,
+            target=1 / search.targets.per_token,
+            best=None
             if best is None
             else (
                 1 / float(search.targets.latencies(best.report)[1]),
                 float(best.report.tokens_per_second_per_device),
                 best.name,
             ),
-            f"{self.question.model.name} served on\n{describe_system(self.question.system, 'decode')}",
+            title=f"{self.question.model.name} served on\n{describe_system(self.question.system, 'decode')}",
         )
 
 

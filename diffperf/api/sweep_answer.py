@@ -250,7 +250,7 @@ class SweepAnswer(Answer):
             None if result.front is None else tuple(result.front[path].to_numpy() for path in (across, up))
         )
         title = f"{space.name}: {result.feasible:,} possible layouts of {part_name(space, 'model')}"
-        return plots.scatter(x, y, fits, best, title, front)
+        return plots.scatter(x, y=y, fits=fits, best=best, title=title, front=front)
 
     def _cloud(self, columns: list[str]) -> tuple[pa.Table, np.ndarray]:
         """Points for a figure, and which of them fit memory: possible layouts of the table, or where there is

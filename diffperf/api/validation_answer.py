@@ -141,7 +141,9 @@ class ValidationAnswer(Answer):
         panels = [_panel(kind, each) for each in found.explained]
         label, title = words(kind, found.column), f"{self.title}, errors of {found.column}"
         of = unit(kind, found.column)
-        return plots.residuals(found.measured, found.ratios, panels, label, of, title, most)
+        return plots.residuals(
+            found.measured, ratios=found.ratios, panels=panels, label=label, unit=of, title=title, most=most
+        )
 
     def plot_residuals(self, file: str | Path | None = None, column: str | None = None) -> "Figure":
         """`residual_figure` as a matplotlib figure, which is also written to a file if one is named.

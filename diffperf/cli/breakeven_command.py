@@ -57,7 +57,7 @@ def breakeven(
 ) -> None:
     """Find where one system overtakes another as an input varies: every crossing of an output in a range."""
     with progress(f"compiling and estimating {phase} over the range"):
-        answer = BreakEvenAnswer.of(question, against, phase, x, vary, output)
+        answer = BreakEvenAnswer.of(question, against=against, phase=phase, x=x, vary=vary, output=output)
     print_lines(console(json_file), answer.lines())
     write_json(answer.to_dict(), json_file)
     if plot:

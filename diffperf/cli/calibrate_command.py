@@ -109,7 +109,15 @@ def calibrate(files, hardware, paths, stack, where, systems, json_file, plot, ou
 
     tables = _read(files, systems, where)
     with progress("fitting"):
-        answer = CalibrationAnswer.of(tables, hardware, paths, stack, out, COMMAND_LINE, chosen)
+        answer = CalibrationAnswer.of(
+            tables,
+            hardware=hardware,
+            parameters=paths,
+            stack=stack,
+            out=out,
+            asker=COMMAND_LINE,
+            settings=chosen,
+        )
     print_lines(console(json_file), answer.lines())
     write_json(answer.to_dict(), json_file)
     if plot:

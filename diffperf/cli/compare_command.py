@@ -120,7 +120,14 @@ def compare(
     cells = len(models) * len(systems) * len(phases) * max(len(stacks), 1)
     with progress(f"comparing {cells} configurations", cells) as advance:
         answer = CompareAnswer.of(
-            question, models, systems, phases, stacks or [None], against, COMMAND_LINE, advance
+            question,
+            models=models,
+            systems=systems,
+            phases=phases,
+            stacks=stacks or [None],
+            against=against,
+            asker=COMMAND_LINE,
+            advance=advance,
         )
     terminal = console("-" if "-" in (json_file, csv_file, html_file) else None)
     print_lines(terminal, answer.lines())

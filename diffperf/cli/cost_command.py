@@ -71,8 +71,8 @@ def cost(
     loaded = read_system(source, devices, stack, calibration)[0]
     priced = priced_with(loaded, settings, COMMAND_LINE, of_a_run=model is not None)
     other = None if against is None else read_system(priced_source(against))[0]
-    curve = curve_over(priced, model, phase, over, settings, COMMAND_LINE)
-    answer = CostAnswer.of(priced, volume, other, rent, COMMAND_LINE, curve)
+    curve = curve_over(priced, model=model, phase=phase, over=over, settings=settings, asker=COMMAND_LINE)
+    answer = CostAnswer.of(priced, volume=volume, other=other, rent=rent, asker=COMMAND_LINE, curve=curve)
     print_lines(console(json_file), answer.lines())
     write_json(answer.to_dict(), json_file)
     if plot:

@@ -51,7 +51,7 @@ def die(
 
     AREA has a unit ("628 mm2", "6.28 cm2") or is in mm². The figure is the price of a good mm² over the area.
     """
-    answer = DieAnswer.of(area, nodes, aspect, age, settings, COMMAND_LINE)
+    answer = DieAnswer.of(area, nodes=nodes, aspect=aspect, age=age, settings=settings, asker=COMMAND_LINE)
     print_lines(console(json_file), answer.lines())
     write_json(answer.to_dict(), json_file)
     if plot:

@@ -96,7 +96,14 @@ def sensitivity(
         raise click.UsageError("--to and --to-set: give one of them")
     with progress(f"compiling, estimating {phase} and its changes"):
         answer = sensitivity_answer(
-            question, phase, output, groups, relax, top, to=to_system or to_settings or None, **asked
+            question,
+            phase=phase,
+            output=output,
+            groups=groups,
+            relax=relax,
+            top=top,
+            to=to_system or to_settings or None,
+            **asked,
         )
     print_lines(console(json_file), answer.lines())
     write_json(answer.to_dict(), json_file)

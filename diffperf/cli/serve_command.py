@@ -152,7 +152,9 @@ def serve(
     """
     search = search_of_layouts(question, requests, Targets(ttft, tpot, percentile), rent)
     with progress("comparing layouts"):
-        answer = ServeAnswer.of(question, search, by, top, pools, engine, rent)
+        answer = ServeAnswer.of(
+            question, search=search, by=by, top=top, pools=pools, engine=engine, rent=rent
+        )
     terminal = console(json_file)
     write_json(answer.to_dict(), json_file)
     if plot:

@@ -50,8 +50,13 @@ def tier_costs(system: System, relax: Relaxation) -> tuple[TierCost, ...]:
 
 def network_cost(system: System, relax: Relaxation) -> TierCost:
     """What one device has of all network tiers together, each at its bandwidth."""
-    parts = zip(*tier_costs(system, relax), strict=True)
-    return TierCost(*(functools.reduce(operator.add, of_tiers) for of_tiers in parts))
+    tiers = tier_costs(system, relax)
+    return TierCost(
+        **{
+            name: functools.reduce(operator.add, (getattr(tier, name) for tier in tiers))
+            for name in TierCost._fields
+        }
+    )
 
 
 def endpoints(tier: NetworkTier, n_devices: Scalar, inner: Scalar, relax: Relaxation) -> Scalar:

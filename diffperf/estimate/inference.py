@@ -403,7 +403,7 @@ def _timed_pass(
     moved = in_layers * (depth * share) + sent["pipeline"] * share
     done = (whole * depth + head) * share
     waiting = larger(breakdown.total - host_time(c, tokens) - done.time, 0.0)
-    spent = energy(c, done, moved, breakdown.total, clock, waiting)
+    spent = energy(c, work=done, transfer=moved, time=breakdown.total, clock=clock, waiting=waiting)
     return TimedPass(
         breakdown=breakdown,
         busy=busy,

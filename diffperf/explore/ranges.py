@@ -94,7 +94,7 @@ def swings(configuration: Configuration, ranges: Sequence[Range], phase: str, ou
             column[2 * place : 2 * place + 2] = values
     *ends, before = outputs_at(configuration, changes, phase)[output].tolist()
     found = [
-        Swing(each, float(inputs[each.path][1]), before, low, high)
+        Swing(range=each, value=float(inputs[each.path][1]), before=before, at_low=low, at_high=high)
         for each, low, high in zip(ranges, ends[::2], ends[1::2], strict=True)
     ]
     return sorted(found, key=lambda swing: -swing.size)

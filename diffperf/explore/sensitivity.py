@@ -88,7 +88,14 @@ def sensitivities(
     if exact:
         steps = whole_steps(configuration, phase, output, tuple(varied))
         results += [
-            Sensitivity(each.path, each.declared, each.value, each.elasticity, each.step) for each in steps
+            Sensitivity(
+                path=each.path,
+                declared=each.declared,
+                value=each.value,
+                elasticity=each.elasticity,
+                derivative=each.step,
+            )
+            for each in steps
         ]
     return sorted(results, key=lambda sensitivity: -abs(sensitivity.elasticity))
 

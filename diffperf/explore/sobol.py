@@ -128,7 +128,15 @@ class SobolIndices:
         }
         if described["deviation"] <= 1e-12 * abs(described["mean"]):
             none, pairs = np.zeros(len(values.ab)), np.zeros((len(values.ba),) * 2)
-            return cls(none, none, none, none, pairs, pairs, **described)
+            return cls(
+                first=none,
+                first_interval=none,
+                total=none,
+                total_interval=none,
+                interactions=pairs,
+                interactions_interval=pairs,
+                **described,
+            )
         values = values.centred()
         again = [values[rng.integers(0, samples, samples)] for _ in range(_RESAMPLES)]
 

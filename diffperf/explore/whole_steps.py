@@ -91,7 +91,13 @@ def whole_steps_of_outputs(
         *changed_values, before = found[output].tolist()
         if before:
             steps[output] = [
-                WholeStep(path, declared, value, name, _elasticity(before, after, value, value + STEPS[name]))
+                WholeStep(
+                    path=path,
+                    declared=declared,
+                    value=value,
+                    step=name,
+                    elasticity=_elasticity(before, after, value, value + STEPS[name]),
+                )
                 for (path, declared, value, name), after in zip(asked, changed_values, strict=True)
             ]
     return steps

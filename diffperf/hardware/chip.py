@@ -130,10 +130,20 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
         design.power_limit,
         technology,
         lambda voltage, clock: functools.reduce(
-            operator.add, _powers(design, voltage, clock, die, technology, template).values()
+            operator.add,
+            _powers(
+                design, voltage=voltage, clock=clock, die_area=die, technology=technology, template=template
+            ).values(),
         ),
     )
-    powers = _powers(design, point.voltage, point.clock, die, technology, template)
+    powers = _powers(
+        design,
+        voltage=point.voltage,
+        clock=point.clock,
+        die_area=die,
+        technology=technology,
+        template=template,
+    )
     heat = larger(point.power - powers["memory_power"], 0.0) / design.dies
     return Chip(
         compute_area=compute,

@@ -12,13 +12,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import diffperf as dp
 from diffperf.estimate.inference import GenerationReport
 from diffperf.hardware.system import System
-from diffperf.report.plots import INK, PALETTE, bare
+from diffperf.report.plots import PALETTE
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
@@ -26,8 +25,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 from reporting import (
     Table,
     evaluate_cases,
-    figure_style,
     parse_options,
+    parts_of_measured,
     publish,
     read_rows,
     stack_cases,
@@ -178,42 +177,25 @@ def errors_table(latencies: list[Latency]) -> Table:
     return Table("errors", "Errors of the latency", columns, rows)
 
 
-def draw_parts(axes: Axes, latencies: list[Latency]) -> None:
-    """Draws the parts of our latencies as bars, as shares of the measured latencies."""
-    measured = np.array([latency.measured for latency in latencies])
-    left = np.array([float(latency.report.time_to_first_token) for latency in latencies]) / measured
-    axes.barh(range(len(latencies)), left, height=0.7, color=PALETTE[9], label="prefill")
-    for colour, (name, fields) in zip(PALETTE[::2] + PALETTE[1::2], PARTS.items(), strict=False):
-        shares = np.array([latency.part(fields) for latency in latencies]) / measured
-        axes.barh(range(len(latencies)), shares, left=left, height=0.7, color=colour, label=name)
-        left = left + shares
-
-
 def draw(latencies: list[Latency]) -> Figure:
     """Draws the parts of our latencies over the measured latencies, and the least time for the weights."""
-    positions = range(len(latencies))
-    with figure_style():
-        figure = Figure(figsize=(11, 7.2), layout="constrained")
-        axes = figure.subplots()
-        draw_parts(axes, latencies)
-        least = [latency.weight_reading / latency.measured for latency in latencies]
-        label = "weights at peak bandwidth"
-        axes.plot(least, positions, "D", color="white", markeredgecolor=INK, markersize=5, label=label)
-        axes.axvline(1, color=INK, linewidth=1.2)
-        for position, latency in zip(positions, latencies, strict=True):
-            text = f"{latency.error:+.1%}".replace("-", "−")
-            axes.annotate(
-                text, (1.13, position), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9
-            )
-        axes.set_yticks(positions, [latency.label for latency in latencies])
-        axes.set_ylim(len(latencies) - 0.4, -0.6)
-        axes.set_xlim(0, 1.25)
-        ticks = np.arange(0, 1.01, 0.2)
-        axes.set_xticks(ticks, [f"{share:.0%}" for share in ticks])
-        axes.set_title("Estimated over measured latency")
-        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
-        bare(axes, keep="bottom")
-    return figure
+    measured = np.array([latency.measured for latency in latencies])
+    prefill = np.array([float(latency.report.time_to_first_token) for latency in latencies])
+    parts = [("prefill", PALETTE[9], prefill / measured)]
+    for colour, (name, fields) in zip(PALETTE[::2] + PALETTE[1::2], PARTS.items(), strict=False):
+        seconds = np.array([latency.part(fields) for latency in latencies])
+        parts.append((name, colour, seconds / measured))
+    least = [latency.weight_reading / latency.measured for latency in latencies]
+    return parts_of_measured(
+        "Estimated over measured latency",
+        names=[latency.label for latency in latencies],
+        parts=parts,
+        others=("weights at peak bandwidth", least),
+        remarks=[f"{latency.error:+.1%}" for latency in latencies],
+        remarks_at=1.13,
+        right=1.25,
+        height=7.2,
+    )
 
 
 def finding(latencies: list[Latency]) -> str:

@@ -12,13 +12,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import diffperf as dp
 from diffperf.estimate.training import TrainingReport
 from diffperf.hardware.system import System
-from diffperf.report.plots import INK, PALETTE, bare
+from diffperf.report.plots import PALETTE
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
@@ -26,8 +25,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 from reporting import (
     Table,
     evaluate_cases,
-    figure_style,
     parse_options,
+    parts_of_measured,
     publish,
     read_rows,
     stack_cases,
@@ -194,39 +193,22 @@ def errors_table(steps: list[Step]) -> Table:
     return Table("errors", "Errors of the step time", columns, rows)
 
 
-def draw_parts(axes: Axes, steps: list[Step], published: np.ndarray) -> None:
-    """Draws the parts of our step times as bars, as shares of the published times."""
-    left = np.zeros(len(steps))
-    for colour, (name, fields) in zip(PALETTE, PARTS.items(), strict=False):
-        seconds = [sum(float(getattr(step.report.breakdown, field)) for field in fields) for step in steps]
-        axes.barh(range(len(steps)), seconds / published, left=left, height=0.7, color=colour, label=name)
-        left += seconds / published
-
-
 def draw(steps: list[Step]) -> Figure:
     """Draws the parts of our step times and the predictions of Optimus over the published times."""
-    published, positions = np.array([step.published for step in steps]), range(len(steps))
-    with figure_style():
-        figure = Figure(figsize=(11, 5.4), layout="constrained")
-        axes = figure.subplots()
-        draw_parts(axes, steps, published)
-        optimus = [step.optimus for step in steps] / published
-        axes.plot(optimus, positions, "D", color="white", markeredgecolor=INK, markersize=6, label="Optimus")
-        axes.axvline(1, color=INK, linewidth=1.2)
-        for position, step in zip(positions, steps, strict=True):
-            text = f"{step.error:+.1%}, Optimus {step.optimus_error:+.1%}".replace("-", "−")
-            axes.annotate(
-                text, (1.03, position), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9
-            )
-        axes.set_yticks(positions, [step.label for step in steps])
-        axes.set_ylim(len(steps) - 0.4, -0.6)
-        axes.set_xlim(0, 1.36)
-        ticks = np.arange(0, 1.01, 0.2)
-        axes.set_xticks(ticks, [f"{share:.0%}" for share in ticks])
-        axes.set_title("Predicted over published step time")
-        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
-        bare(axes, keep="bottom")
-    return figure
+    published, parts = np.array([step.published for step in steps]), []
+    for colour, (name, fields) in zip(PALETTE, PARTS.items(), strict=False):
+        seconds = [sum(float(getattr(step.report.breakdown, field)) for field in fields) for step in steps]
+        parts.append((name, colour, seconds / published))
+    return parts_of_measured(
+        "Predicted over published step time",
+        names=[step.label for step in steps],
+        parts=parts,
+        others=("Optimus", [step.optimus for step in steps] / published),
+        remarks=[f"{step.error:+.1%}, Optimus {step.optimus_error:+.1%}" for step in steps],
+        remarks_at=1.03,
+        right=1.36,
+        height=5.4,
+    )
 
 
 def finding(steps: list[Step]) -> str:

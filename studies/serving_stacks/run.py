@@ -49,7 +49,7 @@ LEFT_OUT = {"left out": None, "models out": "model", "hardware out": "hardware"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Fit:
+class ServingFit:
     """A stack, the runs that its parameters are fitted to, and the parameters.
 
     - `table`: the name of a shipped table; None for the table of the command line.
@@ -82,13 +82,13 @@ class Fit:
         return results
 
 
-KERNELS = ("kernel_overhead", "engine_step", "engine_sequence")
+OVERHEAD_PARAMETERS = ("kernel_overhead", "engine_step", "engine_sequence")
 
 
 def server(*late: str) -> tuple[str, ...]:
     """Returns the parameters of a stack that serves requests, with those that delay first tokens by steps."""
     return (
-        *KERNELS,
+        *OVERHEAD_PARAMETERS,
         "exposed_start",
         "prompt_launch",
         "request_overhead",
@@ -109,36 +109,46 @@ LATEST = ("latest=true", "disaggregated=false", "spec_method=none")
 POOLS = ("latest=true", "disaggregated=true", "spec_method=none")
 
 FITS = (
-    Fit("tensorrt-llm-nemo", "nvidia-llama2", ("kernel_overhead", "attention_efficiency", "engine_step")),
-    Fit("fastertransformer", "fastertransformer", (*KERNELS, "collective_overhead", "matrix_efficiency")),
-    Fit("tensorrt-llm-0.5", "trtllm-static", (*KERNELS, "attention_efficiency", "matrix_efficiency")),
-    Fit("tensorrt-llm", "argonne", (*KERNELS, "collective_overhead")),
-    Fit("vllm", "argonne", (*KERNELS, "collective_overhead")),
-    Fit("lmdeploy", "lmdeploy", KERNELS),
-    Fit("llama.cpp", "llamacpp", ("kernel_overhead", "engine_step", "matrix_efficiency")),
-    Fit("llama.cpp-metal", "llamacpp", ("kernel_overhead", "engine_step", "matrix_efficiency")),
+    ServingFit(
+        "tensorrt-llm-nemo", "nvidia-llama2", ("kernel_overhead", "attention_efficiency", "engine_step")
+    ),
+    ServingFit(
+        "fastertransformer",
+        "fastertransformer",
+        (*OVERHEAD_PARAMETERS, "collective_overhead", "matrix_efficiency"),
+    ),
+    ServingFit(
+        "tensorrt-llm-0.5",
+        "trtllm-static",
+        (*OVERHEAD_PARAMETERS, "attention_efficiency", "matrix_efficiency"),
+    ),
+    ServingFit("tensorrt-llm", "argonne", (*OVERHEAD_PARAMETERS, "collective_overhead")),
+    ServingFit("vllm", "argonne", (*OVERHEAD_PARAMETERS, "collective_overhead")),
+    ServingFit("lmdeploy", "lmdeploy", OVERHEAD_PARAMETERS),
+    ServingFit("llama.cpp", "llamacpp", ("kernel_overhead", "engine_step", "matrix_efficiency")),
+    ServingFit("llama.cpp-metal", "llamacpp", ("kernel_overhead", "engine_step", "matrix_efficiency")),
     # Not its 11 runs of DeepSeek, of release 1.1, which seem to predict several tokens at once.
-    Fit("tensorrt-llm-1", "aic-silicon", SCHEDULED_SERVER, ("framework=trtllm 1.0*",)),
-    Fit("tensorrt-llm-1-blackwell", "aic-silicon", SERVER),
-    Fit("tensorrt-llm-pytorch", "aic-silicon", PROMPT_SERVER),
-    Fit("tensorrt-llm-pytorch-blackwell", "aic-silicon", PROMPT_SERVER),
-    Fit("vllm-2025", "aic-silicon", SERVER),
-    Fit("vllm-0.16", "aic-silicon", SERVER),
-    Fit("vllm-0.16-blackwell", "aic-silicon", SERVER),
-    Fit("sglang", None, POLLING_SERVER, LATEST),
-    Fit("sglang-blackwell", None, POLLING_SERVER, LATEST),
-    Fit("sglang-rocm", None, POLLING_SERVER, LATEST),
-    Fit("sglang-rocm-mi300", None, POLLING_SERVER, LATEST),
-    Fit("atom", None, POLLING_SERVER, LATEST),
+    ServingFit("tensorrt-llm-1", "aic-silicon", SCHEDULED_SERVER, ("framework=trtllm 1.0*",)),
+    ServingFit("tensorrt-llm-1-blackwell", "aic-silicon", SERVER),
+    ServingFit("tensorrt-llm-pytorch", "aic-silicon", PROMPT_SERVER),
+    ServingFit("tensorrt-llm-pytorch-blackwell", "aic-silicon", PROMPT_SERVER),
+    ServingFit("vllm-2025", "aic-silicon", SERVER),
+    ServingFit("vllm-0.16", "aic-silicon", SERVER),
+    ServingFit("vllm-0.16-blackwell", "aic-silicon", SERVER),
+    ServingFit("sglang", None, POLLING_SERVER, LATEST),
+    ServingFit("sglang-blackwell", None, POLLING_SERVER, LATEST),
+    ServingFit("sglang-rocm", None, POLLING_SERVER, LATEST),
+    ServingFit("sglang-rocm-mi300", None, POLLING_SERVER, LATEST),
+    ServingFit("atom", None, POLLING_SERVER, LATEST),
     # With pools of their own for prompts.
     *(
-        Fit(stack, None, ("handover",), POOLS)
+        ServingFit(stack, None, ("handover",), POOLS)
         for stack in ("sglang", "sglang-rocm", "tensorrt-llm-pytorch", "tensorrt-llm-pytorch-blackwell")
     ),
 )
 
 
-def fits(results: dict[Fit, dict[str, Calibrated]]) -> Table:
+def fits(results: dict[ServingFit, dict[str, Calibrated]]) -> Table:
     """Tabulates the parameters of the stacks, and the errors as shipped, as fitted and on runs left out."""
     headings = {"as_shipped": "as shipped", "after": "as fitted"}
     headings |= {heading: heading for heading in LEFT_OUT}

@@ -81,7 +81,7 @@ def with_experts(row: Row) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fit:
+class TrainingFit:
     """A stack on an accelerator, the runs that its parameters are fitted to, and the parameters.
 
     A parameter without a dot in its name is one of the stack.
@@ -124,28 +124,28 @@ NANOTRON_PARAMETERS = (
 KERNEL_PARAMETERS = ("matrix_efficiency", "attention_efficiency")
 BRIDGE = "megatron-bridge-26.04"
 FITS = (
-    Fit("mosaic", "h100-sxm5-80gb", "llm-foundry-fsdp-hopper", FSDP_PARAMETERS),
-    Fit("mosaic", "a100-sxm4-80gb", "llm-foundry-fsdp", FSDP_PARAMETERS),
-    Fit("mosaic", "a100-sxm4-40gb", "llm-foundry-fsdp", FSDP_PARAMETERS),
-    Fit("vtrain", "a100-sxm4-80gb", "megatron-deepspeed", ("host_launch", "matrix_efficiency")),
-    Fit(NANOTRON, "h100-sxm5-80gb", "nanotron", NANOTRON_PARAMETERS, takes=in_nodes),
-    Fit("nemo", "h100-sxm5-80gb", "nemo", KERNEL_PARAMETERS),
-    Fit(
+    TrainingFit("mosaic", "h100-sxm5-80gb", "llm-foundry-fsdp-hopper", FSDP_PARAMETERS),
+    TrainingFit("mosaic", "a100-sxm4-80gb", "llm-foundry-fsdp", FSDP_PARAMETERS),
+    TrainingFit("mosaic", "a100-sxm4-40gb", "llm-foundry-fsdp", FSDP_PARAMETERS),
+    TrainingFit("vtrain", "a100-sxm4-80gb", "megatron-deepspeed", ("host_launch", "matrix_efficiency")),
+    TrainingFit(NANOTRON, "h100-sxm5-80gb", "nanotron", NANOTRON_PARAMETERS, takes=in_nodes),
+    TrainingFit("nemo", "h100-sxm5-80gb", "nemo", KERNEL_PARAMETERS),
+    TrainingFit(
         "moe-folding",
         "h100-sxm5-80gb",
         "megatron-core",
         ("matrix_efficiency", "collective_units", "network_efficiency"),
     ),
-    Fit("nemo", "gb200", BRIDGE, KERNEL_PARAMETERS, takes=dense),
-    Fit("nemo", "h100-sxm5-80gb", BRIDGE, ("routing_wait",), takes=with_experts),
-    Fit("nemo", "gb200", BRIDGE, ("routing_wait",), takes=with_experts),
+    TrainingFit("nemo", "gb200", BRIDGE, KERNEL_PARAMETERS, takes=dense),
+    TrainingFit("nemo", "h100-sxm5-80gb", BRIDGE, ("routing_wait",), takes=with_experts),
+    TrainingFit("nemo", "gb200", BRIDGE, ("routing_wait",), takes=with_experts),
     *(
-        Fit("nemo", "gb300", BRIDGE, (f"accelerator.matrix.{name}.efficiency",), takes=dense_in(name))
+        TrainingFit("nemo", "gb300", BRIDGE, (f"accelerator.matrix.{name}.efficiency",), takes=dense_in(name))
         for name in ("fp8", "mxfp8", "nvfp4")
     ),
-    Fit("others", "tpu-v5e", "maxtext", ("matrix_efficiency",)),
-    Fit("others", "tpu-v5p", "maxtext", ("matrix_efficiency",)),
-    Fit("others", "tpu-v4", "maxtext", ("matrix_efficiency",)),
+    TrainingFit("others", "tpu-v5e", "maxtext", ("matrix_efficiency",)),
+    TrainingFit("others", "tpu-v5p", "maxtext", ("matrix_efficiency",)),
+    TrainingFit("others", "tpu-v4", "maxtext", ("matrix_efficiency",)),
 )
 
 
@@ -154,7 +154,7 @@ FITS = (
 COLUMNS = ("step_time_s", "mfu", "peak_memory_bytes", "reserved_memory_bytes")
 
 
-def fits(results: dict[Fit, Calibrated]) -> Table:
+def fits(results: dict[TrainingFit, Calibrated]) -> Table:
     """Tabulates the parameters of the stacks and the errors of the fits."""
     headings = {"as_shipped": "as shipped", "after": "after", "left_out": "left out"}
     rows = []

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import outputs
+from served_requests import LOADS, requests_of
 
 import diffperf as dp
 from diffperf.estimate.inference import decode
@@ -15,7 +16,6 @@ from diffperf.relax import Exact, Smooth
 from diffperf.workload.requests import Requests
 
 compiled = jax.jit(serve_disaggregated)
-LOADS = ("rate", "concurrency")
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +27,6 @@ def inputs():
     return model, system, prefill, decoding
 
 
-def _requests(load: str = "rate", **values) -> Requests:
-    spread = {"input_spread": 0.5, "output_spread": 0.5}
-    return Requests(load=load, **{"rate": 10.0, "concurrency": 64.0, **spread, **values})
-
-
 def _report(inputs, requests: Requests, relax=None) -> DisaggregatedReport:
     return compiled(*inputs, requests, Exact() if relax is None else relax)
 
@@ -39,7 +34,7 @@ def _report(inputs, requests: Requests, relax=None) -> DisaggregatedReport:
 @pytest.mark.slow
 @pytest.mark.parametrize("load", LOADS)
 def test_littles_law_holds(inputs, load):
-    report = _report(inputs, _requests(load))
+    report = _report(inputs, requests_of(load))
     serving = report.serving
     if load == "concurrency":
         assert float(serving.requests_per_second * serving.latency) == pytest.approx(64, rel=1e-3)
@@ -57,7 +52,7 @@ def test_handing_a_cache_over_keeps_an_engine_busy(inputs):
     """A prompt takes one of the two engines for as much longer; alone, its first token is as much later."""
     model, system, *pools = inputs
     for rate in (0.01, 10.0):
-        requests = _requests(rate=rate)
+        requests = requests_of(rate=rate)
         before = _report(inputs, requests)
         busy = replace(system, {"inference_stack.handover": 0.05})
         after = _report((model, busy, *pools), requests)
@@ -72,7 +67,7 @@ def test_handing_a_cache_over_keeps_an_engine_busy(inputs):
 @pytest.mark.parametrize("load", LOADS)
 def test_more_load_is_slower_and_finite_beyond_saturation(inputs, load):
     loads = np.geomspace(1, 1e5, 21)
-    reports = [_report(inputs, _requests(load, **{load: value})) for value in loads]
+    reports = [_report(inputs, requests_of(load, **{load: value})) for value in loads]
     assert all(np.all(np.isfinite(value)) for report in reports for value in outputs(report).values())
     for name in ("time_per_output_token", "saturation", "requests_per_second", "time_to_first_token"):
         values = np.array([float(getattr(report.serving, name)) for report in reports])
@@ -108,11 +103,11 @@ def test_gradients_are_finite_differences(inputs):
     # No corner of the interpolation of step times is near this point.
     point, step = jnp.array([1.0013, 1.0003, 1.0007, 1.0011]), 1e-6
     for load in LOADS:
-        exact = np.asarray(derivatives(point, inputs, _requests(load)))
+        exact = np.asarray(derivatives(point, inputs, requests_of(load)))
         assert np.all(np.isfinite(exact))
         for index in range(len(point)):
             change = step * jnp.eye(len(point))[index]
-            ends = [values(point + sign * change, inputs, _requests(load)) for sign in (1, -1)]
+            ends = [values(point + sign * change, inputs, requests_of(load)) for sign in (1, -1)]
             difference = np.asarray(ends[0] - ends[1]) / (2 * step)
             np.testing.assert_allclose(exact[:, index], difference, rtol=2e-3, atol=2e-4)
 
@@ -121,20 +116,20 @@ def test_gradients_are_finite_differences(inputs):
 def test_mapped_is_looped(inputs):
     values = jnp.array([2.0, 10.0, 300.0])
     mapped = jax.jit(
-        jax.vmap(lambda rate: serve_disaggregated(*inputs, replace(_requests(), {"rate": rate})))
+        jax.vmap(lambda rate: serve_disaggregated(*inputs, replace(requests_of(), {"rate": rate})))
     )
     together = mapped(values)
     for index, value in enumerate(values):
-        alone = _report(inputs, _requests(rate=value))
+        alone = _report(inputs, requests_of(rate=value))
         latency = float(together.serving.latency[index])
         assert latency == pytest.approx(float(alone.serving.latency), rel=1e-9)
 
 
 @pytest.mark.slow
 def test_single_precision_is_enough(inputs):
-    wide = _report(inputs, _requests()).serving
+    wide = _report(inputs, requests_of()).serving
     with jax.enable_x64(False):
-        narrow = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (*inputs, _requests(), Exact()))
+        narrow = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (*inputs, requests_of(), Exact()))
         rounded = compiled(*narrow).serving
     for name in ("time_to_first_token", "time_per_output_token_p90", "cost_per_million_tokens"):
         assert float(getattr(rounded, name)) == pytest.approx(float(getattr(wide, name)), rel=1e-3)
@@ -147,7 +142,7 @@ def test_with_prefill_and_network_for_free_decoding_is_all(inputs):
     many = prefill._replace(workers=jnp.asarray(1e6))
     free = {f"network.{tier.name}.bandwidth": 1e15 for tier in system.network}
     free |= {f"network.{tier.name}.latency": 1e-12 for tier in system.network}
-    requests = _requests(output_spread=0.0)
+    requests = requests_of(output_spread=0.0)
     report = _report((model, replace(system, free), many, decoding), requests)
     batch = 2 * (float(report.serving.running) + 1)
     strategy = replace(decoding.strategy, {"global_batch": batch, "sequence_length": 1024.0})
@@ -166,7 +161,7 @@ def test_caches_travel_faster_within_a_node(inputs):
     system = replace(system, {"n_devices": 16})
     near = Pool(dp.load_strategy({"tp": 2}), jnp.asarray(2.0))
     far = Pool(dp.load_strategy({"tp": 2}), jnp.asarray(7.0))
-    requests = _requests("concurrency", concurrency=4.0)
+    requests = requests_of("concurrency", concurrency=4.0)
     inside = _report((model, system, prefill, near), requests).transfer
     beyond = _report((model, system, prefill, far), requests).transfer
     assert float(beyond) > 2 * float(inside)
@@ -178,7 +173,7 @@ def test_the_cache_bounds_the_batch(inputs):
     crowd = {"concurrency": 2000.0, "batch_cap": 1000.0, "input_length": 30000.0}
     model, system, prefill, decoding = inputs
     many = prefill._replace(workers=jnp.asarray(200.0))
-    report = _report((model, system, many, decoding), _requests("concurrency", **crowd))
+    report = _report((model, system, many, decoding), requests_of("concurrency", **crowd))
     assert float(report.serving.slots) < 1000
     assert float(report.serving.kv_pressure) == pytest.approx(1, abs=0.03)
     assert float(report.serving.saturation) > 1
@@ -187,8 +182,8 @@ def test_the_cache_bounds_the_batch(inputs):
 
 @pytest.mark.slow
 def test_accepted_drafts_help_decoding_and_leave_prefill_alone(inputs):
-    plain = _report(inputs, _requests())
-    drafted = _report(inputs, _requests(draft_tokens=2.0, tokens_per_step=2.2))
+    plain = _report(inputs, requests_of())
+    drafted = _report(inputs, requests_of(draft_tokens=2.0, tokens_per_step=2.2))
     ratio = float(drafted.serving.time_per_output_token) / float(plain.serving.time_per_output_token)
     assert ratio < 0.6
     assert float(drafted.prefill_capacity) == pytest.approx(float(plain.prefill_capacity), rel=1e-6)

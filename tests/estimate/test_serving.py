@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import outputs
+from served_requests import LOADS, requests_of
 
 import diffperf as dp
 from diffperf.estimate.serving.serving_report import ServingReport, serve
@@ -13,7 +14,6 @@ from diffperf.relax import Exact, Smooth
 from diffperf.workload.requests import Requests
 
 compiled = jax.jit(serve)
-LOADS = ("rate", "concurrency")
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +21,6 @@ def inputs():
     model, system = dp.load_model("llama-3-8b"), dp.load_system("dgx-h100", n_devices=4)
     strategy = dp.load_strategy({"tp": 2, "dp": 2}, n_devices=4)
     return model, system, strategy
-
-
-def _requests(load: str = "rate", **values) -> Requests:
-    spread = {"input_spread": 0.5, "output_spread": 0.5}
-    return Requests(load=load, **{"rate": 10.0, "concurrency": 64.0, **spread, **values})
 
 
 def _report(inputs, requests: Requests, relax=None) -> ServingReport:
@@ -36,7 +31,7 @@ def _report(inputs, requests: Requests, relax=None) -> ServingReport:
 @pytest.mark.parametrize("load", LOADS)
 def test_littles_law_holds(inputs, load):
     """Requests in the system are their rate times their latency, and running ones those that decode."""
-    report = _report(inputs, _requests(load))
+    report = _report(inputs, requests_of(load))
     decode = report.latency - report.time_to_first_token
     assert float(report.running) * 2 == pytest.approx(float(report.requests_per_second * decode), rel=1e-3)
     if load == "concurrency":
@@ -48,7 +43,7 @@ def test_littles_law_holds(inputs, load):
 @pytest.mark.parametrize("load", LOADS)
 def test_more_load_is_slower_and_finite_beyond_saturation(inputs, load):
     loads = np.geomspace(1, 1e5, 21)
-    reports = [_report(inputs, _requests(load, **{load: value})) for value in loads]
+    reports = [_report(inputs, requests_of(load, **{load: value})) for value in loads]
     assert all(np.all(np.isfinite(value)) for report in reports for value in outputs(report).values())
     for name in ("time_per_output_token", "saturation", "requests_per_second", "time_to_first_token"):
         values = np.array([float(getattr(report, name)) for report in reports])
@@ -89,7 +84,7 @@ _slopes = jax.jit(jax.jacrev(_measured))
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("overloaded", [False, True])
 def test_gradients_are_finite_differences(inputs, load, overloaded):
-    requests = _requests(load, **({load: 4e3} if overloaded else {}))
+    requests = requests_of(load, **({load: 4e3} if overloaded else {}))
     # No corner of the interpolation of step times is near this point.
     point = jnp.array([1.0013, 1.0007, 1.0011])
     exact = np.asarray(_slopes(point, inputs, requests))
@@ -105,17 +100,17 @@ def test_gradients_are_finite_differences(inputs, load, overloaded):
 @pytest.mark.slow
 def test_mapped_is_looped(inputs):
     values = jnp.array([2.0, 10.0, 300.0])
-    together = jax.vmap(lambda rate: _report(inputs, replace(_requests(), {"rate": rate})))(values)
+    together = jax.vmap(lambda rate: _report(inputs, replace(requests_of(), {"rate": rate})))(values)
     for index, value in enumerate(values):
-        alone = _report(inputs, _requests(rate=value))
+        alone = _report(inputs, requests_of(rate=value))
         assert float(together.latency[index]) == pytest.approx(float(alone.latency), rel=1e-9)
 
 
 @pytest.mark.slow
 def test_single_precision_is_enough(inputs):
-    wide = _report(inputs, _requests())
+    wide = _report(inputs, requests_of())
     with jax.enable_x64(False):
-        narrow = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (*inputs, _requests(), Exact()))
+        narrow = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (*inputs, requests_of(), Exact()))
         rounded = compiled(*narrow)
     for name in ("time_to_first_token", "time_per_output_token_p90", "cost_per_million_tokens"):
         assert float(getattr(rounded, name)) == pytest.approx(float(getattr(wide, name)), rel=1e-3)
@@ -125,7 +120,7 @@ def test_single_precision_is_enough(inputs):
 def test_the_cache_bounds_the_batch(inputs):
     """Long contexts fill the memory before the batch cap is reached, and clients wait."""
     crowd = {"concurrency": 2000.0, "batch_cap": 1000.0, "input_length": 30000.0}
-    report = _report(inputs, _requests("concurrency", **crowd))
+    report = _report(inputs, requests_of("concurrency", **crowd))
     assert float(report.slots) < 1000
     assert float(report.kv_pressure) == pytest.approx(1, abs=0.02)
     assert float(report.memory.excess) == pytest.approx(0, abs=0.02)
@@ -134,10 +129,10 @@ def test_the_cache_bounds_the_batch(inputs):
 
 @pytest.mark.slow
 def test_a_prefix_cache_and_accepted_drafts_help(inputs):
-    plain = _report(inputs, _requests())
-    cached = _report(inputs, _requests(cached_share=0.5))
+    plain = _report(inputs, requests_of())
+    cached = _report(inputs, requests_of(cached_share=0.5))
     assert float(cached.time_to_first_token) < float(plain.time_to_first_token)
-    drafted = _report(inputs, _requests(draft_tokens=2.0, tokens_per_step=2.2))
-    useless = _report(inputs, _requests(draft_tokens=2.0))
+    drafted = _report(inputs, requests_of(draft_tokens=2.0, tokens_per_step=2.2))
+    useless = _report(inputs, requests_of(draft_tokens=2.0))
     assert float(drafted.time_per_output_token) < 0.6 * float(plain.time_per_output_token)
     assert float(useless.time_per_output_token) > float(plain.time_per_output_token)

@@ -5,7 +5,8 @@ import itertools
 import matplotlib
 import numpy as np
 import pytest
-from figure_examples import EXAMPLES, of_reports
+from figure_examples import EXAMPLES
+from figures_of_reports import of_reports
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text

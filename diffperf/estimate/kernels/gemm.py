@@ -58,7 +58,7 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     relax, units, matrix = machine.relax, machine.accelerator.compute_units, machine.matrix
     m, n, k, batch = gemms.m, gemms.n, gemms.k, larger(gemms.batch, 1.0)
     rows, columns = jnp.asarray(TILES.T[..., None], m.dtype)
-    traffic = _traffic(m, n, k, batch, rows, columns, machine)
+    traffic = _traffic(m, n=n, k=k, batch=batch, rows=rows, columns=columns, machine=machine)
 
     unit_flop_time = matrix.flop_time * inverse(matrix.format.efficiency) * units
     tiles = batch * relax.ceil(m / rows) * relax.ceil(n / columns)

@@ -114,7 +114,7 @@ def offer(
         steps=grid_steps + switched * (m - 1) + cliques * present,
         slowdown=1 + meshes,
         exchange=(switched + cliques) * (1 - own) + _middle_load(weight, m, side, edge, doublings) * present,
-        reach=_farthest(weight, m, side, edge, doublings, present),
+        reach=_farthest(weight, m=m, side=side, edge=edge, doublings=doublings, present=present),
         doublings=doublings,
         doubling_steps=grid_steps + (switched + cliques) * doublings,
         doubling=meshes + group_links + cubes * (1 - doublings),

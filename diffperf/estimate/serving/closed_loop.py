@@ -212,9 +212,26 @@ def _mixed(loop: _Loop, running: Scalar) -> _Point:
     waiting = gathering.waiting(waiting, traffic.mean(stall), engine.decode_time(beside))
     behind = arrivals * (queue.mean + prefill.chunks - 0.5) + gathering.others
     work = PromptWork.of(traffic, prefill, stall, waiting, prefill.shared_time(behind, together))
-    throughput = _throughput(loop, running, decode_time, others, work.stall, 0.0)
-    step_time = _step_time(loop, group, arrivals, decode_time, work.stall, prefill.full_step)
-    return _Point(throughput, others, seen, decode_time, step_time, _occupied(loop, group), work)
+    throughput = _throughput(
+        loop, running=running, decode_time=decode_time, others=others, stall=work.stall, lined_up=0.0
+    )
+    step_time = _step_time(
+        loop,
+        group=group,
+        arrivals=arrivals,
+        decode_time=decode_time,
+        stall=work.stall,
+        most=prefill.full_step,
+    )
+    return _Point(
+        throughput=throughput,
+        others=others,
+        seen=seen,
+        decode_time=decode_time,
+        step_time=step_time,
+        occupied=_occupied(loop, group),
+        work=work,
+    )
 
 
 def _separate(loop: _Loop, running: Scalar) -> _Point:
@@ -240,6 +257,23 @@ def _separate(loop: _Loop, running: Scalar) -> _Point:
     waiting = gathering.waiting(waiting, traffic.mean(stall), decode_time)
     service = prefill.shared_time(arrivals / 2 + gathering.others, group - 1)
     work = PromptWork.of(traffic, prefill, stall, waiting, service)
-    throughput = _throughput(loop, running, decode_time, others, work.stall, lined_up)
-    step_time = _step_time(loop, group, arrivals, decode_time, work.stall, decode_time + prefill.full_step)
-    return _Point(throughput, others, seen, decode_time, step_time, _occupied(loop, group), work)
+    throughput = _throughput(
+        loop, running=running, decode_time=decode_time, others=others, stall=work.stall, lined_up=lined_up
+    )
+    step_time = _step_time(
+        loop,
+        group=group,
+        arrivals=arrivals,
+        decode_time=decode_time,
+        stall=work.stall,
+        most=decode_time + prefill.full_step,
+    )
+    return _Point(
+        throughput=throughput,
+        others=others,
+        seen=seen,
+        decode_time=decode_time,
+        step_time=step_time,
+        occupied=_occupied(loop, group),
+        work=work,
+    )

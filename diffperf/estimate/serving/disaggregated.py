@@ -183,7 +183,7 @@ class _Answers(eqx.Module):
             stack=c.system.stack,
             relax=c.relax,
         )
-        return cls(c, decode.workers, engine, passes, available)
+        return cls(c=c, workers=decode.workers, engine=engine, passes=passes, available=available)
 
     def power(self, pools: TwoPools, state: PoolsState) -> Scalar:
         """Watts of all devices of the pool for arithmetic and data movement."""

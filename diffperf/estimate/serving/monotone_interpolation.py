@@ -41,7 +41,13 @@ class Interpolant(eqx.Module):
         all_nodes = _alternate(nodes, between)
         all_values = _alternate(values, rest**2 * low + share**2 * high)
         pieces = jnp.diff(all_values) / jnp.diff(all_nodes)
-        return cls(all_nodes[0], all_values[0], pieces[0], all_nodes[1:-1], jnp.diff(pieces))
+        return cls(
+            first=all_nodes[0],
+            start=all_values[0],
+            slope=pieces[0],
+            knots=all_nodes[1:-1],
+            bends=jnp.diff(pieces),
+        )
 
     def __call__(self, x: Scalar) -> Scalar:
         """The value at `x`."""

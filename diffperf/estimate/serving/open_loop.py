@@ -71,7 +71,7 @@ def open_loop(engine: Engine, rate: Scalar) -> SteadyState:
     running, point = increasing_root(_excess_running, stream, engine.batch_limit)
     # Requests in prefill have a slot, too.
     room = larger(engine.slots - stream.rate * point.work.service.mean, running)
-    slot = wait_for_slot(engine, running, point.work.stall, room, rate, most)
+    slot = wait_for_slot(engine, running=running, stall=point.work.stall, room=room, rate=rate, capacity=most)
     # The wait for the step under way is that of prompts.
     scheduled = larger(engine.stack.scheduled_steps - 1, 0.0)
     waiting = engine.admission(point.step_time, scheduled) + slot + point.work.waiting

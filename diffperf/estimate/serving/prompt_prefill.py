@@ -43,7 +43,15 @@ class Prefill(eqx.Module):
         chunks = jnp.mean(relax.maximum(relax.ceil(taken), jnp.ones_like(taken)), axis=1)
         last = larger(traffic.prompts - (chunks - 1) * budget, _LEAST_TOKENS)
         free = larger(chunks * budget - traffic.prompts, _LEAST_TOKENS)
-        return cls(steps, running, traffic.prompts, budget, chunks, last, free)
+        return cls(
+            steps=steps,
+            running=running,
+            prompts=traffic.prompts,
+            budget=budget,
+            chunks=chunks,
+            last=last,
+            free=free,
+        )
 
     def _times(self, prompt_tokens: Lengths) -> Lengths:
         """Seconds of steps with these numbers of prompt tokens."""

@@ -149,7 +149,9 @@ def open_pools(pools: TwoPools, rate: Scalar) -> PoolsState:
     nobody = jnp.zeros_like(rate)
     way = _way(pools, rate * pools.engines, step, decoding=running, steepest=STEEPEST)
     room = larger(engine.slots - throughput * (way.transfer.mean + way.next_step.mean), running)
-    slot = wait_for_slot(engine, running, nobody, room, rate, pools.decode_capacity)
+    slot = wait_for_slot(
+        engine, running=running, stall=nobody, room=room, rate=rate, capacity=pools.decode_capacity
+    )
     requests = SteadyState(
         running=running,
         seen=seen,

@@ -175,7 +175,15 @@ def _fit_and_check(
     problem, prior = fit_problem(observations, system, declared, prior_spread, platforms)
     check_enough(tables, sources, len(problem.paths))
     try:
-        return _fitted(problem, prior, hardware, declared, folds, sources, tables)
+        return _fitted(
+            problem,
+            prior=prior,
+            hardware=hardware,
+            declared=declared,
+            folds=folds,
+            sources=sources,
+            tables=tables,
+        )
     except NotConverged as why:
         remedy = "name fewer --parameters, narrow their prior or add rows"
         raise ConfigError(file_names(tables), "fit", str(why), "a fit that converges", remedy) from None

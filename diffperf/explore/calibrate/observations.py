@@ -27,7 +27,7 @@ FAMILIES = {
     "collectives": ("collective", "n_devices", "interconnect"),
 }
 # For every kind of table, the column by which errors are reported.
-PARTS = {
+PART_COLUMNS = {
     "training": "precision",
     "inference": "activation_dtype",
     "serving": "weight_dtype",
@@ -209,7 +209,7 @@ def _observation(row: Row, column: str, family: str | None) -> Observation:
         row=row,
         column=column,
         family=" ".join([row.kind, *of_family]),
-        part=str(row[PARTS[row.kind]] or "all"),
+        part=str(row[PART_COLUMNS[row.kind]] or "all"),
     )
 
 

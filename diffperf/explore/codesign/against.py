@@ -106,7 +106,14 @@ def _bought(problem: DesignProblem, name: str, asker: str) -> BoughtSystem:
     objective, excess = sold.score(outcome, jnp.asarray(sold.limits))
     beyond = zip(sold.constraints, np.asarray(excess), strict=True)
     missed = tuple(constraint for constraint, value in beyond if value > _MISSED)
-    return BoughtSystem(name, reports, float(objective), missed, candidate, sold)
+    return BoughtSystem(
+        name=name,
+        reports=reports,
+        relative=float(objective),
+        missed=missed,
+        candidate=candidate,
+        problem=sold,
+    )
 
 
 def sold_problem(problem: DesignProblem, system: System, asked_by: str) -> SoldProblem:

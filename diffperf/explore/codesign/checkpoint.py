@@ -86,7 +86,10 @@ class Checkpoint:
             best=_design(content["best"]),
             descended={tuple(held): _design(design) for held, design in content["descended"]},
             random=content["random"],
-            trace=[TracePoint(*point) for point in content["trace"]],
+            trace=[
+                TracePoint(stage=stage, objective=objective, violation=violation, seconds=seconds)
+                for stage, objective, violation, seconds in content["trace"]
+            ],
         )
 
 

@@ -195,7 +195,13 @@ class Descent:
             rows = np.array([self.goal.row, *(1 + self.held)])
             chosen = Smoothed(smooth.values[rows], smooth.slopes[rows])
             multipliers[self.held], residual = lagrange_multipliers(chosen, self.reals.share(x), margins)
-        return Descended(x, float(ranking.violation[0]), float(ranking.objective[0]), multipliers, residual)
+        return Descended(
+            x=x,
+            violation=float(ranking.violation[0]),
+            objective=float(ranking.objective[0]),
+            multipliers=multipliers,
+            residual=residual,
+        )
 
 
 def lagrange_multipliers(

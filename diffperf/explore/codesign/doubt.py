@@ -99,7 +99,9 @@ def _order(
     """The order by the logs of the objective, less is better."""
     ratio = np.exp(theirs - ours)
     low, high = np.quantile(ratio, (0.05, 0.95))
-    return Order(name, float(np.mean(ratio > 1)), float(low), float(high), drawn)
+    return Order(
+        name=name, share=float(np.mean(ratio > 1)), low=float(low), high=float(high), calibrated=drawn
+    )
 
 
 def _calibration(candidate: Candidate) -> Calibration | None:

@@ -43,8 +43,10 @@ def regrets(
         search.known = [result.x]
         own = search.answer(explain=False)
         first = problem.workloads[0].name
-        values = [_objective(problem, each.outcome.reports(first)[workload.name]) for each in (result, own)]
-        found.append(Regret(workload, *values, sense=problem.sense))
+        shared, alone = (
+            _objective(problem, each.outcome.reports(first)[workload.name]) for each in (result, own)
+        )
+        found.append(Regret(workload, shared, alone, sense=problem.sense))
     return found
 
 

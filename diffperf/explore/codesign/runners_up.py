@@ -73,7 +73,9 @@ def _runner_up(search: Search, tipping: Tipping, best: Descended, begin: int, va
         return RunnerUp(variable, text(best.x), "", None)
     conditions = tipping.conditions(best, other) if math.isfinite(other.residual + best.residual) else []
     loss = max(other.objective - best.objective, 0.0)
-    return RunnerUp(variable, text(best.x), text(other.x), loss, tuple(conditions))
+    return RunnerUp(
+        variable=variable, chosen=text(best.x), other=text(other.x), loss=loss, conditions=tuple(conditions)
+    )
 
 
 def _searched(search: Search) -> Descended:

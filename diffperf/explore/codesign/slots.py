@@ -156,4 +156,5 @@ def _slot(begin: int, variable: Variable) -> Slot:
         return ListedSlot(variable.path, list(range(begin, begin + variable.size)), np.eye(variable.size))
     if variable.values is not None:
         return ListedSlot(variable.path, [begin], np.array(variable.values)[:, None])
-    return CountSlot(variable.path, [begin], *variable.whole_numbers())
+    low, high = variable.whole_numbers()
+    return CountSlot(variable.path, [begin], low, high)

@@ -103,7 +103,9 @@ class Tipping:
                 if abs(slope) > _NO_SLOPE and abs(log := -gap / slope) < np.log(MOST_FACTOR):
                     needed = value * float(np.exp(log))
                     if declared.bounds[0] <= needed <= declared.bounds[1]:
-                        found.append(Condition(path, owner, declared, value, needed))
+                        found.append(
+                            Condition(path=path, owner=owner, declared=declared, value=value, needed=needed)
+                        )
         found.sort(key=lambda condition: condition.change)
         return found[:_SHOWN]
 

@@ -25,7 +25,13 @@ def cell_value(name: str, column: Column, text: str) -> Any:
     """The value of a cell, or the column's default for an empty cell. Raises `BadCell`."""
     if not text:
         if column.needed:
-            raise BadCell(name, "an empty cell", "missing", column.expected, "fill it in or drop the row")
+            raise BadCell(
+                column=name,
+                found="an empty cell",
+                reason="missing",
+                expected=column.expected,
+                remedy="fill it in or drop the row",
+            )
         return column.default
     match column.declared:
         case Choice() as choice:
@@ -41,7 +47,9 @@ def _choice(name: str, column: Column, choice: Choice, text: str) -> bool | str:
     names = ("false", "true") if is_switch else choice.alternatives
     if text not in names:
         hint = did_you_mean(text, list(names))
-        raise BadCell(name, f'"{text}"', "unknown value", column.expected, hint)
+        raise BadCell(
+            column=name, found=f'"{text}"', reason="unknown value", expected=column.expected, remedy=hint
+        )
     return text == "true" if is_switch else text
 
 
@@ -49,7 +57,7 @@ def _number(name: str, column: Column, quantity: Quantity, text: str) -> float:
     """A finite number within its declared range."""
 
     def bad(reason: str, remedy: str) -> BadCell:
-        return BadCell(name, f'"{text}"', reason, column.expected, remedy)
+        return BadCell(column=name, found=f'"{text}"', reason=reason, expected=column.expected, remedy=remedy)
 
     if text.lower().lstrip("+-") in _NOT_FINITE:
         raise bad("not a finite number", "leave the cell empty where nothing is known")

@@ -89,7 +89,14 @@ def grouped(
         groups, names = _text_groups(texts)
     if len(names) < 2:
         return None
-    return Explained(column, (), explained_share(logs, groups), groups, names, numbers)
+    return Explained(
+        column=column,
+        alike=(),
+        share=explained_share(logs, groups),
+        groups=groups,
+        names=names,
+        values=numbers,
+    )
 
 
 def explained_share(residuals: Float[np.ndarray, " rows"], groups: Int[np.ndarray, " rows"]) -> float:

@@ -47,7 +47,7 @@ def _architecture(values: Mapping[str, Any]) -> dict[str, Any]:
         name, column = values["model"], empty[0]
         expected = f"{ARCHITECTURE[column].expected}, or a `model` with a config"
         hint = did_you_mean(name, available("models"), "diffperf list models") if name else "name the model"
-        raise BadCell(column, "an empty cell", "missing", expected, hint)
+        raise BadCell(column=column, found="an empty cell", reason="missing", expected=expected, remedy=hint)
     of_config = architecture_of(model)
     # Columns of experts have defaults, and are never empty: they follow the config where no cell describes
     # the layers.
@@ -63,6 +63,10 @@ def _devices(values: Mapping[str, Any]) -> dict[str, Any]:
         if dp < 1 or dp != int(dp):
             found = f"{devices:g} devices and {others:g} of them for a replica"
             raise BadCell(
-                "dp", found, "missing", "a whole number of replicas", "give dp, or correct the degrees"
+                column="dp",
+                found=found,
+                reason="missing",
+                expected="a whole number of replicas",
+                remedy="give dp, or correct the degrees",
             )
     return {"dp": dp, "n_devices": devices if devices is not None else others * dp}

@@ -15,7 +15,7 @@ from diffperf.estimate.kernels.evaluation import evaluate
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import stream_latency, stream_time
 from diffperf.estimate.network.placement import place
-from diffperf.estimate.network.transfers import COLLECTIVES as COLLECTIVE_TIMES
+from diffperf.estimate.network.transfers import COLLECTIVES
 from diffperf.explore.measured.names import StackNames
 from diffperf.explore.measured.platforms import Platforms, double_precision, stated_network
 from diffperf.explore.measured.stacking import (
@@ -166,7 +166,7 @@ def _attention_estimate(
 
 
 def _collective_unrepresentable(row: Row) -> str | None:
-    return None if row["collective"] in COLLECTIVE_TIMES else f"collective {row['collective']}"
+    return None if row["collective"] in COLLECTIVES else f"collective {row['collective']}"
 
 
 def _with_stated_networks(rows: Sequence[Row], systems: System) -> System:
@@ -201,18 +201,16 @@ def _collective_inputs(
     them.
     """
     systems = _with_stated_networks(rows, systems_of(rows, platforms))
-    which = one_of(rows, "collective", tuple(COLLECTIVE_TIMES))
+    which = one_of(rows, "collective", tuple(COLLECTIVES))
     return systems, which, numbers(rows, "n_devices"), numbers(rows, "bytes")
 
 
 def _collective_estimate(system: System, which: Weights, degree: Scalar, volume: Scalar) -> Outputs:
     group = place(system, degree, jnp.ones_like(degree), Exact())
-    alternatives = {
-        name: functools.partial(time_of, group, volume) for name, time_of in COLLECTIVE_TIMES.items()
-    }
+    alternatives = {name: functools.partial(time_of, group, volume) for name, time_of in COLLECTIVES.items()}
     return {"latency_s": choose(which, alternatives).time}
 
 
 GEMM = Evaluator(_gemm_unrepresentable, _gemm_inputs, _gemm_estimate)
 ATTENTION = Evaluator(_attention_unrepresentable, _attention_inputs, _attention_estimate)
-COLLECTIVES = Evaluator(_collective_unrepresentable, _collective_inputs, _collective_estimate)
+COLLECTIVE_ROWS = Evaluator(_collective_unrepresentable, _collective_inputs, _collective_estimate)

@@ -153,8 +153,13 @@ def _model_of_columns(row: Cells) -> Model:
     dense = Layers(count=row["layers"], ffn=row["ffn"], **common)
     layers = [dense]
     if row["experts"] > 0:
+        groups, groups_visited = _shipped_groups(row)
         mixture = Mixture(
-            row["experts"], row["experts_per_token"], real(_shared_ffn(row)), *_shipped_groups(row)
+            experts=row["experts"],
+            experts_per_token=row["experts_per_token"],
+            shared_ffn=real(_shared_ffn(row)),
+            groups=groups,
+            groups_visited=groups_visited,
         )
         count = row["layers"] - row["dense_layers"]
         sparse = dataclasses.replace(dense, count=count, ffn=row["expert_ffn"], mixture=mixture)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from diffperf.explore.measured.generation_rows import INFERENCE
-from diffperf.explore.measured.kernel_rows import ATTENTION, COLLECTIVES, GEMM
+from diffperf.explore.measured.kernel_rows import ATTENTION, COLLECTIVE_ROWS, GEMM
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.run_rows import TRAINING
 from diffperf.explore.measured.served_rows import ENERGY, SERVING
@@ -32,7 +32,7 @@ EVALUATORS = {
     "energy": ENERGY,
     "gemm": GEMM,
     "attention": ATTENTION,
-    "collectives": COLLECTIVES,
+    "collectives": COLLECTIVE_ROWS,
 }
 _PHASES = {
     "training": "training",

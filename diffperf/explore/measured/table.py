@@ -137,7 +137,13 @@ class _Reader:
                 if len(texts) != len(header):
                     expected = f"{len(header)}, one for each column"
                     remedy = "quote cells that hold commas"
-                    raise BadCell("", f"{len(texts)} cells", "wrong number of cells", expected, remedy)
+                    raise BadCell(
+                        column="",
+                        found=f"{len(texts)} cells",
+                        reason="wrong number of cells",
+                        expected=expected,
+                        remedy=remedy,
+                    )
                 self.rows.append(Row(kind, line, cells, self._values(kind, cells, line)))
             except BadCell as bad:
                 self.faults.append(self._fault(bad, cells, line))
@@ -157,14 +163,22 @@ class _Reader:
         where = f"{self.path} line {line}" + (f" ({cells['id']})" if cells.get("id") else "")
         message = str(ConfigError(where, bad.column, bad.found, bad.expected, bad.remedy))
         reason = f"{bad.column}: {bad.reason}" if bad.column else bad.reason
-        return Fault(line, cells, reason, where, message.removeprefix(f"{where}: "))
+        return Fault(
+            line=line, cells=cells, reason=reason, where=where, fault=message.removeprefix(f"{where}: ")
+        )
 
     def _values(self, kind: str, cells: dict[str, str], line: int) -> dict[str, Any]:
         """The values of a row by column. Raises `BadCell`."""
         row_id = cells.get("id") or f"line {line}"
         if (earlier := self.line_of.get(row_id)) is not None:
             expected = f"an id of its own (line {earlier} has this one)"
-            raise BadCell("id", f'"{row_id}"', "duplicate", expected, "rename or drop the row")
+            raise BadCell(
+                column="id",
+                found=f'"{row_id}"',
+                reason="duplicate",
+                expected=expected,
+                remedy="rename or drop the row",
+            )
         schema: dict[str, Column] = SCHEMAS[kind]
         values = {name: cell_value(name, column, cells.get(name, "")) for name, column in schema.items()}
         values["id"] = row_id
@@ -184,7 +198,13 @@ class _Reader:
         if not text.endswith(".toml"):
             expected = "the name of an accelerator or a system, or the path of its file"
             hint = did_you_mean(text, self.platforms.hardware, "diffperf list systems")
-            raise BadCell("hardware", f'"{text}"', "unknown hardware", expected, hint)
+            raise BadCell(
+                column="hardware",
+                found=f'"{text}"',
+                reason="unknown hardware",
+                expected=expected,
+                remedy=hint,
+            )
         path = self._file("hardware", text)
         if str(path) not in self.platforms:
             try:
@@ -218,13 +238,21 @@ class _Reader:
             return find(text, kind, beside=self.path.parent)
         except ConfigError as wrong:
             raise BadCell(
-                column, str(wrong.found), f"unknown {column}", wrong.expected, wrong.remedy
+                column=column,
+                found=str(wrong.found),
+                reason=f"unknown {column}",
+                expected=wrong.expected,
+                remedy=wrong.remedy,
             ) from None
 
     def _unusable(self, column: str, text: str, wrong: ConfigError) -> BadCell:
         """The fault of a row whose cell names a file that holds no system, accelerator, stack or model."""
         return BadCell(
-            column, f'"{text}", which cannot be used ({wrong})', "unusable file", "a correct file", "mend it"
+            column=column,
+            found=f'"{text}", which cannot be used ({wrong})',
+            reason="unusable file",
+            expected="a correct file",
+            remedy="mend it",
         )
 
 

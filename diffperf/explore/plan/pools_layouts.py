@@ -96,7 +96,8 @@ def evaluate_pools(
             lambda block: _evaluate_pools(inputs, requests, *block), (*pools, fields)
         )
     ]
-    return EvaluatedPools(points, *concatenate(results))
+    reports, rules_broken = concatenate(results)
+    return EvaluatedPools(points=points, pools=reports, broken=rules_broken)
 
 
 @stored()

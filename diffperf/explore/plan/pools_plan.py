@@ -54,11 +54,11 @@ def plan_with_pools(
     separate = plan_pools(search, by, top, progress, file)
     merged = _ranked([*together.best, *separate.best], by)
     merged = [*merged[:top], *_best_of_missing_kind(merged, top)]
+    fronts = together.front, separate.front
     front = Front(
-        *(
-            np.concatenate([getattr(together.front, name), getattr(separate.front, name)])
-            for name in ("interactivity", "throughput", "met")
-        )
+        interactivity=np.concatenate([each.interactivity for each in fronts]),
+        throughput=np.concatenate([each.throughput for each in fronts]),
+        met=np.concatenate([each.met for each in fronts]),
     )
     nearest = None if merged else together.nearest
     return dataclasses.replace(
@@ -83,16 +83,16 @@ def plan_pools(
     check_objective(by, file)
     pools = PoolsSearch.of(search)
     alone, fitting = pools.alone() if count(pools.workers) else (None, 0)
-    nothing = Front(*(np.zeros(0, kind) for kind in (float, float, bool)))
+    nothing = Front(interactivity=np.zeros(0), throughput=np.zeros(0), met=np.zeros(0, bool))
     pairs = {"searched": count(pools.workers) ** 2, "fitting": fitting**2}
     pairs |= dict.fromkeys(("able", "evaluated", "meeting"), 0)
     if alone is None:
-        return ServingPlan(by, (), None, {}, {}, nothing, pairs)
+        return ServingPlan(by=by, best=(), front=nothing, pairs=pairs)
     pairs["able"] = int((alone.prefill.max(axis=1) > 0).sum() * (alone.decode > 0).sum())
     splits = pools.splits(alone)
     pairs["evaluated"] = count(splits)
     if not count(splits):
-        return ServingPlan(by, (), None, {}, {}, nothing, pairs)
+        return ServingPlan(by=by, best=(), front=nothing, pairs=pairs)
     points = pools.under_load(splits, progress)
     front = front_of(search, points)
     points = take(points, np.flatnonzero(points.fits & search.targets.met(points.reports) & _serves(points)))
@@ -103,7 +103,7 @@ def plan_pools(
     chosen = take(chosen, order)
     limits = pools.limits(chosen) if len(order) else []
     served = [_served(pools, chosen, index, limit) for index, limit in enumerate(limits)]
-    return ServingPlan(by, tuple(_ranked(served, by)), None, {}, {}, front, pairs)
+    return ServingPlan(by=by, best=tuple(_ranked(served, by)), front=front, pairs=pairs)
 
 
 def _serves(points: EvaluatedPools) -> np.ndarray:

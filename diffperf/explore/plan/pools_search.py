@@ -90,7 +90,13 @@ class PoolsSearch:
         clients = engines * np.geomspace(1.0, most, _BATCHES)[batch]
         ones = np.ones_like(clients)
         points = PoolPoints(
-            layout, layout, _ABUNDANT * ones, ones, np.array(search.chunks)[chunk], most * ones, clients
+            prefill=layout,
+            decode=layout,
+            prefill_workers=_ABUNDANT * ones,
+            decode_workers=ones,
+            chunk=np.array(search.chunks)[chunk],
+            cap=most * ones,
+            load=clients,
         )
         closed = replace(search.requests, {"load": "concurrency"})
         found = evaluate_pools(search.inputs, closed, self.workers, points)
@@ -122,7 +128,13 @@ class PoolsSearch:
             np.ravel(column) for column in np.meshgrid(np.arange(len(places[0][0])), places[1], indexing="ij")
         )
         prefill, chunk = places[0][0][pair], places[0][1][pair]
-        pairs = _Pairs(prefill, decode, chunk, alone.prefill[prefill, chunk], alone.decode[decode])
+        pairs = _Pairs(
+            prefill=prefill,
+            decode=decode,
+            chunk=chunk,
+            prefill_rate=alone.prefill[prefill, chunk],
+            decode_rate=alone.decode[decode],
+        )
         if not len(pair):
             return self._points(pairs, np.zeros(0), np.zeros(0), np.zeros(0))
         return self._fill_devices(pairs) if self.search.load is None else self._for_load(pairs, alone)
@@ -167,7 +179,15 @@ class PoolsSearch:
     def _points(self, pairs: "_Pairs", prefill: Column, decode: Column, load: Column) -> PoolPoints:
         chunk = np.array(self.search.chunks)[pairs.chunk]
         cap = np.full(len(load), self.search.caps[-1])
-        return PoolPoints(pairs.prefill, pairs.decode, prefill, decode, chunk, cap, load)
+        return PoolPoints(
+            prefill=pairs.prefill,
+            decode=pairs.decode,
+            prefill_workers=prefill,
+            decode_workers=decode,
+            chunk=chunk,
+            cap=cap,
+            load=load,
+        )
 
     def under_load(self, splits: PoolPoints, progress: Callable[[int], None]) -> EvaluatedPools:
         """The splits under the given load, or under loads up to the largest that meet the targets."""

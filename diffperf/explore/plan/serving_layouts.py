@@ -113,7 +113,8 @@ def evaluate_points(
             lambda block: _evaluate(inputs, requests, *block), (strategies, fields)
         )
     ]
-    return Evaluated(points, *concatenate(results))
+    reports, rules_broken = concatenate(results)
+    return Evaluated(points=points, reports=reports, broken=rules_broken)
 
 
 def concatenate(parts: Sequence[Any]) -> Any:

@@ -152,10 +152,10 @@ class ServingPlan:
 
     by: str
     best: tuple[ServedLayout, ...]
-    nearest: ServedLayout | None
-    counts: dict[str, int]
-    missed: dict[str, ServedLayout]
     front: Front
+    nearest: ServedLayout | None = None
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    missed: dict[str, ServedLayout] = dataclasses.field(default_factory=dict)
     pairs: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
@@ -181,7 +181,14 @@ def plan_serving(
     missed = _missed(search, lightest, conditions)
     if not met.any():
         nearest = missed["meeting" if counts["fitting"] else "fitting"]
-        return ServingPlan(by, (), nearest, counts | {"serving": 0}, missed, front_of(search, lightest))
+        return ServingPlan(
+            by=by,
+            best=(),
+            nearest=nearest,
+            counts=counts | {"serving": 0},
+            missed=missed,
+            front=front_of(search, lightest),
+        )
     points = search.loads_that_meet_targets(take(lightest, lightest.fits), progress)
     front = front_of(search, points)
     points = take(points, search.targets.met(points.reports))
@@ -189,10 +196,10 @@ def plan_serving(
     ranked, serving = _rank(search, chosen, by, top)
     counts = counts | {"serving": serving}
     if serving:
-        return ServingPlan(by, ranked[:serving], None, counts, missed, front)
+        return ServingPlan(by=by, best=ranked[:serving], counts=counts, missed=missed, front=front)
     most = int(np.argmax(chosen.reports.tokens_per_second_per_device))
     missed = missed | {"serving": _served(search, chosen, _all_devices(search, chosen), most)}
-    return ServingPlan(by, (), ranked[0], counts, missed, front)
+    return ServingPlan(by=by, best=(), nearest=ranked[0], counts=counts, missed=missed, front=front)
 
 
 def check_objective(by: str, file: str) -> None:
@@ -218,7 +225,14 @@ def _rank(
     order = np.lexsort((np.asarray(sized.reports.memory.peak), devices, -values, ~serving))[:top]
     best = values[order[0]]
     ranked = tuple(
-        _served(search, sized, devices, int(index), limits[index], float((best - values[index]) / abs(best)))
+        _served(
+            search,
+            points=sized,
+            devices=devices,
+            index=int(index),
+            limit=limits[index],
+            worse=float((best - values[index]) / abs(best)),
+        )
         for index in order
     )
     return ranked, int(serving.sum())

@@ -63,7 +63,9 @@ class AxisReader(TableReader):
             raise self.error(key, kind, expected, f"{path} is a choice: name its values")
         weights = self.checked_values(declared, table["values"], f"{key}.values")
         labels = tuple(show(value, declared) for value in weights)
-        return Axis(path, declared, np.array(weights), dimension, labels)
+        return Axis(
+            path=path, declared=declared, values=np.array(weights), dimension=dimension, labels=labels
+        )
 
     def checked_values(self, declared: Quantity | Choice, value: Any, key: str) -> list[Any]:
         """A list of at least one value, each checked against the declaration of the input."""

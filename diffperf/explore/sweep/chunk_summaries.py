@@ -133,6 +133,8 @@ def _summarizer(rules: SummaryRules, chunk: int, region: Region) -> Callable[...
         together: Bool[Array, ""],
     ) -> tuple[_Kept, _Columns]:
         offsets = jnp.arange(chunk, dtype=jnp.int32)
+        none = jnp.zeros(chunk, bool)
+        no_facts = Facts(allowed=none, possible=none, fits=none)
         evaluate_all = vmap_last(lambda offset: evaluate(first, offset))
 
         def after_check() -> tuple[Facts, Array, Array]:
@@ -144,8 +146,7 @@ def _summarizer(rules: SummaryRules, chunk: int, region: Region) -> Callable[...
             return facts, chosen.astype(jnp.int32), jnp.sum(facts.fits, dtype=jnp.int32)
 
         def without_check() -> tuple[Facts, Array, Array]:
-            unknown = Facts(*[jnp.zeros(chunk, bool)] * 3)
-            return unknown, offsets, points
+            return no_facts, offsets, points
 
         checked, chosen, count = jax.lax.cond(together, without_check, after_check)
 
@@ -163,7 +164,7 @@ def _summarizer(rules: SummaryRules, chunk: int, region: Region) -> Callable[...
 
         state = (
             {path: jnp.zeros(chunk, rules.dtype) for path in recorded},
-            Facts(*[jnp.zeros(chunk, bool)] * 3),
+            no_facts,
             jnp.zeros((len(space.histograms), BINS), jnp.int32),
         )
         columns, evaluated, counts = jax.lax.fori_loop(0, (count + size - 1) // size, step, state)

@@ -73,7 +73,9 @@ class ConfigReader(AxisReader):
         together = tuple(configs[index] for index in order)
         for place, (path, names) in enumerate(zip(paths, values, strict=True)):
             codes = tuple(combinations[index][place] for index in order)
-            yield ConfigAxis(path, part, together, tuple(names), codes, dimension)
+            yield ConfigAxis(
+                path=path, part=part, configs=together, labels=tuple(names), codes=codes, dimension=dimension
+            )
 
     def names(self, inputs: Inputs, key: str, table: dict[str, Any]) -> list[str]:
         """The names that an axis takes."""

@@ -92,11 +92,12 @@ class SummaryRules:
     def rankings(self) -> tuple[Ranking, ...]:
         """The ranking of all points, and those by the values of inputs that the space names."""
         everything = Ranking("", 0, np.zeros(self.space.shape[0], int), self.space.top * self.spare)
-        by_value = [
-            Ranking(path, *self.space.groups_of(path), self.space.best_per_value * self.spare)
-            for path in self.space.best_by
-        ]
-        return (everything, *by_value)
+        return (everything, *(self._by_value(path) for path in self.space.best_by))
+
+    def _by_value(self, path: str) -> Ranking:
+        """The ranking by the values of an input."""
+        dimension, groups = self.space.groups_of(path)
+        return Ranking(path, dimension, groups, self.space.best_per_value * self.spare)
 
     @functools.cached_property
     def row_type(self) -> np.dtype:
@@ -119,7 +120,16 @@ class SummaryRules:
         nothing = np.empty(0, self.row_type)
         best = tuple(nothing for _ in self.rankings)
         counts = np.zeros((len(self.space.histograms), BINS), np.int64)
-        return Summary(0, 0, 0, 0, best, nothing, nothing, counts)
+        return Summary(
+            points=0,
+            feasible=0,
+            fitting=0,
+            unsound=0,
+            best=best,
+            front=nothing,
+            sample=nothing,
+            counts=counts,
+        )
 
     def of_rows(self, rows: Rows, points: int, feasible: int) -> Summary:
         """The summary of points of which these rows fit memory."""

@@ -90,7 +90,7 @@ def sweep(
     with contextlib.ExitStack() as stack:
         for output in filter(None, (file, folder and folder.folder)):
             stack.enter_context(only_writer(output))
-        return SweepRun(plan, folder, file, prepare, progress).result()
+        return SweepRun(plan=plan, folder=folder, file=file, prepare=prepare, progress=progress).result()
 
 
 def commonest_violation(space: Space) -> str:

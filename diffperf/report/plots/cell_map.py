@@ -81,7 +81,7 @@ def cell_map(x: MapAxis, y: MapAxis, names: np.ndarray, too_large: np.ndarray, t
         handles.append(Patch(facecolor="white", edgecolor=INK, hatch="///", label="does not fit memory"))
     written: list[tuple[float, float, float]] = []
     for place, name in enumerate(known):
-        _write_name(axes, x, y, places == place, shortened(name, _LONGEST), written)
+        _write_name(axes, x=x, y=y, where=places == place, name=shortened(name, _LONGEST), written=written)
     for axis, scale, each in ((axes.xaxis, axes.set_xscale, x), (axes.yaxis, axes.set_yscale, y)):
         scale("log" if each.log else "linear")
         axis.set_major_locator(FixedLocator(_ticks(each)))

@@ -49,7 +49,14 @@ def codesign_front(answer: Any) -> Figure:
     panels = list(figure.subplots(rows, columns, squeeze=False).ravel())
     objective = [design.objective for design in designs]
     first = designs[0] if len(designs) else answer.front.designs[0]
-    _draw(panels[0], answer, limits, objective, words_of(answer.problem.objective), first.objective_unit)
+    _draw(
+        panels[0],
+        answer=answer,
+        limits=limits,
+        values=objective,
+        name=words_of(answer.problem.objective),
+        unit=first.objective_unit,
+    )
     if len(designs):
         baseline = first.baseline_objective
         panels[0].axhline(baseline, color=GREY, linewidth=1, linestyle=DASHED)
@@ -57,7 +64,16 @@ def codesign_front(answer: Any) -> Figure:
     for panel, (begin, variable) in zip(panels[1:], placed, strict=False):
         values = [design.x[begin] for design in designs]
         name, declared = words_of(variable.name), variable.declared
-        _draw(panel, answer, limits, values, name, declared.unit, color=ORANGE, whole=declared.integer)
+        _draw(
+            panel,
+            answer=answer,
+            limits=limits,
+            values=values,
+            name=name,
+            unit=declared.unit,
+            color=ORANGE,
+            whole=declared.integer,
+        )
     for panel in panels[1 + len(placed) :]:
         panel.set_visible(False)
     figure.supxlabel(f"limit of {words_of(answer.constraint.quantity)}", fontsize=10)

@@ -78,7 +78,7 @@ def residuals(
     top = figure.add_subplot(grid[0, :])
     limits = _limits(ratios)
     deciles = _deciles(measured)
-    _draw_numbers(top, measured, ratios, deciles, unit, limits)
+    _draw_numbers(top, values=measured, ratios=ratios, groups=deciles, unit=unit, limits=limits)
     top.set_xlabel(f"{label}, measured")
     beyond = int(((ratios < limits[0]) | (ratios > limits[1])).sum())
     triangles = f"; triangles: {beyond:,} rows beyond the scale" if beyond else ""
@@ -88,7 +88,9 @@ def residuals(
         if panel.values is None:
             _draw_texts(axes, panel, ratios, limits)
         else:
-            _draw_numbers(axes, panel.values, ratios, panel.groups, panel.unit, limits)
+            _draw_numbers(
+                axes, values=panel.values, ratios=ratios, groups=panel.groups, unit=panel.unit, limits=limits
+            )
         axes.set_title(f"{panel.column}: {panel.share:.0%} of the spread", fontsize=10)
         axes.set_xlabel(panel.label, fontsize=9)
         if index % _ACROSS:

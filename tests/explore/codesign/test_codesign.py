@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from problem_texts import NODE, problem_of
 
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.problem_file import ProblemReader, load_problem
@@ -23,17 +24,7 @@ from diffperf.relax import Exact
 
 pytestmark = pytest.mark.slow  # every test needs a whole search
 
-HEAD = """
-model = "gpt3-22b"
-system = "dgx-a100"
-n_devices = 8
-technology = "n7-hbm2e"
-minimize = "time"
-[strategy]
-tp = 8
-micro_batch = 4
-global_batch = 4
-recompute = "selective"
+HEAD = f"""{NODE}
 attention = "standard"
 precision = "fp16"
 """
@@ -60,17 +51,11 @@ at_most = "400 W"
 """
 
 
-def problem_of(tmp_path, text, budget="0.8 baseline"):
-    path = tmp_path / "problem.toml"
-    path.write_text(text.replace("BUDGET", budget))
-    return load_problem(path)
-
-
 @pytest.fixture(scope="module")
 def search(tmp_path_factory) -> Search:
     """One compiled search of a problem with whole numbers alone; tests search again under other limits."""
     folder = tmp_path_factory.mktemp("problem")
-    return Search(problem_of(folder, HEAD + WHOLE + BUDGET), population=128)
+    return Search(problem_of(folder, HEAD + WHOLE + BUDGET.replace("BUDGET", "0.8 baseline")), population=128)
 
 
 @pytest.fixture(scope="module")
@@ -116,10 +101,8 @@ path = "design.cache"
 from = "2 MB"
 to = "400 MB"
 """
-    cost_and_memory = BUDGET.split("[[constraint]]")
-    problem = problem_of(
-        tmp_path, HEAD + continuous + "[[constraint]]".join(cost_and_memory[:3]), "0.99 baseline"
-    )
+    cost_and_memory = BUDGET.replace("BUDGET", "0.99 baseline").split("[[constraint]]")
+    problem = problem_of(tmp_path, HEAD + continuous + "[[constraint]]".join(cost_and_memory[:3]))
     search = Search(problem, population=128)
     result = search.answer()
     assert result.feasible

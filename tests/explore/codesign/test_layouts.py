@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from problem_texts import problem_of
 
 from diffperf.cli.codesign_command import codesign as command
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.problem import DesignProblem
-from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.result import Codesign
 from diffperf.explore.codesign.search import Search
 from diffperf.relax import Exact
@@ -57,12 +57,6 @@ at_most = "baseline"
 quantity = "memory.excess"
 at_most = 0
 """
-
-
-def problem_of(folder, text) -> DesignProblem:
-    path = folder / "layouts.toml"
-    path.write_text(text)
-    return load_problem(path)
 
 
 def layouts_of(problem: DesignProblem) -> set[tuple[float, ...]]:
@@ -172,7 +166,7 @@ def test_a_problem_without_a_layout_says_so_in_one_line(tmp_path, old, new, hint
         problem_of(tmp_path, text.replace(old, new))
     line = str(caught.value)
     assert "\n" not in line
-    assert "layouts.toml: variable" in line
+    assert "problem.toml: variable" in line
     assert hint in line
 
 

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from problem_texts import problem_of
 
 from diffperf.errors import ConfigError
-from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.search import Search
 from diffperf.hardware.technology import MemoryTechnology
 from diffperf.load import load
@@ -64,12 +64,6 @@ measure = "MEASURE"
 samples = 8
 """
 X = np.array([100.0, 5.0, 1.0, 0.0])  # units, stacks, and HBM2E of the two generations
-
-
-def problem_of(folder, text):
-    path = folder / "mix.toml"
-    path.write_text(text)
-    return load_problem(path)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from problem_texts import NODE, problem_of
 
 from diffperf.api.front_answer import FrontAnswer, front_range
 from diffperf.errors import ConfigError
@@ -14,24 +15,13 @@ from diffperf.explore.codesign.against import bought_systems
 from diffperf.explore.codesign.checkpoint import Checkpoint
 from diffperf.explore.codesign.limit_front import front
 from diffperf.explore.codesign.neighbours import changes, merits, pairs
-from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.search import Search
 from diffperf.explore.codesign.slots import CountSlot
 from diffperf.relax import Exact
 
 pytestmark = pytest.mark.slow  # the programs of a search take ten seconds to compile
 
-PROBLEM = """
-model = "gpt3-22b"
-system = "dgx-a100"
-n_devices = 8
-technology = "n7-hbm2e"
-minimize = "time"
-[strategy]
-tp = 8
-micro_batch = 4
-global_batch = 4
-recompute = "selective"
+PROBLEM = f"""{NODE}
 [[variable]]
 path = "design.compute_units"
 from = 40
@@ -62,9 +52,7 @@ at_most = 0
 
 @pytest.fixture(scope="module")
 def search(tmp_path_factory):
-    path = tmp_path_factory.mktemp("problem") / "chip.toml"
-    path.write_text(PROBLEM)
-    return Search(load_problem(path), population=256)
+    return Search(problem_of(tmp_path_factory.mktemp("problem"), PROBLEM), population=256)
 
 
 def as_new(search):

@@ -13,7 +13,7 @@ from diffperf.estimate.kernels.evaluation import evaluate
 from diffperf.estimate.kernels.gemm import gemm_work
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.network.placement import place
-from diffperf.estimate.network.transfers import COLLECTIVES as COLLECTIVE_TIMES
+from diffperf.estimate.network.transfers import COLLECTIVES
 from diffperf.explore.measured.predictions import BLOCK, inputs_of, predict
 from diffperf.explore.measured.table import read_measurements
 from diffperf.quantity import Weights, replace, walk
@@ -347,5 +347,5 @@ def test_collective_rows_are_estimated_as_the_library_does(tmp_path):
     system = replace(dp.load_system("dgx-h100", 16), {"network.nvlink.size": 4.0})
     group = place(system, jnp.asarray(16.0), jnp.asarray(1.0), Exact())
     for cell, prediction in zip(cells, found, strict=True):
-        expected = COLLECTIVE_TIMES[cell["collective"]](group, jnp.asarray(2.0**24)).time
+        expected = COLLECTIVES[cell["collective"]](group, jnp.asarray(2.0**24)).time
         assert prediction.values["latency_s"] == pytest.approx(float(expected), rel=1e-9)

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import files_of
+from space_texts import space_text
 
 from diffperf.api.sweep_answer import cluster_of
 from diffperf.errors import ConfigError
@@ -24,24 +25,12 @@ from diffperf.explore.sweep.sweep_plan import SweepPlan
 pytestmark = pytest.mark.usefixtures("shared_programs", "short_parts")
 
 # 47 parts of a block each, with a constraint: its closure has to reach the workers.
-SPACE = """
-model = "gpt3-22b"
-system = "dgx-a100"
+OPTIONS = """
 table = true
 pareto = ["time", "memory.peak"]
 where = ["strategy.tp <= 4 or strategy.recompute == 'full'"]
-[strategy]
-global_batch = 16
-[[axis]]
-path = "strategy.tp"
-powers_of_two = {from = 1, to = 8}
-[[axis]]
-path = "strategy.recompute"
-values = ["selective", "full"]
-[[axis]]
-path = "hbm.bandwidth"
-linear = {from = "1 TB/s", to = "3 TB/s", points = 3000}
 """
+SPACE = space_text(OPTIONS, points=3000)
 
 
 @pytest.fixture

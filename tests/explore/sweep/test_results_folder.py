@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from helpers import files_of
+from space_texts import space_text
 
 from diffperf.errors import ConfigError
 from diffperf.explore.sweep.device_sizes import BLOCK
@@ -21,26 +22,14 @@ from diffperf.explore.sweep.sweep import sweep
 pytestmark = pytest.mark.usefixtures("shared_programs", "short_parts")
 
 # Six parts of a block each.
-SPACE = """
-model = "gpt3-22b"
-system = "dgx-a100"
+OPTIONS = """
 rank_by = "cost.run"
 table = true
 best_by = ["tp"]
 pareto = ["time", "memory.peak"]
 histograms = ["time", "mfu"]
-[strategy]
-global_batch = 16
-[[axis]]
-path = "strategy.tp"
-powers_of_two = {from = 1, to = 8}
-[[axis]]
-path = "strategy.recompute"
-values = ["selective", "full"]
-[[axis]]
-path = "hbm.bandwidth"
-linear = {from = "1 TB/s", to = "3 TB/s", points = 350}
 """
+SPACE = space_text(OPTIONS, points=350)
 
 
 @pytest.fixture

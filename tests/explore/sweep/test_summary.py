@@ -7,6 +7,7 @@ import numpy as np
 import pandas
 import pyarrow.parquet as pq
 import pytest
+from space_texts import space_text
 
 import diffperf as dp
 from diffperf.errors import ConfigError
@@ -24,33 +25,23 @@ pytestmark = pytest.mark.usefixtures("shared_programs", "compiled")
 HEAD = 'model = "gpt3-22b"\nsystem = "dgx-a100"\n'
 AXIS = '[[axis]]\npath = "strategy.tp"\npowers_of_two = {from = 1, to = 8}\n'
 # Five chunks of one block; layouts that fit, that do not, and that are none.
-SPACE = """
-model = "gpt3-22b"
-system = "dgx-a100"
+OPTIONS = """
 rank_by = "cost.run"
 top = 7
 best_by = ["tp", "hbm.bandwidth"]
 best_per_value = 3
 pareto = ["time", "memory.peak", "mfu"]
 histograms = ["time", "mfu"]
-[strategy]
-global_batch = 16
-[[axis]]
-path = "strategy.tp"
-powers_of_two = {from = 1, to = 8}
+"""
+AXES = """
 [[axis]]
 path = "strategy.pp"
 values = [1, 2, 5]
 [[axis]]
 path = "strategy.micro_batch"
 values = [1, 2, 4, 8]
-[[axis]]
-path = "strategy.recompute"
-values = ["selective", "full"]
-[[axis]]
-path = "hbm.bandwidth"
-linear = {from = "1 TB/s", to = "3 TB/s", points = 23}
 """
+SPACE = space_text(OPTIONS, points=23, axes=AXES)
 
 
 @pytest.fixture
