@@ -19,11 +19,11 @@ from diffperf.workload.configuration import Configuration
 class Energy(eqx.Module):
     """Joules of a phase, over all devices."""
 
-    compute: Scalar = output("J", "arithmetic of matrix and vector units")
-    memory: Scalar = output("J", "memory traffic")
-    network: Scalar = output("J", "network traffic")
-    active: Scalar = output("J", "clocks, instructions and leakage of working devices")
-    static: Scalar = output("J", "idle power, drawn at any load")
+    compute: Scalar = output("J", "energy of arithmetic of matrix and vector units")
+    memory: Scalar = output("J", "energy of memory traffic")
+    network: Scalar = output("J", "energy of network traffic")
+    active: Scalar = output("J", "energy of clocks, instructions and leakage of working devices")
+    static: Scalar = output("J", "energy of the idle power, which is drawn at any load")
 
     @property
     def total(self) -> Scalar:

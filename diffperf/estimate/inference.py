@@ -38,17 +38,27 @@ _OPERATOR_PARTS = ("matmul", "attention", "elementwise", "head")
 class PassTime(eqx.Module):
     """Where one pass through the model goes. The parts add up to its time."""
 
-    matmul: Scalar = output("s", "linear layers", table="gemm")
-    attention: Scalar = output("s", "attention cores", table="attention")
-    elementwise: Scalar = output("s", "norms, activations, residuals")
-    head: Scalar = output("s", "vocabulary projection", table="gemm")
-    tensor_parallel: Scalar = output("s", "tensor-parallel communication", table="collectives")
-    context_parallel: Scalar = output("s", "exposed context-parallel communication", table="collectives")
-    expert_parallel: Scalar = output("s", "tokens to experts and back", table="collectives")
-    pipeline_transfers: Scalar = output("s", "transfers between pipeline stages", table="collectives")
-    pipeline_queue: Scalar = output("s", "wait of the last micro-batch for those before it in the pipeline")
-    host: Scalar = output("s", "work of the host for which devices wait: scheduling, sampling")
-    drafting: Scalar = output("s", "drafting of the tokens that the pass verifies, and the host's part in it")
+    matmul: Scalar = output("s", "time of linear layers", table="gemm")
+    attention: Scalar = output("s", "time of attention cores", table="attention")
+    elementwise: Scalar = output("s", "time of norms, activations and residuals")
+    head: Scalar = output("s", "time of the vocabulary projection", table="gemm")
+    tensor_parallel: Scalar = output(
+        "s", "exposed time of tensor-parallel communication", table="collectives"
+    )
+    context_parallel: Scalar = output(
+        "s", "exposed time of context-parallel communication", table="collectives"
+    )
+    expert_parallel: Scalar = output(
+        "s", "exposed time of the all-to-alls that bring tokens to experts and back", table="collectives"
+    )
+    pipeline_transfers: Scalar = output("s", "time of transfers between pipeline stages", table="collectives")
+    pipeline_queue: Scalar = output(
+        "s", "time for which the last micro-batch waits for those before it in the pipeline"
+    )
+    host: Scalar = output("s", "time of the host's work for which devices wait: scheduling, sampling")
+    drafting: Scalar = output(
+        "s", "time of drafting the tokens that the pass verifies, the host's part in it included"
+    )
 
     @property
     def total(self) -> Scalar:

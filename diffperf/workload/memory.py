@@ -76,7 +76,7 @@ class Memory(Declared):
     fragmentation: Scalar = output("byte", "memory that the allocator holds beyond the tensors in it")
     reserve: Scalar = output("byte", "memory reserved by runtime and libraries")
     peak: Scalar = output("byte", "peak")
-    capacity: Scalar = output("byte", "device memory")
+    capacity: Scalar = output("byte", "capacity of the device memory")
     excess: Scalar = output("", "peak over capacity − 1 (above 0: out of memory)")
     stages: StagePeaks
     elsewhere: tuple[LevelUse, ...] = ()

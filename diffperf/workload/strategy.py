@@ -57,14 +57,40 @@ class Strategy(Declared):
     Of requests that a server answers, `diffperf.workload.requests` says all this, and how tokens are drafted.
     """
 
-    tp: Scalar = quantity("", "tensor-parallel degree", bounds=(1, 1024), default=1, integer=True)
-    pp: Scalar = quantity("", "pipeline stages", bounds=(1, 512), default=1, integer=True)
-    dp: Scalar = quantity("", "data-parallel degree", bounds=_DEGREE, default=1, integer=True)
+    tp: Scalar = quantity(
+        "",
+        "tensor-parallel degree: number of devices that split every layer among them",
+        bounds=(1, 1024),
+        default=1,
+        integer=True,
+    )
+    pp: Scalar = quantity(
+        "",
+        "pipeline stages: number of groups of devices that the layers are split over",
+        bounds=(1, 512),
+        default=1,
+        integer=True,
+    )
+    dp: Scalar = quantity(
+        "",
+        "data-parallel degree: number of replicas of the model, which split the batch among them",
+        bounds=_DEGREE,
+        default=1,
+        integer=True,
+    )
     cp: Scalar = quantity(
-        "", "context-parallel degree: ways a sequence is split", bounds=(1, 1024), default=1, integer=True
+        "",
+        "context-parallel degree: number of devices that split every sequence among them",
+        bounds=(1, 1024),
+        default=1,
+        integer=True,
     )
     ep: Scalar = quantity(
-        "", "expert-parallel degree: ways the experts are split", bounds=(1, 4096), default=1, integer=True
+        "",
+        "expert-parallel degree: number of devices that split the experts of a layer among them",
+        bounds=(1, 4096),
+        default=1,
+        integer=True,
     )
     expert_tp: Scalar = quantity(
         "",
@@ -203,7 +229,8 @@ class Strategy(Declared):
     )
     expert_imbalance: Scalar = quantity(
         "",
-        "tokens of the busiest device's experts over the mean of all devices, where no token is dropped",
+        "load imbalance: tokens that the experts of the busiest device receive, over the mean over devices, "
+        "if no token is dropped",
         bounds=(1, 64),
         default=1,
     )
