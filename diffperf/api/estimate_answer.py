@@ -180,7 +180,7 @@ class EstimateAnswer(PointAnswer):
         return {"global_batch": batch, "sequence_length": length}
 
     def lines(self) -> list[RenderableType]:
-        """What the terminal shows."""
+        """Lines and tables of the answer, as the terminal shows them."""
         return [
             f"[bold]{self.title}[/bold]",
             self.described_strategy,

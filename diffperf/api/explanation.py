@@ -21,11 +21,11 @@ _EQUAL = 5e-5  # loss below which two choices are as good as each other
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What `explain` asks for.
+    """Alternatives to a design: the answer to `explain`.
 
     - `runners_up`: for every choice, the best design without the chosen value.
-    - `regrets`: of every workload of a mix, against the design that is best for it alone.
-    - `orders`: beside the baseline and sold systems, over samples of the calibrated values.
+    - `regrets`: the loss of every workload of a mix, against the design that is best for it alone.
+    - `orders`: the order of the design, the baseline and sold systems, over samples of the calibrated values.
     """
 
     runners_up: tuple[RunnerUp, ...]

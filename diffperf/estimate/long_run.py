@@ -27,7 +27,8 @@ class LongRun(Readable):
         "USD", "cost of owning and running the system during the training, spare devices included"
     )
     emissions: Scalar = output(
-        "kg", "CO2e of the electricity, and of the devices' manufacture by the share of their lifetime"
+        "kg",
+        "CO2e of the electricity, and of the devices' manufacture by the share of their lifetime that is used",
     )
 
 

@@ -38,7 +38,7 @@ _MOST_READINGS = 1e4
 
 
 def gemm_work(gemms: Gemms, machine: Machine) -> Work:
-    """What each product of a table takes.
+    """Time, FLOPs, energy and memory traffic of each matrix product of a table.
 
     Every tile shape of `TILES`, with its K dimension whole or split, is a candidate, and the fastest
     candidate counts. A candidate's time is the roofline over

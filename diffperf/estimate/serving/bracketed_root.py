@@ -117,7 +117,7 @@ def _search(function: Callable[[Scalar], tuple[Scalar, Any]], upper: Scalar) -> 
 
 
 def _without_derivatives(tree: Any) -> Any:
-    """The same numbers as constants of differentiation; concrete ones stay concrete for `relax.choose`."""
+    """A tree of numbers as constants of differentiation; concrete ones stay concrete for `relax.choose`."""
     return jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if is_traced(leaf) else leaf, tree)
 
 

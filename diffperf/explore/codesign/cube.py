@@ -90,9 +90,12 @@ class Cube:
 
     @functools.cached_property
     def relaxed(self) -> Reals:
-        """The real variables, and behind them the whole numbers that are so many that they can be taken for
-        real ones before they are rounded: two or more, since a single one trades with no other, and is found
-        among the neighbours of a design."""
+        """The real variables, followed by the whole-number variables that are relaxed to real ones before
+        they are rounded.
+
+        Whole-number variables with many values are relaxed, if there are at least two of them. A single one
+        trades with no other, and a search among the neighbours of a design finds its best value.
+        """
         numbers = [slot for slot in self.slots if slot.relaxes]
         if len(numbers) < 2:
             return self.reals

@@ -33,7 +33,7 @@ _ACTIVE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Descended:
-    """Where a descent ended.
+    """The design at which a descent ended, with its exact scores.
 
     - `x`: the vector of variables; `violation` and `objective` are its exact scores.
     - `multipliers`: of every constraint.

@@ -32,7 +32,7 @@ def by_ratio(low: float, high: float) -> bool:
 
 
 class Slot(abc.ABC):
-    """What becomes whole together."""
+    """One or more entries of the vector of variables that are rounded to a possible value together."""
 
     name: str  # how progress messages call the slot
     indices: list[int]  # the entries of the vector of variables that belong to the slot

@@ -42,7 +42,7 @@ _SPARE_PREFILL, _SPARE_DECODE = (0.0, 1.0, 2.0, 4.0), (-1.0, 0.0, 1.0)
 
 
 class _Alone(NamedTuple):
-    """What a worker can do in either pool, by the workers' layouts and, for prefill, by the limit `chunk`.
+    """Requests per second of a worker in either pool, by the workers' layouts and, for prefill, by the limit `chunk`.
 
     - `prefill`: requests per second that it prefills; 0 where its memory or the target for the first token
       forbids it.

@@ -151,11 +151,11 @@ class ServingSearch:
 
     @property
     def load_name(self) -> str:
-        """What the load counts."""
+        """Name of the quantity that the load counts: requests per second, or clients."""
         return "requests/s" if self.of_rate else "clients"
 
     def on(self, n_devices: float) -> "ServingSearch":
-        """The same search on another number of devices of the same kind."""
+        """This search on another number of devices of the same kind."""
         inputs = dataclasses.replace(
             self.inputs, system=replace(self.inputs.system, {"n_devices": n_devices})
         )
