@@ -63,7 +63,7 @@ def energy(
 
 
 def energy_beside_work(c: Configuration, time: Scalar, active: Scalar, clock: Clock) -> Energy:
-    """What all devices draw in `time` seconds, of which they are active for `active`, beside arithmetic and
+    """Joules of all devices in `time` seconds, of which they are active for `active`, beside arithmetic and
     traffic.
     """
     accelerator, devices, nothing = c.system.accelerator, c.system.n_devices, jnp.zeros_like(time)

@@ -36,7 +36,7 @@ _OPERATOR_PARTS = ("matmul", "attention", "elementwise", "head")
 
 
 class PassTime(eqx.Module):
-    """Where one pass through the model goes. The parts add up to its time."""
+    """Seconds of one pass through the model, by part. The parts add up to the time of the pass."""
 
     matmul: Scalar = output("s", "time of linear layers", table="gemm")
     attention: Scalar = output("s", "time of attention cores", table="attention")
@@ -278,7 +278,9 @@ def prompt_parts(c: Configuration) -> Scalar:
 
 
 def submissions(c: Configuration) -> Scalar:
-    """How often an engine hands prompts of a replica to the pipeline, which is empty in between."""
+    """Number of times that an engine hands prompts of a replica to the pipeline, which is empty between
+    them.
+    """
     strategy = c.strategy
     tokens = strategy.global_batch / strategy.dp * strategy.prefilled_length
     return c.relax.maximum(tokens / c.system.stack.submitted_tokens, 1.0)
@@ -449,7 +451,7 @@ def _longest_stage(c: Configuration, one: PassTime) -> Scalar:
 
 
 def _sent(collectives: list[TimedCollective], c: Configuration) -> dict[str, Transfer]:
-    """What collectives take in all by purpose: of an average layer, or between the stages."""
+    """Transfers of collectives in total, by purpose: of an average layer, or between the stages."""
     purposes = ("tensor parallelism", "context parallelism", "expert parallelism", "pipeline")
     result: dict[str, Transfer] = dict.fromkeys(purposes, Transfer.nothing(c.system))
     for timed in collectives:

@@ -28,7 +28,7 @@ class LongRun(Readable):
     )
     emissions: Scalar = output(
         "kg",
-        "CO2e of the electricity, and of the devices' manufacture by the share of their lifetime that is used",
+        "CO2e of the electricity, and of making the devices by the share of their lifetime that is used",
     )
 
 

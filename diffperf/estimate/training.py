@@ -35,7 +35,9 @@ from diffperf.workload.strategy import Strategy
 
 
 class StepTime(eqx.Module):
-    """Where a training step goes, seen by the slowest pipeline stage. The parts add up to the step time."""
+    """Seconds of a training step by part, seen by the slowest pipeline stage. The parts add up to the step
+    time.
+    """
 
     matmul: Scalar = output("s", "time of linear layers", table="gemm")
     attention: Scalar = output("s", "time of attention cores", table="attention")
@@ -211,7 +213,7 @@ def _computing_system(c: Configuration) -> System:
     left = larger(1 - taken, _LEAST_LEFT)
 
     def rates(system: System) -> list:
-        """What is in proportion to the compute units."""
+        """Values of a system that are proportional to the number of its compute units."""
         accelerator = system.accelerator
         formats = [getattr(accelerator.matrix, name).rate for name in PRECISIONS]
         return [accelerator.compute_units, accelerator.vector, *formats]

@@ -25,7 +25,7 @@ GROUPS = ("system", "strategy")  # of inputs: the parts of a configuration that 
 
 @dataclasses.dataclass(frozen=True)
 class Elasticities:
-    """How the inputs of a configuration move the outputs of its report.
+    """Slopes of the outputs of a report by the inputs of its configuration.
 
     - `inputs`: the declaration and the value of each varied input, by path.
     - `outputs`: the value of each output, by path.

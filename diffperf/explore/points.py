@@ -30,7 +30,7 @@ class _Outputs(eqx.Module):
 
 
 def number_of_points(changes: Mapping[str, Float[np.ndarray, " points"]]) -> int:
-    """How many points the values of changed inputs are for; one where nothing changes."""
+    """Number of points that the values of changed inputs are for; one where nothing changes."""
     return max((len(values) for values in changes.values()), default=1)
 
 

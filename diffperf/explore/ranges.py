@@ -42,7 +42,7 @@ class Range:
         return self.low + shares * (self.high - self.low)
 
     def grid(self, points: int) -> Float[np.ndarray, " points"]:
-        """So many values from end to end, or of a whole number all that there are if those are fewer."""
+        """`points` values from end to end, or of a whole number all that there are if those are fewer."""
         if not self.declared.integer:
             return self.at(np.linspace(0.0, 1.0, points))
         ends = np.ceil(self.low), np.floor(self.high)
@@ -52,7 +52,7 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Swing:
-    """What an output is at the low and the high end of a range, with all other inputs unchanged.
+    """Values of an output at the low and the high end of a range, with all other inputs unchanged.
 
     - `value`: of the input, in the configuration.
     - `before`: of the output, there.
@@ -66,7 +66,7 @@ class Swing:
 
     @property
     def size(self) -> float:
-        """How far apart the output is at the two ends."""
+        """Distance of the outputs at the two ends."""
         return abs(self.at_high - self.at_low)
 
 

@@ -1,4 +1,4 @@
-"""Which inputs an output's variance over declared ranges comes from: Sobol indices.
+"""Shares of an output's variance over declared ranges that inputs explain: Sobol indices.
 
 The first-order index of an input is the share of the variance that is left out if only that input is known;
 the total index is the share that stays if all others are known; an interaction of two is what they do
@@ -89,7 +89,9 @@ class Evaluated:
         return 0.5 * np.mean((self.a - self.ab) ** 2, axis=1) / self.variance
 
     def interactions(self) -> Float[np.ndarray, "varied varied"]:
-        """Of pairs: mean(f_BAi·f_ABj − f_A·f_B) / variance, less what each does alone (Saltelli 2002)."""
+        """Index of every pair: mean(f_BAi·f_ABj − f_A·f_B) / variance, less the first-order indices of
+        both inputs (Saltelli 2002).
+        """
         if not len(self.ba):
             return np.zeros((0, 0))
         together = (self.ba @ self.ab.T - self.a @ self.b) / len(self.a) / self.variance

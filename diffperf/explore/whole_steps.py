@@ -1,4 +1,4 @@
-"""What one more and one less of a whole-number input does, by estimates with the changed number.
+"""Effect of one more and one less of a whole-number input, by estimates with the changed number.
 
 The derivative of an estimate by a whole number lives on plateaus of ceil: it says what a hundredth of a
 compute unit is worth, not what one is. These are secants instead.

@@ -327,7 +327,9 @@ class Stack(Declared):
 
     @classmethod
     def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
-        """What is wrong with the stack: (key, found, expected, remedy), None for nothing."""
+        """The inconsistency of the stack's values with each other: (key, found, expected, remedy), None for
+        none.
+        """
         if (basis := str(values.get("basis", ESTIMATES))) in (MEASURED, ESTIMATES):
             return None
         expected = f'"{MEASURED}" or "{ESTIMATES}"'

@@ -334,7 +334,7 @@ class Model(Declared):
 
     @property
     def last_kind(self) -> int:
-        """Where the kind of the model's last layers stands in `grouped`."""
+        """Index in `grouped` of the kind of the model's last layers."""
         return next(index for index, layers in enumerate(self.grouped) if layers is self.layers[-1])
 
     @property

@@ -1,5 +1,5 @@
-"""What the first, a middle and the last pipeline stage hold: layers of every kind, embeddings, modules of
-multi-token prediction, and the same for the devices that hold stages.
+"""Contents of the first, a middle and the last pipeline stage (layers of every kind, embeddings, modules of
+multi-token prediction), and of the devices that hold stages.
 
 Degrees are real numbers, so stages are not listed one by one: all middle stages are alike, and arrays have
 three rows. Kinds of layers are in the order of `Model.grouped`.
@@ -34,7 +34,7 @@ class StageLayers(eqx.Module):
 
 
 class DeviceStages(eqx.Module):
-    """What a device holds of the first, a middle and the last pipeline stage, for each stage that it holds.
+    """Contents of a device of the first, a middle and the last pipeline stage, for each stage that it holds.
 
     A device of DualPipe holds two stages, one from either end of the pipeline, and works on half of the
     micro-batches in each (DeepSeek-V3, arXiv 2412.19437 §3.2.1): the rows are the means of the two stages,
@@ -128,7 +128,7 @@ def _split_layers(depth: Scalar, strategy: Strategy, alone: Scalar, relax: Relax
 
 
 def device_stages(c: Configuration) -> DeviceStages:
-    """What devices of the first, a middle and the last pipeline stage hold."""
+    """Contents of the devices of the first, a middle and the last pipeline stage."""
     model, strategy = c.model, c.strategy
     stages = stage_layers(model, strategy, c.relax)
     ends = jnp.eye(STAGES, dtype=strategy.pp.dtype)

@@ -1,4 +1,4 @@
-"""How work is laid on a system: parallelism, schedule, batches, number formats, recomputation, offloading."""
+"""Strategy of a system's work: parallelism, schedule, batches, number formats, recomputation, offloading."""
 
 import dataclasses
 import functools
@@ -48,7 +48,7 @@ def _recomputed(operators: str) -> Any:
 
 
 class Strategy(Declared):
-    """How a model's work is laid on the devices of a system.
+    """The way in which a model's work is laid out on the devices of a system.
 
     Degrees are reals to the estimator; `diffperf.workload.rules` says which whole numbers are possible.
     Experts are laid out in a way of their own: the tp·cp·dp devices of a pipeline stage are `expert_tp` ×
@@ -378,8 +378,8 @@ class Strategy(Declared):
         return larger(self.tp * self.replicas / (self.experts_tp * self.ep), 1.0)
 
     def stride_of(self, group: str) -> Scalar:
-        """How many devices lie between neighbours of a group ("tp", "cp", "dp" or "pp"), by the order of
-        groups.
+        """Number of devices from one member of a group ("tp", "cp", "dp" or "pp") to the next, by the order
+        of groups.
         """
         products = []
         for order in self.order.alternatives:

@@ -1,4 +1,4 @@
-"""How long matrix products take: tiles on compute units, reuse through the memory levels."""
+"""Time of matrix products: tiles on compute units, reuse through the memory levels."""
 
 import functools
 

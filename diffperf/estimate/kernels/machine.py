@@ -1,6 +1,4 @@
-"""What kernels need to know of the device that they run on, for one configuration: rates, widths and
-overheads.
-"""
+"""Rates, widths and overheads of a device, as kernels see it, for one configuration."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -130,7 +128,9 @@ _FORMATS_OF = {role: "linear" if role == "attention" else role for role in ROLES
 
 
 class AttentionUnits(eqx.Module):
-    """What fused attention kernels reach, for the formats of a strategy's activations and KV cache."""
+    """Rates and overheads of fused attention kernels, for the formats of a strategy's activations and KV
+    cache.
+    """
 
     format: AttentionFormat
     width: Scalar  # bytes of an element of queries, and of what the kernels multiply
@@ -163,14 +163,14 @@ class AttentionUnits(eqx.Module):
 
 
 class LevelTime(eqx.Module):
-    """What it takes to move bytes out of a memory level."""
+    """Time in which bytes leave a memory level: seconds per byte, and seconds of latency."""
 
     byte: Scalar  # s per byte
     latency: Scalar  # s
 
     @classmethod
     def of(cls, level: MemoryLevel, relax: Relaxation) -> "LevelTime":
-        """What a memory level takes.
+        """Time in which bytes leave a memory level.
 
         Requests of a limited depth move at most depth · tile bytes in every latency (Little's law).
         """
@@ -241,7 +241,7 @@ class Machine(eqx.Module):
 
     @property
     def device(self) -> LevelTime:
-        """What it takes to move bytes out of device memory."""
+        """Time in which bytes leave the device memory."""
         return self.levels[self.accelerator.device_level - 1]
 
     def for_roles(self, roles: Sequence[str]) -> "Machine":

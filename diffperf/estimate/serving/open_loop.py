@@ -33,7 +33,7 @@ class _Stream(eqx.Module):
 
 
 class _Prompts(eqx.Module):
-    """What prompts do to the stream at a running batch.
+    """Effects of prompts on the stream of requests at a running batch.
 
     - `stall`: seconds by which each lengthens the steps of others, over the lengths of prompts.
     - `queue`: the wait of a prompt for those before it, were no prompts gathered.
@@ -132,7 +132,7 @@ def _mixed(stream: _Stream, running: Scalar) -> _Point:
     beside = engine.decode_time(running)
     alone = rate * traffic.mean(prefill.stall(jnp.zeros_like(rate), beside))
     gathering = engine.gathering(rate * decode_time, _decoding(running), alone)
-    others = prompts_sharing_last_step(stream, prefill, decode_time, alone)
+    others = _prompts_sharing_last_step(stream, prefill, decode_time, alone)
     stall = prefill.stall(others + gathering.others, beside)
     stalled = rate * traffic.mean(stall)
     queue = wait_for_server(rate, engine.moments(prefill.busy_time))
@@ -171,7 +171,7 @@ def _separate(stream: _Stream, running: Scalar) -> _Point:
     nothing = jnp.zeros_like(rate)
     alone = rate * traffic.mean(prefill.stall(nothing, nothing))
     gathering = engine.gathering(rate * decode_time, _decoding(running), alone)
-    others = prompts_sharing_last_step(stream, prefill, decode_time, alone) + gathering.others
+    others = _prompts_sharing_last_step(stream, prefill, decode_time, alone) + gathering.others
     prompts = _Prompts(
         prefill=prefill,
         stall=prefill.stall(others, nothing),
@@ -183,7 +183,7 @@ def _separate(stream: _Stream, running: Scalar) -> _Point:
     return _point(stream, running, prompts)
 
 
-def prompts_sharing_last_step(
+def _prompts_sharing_last_step(
     stream: _Stream, prefill: Prefill, decode_time: Scalar, alone: Scalar
 ) -> Lengths:
     """Expected number of other prompts that share the last step of a prompt, by the length of the prompt.

@@ -77,6 +77,6 @@ def _relief(search: "Search", index: int) -> Relief | None:
 
 
 def _change(search: "Search", relief: Relief) -> float:
-    """How far a limit would have to move, relative to what it is."""
+    """Change that a limit would need, relative to its value."""
     limit = search.limits[relief.constraint]
     return abs(relief.limit - limit) / (abs(limit) or 1.0)

@@ -139,6 +139,6 @@ class Cube:
         return whole
 
     def combinations(self, x: Float[np.ndarray, "designs n"]) -> list[tuple[float, ...]]:
-        """What each design holds in its slots: equal for designs that differ in real variables alone."""
+        """The values of each design in its slots: equal for designs that differ in real variables alone."""
         held = [index for slot in self.slots for index in slot.indices]
         return [tuple(row) for row in x[:, held].tolist()]

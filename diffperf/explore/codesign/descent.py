@@ -139,7 +139,8 @@ class Descent:
         hold: Sequence[int] = (),
         iterations: int = _ITERATIONS,
     ) -> np.ndarray:
-        """Where SLSQP leads from a design at one sharpness; where it fails, the design itself.
+        """The design to which SLSQP leads from another one at one sharpness; where SLSQP fails, the other
+        design itself.
 
         `margins` are added to the excess of every constraint that is held. With `elastic`, the greatest
         excess is minimized in place of the goal. Variables at the entries of `hold` stay as they are.

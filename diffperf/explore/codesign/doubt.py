@@ -1,4 +1,4 @@
-"""Which order of design, baseline and sold systems survives the uncertainty of what was calibrated.
+"""Order of design, baseline and sold systems under the uncertainty of calibrated values.
 
 Fitted values are drawn from their posterior (a normal distribution of their logarithms, with the covariance
 of the calibration), and every system is estimated anew with the values drawn for it. Systems of one
@@ -53,7 +53,7 @@ class Posterior:
         self.drawn: dict[str, Float[np.ndarray, "samples parameters"]] = {}
 
     def factors(self, calibration: Calibration) -> Float[np.ndarray, "samples parameters"]:
-        """What the fitted values are multiplied by."""
+        """Factors by which the fitted values are multiplied."""
         if calibration.name not in self.drawn:
             mean = np.zeros(len(calibration.parameters))
             normal = self.random.multivariate_normal(mean, calibration.covariance, self.samples)

@@ -58,7 +58,7 @@ class Layouts:
         return len(self.values)
 
     def sorted(self, order: Int[np.ndarray, " layouts"]) -> "Layouts":
-        """The same layouts in another order."""
+        """These layouts in another order."""
         return dataclasses.replace(self, values=self.values[order])
 
     def applied(self, x: Float[np.ndarray, " n"]) -> Float[np.ndarray, "layouts n"]:
@@ -113,12 +113,12 @@ class Laid:
         return [(begin, variable) for begin, variable in self.vector.placed() if variable.path in paths]
 
     def configuration(self, x: jax.Array) -> Configuration:
-        """What the workload runs at a vector of variables; pure JAX."""
+        """The configuration of the workload at a vector of variables; pure JAX."""
         candidate = self.vector.candidate(x)
         return candidate.configurations(candidate.system)[self.number]
 
     def broken(self, rows: np.ndarray) -> np.ndarray:
-        """How many rules of layouts each vector of variables breaks, (rows,)."""
+        """Number of rules of layouts that each vector of variables breaks, (rows,)."""
         if not len(rows):
             return np.zeros(0)
         rules = jax.vmap(lambda x: broken(self.configuration(x), self.phase))
@@ -231,7 +231,9 @@ def _options(of: Laid, variable: Variable) -> np.ndarray:
 
 
 def _thinned(options: np.ndarray) -> np.ndarray:
-    """Of a long range of numbers, 0 and products of twos and threes, which divide most sizes of models."""
+    """A long range of numbers, thinned to 0 and products of twos and threes, which divide most sizes of
+    models.
+    """
     if len(options) <= LONG_RANGE:
         return options
     numbers = options[:, 0].astype(int)

@@ -36,7 +36,7 @@ class TracePoint:
 
 @dataclasses.dataclass(frozen=True)
 class ConstraintRow:
-    """How one constraint fares at the design.
+    """One constraint at the design: its value, its excess and the worth of its limit.
 
     - `value`: of its quantity, in its unit.
     - `excess`: how far the value lies beyond the limit, relative to it; the constraint holds where this is at

@@ -36,8 +36,9 @@ class Ranking:
         return np.lexsort((self.objective, self.violation))
 
     def better_than(self, other: "Ranking") -> Bool[np.ndarray, " designs"]:
-        """Whether each design violates less than the other ranking's design of the same row, or as much with a
-        better objective."""
+        """Whether each design violates less than the other ranking's design of its row, or as much with a
+        better objective.
+        """
         less = self.violation < other.violation
         return less | ((self.violation == other.violation) & (self.objective < other.objective))
 
@@ -89,7 +90,7 @@ class ExactScores(NamedTuple):
     broken: Float[np.ndarray, " designs"]
 
     def ranking(self, goal: Goal) -> Ranking:
-        """Violation and objective of every design for a goal; infinite for a design without a finite score."""
+        """Violation and objective of each design for a goal, infinite for a design without a finite score."""
         excess = self.values[:, 1:][:, list(goal.held)]
         violation = np.linalg.norm(np.maximum(excess, 0), axis=1) + self.broken
         objective = self.values[:, goal.row]

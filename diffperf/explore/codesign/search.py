@@ -1,4 +1,4 @@
-"""Which chip and package to build: the search for the best design of a problem.
+"""Search for the chip and the package to build: the best design of a problem.
 
 1. Global: a population of whole designs evolves under exact scores, hundreds of thousands of estimates a
    second (`populations`, `evolution`). It starts from the baseline and a Sobol sample of the cube.

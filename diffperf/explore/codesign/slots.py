@@ -40,7 +40,7 @@ class Slot(abc.ABC):
     @property
     @abc.abstractmethod
     def count(self) -> int:
-        """How many values the slot can take."""
+        """Number of values that the slot can take."""
 
     @property
     def relaxes(self) -> bool:

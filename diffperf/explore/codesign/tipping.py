@@ -1,4 +1,4 @@
-"""What would have to be true for a runner-up to win: how far one input would have to move.
+"""Conditions under which a runner-up would win: the change of one input that it takes.
 
 By the envelope theorem, the optimum of each design moves with an input by the slope of its Lagrangian, limits
 held, so that prices count through the budget that they fill. To first order in the input's logarithm the gap
@@ -49,7 +49,9 @@ class Condition:
 
     @property
     def change(self) -> float:
-        """How large the change is: the size of the factor's logarithm, of what is lost for yields."""
+        """Size of the change: the absolute logarithm of the factor, or for a share close to 1 that of the
+        factor of its rest.
+        """
         if self.declared.unit == "" and self.declared.bounds[1] == 1 and self.value > _MOSTLY:
             return abs(float(np.log(max(1 - self.needed, _NO_SLOPE) / max(1 - self.value, _NO_SLOPE))))
         return abs(float(np.log(self.factor)))

@@ -1,4 +1,4 @@
-"""Where errors of predictions come from: the share of their spread that each column of a table explains.
+"""Sources of errors of predictions: the share of their spread that each column of a table explains.
 
 A residual is log(predicted / measured), so that twice and half as long weigh alike, and one prediction that
 is ten times too long does not hide the others.

@@ -53,7 +53,9 @@ class Errors:
 
 @dataclasses.dataclass(frozen=True)
 class OutOfMemory:
-    """How well running out of memory is foretold for n rows; a ratio is None where it divides by nothing."""
+    """Quality of the predictions that n rows run out of memory; a ratio is None where it divides by
+    nothing.
+    """
 
     n: int
     accuracy: float

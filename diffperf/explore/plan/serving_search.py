@@ -203,8 +203,9 @@ class ServingSearch:
         return self.evaluate(points if self.of_rate else points._replace(cap=points.load))
 
     def limits(self, best: Evaluated) -> list[str]:
-        """What keeps each point from a larger load, such as "TTFT beyond 91 clients": what fails first at a
-        load a little larger."""
+        """The quantity that keeps each point from a larger load, such as "TTFT beyond 91 clients": the
+        one that fails first at a load a little larger.
+        """
         load = best.points.load
         larger_load = load * (1 + MORE_LOAD) if self.of_rate else np.ceil(load * (1 + MORE_LOAD))
         points = best.points._replace(load=larger_load)

@@ -31,7 +31,7 @@ _GREATEST = 2**31 - 1  # of the 32-bit numbers that the device counts points wit
 
 
 class _Kept(NamedTuple):
-    """What the host reads of every chunk.
+    """Values of every chunk that the host reads.
 
     - `totals`: numbers of points, by the names of `COUNTS`; `counts`: the histograms.
     - `candidates`, `sample`: places of points that may be among the best or on the front, and of those in the

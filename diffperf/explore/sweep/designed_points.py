@@ -26,7 +26,9 @@ Inputs = Configuration | Candidate
 
 
 class Made(eqx.Module):
-    """What constraints of a space with designs may name: its inputs, the designed system, and the chip."""
+    """Modules whose values constraints of a space with designs may name: inputs, designed system, and
+    chip.
+    """
 
     model: Model
     system: System
@@ -56,7 +58,9 @@ def configuration_of(inputs: Inputs) -> Configuration:
 
 
 def made(inputs: Inputs) -> Configuration | Made:
-    """What constraints compare: the configuration of a point, and of a design its chip too. Pure JAX."""
+    """Modules whose values constraints compare: the configuration of a point, and of a design its chip
+    too. Pure JAX.
+    """
     configuration = configuration_of(inputs)
     if isinstance(inputs, Configuration):
         return configuration

@@ -1,4 +1,4 @@
-"""What a space asks to keep of its points: which are the best, the Pareto front, and histograms."""
+"""Results of a space to keep, read from its config: the best points, the Pareto front, and histograms."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

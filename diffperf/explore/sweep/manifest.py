@@ -82,7 +82,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
-    """What tells the sweep of one manifest from that of another, in words; empty where nothing does."""
+    """Differences of the sweep of one manifest from that of another, in words; empty where there is none."""
     ours, theirs = dict(_flat(expected)), dict(_flat(found))
     changed = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key) and key not in _STATE]
     if not changed and found.get("digest") != expected["digest"]:

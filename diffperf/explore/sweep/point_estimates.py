@@ -91,7 +91,7 @@ def compile_chunk_program(
 def interpreted_chunk_program(
     space: Space, chunk: int, dtype: DTypeLike, region: Region
 ) -> Callable[..., dict[str, np.ndarray]]:
-    """The same function, evaluated by NumPy: all points of the chunk at once."""
+    """The program of `compile_chunk_program`, evaluated by NumPy: all points of the chunk at once."""
     evaluate_point = _point_evaluator(space, dtype, region)
 
     def evaluate_chunk(first: Int[Array, " dimensions"]) -> dict[str, Array]:

@@ -93,5 +93,5 @@ def check_folder(folder: Path) -> None:
 
 
 def finished_parts(folder: Path) -> int:
-    """How many parts of a sweep a folder keeps."""
+    """Number of parts of a sweep that a folder keeps."""
     return len(list(folder.glob("parts/*.npz")))
