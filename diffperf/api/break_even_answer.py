@@ -44,7 +44,7 @@ def break_even(
     set: Mapping[str, Any] | None = None,
     **strategy: Any,
 ) -> "BreakEvenAnswer":
-    """Where two systems cross in an output as an input varies: all crossings in a range.
+    """Values of an input at which an output of two systems is equal: all crossings in a range.
 
         dp.break_even("llama-3-8b", "dgx-h100", "mi300x-8", "decode", tp=8,
                       x=("strategy.global_batch", "1..512"), output="cost.run")
@@ -113,7 +113,7 @@ class BreakEvenAnswer(Answer):
 
     @property
     def names(self) -> tuple[str, str]:
-        """What the systems are called: by their names, or as first and second where these are alike."""
+        """Names of the systems, or first and second where the names are alike."""
         first, second = (str(question.system.name) for question in self.questions)
         return (first, second) if first != second else (f"{first} (first)", f"{second} (second)")
 
@@ -143,7 +143,7 @@ class BreakEvenAnswer(Answer):
         ]
 
     def _certainties(self) -> list[Certainty]:
-        """How sure the time of both systems is, at their own configurations."""
+        """Certainty of the time of both systems, at their own configurations."""
         pairs = zip(self.questions, self.configurations, strict=True)
         return [Certainty.of(question, c, self.phase) for question, c in pairs]
 

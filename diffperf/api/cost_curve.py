@@ -1,4 +1,4 @@
-"""What a system costs and what it does as one input varies: a curve of performance over cost."""
+"""Performance of a system over its cost, as one input varies."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any

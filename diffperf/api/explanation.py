@@ -62,7 +62,7 @@ class Explanation:
         return table
 
     def _condition_lines(self) -> list[str]:
-        """What would have to be true for each runner-up, limits held, to first order."""
+        """Conditions under which each runner-up would win, limits held, to first order."""
         lines = []
         for each in self.runners_up:
             if each.conditions and each.loss is not None and each.loss > _EQUAL:
@@ -122,7 +122,7 @@ def condition_text(condition: Condition) -> str:
 
 
 def _order_line(order: Order) -> str:
-    """How often the design is better, and by how much."""
+    """Share of the samples in which the design is better, and the gain, in a line."""
     text = f"better than {order.name} in {order.share:.0%} of {SAMPLES} samples of the calibrated values: "
     text += f"{order.low:.3g} to {order.high:.3g} times as good (90 %)"
     return text if order.calibrated else f"{text}; {order.name} has no calibration of its own"

@@ -24,7 +24,7 @@ UNITS_BRING = "a compute unit brings its FLOP/s, innermost memory and cache port
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RangesAnswer(PointAnswer):
-    """What an output is at both ends of some ranges, one input at a time; the widest swing first.
+    """Values of an output at both ends of some ranges, one input at a time; the widest swing first.
 
     `before` is the output at the configuration itself.
     """

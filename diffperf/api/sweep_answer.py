@@ -117,7 +117,7 @@ def cluster_of(workers: int | None, scheduler: str | None, file: str) -> Cluster
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SweepAnswer(Answer):
-    """What was kept of the points of a space: the best, the front, histograms, and a table where one was
+    """Results of a sweep over a space: the best points, the front, histograms, and a table where one was
     asked for.
     """
 
@@ -161,7 +161,9 @@ class SweepAnswer(Answer):
         return found
 
     def lines(self) -> list[RenderableType]:
-        """How many points were estimated, how fast, and what was kept of them, or why there are none."""
+        """Number of points that were estimated, the speed, and the results that were kept, or why there
+        are none.
+        """
         space, result = self.space, self.result
         model, system = part_name(space, "model"), part_name(space, "system")
         counts = f"{result.points:,} points: {result.feasible:,} possible layouts"

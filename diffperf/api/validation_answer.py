@@ -182,7 +182,7 @@ def _panel(kind: str, explained: Explained) -> "Panel":
 
 
 def _evaluated(summary: Summary) -> int:
-    """How many rows were neither bad nor skipped."""
+    """Number of rows that were neither bad nor skipped."""
     return summary.rows - sum(summary.skipped.values())
 
 
@@ -200,7 +200,7 @@ def errors_table(summaries: dict[str, Summary], by: str) -> Table:
 
 
 def out_of_memory_table(summaries: dict[str, Summary], by: str) -> Table:
-    """How well running out of memory is foretold, by group."""
+    """Quality of the predictions of running out of memory, by group."""
     rows = column_table(by, "n", "accuracy", "precision", "recall")
     for name, summary in summaries.items():
         if oom := summary.oom:
@@ -211,7 +211,7 @@ def out_of_memory_table(summaries: dict[str, Summary], by: str) -> Table:
 
 
 def skipped_table(overall: Summary) -> Table:
-    """How many rows were skipped, by reason."""
+    """Number of rows that were skipped, by reason."""
     rows = column_table("reason", "rows")
     for reason, count in overall.skipped.items():
         rows.add_row(reason, f"{count:,}")

@@ -44,7 +44,7 @@ ELASTIC_OUTPUTS = (
 
 
 def answer(state: State, programs: Programs) -> dict[str, Any]:
-    """What the page shows of a state; `compiling` lists the parts that are not there yet.
+    """Answer of the page to a state; `compiling` lists the parts that are not there yet.
 
     **Raises:** `ConfigError` for a state that cannot be used.
     """
@@ -152,7 +152,7 @@ def _wholes(module: eqx.Module, prefix: str = "") -> list[dict[str, Any]]:
 
 
 def _memory(report: eqx.Module) -> dict[str, Any]:
-    """What fills the memory of a device, and what the device has."""
+    """Parts of a device's memory in bytes, and its capacity."""
     memory = locate(report, "memory")[0]
     parts = [
         {"doc": doc, "value": value, "text": units.show(value, "byte")}
@@ -162,7 +162,7 @@ def _memory(report: eqx.Module) -> dict[str, Any]:
 
 
 def _training(configuration: Configuration, layout: Layout, tokens: float) -> dict[str, Any]:
-    """What training on so many tokens takes in all, by the names of `LongRun`."""
+    """Totals of a training on a number of tokens, by the names of `LongRun`."""
     step: Any = layout.report
     whole = long_run(configuration, step, real(tokens))
     return {path: number(value, declared) for path, (declared, value) in outputs(whole).items()}

@@ -18,7 +18,7 @@ ORDERS = ("ascending", "descending")
 _LARGEST_FIRST = ("tokens_per_second", "tokens_per_joule", "mfu", "hfu")
 
 _MOST_TOP = 10_000  # best points that are kept, at most: they are held in memory
-_MOST_PER_VALUE = 100  # the same, of every value of an input
+_MOST_PER_VALUE = 100  # best points of every value of an input that are kept, at most
 _OBJECTIVES = (2, 4)  # of a front, at least and at most
 _MOST_HISTOGRAMS = 8
 
