@@ -157,13 +157,13 @@ class BreakEvenAnswer(Answer):
     def _ends(self) -> list[RenderableType]:
         """A table of both outputs at the ends of the range and at the crossings."""
         table = column_table(self.range.path, *self.names, "ratio")
-        found = self.found
-        for place in (0, len(found.values) - 1):
-            first, second = float(found.first[place]), float(found.second[place])
+        curves = self.found
+        for place in (0, len(curves.values) - 1):
+            first, second = float(curves.first[place]), float(curves.second[place])
             shown = [show(each, self.declared) for each in (first, second)]
-            table.add_row(self._shown(found.values[place]), *shown, f"{first / second:.3f}")
-        less = self.names[int(found.first[0] > found.second[0])]
-        return [table] if found.crossings else [f"{less} has less all along", table]
+            table.add_row(self._shown(curves.values[place]), *shown, f"{first / second:.3f}")
+        less = self.names[int(curves.first[0] > curves.second[0])]
+        return [table] if curves.crossings else [f"{less} has less all along", table]
 
     def _shown(self, value: float) -> str:
         return units.show(value, self.range.declared.unit)

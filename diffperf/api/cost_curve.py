@@ -51,17 +51,17 @@ class CostCurve:
         configuration = question.configuration(phase)
         axis = read_range(configuration, *over, question, "--over")
         values = axis.grid(_POINTS)
-        found = outputs_at(configuration, with_tied(configuration, {axis.path: values}), phase)
+        outputs = outputs_at(configuration, with_tied(configuration, {axis.path: values}), phase)
         devices = float(configuration.system.n_devices)
         points = {
-            "package": found["cost.manufacturing"],
-            "device": found["cost.capital"] / devices,
-            "hour": found["cost.rate"] * HOUR / devices,
-            "rate": found["tokens_per_second"],
-            "million": 1e6 * found["cost.rate"] / found["tokens_per_second"],
+            "package": outputs["cost.manufacturing"],
+            "device": outputs["cost.capital"] / devices,
+            "hour": outputs["cost.rate"] * HOUR / devices,
+            "rate": outputs["tokens_per_second"],
+            "million": 1e6 * outputs["cost.rate"] / outputs["tokens_per_second"],
         }
         layout = describe_strategy(configuration.strategy, phase)
-        return cls(question, phase, layout, axis, values, points, found["memory.excess"])
+        return cls(question, phase, layout, axis, values, points, outputs["memory.excess"])
 
     @property
     def title(self) -> str:

@@ -37,10 +37,10 @@ class Explanation:
         """Searches what else could have been chosen; None where the search has no feasible, whole answer."""
         if not result.feasible or result.stopped:
             return None
-        found = runners_up(search)
+        alternatives = runners_up(search)
         regret = regrets(result, search.population, search.progress)
         search.progress("samples of calibrated values", 0.0)
-        return cls(tuple(found), tuple(regret), tuple(orders(result, bought)))
+        return cls(tuple(alternatives), tuple(regret), tuple(orders(result, bought)))
 
     def sections(self, result: Codesign) -> list[tuple[str, list[RenderableType]]]:
         """The parts that there are, each with its heading."""

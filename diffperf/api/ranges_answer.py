@@ -39,9 +39,9 @@ class RangesAnswer(PointAnswer):
         """Estimates exactly at both ends of every range, at the layout of a question."""
         c = question.configuration(phase)
         declared = checked_output(c, phase, output, question.asker)
-        found = swings(c, read_ranges(c, ranges, question), phase, output)
-        before = found[0].before
-        return cls(question, phase, c, output=output, declared=declared, before=before, swings=found)
+        ranked = swings(c, read_ranges(c, ranges, question), phase, output)
+        before = ranked[0].before
+        return cls(question, phase, c, output=output, declared=declared, before=before, swings=ranked)
 
     @property
     def title(self) -> str:

@@ -153,12 +153,12 @@ class SweepAnswer(Answer):
     def _kept(self, name: str) -> pa.Table:
         """A table by its name in `to_frame`."""
         tables = {"front": self.result.front, **self.result.best_by}
-        found = self.table() if name == "all" else tables.get(name)
-        if found is None:
+        kept = self.table() if name == "all" else tables.get(name)
+        if kept is None:
             known = ["best", "all", *(known for known, table in tables.items() if table is not None)]
             remedy = "ask dp.sweep for it with pareto=[…] or best_by=[…]"
             raise ConfigError(asker_of("sweep"), "of", f'"{name}"', "one of " + ", ".join(known), remedy)
-        return found
+        return kept
 
     def lines(self) -> list[RenderableType]:
         """Number of points that were estimated, the speed, and the results that were kept, or why there

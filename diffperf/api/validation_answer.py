@@ -137,11 +137,11 @@ class ValidationAnswer(Answer):
         """
         from diffperf.report import plots
 
-        found, kind = self.residuals(column), self.result.kind
-        panels = [_panel(kind, each) for each in found.explained]
-        label, title = words(kind, found.column), f"{self.title}, errors of {found.column}"
-        of = unit(kind, found.column)
-        return plots.residuals(found.measured, found.ratios, panels, label, of, title, most)
+        residuals, kind = self.residuals(column), self.result.kind
+        panels = [_panel(kind, each) for each in residuals.explained]
+        label, title = words(kind, residuals.column), f"{self.title}, errors of {residuals.column}"
+        of = unit(kind, residuals.column)
+        return plots.residuals(residuals.measured, residuals.ratios, panels, label, of, title, most)
 
     def plot_residuals(self, file: str | Path | None = None, column: str | None = None) -> "Figure":
         """`residual_figure` as a matplotlib figure, which is also written to a file if one is named.

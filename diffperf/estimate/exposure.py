@@ -79,6 +79,7 @@ def exposed(
     """
 
     def overlapped() -> Array:
+        """Seconds that overlapped communication adds: the exposed part, and the slowdown by the rest."""
         relax, free = c.relax, window
         if in_group:
             free = relax.excess(window, sum(earlier.time for earlier in in_group))

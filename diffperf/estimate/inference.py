@@ -62,6 +62,7 @@ class PassTime(eqx.Module):
 
     @property
     def total(self) -> Scalar:
+        """Seconds of the pass: all parts together."""
         compute = self.matmul + self.attention + self.elementwise + self.head
         layer_network = self.tensor_parallel + self.context_parallel + self.expert_parallel
         waiting = self.pipeline_transfers + self.pipeline_queue + self.host

@@ -41,6 +41,7 @@ class LayerStep(eqx.Module):
 
     @classmethod
     def of(cls, operators: TimedOperators) -> "LayerStep":
+        """Seconds and work of the operators of the layers of each kind."""
         parts = {
             "forward": {"direction": "forward"},
             "backward": {"direction": "backward"},
@@ -91,6 +92,7 @@ class NetworkStep(eqx.Module):
 
     @classmethod
     def of(cls, collectives: list[TimedCollective], c: Configuration) -> "NetworkStep":
+        """Transfers of the collectives of a step, added up by purpose."""
         nothing = Transfer.nothing(c.system)
         layer: dict[str, Transfer] = dict.fromkeys(_LAYER_PURPOSES, nothing)
         totals: dict[str, Transfer] = dict.fromkeys(_STEP_PURPOSES, nothing)

@@ -64,6 +64,7 @@ class StepTime(eqx.Module):
 
     @property
     def total(self) -> Scalar:
+        """Seconds of the step: all parts together."""
         compute = self.matmul + self.attention + self.elementwise + self.recompute + self.host + self.head
         layer_network = self.tensor_parallel + self.context_parallel + self.expert_parallel
         network = layer_network + self.pipeline_transfers + self.data_parallel
@@ -110,6 +111,7 @@ class TimedStep(eqx.Module):
         counts = {"layer": self.layer_passes, "micro-batch": self.heads, "step": 1.0}
 
         def runs(timed: TimedCollective) -> Scalar:
+            """Number of times that a collective runs in the step."""
             collective = timed.collective
             if collective.per == "step":
                 return jnp.asarray(collective.forward, self.heads.dtype)

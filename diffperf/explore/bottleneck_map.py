@@ -59,11 +59,11 @@ def bottleneck_map(
     columns, rows = x.grid(cells), y.grid(cells)
     across, down = (grid.ravel() for grid in np.meshgrid(columns, rows))
     changes = with_tied(configuration, {x.path: across, y.path: down})
-    found = [
+    evaluated = [
         jax.device_get(_evaluate(configuration, jnp.asarray(block), phase))
         for block in point_blocks(configuration, changes, _BLOCK)
     ]
-    time, excess, slopes = (np.concatenate(parts)[: len(across)] for parts in zip(*found, strict=True))
+    time, excess, slopes = (np.concatenate(parts)[: len(across)] for parts in zip(*evaluated, strict=True))
     saved = np.maximum(-slopes / time[:, None], 0.0)
     shares = np.concatenate([saved, np.maximum(1 - saved.sum(axis=1, keepdims=True), 0.0)], axis=1)
     shape = len(rows), len(columns)

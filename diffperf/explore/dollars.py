@@ -60,10 +60,10 @@ class Purchases:
         return dataclasses.asdict(self)
 
 
-def purchases(found: Elasticities, report: Any) -> Purchases:
+def purchases(elasticities: Elasticities, report: Any) -> Purchases:
     """The time saved by money, from the elasticities of a configuration and its report."""
-    time, capital = found.outputs["time"], found.outputs["cost.capital"]
-    slopes = [found.of(output) for output in ("time", "cost.capital", "cost.run")]
+    time, capital = elasticities.outputs["time"], elasticities.outputs["cost.capital"]
+    slopes = [elasticities.of(output) for output in ("time", "cost.capital", "cost.run")]
     followed = sum(float(locate(report, f"cost.{name}")[0]) for name in OF_CAPITAL)
     capital_share = followed / float(locate(report, "cost.rate")[0])  # of the cost of a run
 
@@ -81,7 +81,7 @@ def purchases(found: Elasticities, report: Any) -> Purchases:
 
     inputs = [
         bought(path, path)
-        for path, (declared, _) in found.inputs.items()
+        for path, (declared, _) in elasticities.inputs.items()
         if path.startswith("system.") and declared.kind == "input" and not declared.integer
     ]
     devices = [bought(name, "system.n_devices", f"strategy.{field}") for field, name in _USED_BY.items()]

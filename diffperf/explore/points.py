@@ -77,9 +77,9 @@ def _evaluate(configuration: Configuration, values: Float[Array, "points inputs"
 
     def at(point: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
         changed = replace(configuration, dict(zip(names, jnp.unstack(point), strict=True)))
-        found = outputs(estimate(changed, phase))
-        paths[:] = found
-        return jnp.stack([value for _, value in found.values()])
+        report = outputs(estimate(changed, phase))
+        paths[:] = report
+        return jnp.stack([value for _, value in report.values()])
 
     table = jax.vmap(at)(values)
     return _Outputs(tuple(paths), table)

@@ -93,8 +93,8 @@ def swings(configuration: Configuration, ranges: Sequence[Range], phase: str, ou
             column = changes.setdefault(path, np.full(points, float(inputs[path][1])))
             column[2 * place : 2 * place + 2] = values
     *ends, before = outputs_at(configuration, changes, phase)[output].tolist()
-    found = [
+    swings_of_ranges = [
         Swing(each, float(inputs[each.path][1]), before, low, high)
         for each, low, high in zip(ranges, ends[::2], ends[1::2], strict=True)
     ]
-    return sorted(found, key=lambda swing: -swing.size)
+    return sorted(swings_of_ranges, key=lambda swing: -swing.size)

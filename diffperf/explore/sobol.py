@@ -132,7 +132,7 @@ class SobolIndices:
             none, pairs = np.zeros(len(values.ab)), np.zeros((len(values.ba),) * 2)
             return cls(none, none, none, none, pairs, pairs, **described)
         values = values.centred()
-        again = [values[rng.integers(0, samples, samples)] for _ in range(_RESAMPLES)]
+        resamples = [values[rng.integers(0, samples, samples)] for _ in range(_RESAMPLES)]
 
         def half_width(estimates: list[np.ndarray]) -> np.ndarray:
             low, high = np.percentile(estimates, [50 - 50 * CONFIDENCE, 50 + 50 * CONFIDENCE], axis=0)
@@ -140,11 +140,11 @@ class SobolIndices:
 
         return cls(
             first=values.first_order(),
-            first_interval=half_width([each.first_order() for each in again]),
+            first_interval=half_width([each.first_order() for each in resamples]),
             total=values.total(),
-            total_interval=half_width([each.total() for each in again]),
+            total_interval=half_width([each.total() for each in resamples]),
             interactions=values.interactions(),
-            interactions_interval=half_width([each.interactions() for each in again]),
+            interactions_interval=half_width([each.interactions() for each in resamples]),
             **described,
         )
 

@@ -85,10 +85,10 @@ def whole_steps_of_outputs(
             own = float(inputs[changed][1])
             column = changes.setdefault(changed, np.full(len(asked) + 1, own))
             column[place] = own * ratio
-    found = outputs_at(configuration, changes, phase)
+    values_of_outputs = outputs_at(configuration, changes, phase)
     steps = {}
-    for output in found.keys() & set(wanted):
-        *changed_values, before = found[output].tolist()
+    for output in values_of_outputs.keys() & set(wanted):
+        *changed_values, before = values_of_outputs[output].tolist()
         if before:
             steps[output] = [
                 WholeStep(path, declared, value, name, _elasticity(before, after, value, value + STEPS[name]))

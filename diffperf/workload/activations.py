@@ -79,6 +79,7 @@ class _LayerTensors(eqx.Module):
 
     @property
     def without_scores(self) -> Scalar:
+        """Bytes of all tensors but the attention scores."""
         return self.others + self.norm_outputs + self.projected + self.inner
 
     def recomputed_without_scores(self, shares: Recomputation) -> Scalar:

@@ -94,6 +94,7 @@ def stage_layers(model: Model, strategy: Strategy, relax: Relaxation) -> StageLa
         return _split_layers(depth, strategy, alone, relax)
 
     def balanced() -> StageLayers:
+        """Stages that compute as much as each other, with the vocabulary projection counted as layers."""
         matrices = sum(kind.count * kind.active_matrices(model.hidden) for kind in model.layers)
         projection = model.embedding_parameters * depth / matrices  # in layers
         last = relax.excess((depth + projection) / strategy.pp, projection)

@@ -142,6 +142,7 @@ def _traffic(m, n, k, batch, rows, columns, machine: Machine) -> list[Array]:
     side = jnp.sqrt(machine.accelerator.cluster)  # of a cluster, in compute units
 
     def served(level: int) -> Array:
+        """Bytes that a level serves, for each tile shape."""
         row_block = column_block = jnp.sqrt(machine.reuse[level] * per_byte)
         if machine.accelerator.inner_caches[level] == 0:
             row_block = relax.minimum(rows * side, row_block)

@@ -144,6 +144,7 @@ class AttentionUnits(eqx.Module):
 
     @classmethod
     def of(cls, system: System, strategy: Strategy, kernel_overhead: Scalar) -> "AttentionUnits":
+        """Rates and overheads of a system's accelerator and software stack, in the formats of a strategy."""
         accelerator, precision, stack = system.accelerator, strategy.precision, system.stack
         multiplied = attention_format(precision, strategy.kv_precision)
         fp8 = fp8_share(multiplied)

@@ -78,6 +78,7 @@ class Links(eqx.Module):
 
     @classmethod
     def of(cls, system: System) -> "Links":
+        """The network of a system, and the collective library and overhead of its stack."""
         return cls(system.network, system.stack.collectives, system.stack.collective_overhead)
 
 

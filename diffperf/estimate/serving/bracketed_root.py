@@ -80,6 +80,7 @@ def _search(function: Callable[[Scalar], tuple[Scalar, Any]], upper: Scalar) -> 
     close = jnp.finfo(upper.dtype).eps ** 0.5
 
     def step(search: _Search) -> _Search:
+        """One step: of Newton's method inside the bracket, else of bisection of the logarithm."""
         here = search.following
         value, slope, point_slope = evaluate(here)
         low = jnp.where(value < 0, here, search.low)

@@ -140,5 +140,5 @@ class Cube:
 
     def combinations(self, x: Float[np.ndarray, "designs n"]) -> list[tuple[float, ...]]:
         """The values of each design in its slots: equal for designs that differ in real variables alone."""
-        held = [index for slot in self.slots for index in slot.indices]
-        return [tuple(row) for row in x[:, held].tolist()]
+        indices = [index for slot in self.slots for index in slot.indices]
+        return [tuple(row) for row in x[:, indices].tolist()]

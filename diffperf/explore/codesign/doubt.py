@@ -67,8 +67,8 @@ class Posterior:
             return {}
         places, drawn = fitted_places(calibration, candidate.configuration), {}
         factors = dict(zip(calibration.parameters, self.factors(calibration).T, strict=True))
-        for path, found in places.items():
-            for place in (*found, *followers(path, list(places))):
+        for path, fitted in places.items():
+            for place in (*fitted, *followers(path, list(places))):
                 value, declared = locate(candidate.system, place)
                 low, high = getattr(declared, "bounds", (-np.inf, np.inf))
                 drawn[f"system.{place}"] = np.clip(float(value) * factors[path], low, high)

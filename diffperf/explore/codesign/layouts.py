@@ -145,11 +145,11 @@ def possible_layouts(vector: DesignVector, phases: Sequence[str], file: str) -> 
     **Raises:** `ConfigError` where the bounds of the variables leave no layout, or too many to list.
     """
     workloads = [Laid(vector, number, phase, file) for number, phase in enumerate(phases)]
-    found = [layouts for layouts in (each.layouts() for each in workloads) if layouts is not None]
+    of_workloads = [layouts for layouts in (each.layouts() for each in workloads) if layouts is not None]
     if DEVICES not in vector.paths:
-        return tuple(found)
+        return tuple(of_workloads)
     begin = next(begin for begin, variable in vector.placed() if variable.path == DEVICES)
-    return (functools.reduce(functools.partial(_joined, begin, file), found),)
+    return (functools.reduce(functools.partial(_joined, begin, file), of_workloads),)
 
 
 def _joined(devices: int, file: str, first: Layouts, second: Layouts) -> Layouts:

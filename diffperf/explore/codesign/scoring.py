@@ -67,11 +67,11 @@ class Goal:
     """The score that a search minimizes, and the constraints that it keeps: all of the problem's, or some.
 
     - `row`: 0 to minimize the objective, 1 + i to minimize the excess of constraint i.
-    - `held`: the indices of the constraints that have to hold.
+    - `constraints`: the indices of the constraints that have to hold.
     """
 
     row: int
-    held: tuple[int, ...]
+    constraints: tuple[int, ...]
 
     @classmethod
     def of(cls, problem: DesignProblem) -> "Goal":
@@ -91,7 +91,7 @@ class ExactScores(NamedTuple):
 
     def ranking(self, goal: Goal) -> Ranking:
         """Violation and objective of each design for a goal, infinite for a design without a finite score."""
-        excess = self.values[:, 1:][:, list(goal.held)]
+        excess = self.values[:, 1:][:, list(goal.constraints)]
         violation = np.linalg.norm(np.maximum(excess, 0), axis=1) + self.broken
         objective = self.values[:, goal.row]
         return Ranking(

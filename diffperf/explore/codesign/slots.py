@@ -140,12 +140,12 @@ class ListedSlot(Slot):
 
 def slots(vector: DesignVector, layouts: Sequence[Layouts]) -> list[Slot]:
     """Everything that has to become whole: the layouts, and each other whole number and choice."""
-    found: list[Slot] = []
+    of_layouts: list[Slot] = []
     for each in layouts:
         entries = [int(entry) for entry in each.entries]
-        found.append(ListedSlot(each.name, entries, each.values, len(each) > _MANY_LAYOUTS))
-    taken = {index for slot in found for index in slot.indices}
-    return found + [
+        of_layouts.append(ListedSlot(each.name, entries, each.values, len(each) > _MANY_LAYOUTS))
+    taken = {index for slot in of_layouts for index in slot.indices}
+    return of_layouts + [
         _slot(begin, variable) for begin, variable in vector.placed() if variable.whole and begin not in taken
     ]
 

@@ -94,7 +94,7 @@ class Tipping:
     def conditions(self, best: Descended, other: Descended) -> list[Condition]:
         """The smallest changes of one input that would make a runner-up as good as the best design."""
         gap, ours, theirs = other.objective - best.objective, self.slopes(best), self.slopes(other)
-        found = []
+        conditions = []
         for (path, declared), own, its in zip(self.inputs.items(), ours, theirs, strict=True):
             chosen = self._options(path, best), self._options(path, other)
             shared = chosen[0] == chosen[1]
@@ -105,9 +105,9 @@ class Tipping:
                 if abs(slope) > _NO_SLOPE and abs(log := -gap / slope) < np.log(MOST_FACTOR):
                     needed = value * float(np.exp(log))
                     if declared.bounds[0] <= needed <= declared.bounds[1]:
-                        found.append(Condition(path, owner, declared, value, needed))
-        found.sort(key=lambda condition: condition.change)
-        return found[:_SHOWN]
+                        conditions.append(Condition(path, owner, declared, value, needed))
+        conditions.sort(key=lambda condition: condition.change)
+        return conditions[:_SHOWN]
 
     def _options(self, path: str, design: Descended) -> str:
         """The option that an input belongs to in a design; empty for one of the whole problem."""

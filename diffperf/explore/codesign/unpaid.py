@@ -39,7 +39,7 @@ def unpaid_variables(
     """
     problem = scorer.problem
     laid_out = {int(entry) for layouts in problem.layouts for entry in layouts.entries}
-    found = []
+    unpaid = []
     for begin, variable in problem.vector.placed():
         if isinstance(variable.declared, Choice) or begin in laid_out:
             continue
@@ -51,5 +51,5 @@ def unpaid_variables(
         for end, towards in ((high, change), (low, -change)):
             harmless = np.all(np.nan_to_num(towards, nan=np.inf) <= _NOTHING)
             if harmless and towards[:, 0].min() < -_GAIN:
-                found.append(Unpaid(variable, variable.declared, float(end)))
-    return found
+                unpaid.append(Unpaid(variable, variable.declared, float(end)))
+    return unpaid

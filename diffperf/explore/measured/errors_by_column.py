@@ -64,11 +64,11 @@ def residuals(kind: str, evaluations: Sequence[Evaluation], column: str) -> Resi
     left_out = {*_NOT_INPUTS, *measured_columns(kind)}
     names = [name for name in dict.fromkeys(key for row in rows for key in row.cells) if name not in left_out]
     logs = np.log(ratios)
-    found = [
+    by_column = [
         grouped(name, [row.cells.get(name, "") for row in rows], SCHEMAS[kind].get(name), logs)
         for name in names
     ]
-    ranked = sorted((each for each in found if each is not None), key=lambda each: -each.share)
+    ranked = sorted((each for each in by_column if each is not None), key=lambda each: -each.share)
     return Residuals(column, measured, ratios, _once(ranked))
 
 

@@ -76,8 +76,8 @@ def made(inputs: Inputs) -> Configuration | Made:
 
 def reported(inputs: Inputs, phase: str) -> dict[str, tuple[Quantity, Array]]:
     """Every output of a phase with its declaration, by path; those of a design's chip begin with "chip."."""
-    found = outputs(estimate(configuration_of(inputs), phase))
-    return found if isinstance(inputs, Configuration) else found | _of_chip(inputs)
+    report = outputs(estimate(configuration_of(inputs), phase))
+    return report if isinstance(inputs, Configuration) else report | _of_chip(inputs)
 
 
 def declared_outputs(inputs: Inputs, phase: str) -> dict[str, Quantity]:

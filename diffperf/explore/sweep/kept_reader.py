@@ -91,14 +91,14 @@ class KeptReader(TableReader):
 
     def best_by(self, axes: Sequence[str]) -> tuple[str, ...]:
         """Paths of axes, which may be written by their endings as in an axis."""
-        found = []
+        chosen = []
         for index, path in enumerate(self.paths("best_by", [], 'write ["strategy.tp"]')):
             matches = [axis for axis in axes if axis == path or str(axis).endswith(f".{path}")]
             if len(matches) != 1:
                 hint = did_you_mean(str(path), list(axes))
                 raise self.error(f"best_by[{index}]", f'"{path}"', "the path of one axis", hint)
-            found += matches
-        return tuple(found)
+            chosen += matches
+        return tuple(chosen)
 
     def paths(self, key: str, usual: list[str], remedy: str) -> list[str]:
         """A list of different texts."""

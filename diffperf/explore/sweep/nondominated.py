@@ -67,10 +67,10 @@ def _dominated(
     points: Float[np.ndarray, "points objectives"], front: Float[np.ndarray, "front objectives"]
 ) -> Bool[np.ndarray, " points"]:
     """Whether some point of the front equals or beats each point in every objective."""
-    found = np.zeros(len(points), dtype=bool)
+    dominated = np.zeros(len(points), dtype=bool)
     for start in range(0, len(front), _BLOCK):
-        found |= dominates(front[start : start + _BLOCK, None], points[None]).any(axis=0)
-    return found
+        dominated |= dominates(front[start : start + _BLOCK, None], points[None]).any(axis=0)
+    return dominated
 
 
 def dominates(first: np.ndarray, second: np.ndarray) -> Bool[np.ndarray, "*points"]:

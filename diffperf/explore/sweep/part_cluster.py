@@ -102,8 +102,8 @@ def parts_by_cluster(
         return future
 
     threads: Any = client.nthreads()
-    ahead = max(1, sum(threads.values())) * _AHEAD
-    waiting = as_completed([submit(start) for start in itertools.islice(starts, ahead)])
+    submitted = max(1, sum(threads.values())) * _AHEAD
+    waiting = as_completed([submit(start) for start in itertools.islice(starts, submitted)])
     try:
         for future in waiting:
             start = numbers.pop(future.key)

@@ -150,12 +150,12 @@ def _point_evaluator(space: Space, dtype: DTypeLike, region: Region) -> Callable
 
     def evaluate_point(digits: Digits) -> dict[str, Array]:
         inputs = space.point(digits, base, region)
-        found = reported(inputs, space.phase)
+        report = reported(inputs, space.phase)
         possible = feasible(configuration_of(inputs), space.phase)
-        facts = {"feasible": possible, "fits": found["memory.excess"][1] <= 0}
+        facts = {"feasible": possible, "fits": report["memory.excess"][1] <= 0}
         if space.where:
             facts[ALLOWED] = space.allows(inputs)
-        return facts | {path: found[path][1] for path in recorded}
+        return facts | {path: report[path][1] for path in recorded}
 
     return evaluate_point
 

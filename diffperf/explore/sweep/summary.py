@@ -185,15 +185,15 @@ class SummaryRules:
 
     def thresholds(self, summary: Summary) -> list[Float[np.ndarray, " groups"]]:
         """For every ranking the rank that a later point has to be below, by group, to be among the best."""
-        found = []
+        of_rankings = []
         for ranking, rows in zip(self.rankings, summary.best, strict=True):
             thresholds = np.full(ranking.count, np.inf, self.dtype)
             groups, ranks = self.groups(ranking, rows), self.ranks(rows)
             full = np.bincount(groups, minlength=ranking.count) >= ranking.keep
             last = np.searchsorted(groups, np.flatnonzero(full), side="right") - 1
             thresholds[full] = ranks[last]
-            found.append(thresholds)
-        return found
+            of_rankings.append(thresholds)
+        return of_rankings
 
     def references(self, summary: Summary) -> Float[np.ndarray, "points objectives"]:
         """Points that a later point of the front must not be dominated by."""
