@@ -68,6 +68,7 @@ def purchases(elasticities: Elasticities, report: Any) -> Purchases:
     capital_share = followed / float(locate(report, "cost.rate")[0])  # of the cost of a run
 
     def bought(name: str, *paths: str) -> Bought:
+        """The gain of money spent on inputs that grow together, by the sums of their elasticities."""
         of_time, of_capital, of_run = (sum(slope[path] for path in paths) for slope in slopes)
         unpaid = of_run - of_capital * capital_share  # of a run, if the input cost nothing
         priced = of_capital > _LEAST

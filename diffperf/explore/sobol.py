@@ -78,6 +78,7 @@ class Evaluated:
 
     @property
     def variance(self) -> float:
+        """Variance of the output over both samples."""
         return float(np.var([self.a, self.b]))
 
     def first_order(self) -> Float[np.ndarray, " inputs"]:

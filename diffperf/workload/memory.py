@@ -75,7 +75,7 @@ class Memory(Declared):
     kv_cache: Scalar = output("byte", "KV cache")
     fragmentation: Scalar = output("byte", "memory that the allocator holds beyond the tensors in it")
     reserve: Scalar = output("byte", "memory reserved by runtime and libraries")
-    peak: Scalar = output("byte", "peak")
+    peak: Scalar = output("byte", "peak of the allocated memory")
     capacity: Scalar = output("byte", "capacity of the device memory")
     excess: Scalar = output("", "peak over capacity − 1 (above 0: out of memory)")
     stages: StagePeaks

@@ -235,19 +235,26 @@ class Strategy(Declared):
         default=1,
     )
     overlap_gradients: Weights = switch(
-        "gradient reduction under the backward pass", default=True, training_only=True
+        "whether the gradient reduction runs under the backward pass", default=True, training_only=True
     )
     overlap_weights: Weights = switch(
-        "gathering of weights (ZeRO) under the passes before it", default=True, training_only=True
+        "whether the gathering of weights (ZeRO) runs under the passes before it",
+        default=True,
+        training_only=True,
     )
     overlap_tensor: Weights = switch(
-        "tensor-parallel communication under the matrix products around it", default=False
+        "whether tensor-parallel communication runs under the matrix products around it", default=False
     )
-    overlap_context: Weights = switch("ring of keys and values under attention", default=True)
+    overlap_context: Weights = switch(
+        "whether the ring of keys and values (context parallelism) runs under attention", default=True
+    )
     overlap_experts: Weights = switch(
-        "dispatch to experts under the products of another micro-batch", default=False
+        "whether the dispatch of tokens to experts runs under the products of another micro-batch",
+        default=False,
     )
-    overlap_transfers: Weights = switch("transfers between pipeline stages under computation", default=False)
+    overlap_transfers: Weights = switch(
+        "whether transfers between pipeline stages run under computation", default=False
+    )
     offload_activations: Scalar = quantity(
         "",
         "share of the activations that are kept in host memory",

@@ -83,6 +83,7 @@ class Laid:
 
     @property
     def prefix(self) -> str:
+        """Beginning of the paths of the workload's inputs; empty for the first workload."""
         return f"beside.{self.name}." if self.number else ""
 
     @property
@@ -92,6 +93,7 @@ class Laid:
 
     @property
     def varies_devices(self) -> bool:
+        """Whether the number of devices is a variable."""
         return DEVICES in self.vector.paths
 
     def is_variable(self, path: str) -> bool:

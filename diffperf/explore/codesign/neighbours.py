@@ -54,6 +54,7 @@ def promising(
         return designs[order], merit[order]
 
     def worth_a_descent(designs: np.ndarray, merit: np.ndarray) -> Iterator[np.ndarray]:
+        """Designs that promise enough, at most one for each set of changed slots and `TRIED` of them."""
         tried: set[tuple[int, ...]] = set()
         for design in designs[merit < below]:
             where = tuple(i for i, slot in enumerate(cube.slots) if np.any((design != x)[slot.indices]))

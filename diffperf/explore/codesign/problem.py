@@ -82,6 +82,7 @@ class Constraint:
 
     @property
     def relation(self) -> str:
+        """The sign of the constraint: ≤ or ≥."""
         return "≤" if self.sense > 0 else "≥"
 
     def __str__(self):
@@ -133,10 +134,12 @@ class DesignProblem:
 
     @property
     def baseline(self) -> Candidate:
+        """The candidate to start from."""
         return self.vector.baseline
 
     @property
     def variables(self) -> tuple[Variable, ...]:
+        """The variables, in the order of the vector."""
         return self.vector.variables
 
     @property
@@ -146,6 +149,7 @@ class DesignProblem:
 
     @property
     def bounds(self) -> Bounds:
+        """The bounds of every entry of the vector of variables."""
         return self.vector.bounds
 
     @property

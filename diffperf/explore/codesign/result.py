@@ -150,6 +150,7 @@ class Codesign:
 
     @property
     def objective_unit(self) -> str:
+        """The unit of the objective; empty where it is relative to the baseline's."""
         return "" if self.relative else self.problem.objective_declared.unit
 
     @property

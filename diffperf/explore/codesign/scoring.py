@@ -33,6 +33,7 @@ class Ranking:
 
     @property
     def order(self) -> Int[np.ndarray, " designs"]:
+        """Indices of the designs, the best first."""
         return np.lexsort((self.objective, self.violation))
 
     def better_than(self, other: "Ranking") -> Bool[np.ndarray, " designs"]:

@@ -79,6 +79,7 @@ class Tipping:
         limits = jnp.asarray(self.problem.limits)
 
         def lagrangian(logs: Array) -> Array:
+            """The smooth Lagrangian of the design, its inputs multiplied by e to the power of `logs`."""
             factors = zip(paths, jnp.exp(logs), strict=True)
             values = {path: locate(candidate, path)[0] * factor for path, factor in factors}
             outcome = self.problem.outcome_of(replace(candidate, values), Smooth(_SHARPNESS))

@@ -131,6 +131,7 @@ class DesignVector:
 
     @property
     def paths(self) -> set[str]:
+        """The paths of all variables."""
         return {variable.path for variable in self.variables}
 
     def placed(self) -> list[tuple[int, Variable]]:
