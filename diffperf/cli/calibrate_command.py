@@ -61,7 +61,7 @@ def _once(ctx, parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     metavar="PATH,PATH",
     multiple=True,
     callback=_paths,
-    help="what to fit, such as hbm.efficiency [all that are declared calibratable and matter]",
+    help="parameters to fit, such as hbm.efficiency [all that are declared calibratable and matter]",
 )
 @click.option(
     "--stack",

@@ -160,7 +160,7 @@ phase_option = click.option(
     show_default=True,
     metavar="|".join(PHASES),
     callback=_phase,
-    help="which phase to estimate",
+    help="phase to estimate",
 )
 
 

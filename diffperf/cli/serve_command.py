@@ -112,7 +112,7 @@ def _pools(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
     type=click.IntRange(1, 1000),
     default=10,
     show_default=True,
-    help="how many of the best layouts to print",
+    help="number of the best layouts to print",
 )
 @click.option(
     "--flags",
