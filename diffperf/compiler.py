@@ -1,5 +1,5 @@
-"""How estimates are computed that somebody waits for: by NumPy at first, by programs that XLA compiles where
-that pays, both kept from one process to the next.
+"""Computation of estimates that somebody waits for: by NumPy at first, by programs that XLA compiles
+where that pays, both kept from one process to the next.
 """
 
 import contextlib
@@ -243,7 +243,7 @@ class StoredFunction(Generic[Parameters, Result]):
         return flattened(functools.partial(self.function, **static), jax.tree.structure(arguments))
 
     def _called(self, file: Path, start: float) -> tuple[str, Path, float]:
-        """What messages say of a program: its function, its file and the seconds since `start`."""
+        """Description of a program in messages: its function, its file and the seconds since `start`."""
         return self.function.__qualname__, file, time.perf_counter() - start
 
     def _file(self, folder: Path, static: dict[str, Any], arguments: dict[str, Any]) -> Path:
@@ -375,13 +375,13 @@ def _folder() -> Path | None:
 
 
 def _setting(name: str) -> Any:
-    """How JAX is configured; type checkers do not know the names of its settings."""
+    """A setting of JAX; type checkers do not know the names of its settings."""
     return getattr(jax.config, name)
 
 
 @functools.cache
 def _environment() -> tuple[str, ...]:
-    """What a program depends on beside its function and arguments: sources, releases, flags, the machine."""
+    """Dependencies of a program beside its function and arguments: sources, releases, flags, the machine."""
     sources = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         sources.update(path.read_bytes())

@@ -206,12 +206,14 @@ def _called_program(equation: JaxprEqn) -> ClosedJaxpr | None:
 
 
 def _size(variable: Any) -> int:
-    """How many numbers a variable holds."""
+    """Number of elements of a variable."""
     return math.prod(variable.aval.shape)
 
 
 def _key(equation: JaxprEqn, used: Sequence[int]) -> Hashable | None:
-    """What two equations have in common that compute the same; None for one that must stay by itself."""
+    """Key that equations share which compute the same value; None for an equation that must stay by
+    itself.
+    """
     if equation.effects:
         return None
     key = equation.primitive, tuple(used), tuple(sorted(equation.params.items()))

@@ -18,12 +18,12 @@ def end_at_once(*_: Any) -> NoReturn:
 
 
 def end_imports_at_once() -> None:
-    """From now on Ctrl-C ends the process at once, unless its caller ignores Ctrl-C, as nohup does."""
+    """Makes Ctrl-C end the process at once, unless its caller ignores Ctrl-C, as nohup does."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end_at_once)
 
 
 def raise_again() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt again, so that a command can remove unfinished files."""
+    """Makes Ctrl-C raise KeyboardInterrupt again, so that a command can remove unfinished files."""
     if signal.getsignal(signal.SIGINT) is end_at_once:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -39,7 +39,7 @@ def _broadcast_in_dim(*, shape: Any, broadcast_dimensions: Any) -> ArrayFunction
 
 
 def _select_n() -> ArrayFunction:
-    """Of several arrays the one that the first says, element by element."""
+    """The operation that takes each element from the array which the first array says."""
     return lambda which, *cases: (
         np.where(which, cases[1], cases[0]) if len(cases) == 2 else np.choose(which, cases)
     )
@@ -72,7 +72,9 @@ def _split(*, sizes: Any, axis: int) -> ArrayFunction:
 
 
 def _dynamic_slice(*, slice_sizes: Any) -> ArrayFunction:
-    """So many elements along each axis, from a start that is kept inside the array."""
+    """The operation that takes `slice_sizes` elements along each axis, from a start that is kept inside
+    the array.
+    """
 
     def sliced(x: Any, *starts: Any) -> Any:
         sizes = zip(starts, x.shape, slice_sizes, strict=True)

@@ -55,7 +55,7 @@ class Operation:
         return Operation, (self.name, self.parameters, self.kind)
 
     def _function(self) -> ArrayFunction:
-        """What NumPy runs, in the type that JAX gives the result."""
+        """The function that NumPy runs, in the type that JAX gives the result."""
         if self.only_jax:
             parameters = dict(self.parameters)
             primitive = parameters.pop("primitive")

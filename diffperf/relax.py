@@ -1,4 +1,4 @@
-"""How max, min, ceil, step and choice are evaluated: exactly, or smoothly with a sharpness.
+"""Evaluation of max, min, ceil, step and choice: exact, or smooth with a sharpness.
 
 The estimator is written once against `Relaxation`; passing `Exact()` gives the number to report,
 `Smooth(sharpness)` the differentiable surrogate whose sharpness is a traced number, so annealing never
@@ -234,7 +234,7 @@ def _of_list(pair: Callable[[Array, Array], Array], values: list[Array]) -> Arra
 
 
 def _of_pairs(pair: Callable[[Array, Array], Array], stacked: Float[Array, "n ..."]) -> Float[Array, "..."]:
-    """The same reduction over the leading axis, all pairs at once."""
+    """The reduction of values by pairs over the leading axis, all pairs at once."""
     while (count := stacked.shape[0]) > 1:
         half = count // 2
         paired = pair(stacked[:half], stacked[half : 2 * half])
@@ -243,7 +243,7 @@ def _of_pairs(pair: Callable[[Array, Array], Array], stacked: Float[Array, "n ..
 
 
 class _Hyperbola(eqx.Module):
-    """What a smooth maximum and minimum of two numbers ≥ 0 share, without their scale.
+    """Common terms of a smooth maximum and a smooth minimum of two numbers ≥ 0, without their scale.
 
     Numbers are relative to the larger one, so that no square overflows. The derivatives are written out:
     those of the formulas would divide by the scale twice and lose, in float32, what little the smaller

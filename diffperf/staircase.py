@@ -50,7 +50,7 @@ def _least_slope(sharpness: Float[Array, ""]) -> Array:
 
 
 def _mean_excess(sharpness: Float[Array, ""]) -> Array:
-    """By how much the staircase is above its argument, on average over a stair; sharpness is at least 1."""
+    """Excess of the staircase over its argument, on average over a stair; sharpness is at least 1."""
     return (1.0 - _least_slope(sharpness)) * (0.5 - 0.5 / sharpness)
 
 

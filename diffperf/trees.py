@@ -11,7 +11,7 @@ from diffperf.quantity import AnyModule, is_traced
 
 
 def as_float64(tree: Any) -> Any:
-    """The same tree with float64 leaves (needs the x64 mode of JAX)."""
+    """A tree with its leaves in float64 (needs the x64 mode of JAX)."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=jnp.float64), tree)
 
 

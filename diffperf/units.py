@@ -129,7 +129,7 @@ _UNIT = re.compile(r"((1\s*)?/\s*)?[A-Za-zµ_]+(\^-?\d)?(\s*[*/ ]\s*[A-Za-zµ_]+
 
 
 def _normalize(text: str) -> str:
-    """The same quantity without spellings that pint does not know: %, ², mm2, $, Greek μ, "per", "1,000"."""
+    """A quantity without spellings that pint does not know: %, ², mm2, $, Greek μ, "per", "1,000"."""
     text = text.strip().replace("%", " percent").replace("²", "^2").replace("μ", "µ").replace(" per ", "/")
     text = re.sub(r"^([+-]?)\$\s*([\d.,]+([eE][+-]?\d+)?)", r"\1\2 USD", text)
     text = re.sub(r"(?<![A-Za-zµ])([A-Za-zµ]?m)2\b", r"\1^2", text)
@@ -220,7 +220,7 @@ def show(value: SupportsFloat, unit: str, digits: int = 4) -> str:
 
 
 def scale_of(value: float, unit: str) -> float:
-    """How many of `unit` are one of the unit that `show` writes `value` in, decimal prefixes aside: 3600 for
+    """Number of `unit` in one of the unit that `show` writes `value` in, decimal prefixes aside: 3600 for
     some hours in seconds.
     """
     other = _written_in(value, unit)

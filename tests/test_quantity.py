@@ -267,11 +267,9 @@ def _declared_texts(*classes: type) -> dict[str, str]:
 
 
 def _stands_alone(text: str) -> bool:
-    """Whether a text may be a noun phrase that is clear without its neighbours: no reference to another
-    text, no clause."""
-    dangling = (
-        r"^(it|they|that|those|this|these|what|how|where|when|whether|which|from|per|between|all that)\b"
-    )
+    """Whether a text may be a noun phrase, or of a yes/no choice a clause with "whether", that is clear
+    without its neighbours: no reference to another text, no other clause."""
+    dangling = r"^(it|they|that|those|this|these|what|how|where|when|which|from|per|between|all that)\b"
     reference = r"\b(the same|likewise|as above|ditto|such a|of that (efficiency|share|time|size))\b"
     return " " in text and not re.search(f"{dangling}|{reference}", text) and text[-1] not in ".,;:"
 

@@ -58,7 +58,7 @@ def against_table(result: Codesign, bought: tuple[BoughtSystem, ...]) -> Table:
 
 
 def times_as_good(result: Codesign, system: BoughtSystem) -> float:
-    """How many times as good the design is as a system that is sold, by the objective."""
+    """Ratio of the objective of the design to that of a sold system, above 1 where the design is better."""
     return float(np.exp(system.relative - _relative(result)))
 
 
@@ -74,7 +74,7 @@ def _relative(result: Codesign) -> float:
 
 
 def _costs(report: eqx.Module) -> list[str]:
-    """What a system costs, as text."""
+    """Costs of a system, as texts."""
     known = outputs(report)
     return [show(known[path][1], known[path][0]) for path in _COSTS]
 

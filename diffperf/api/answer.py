@@ -1,6 +1,4 @@
-"""What every question is answered with: an object that prints, and turns into plain values, a data frame or a
-figure.
-"""
+"""Answers to questions: objects that print, and turn into plain values, a data frame or a figure."""
 
 import abc
 import functools

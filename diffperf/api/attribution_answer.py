@@ -28,7 +28,7 @@ _NO_EFFECT = 1e-9  # share of the output before, up to which a contribution is r
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class AttributionAnswer(PointAnswer):
-    """What each change contributes between an output of one configuration and that of another, `target`.
+    """Contributions of each change between an output of one configuration and that of another, `target`.
 
     - `target_certainty`: how sure the time of the target is; None where inputs of the configuration are set.
     """

@@ -1,4 +1,4 @@
-"""What an answer rests on: fitted values, data sheets or estimates; said beside its figures."""
+"""Basis of an answer's figures: fitted values, data sheets or estimates."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def is_calibrated(system: System) -> bool:
 
 
 def basis(system: System, phase: str) -> str:
-    """What the figures of a phase rest on, in a few words.
+    """The basis of the figures of a phase, in a few words.
 
     "calibrated": fitted efficiencies and software fitted to measured runs; "datasheet": such software on
     hardware that nobody fitted; "estimate": neither was fitted.
@@ -37,7 +37,7 @@ def basis(system: System, phase: str) -> str:
 
 
 def basis_of_design(technology: str) -> str:
-    """The same for a designed accelerator, whose rates and sizes follow from the technology of this name."""
+    """The basis of figures of a designed accelerator, whose rates and sizes follow from a technology."""
     return f"{ESTIMATE} in {technology}"
 
 
@@ -73,14 +73,14 @@ def describe_basis_of_design(technology: str, template: System, phase: str) -> s
 
 
 def _software(system: System, phase: str) -> str:
-    """What the software of a phase rests on."""
+    """The basis of the software's efficiencies in a phase: measured runs or estimates."""
     stack = stack_of(system, phase)
     return f"{stack.name} as fitted to measured runs" if stack.is_measured else f"estimates of {stack.name}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Certainty:
-    """How sure the time of a phase on a system is.
+    """Certainty of the time of a phase on a system.
 
     - `interval`: the 90 % interval of the time; None where the system is not calibrated.
     """
@@ -91,7 +91,7 @@ class Certainty:
 
     @classmethod
     def of(cls, question: Question, configuration: Configuration, phase: str) -> "Certainty":
-        """How sure the time of a phase is, of the configuration that was chosen for a question."""
+        """Certainty of the time of a phase, for the configuration that was chosen for a question."""
         fitted = question.calibration
         spread = None if fitted is None else interval(fitted, configuration, phase)
         return cls(question.system, phase, spread)
@@ -107,6 +107,6 @@ class Certainty:
         return f"{line}; the numbers of {stack.name} are estimates" if spread.stack else line
 
     def as_dict(self) -> dict[str, Any]:
-        """What the time rests on, with its interval where one is known, for JSON."""
+        """The basis of the time, with its interval where one is known, for JSON."""
         spread = {"time_interval": self.interval.as_dict()} if self.interval else {}
         return {"basis": basis(self.system, self.phase), **spread}

@@ -1,4 +1,6 @@
-"""Where a user's Python enters the library: how it computes there, and what errors call its arguments."""
+"""Entry of a user's Python into the library: how programs are computed there, and how errors name its
+arguments.
+"""
 
 import functools
 import re
@@ -16,7 +18,7 @@ Result = TypeVar("Result")
 
 
 def asker_of(name: str) -> str:
-    """What errors call the public function of a name."""
+    """The name of a public function in errors."""
     return f"dp.{name}"
 
 
@@ -72,7 +74,7 @@ def _set_up() -> None:
 
 
 def in_python(problem: ConfigError, name: str, arguments: Mapping[str, str]) -> ConfigError:
-    """The same error about a call of `dp.NAME`: options of the command line become arguments."""
+    """The error as one of a call of `dp.NAME`: options of the command line become arguments."""
     asker = asker_of(name)
     file = problem.file
     for unnamed in (COMMAND_LINE, ARGUMENTS):

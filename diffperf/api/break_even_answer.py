@@ -44,7 +44,7 @@ def break_even(
     set: Mapping[str, Any] | None = None,
     **strategy: Any,
 ) -> "BreakEvenAnswer":
-    """Where two systems cross in an output as an input varies: all crossings in a range.
+    """Values of an input at which an output of two systems is equal: all crossings in a range.
 
         dp.break_even("llama-3-8b", "dgx-h100", "mi300x-8", "decode", tp=8,
                       x=("strategy.global_batch", "1..512"), output="cost.run")
@@ -126,7 +126,7 @@ class BreakEvenAnswer(Answer):
 
     @property
     def names(self) -> tuple[str, str]:
-        """What the systems are called: by their names, or as first and second where these are alike."""
+        """Names of the systems, or first and second where the names are alike."""
         first, second = (str(question.system.name) for question in self.questions)
         return (first, second) if first != second else (f"{first} (first)", f"{second} (second)")
 
@@ -156,7 +156,7 @@ class BreakEvenAnswer(Answer):
         ]
 
     def _certainties(self) -> list[Certainty]:
-        """How sure the time of both systems is, at their own configurations."""
+        """Certainty of the time of both systems, at their own configurations."""
         pairs = zip(self.questions, self.configurations, strict=True)
         return [Certainty.of(question, c, self.phase) for question, c in pairs]
 
@@ -170,13 +170,13 @@ class BreakEvenAnswer(Answer):
     def _ends(self) -> list[RenderableType]:
         """A table of both outputs at the ends of the range and at the crossings."""
         table = column_table(self.range.path, *self.names, "ratio")
-        found = self.found
-        for place in (0, len(found.values) - 1):
-            first, second = float(found.first[place]), float(found.second[place])
+        curves = self.found
+        for place in (0, len(curves.values) - 1):
+            first, second = float(curves.first[place]), float(curves.second[place])
             shown = [show(each, self.declared) for each in (first, second)]
-            table.add_row(self._shown(found.values[place]), *shown, f"{first / second:.3f}")
-        less = self.names[int(found.first[0] > found.second[0])]
-        return [table] if found.crossings else [f"{less} has less all along", table]
+            table.add_row(self._shown(curves.values[place]), *shown, f"{first / second:.3f}")
+        less = self.names[int(curves.first[0] > curves.second[0])]
+        return [table] if curves.crossings else [f"{less} has less all along", table]
 
     def _shown(self, value: float) -> str:
         return units.show(value, self.range.declared.unit)

@@ -216,7 +216,7 @@ def errors_table(result: Calibrated) -> Table:
 
 
 def skipped_table(result: Calibrated) -> Table:
-    """How many rows of every table were skipped, by reason."""
+    """Number of rows of every table that were skipped, by reason."""
     rows = column_table("skipped", "rows")
     for source in result.sources:
         for reason, count in source.skipped.items():

@@ -169,7 +169,7 @@ class CodesignAnswer(Answer):
         return [*lines, table(result.outcome.chip, "chip"), "", search_line(result)]
 
     def explained(self) -> list[tuple[str, list[RenderableType]]]:
-        """What was asked for beyond the design, each with its heading."""
+        """Answers beyond the design that were asked for, each with its heading."""
         return self.explanation.sections(self.result) if self.explanation else []
 
     def to_html(self) -> str:
@@ -200,7 +200,7 @@ class CodesignAnswer(Answer):
 
 
 def search_line(result: Codesign) -> str:
-    """How the search ended."""
+    """Outcome of the search, in a line."""
     line = f"after {result.evaluations:,} evaluations"
     if result.priced and not result.problem.all_whole:
         line = f"KKT residual {result.stationarity:.1e} {line}"
@@ -208,7 +208,7 @@ def search_line(result: Codesign) -> str:
 
 
 def verdict(result: Codesign) -> str:
-    """In a sentence: what was gained, or what cannot be met."""
+    """The gain of the design, or the constraints that cannot be met, in a sentence."""
     problem, unit = result.problem, result.objective_unit
     if not result.feasible:
         missed = [
@@ -248,7 +248,9 @@ def unpaid_line(unpaid: Unpaid) -> str:
 
 
 def conflict_lines(result: Codesign) -> list[str]:
-    """Which constraints no design satisfies together, and which limit would have to move how far."""
+    """Constraints that no design satisfies together, and the changes of limits that would make them
+    satisfiable.
+    """
     conflict, constraints = result.conflict, result.problem.constraints
     if conflict is None:
         return []
@@ -296,7 +298,7 @@ def strategy_lines(result: Codesign) -> list[str]:
 
 
 def basis_lines(result: Codesign) -> list[str]:
-    """What the figures rest on: a line for training, and one for inference."""
+    """Basis of the figures: a line for training, and one for inference."""
     technology, template = str(result.design.technology.name), result.design.system
     phases = [workload.phase for workload in result.problem.workloads]
     described = [describe_basis_of_design(technology, template, phase) for phase in phases]
@@ -350,7 +352,9 @@ def constraint_table(result: Codesign) -> Table:
 
 
 def shadow_price(result: Codesign, row: ConstraintRow) -> str:
-    """What 1 % and one unit more of a limit change; empty where the constraint is not active."""
+    """Changes of the objective by 1 % and by one unit more of a limit; empty where the constraint is not
+    active.
+    """
     if not row.active or row.percent is None or row.price is None:
         return ""
     text = f"1 % more changes {result.problem.objective} by {row.percent:+.3g} %"

@@ -54,12 +54,12 @@ def _asked(answer: "CodesignAnswer") -> str:
 
 def _variables(answer: "CodesignAnswer") -> Table:
     """The variables with their ranges."""
-    found = Table("variable", "from", "to", box=None, pad_edge=False)
+    table = Table("variable", "from", "to", box=None, pad_edge=False)
     for variable in answer.result.problem.variables:
         choices = getattr(variable.declared, "alternatives", None) or variable.values
         if choices is not None:
-            found.add_row(variable.name, ", ".join(map(str, choices)), "")
+            table.add_row(variable.name, ", ".join(map(str, choices)), "")
             continue
         unit = getattr(variable.declared, "unit", "")
-        found.add_row(variable.name, units.show(variable.low, unit), units.show(variable.high, unit))
-    return found
+        table.add_row(variable.name, units.show(variable.low, unit), units.show(variable.high, unit))
+    return table

@@ -51,8 +51,8 @@ def compare(
     names = [phase_of(asker, phase) for phase in several(phases)]
     own = ("models", "systems", "phases", "stacks", "against", "devices", "calibration", "set")
     compared = several(systems)
-    found = calibrations(compared, calibration, asker)
-    fitted = {id(system): its for system, its in zip(compared, found, strict=True)}
+    calibration_of_each = calibrations(compared, calibration, asker)
+    fitted = {id(system): its for system, its in zip(compared, calibration_of_each, strict=True)}
 
     def question(model: Any, system: Any, stack: Any) -> Question:
         return asked(
@@ -89,12 +89,12 @@ def calibrations(systems: Sequence[Any], calibration: Any, asker: str) -> list[A
         return [calibration] * len(systems)
     fitted = load_calibration(calibration, asker, "calibration")
     bare = [load_system(system, calibration="none", file=asker, key="systems") for system in systems]
-    found = [fitted if fitted.hardware in system.accelerator.lineage else None for system in bare]
-    if not any(found):
+    chosen = [fitted if fitted.hardware in system.accelerator.lineage else None for system in bare]
+    if not any(chosen):
         expected = f"one of {', '.join(dict.fromkeys(str(system.accelerator.name) for system in bare))}"
         remedy = "name another one, or leave it out"
         raise ConfigError(asker, "calibration", f"a calibration of {fitted.hardware}", expected, remedy)
-    return found
+    return chosen
 
 
 def several(given: Any) -> list[Any]:

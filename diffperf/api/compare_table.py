@@ -83,5 +83,5 @@ def _ratio(value: float | None) -> str:
 
 
 def _rests(cell: Compared) -> str:
-    """What the figures rest on, with the interval of the time."""
+    """Basis of the figures, with the interval of the time."""
     return cell.basis if cell.relative is None else f"{cell.basis} ± {cell.relative:.0%}"

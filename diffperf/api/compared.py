@@ -1,4 +1,4 @@
-"""One cell of a comparison: the best layout of a model on a system in a phase, and what it is worth."""
+"""One cell of a comparison: the best layout of a model on a system in a phase, with its figures."""
 
 import dataclasses
 from typing import Any
@@ -102,7 +102,7 @@ def _best(question: Question, phase: str) -> Layout:
 
 
 def _figures(question: Question, report: Any) -> dict[str, float | None]:
-    """What a report says of time, throughput and its price, in internal units."""
+    """Time, throughput and price of a report, in internal units."""
     devices, rate = float(question.system.n_devices), float(report.tokens_per_second)
     owned = float(report.cost.rate)  # USD/s
     rent = float(rental(question.system))  # USD/s, 0 where none is published
@@ -119,7 +119,7 @@ def _figures(question: Question, report: Any) -> dict[str, float | None]:
 
 
 def _memory(report: Any) -> dict[str, Any]:
-    """What a layout needs of the memory of a device, in bytes, and what is wrong with that."""
+    """Bytes of a device's memory that a layout needs and has, and the problem with that in words."""
     peak, capacity = float(report.memory.peak), float(report.memory.capacity)
     needs = f"does not fit: needs {peak / capacity:.0%} of the memory"
     return {"memory_peak": peak, "memory_capacity": capacity, "problem": needs}

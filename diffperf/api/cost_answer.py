@@ -55,7 +55,7 @@ def cost(
     phase: str = "decode",
     over: tuple[str, Any] | None = None,
 ) -> "CostAnswer":
-    """What a system costs: an accelerator piece by piece, the purchase, and an hour at full power.
+    """Cost of a system: an accelerator piece by piece, the purchase, and an hour at full power.
 
     **Arguments:** `system`, `devices`, `stack`, `calibration` and `set` as of `dp.estimate`, and
 
@@ -79,7 +79,7 @@ def cost(
 
 
 def priced_source(source: Any) -> Any:
-    """What is loaded as the system to price: for the name or the file of an accelerator one device of it."""
+    """The source of the system to price: for the name or the file of an accelerator, one device of it."""
     if not isinstance(source, str | Path):
         return source
     name, path = str(source), Path(source)
@@ -123,7 +123,7 @@ def curve_over(
 
 
 class _Inputs(eqx.Module):
-    """What `set` can change where there is no model and no strategy."""
+    """Inputs that `set` can change where there is no model and no strategy."""
 
     system: System
 
@@ -178,7 +178,7 @@ class CostAnswer(Answer):
 
     @property
     def per_hour(self) -> dict[str, float]:
-        """What an hour at full power costs, in USD."""
+        """Cost of an hour at full power, in USD."""
         return {name: float(getattr(self.hour, name)) * HOUR for name in RATES}
 
     def lines(self) -> list[RenderableType]:
@@ -227,8 +227,9 @@ class CostAnswer(Answer):
         ]
 
     def figure(self) -> "Figure":
-        """What a package costs, how that grows with the area of a die, and what a device costs to buy and to
-        own for an hour, beside another system where there is one; with `over`, performance over cost.
+        """Figure of the price of a package, its growth with the area of a die, and the price of a device
+        to buy and to own for an hour, beside another system where there is one; with `over`, of
+        performance over cost.
         """
         if self.curve is not None:
             return self.curve.figure()
@@ -281,7 +282,7 @@ def design_per_accelerator(system: System, volume: str | float, asker: str) -> D
 
 
 def hour_table(per_hour: dict[str, float]) -> Table:
-    """What an hour costs, by what it is spent on; `per_hour` is in USD."""
+    """Cost of an hour, by purpose; `per_hour` is in USD."""
     rows = Table(
         title="An hour at full power",
         title_justify="left",

@@ -1,4 +1,4 @@
-"""What a system costs and what it does as one input varies: a curve of performance over cost."""
+"""Performance of a system over its cost, as one input varies."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -51,14 +51,14 @@ class CostCurve:
         configuration = question.configuration(phase)
         axis = read_range(configuration, *over, question, "--over")
         values = axis.grid(_POINTS)
-        found = outputs_at(configuration, with_tied(configuration, {axis.path: values}), phase)
+        outputs = outputs_at(configuration, with_tied(configuration, {axis.path: values}), phase)
         devices = float(configuration.system.n_devices)
         points = {
-            "package": found["cost.manufacturing"],
-            "device": found["cost.capital"] / devices,
-            "hour": found["cost.rate"] * HOUR / devices,
-            "rate": found["tokens_per_second"],
-            "million": 1e6 * found["cost.rate"] / found["tokens_per_second"],
+            "package": outputs["cost.manufacturing"],
+            "device": outputs["cost.capital"] / devices,
+            "hour": outputs["cost.rate"] * HOUR / devices,
+            "rate": outputs["tokens_per_second"],
+            "million": 1e6 * outputs["cost.rate"] / outputs["tokens_per_second"],
         }
         layout = describe_strategy(configuration.strategy, phase)
         return cls(
@@ -68,7 +68,7 @@ class CostCurve:
             over=axis,
             values=values,
             points=points,
-            excess=found["memory.excess"],
+            excess=outputs["memory.excess"],
         )
 
     @property

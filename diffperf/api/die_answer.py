@@ -58,7 +58,7 @@ _POINTS = 200  # of a curve
 
 
 class _Age(Declared):
-    """When a die is made."""
+    """Age of the silicon process when a die is made."""
 
     age: Scalar = quantity("year", "time since the start of volume production on the node", bounds=(0, 50))
 
@@ -72,7 +72,7 @@ def die(
     age: Any = None,
     set: Mapping[str, Any] | None = None,
 ) -> "DieAnswer":
-    """What a die costs on silicon nodes: wafers, dies on them, yields by four models, a good die, a good mm².
+    """Cost of a die on silicon nodes: wafers, dies on them, yields by four models, a good die, a good mm².
 
     **Arguments:**
 
@@ -237,7 +237,7 @@ def _stacked(processes: Iterable[Process]) -> Process:
 
 
 def _with_model(processes: Process, name: str) -> Process:
-    """The same processes, all with one yield model."""
+    """These processes, all with one yield model."""
     weights = processes.yield_model
     chosen = np.broadcast_to(np.array(weights.alternatives) == name, weights.array.shape)
     return replace(processes, {"yield_model": chosen})

@@ -1,4 +1,4 @@
-"""What each kind of die of a package costs: how many a wafer has, how many ship, and a known-good one."""
+"""Cost of each kind of die of a package: dies of a wafer, dies that ship, and a known-good die."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def _row(die: Die, package: Package) -> dict[str, Any]:
 
 
 def die_table(package: Package) -> Table:
-    """The same as a table."""
+    """Table with a row for each kind of die: counts, shares, mm² and USD of one die."""
     columns = ("a wafer has", "without defect", "ship", "one die", "known good")
     rows = column_table("Dies", "process", "in a package", "area", *columns)
     for row in die_rows(package):

@@ -148,7 +148,7 @@ class EstimateAnswer(PointAnswer):
 
     @property
     def report(self) -> Any:
-        """What the phase reports: time, memory, energy and cost."""
+        """Report of the phase: time, memory, energy and cost."""
         return self.layout.report
 
     @property
@@ -168,9 +168,9 @@ class EstimateAnswer(PointAnswer):
 
     @functools.cached_property
     def greatest(self) -> dict[str, float]:
-        """What memory holds at most in inference: the sequences of a batch, `global_batch`, and the tokens of
-        its prompts, `sequence_length`; each with the other as it is, and 0 where nothing fits. Empty in
-        training.
+        """Greatest sizes of inference that fit the memory: the sequences of a batch, `global_batch`, and
+        the tokens of its prompts, `sequence_length`; each with the other as it is, and 0 where nothing
+        fits. Empty in training.
         """
         if self.phase == "training":
             return {}
@@ -180,7 +180,7 @@ class EstimateAnswer(PointAnswer):
         return {"global_batch": batch, "sequence_length": length}
 
     def lines(self) -> list[RenderableType]:
-        """What the terminal shows."""
+        """Lines and tables of the answer, as the terminal shows them."""
         return [
             f"[bold]{self.title}[/bold]",
             self.described_strategy,
@@ -245,7 +245,7 @@ class EstimateAnswer(PointAnswer):
         ]
 
     def figure(self) -> "Figure":
-        """Where the time goes, and what fills the memory."""
+        """Figure of the parts of the time, and of the parts of the memory."""
         from diffperf.report import plots
 
         return plots.breakdown(self.report, f"{self.title}\n{self.described_strategy}")

@@ -21,11 +21,11 @@ _EQUAL = 5e-5  # loss below which two choices are as good as each other
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What `explain` asks for.
+    """Alternatives to a design: the answer to `explain`.
 
     - `runners_up`: for every choice, the best design without the chosen value.
-    - `regrets`: of every workload of a mix, against the design that is best for it alone.
-    - `orders`: beside the baseline and sold systems, over samples of the calibrated values.
+    - `regrets`: the loss of every workload of a mix, against the design that is best for it alone.
+    - `orders`: the order of the design, the baseline and sold systems, over samples of the calibrated values.
     """
 
     runners_up: tuple[RunnerUp, ...]
@@ -37,10 +37,10 @@ class Explanation:
         """Searches what else could have been chosen; None where the search has no feasible, whole answer."""
         if not result.feasible or result.stopped:
             return None
-        found = runners_up(search)
+        alternatives = runners_up(search)
         regret = regrets(result, search.population, search.progress)
         search.progress("samples of calibrated values", 0.0)
-        return cls(tuple(found), tuple(regret), tuple(orders(result, bought)))
+        return cls(tuple(alternatives), tuple(regret), tuple(orders(result, bought)))
 
     def sections(self, result: Codesign) -> list[tuple[str, list[RenderableType]]]:
         """The parts that there are, each with its heading."""
@@ -62,7 +62,7 @@ class Explanation:
         return table
 
     def _condition_lines(self) -> list[str]:
-        """What would have to be true for each runner-up, limits held, to first order."""
+        """Conditions under which each runner-up would win, limits held, to first order."""
         lines = []
         for each in self.runners_up:
             if each.conditions and each.loss is not None and each.loss > _EQUAL:
@@ -122,7 +122,7 @@ def condition_text(condition: Condition) -> str:
 
 
 def _order_line(order: Order) -> str:
-    """How often the design is better, and by how much."""
+    """Share of the samples in which the design is better, and the gain, in a line."""
     text = f"better than {order.name} in {order.share:.0%} of {SAMPLES} samples of the calibrated values: "
     text += f"{order.low:.3g} to {order.high:.3g} times as good (90 %)"
     return text if order.calibrated else f"{text}; {order.name} has no calibration of its own"

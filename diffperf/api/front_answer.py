@@ -78,7 +78,7 @@ def searched_front(
 
 @dataclasses.dataclass(frozen=True)
 class FrontRange:
-    """Which constraint's limit varies, and from which limit to which."""
+    """The constraint whose limit varies, and the ends of the limit's range."""
 
     constraint: int
     low: float

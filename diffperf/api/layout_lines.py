@@ -1,4 +1,4 @@
-"""What is said about a layout: what was chosen and why, whether it fits, how sure its time is."""
+"""Lines about a layout: its choice and the reasons, whether it fits, and the certainty of its time."""
 
 from typing import Any
 

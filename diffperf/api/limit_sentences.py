@@ -1,4 +1,6 @@
-"""What holds a design back, in sentences: "One more dollar of cost.manufacturing lowers time by 7.7 ms"."""
+"""Sentences about the limits that hold a design back: "One more dollar of cost.manufacturing lowers time
+by 7.7 ms".
+"""
 
 from diffperf import units
 from diffperf.explore.codesign.result import Codesign, ConstraintRow
@@ -34,7 +36,7 @@ def limit_sentences(result: Codesign) -> list[str]:
 
 
 def _sentence(result: Codesign, row: ConstraintRow) -> str:
-    """What more of one limit is worth."""
+    """Worth of more of one limit, in a sentence."""
     constraint, objective = row.constraint, result.problem.objective
     assert row.percent is not None
     assert row.price is not None, "the design is priced"

@@ -116,7 +116,7 @@ def load_problem(problem: "DesignProblem | str | Path | dict[str, Any]") -> "Des
 
 @naming("load_study")
 def load_study(study: "DesignProblem | Space | str | Path | dict[str, Any]") -> "DesignProblem | Space":
-    """What a study asks: a design problem, or the space of a sweep, whichever its config declares.
+    """The question of a study: a design problem, or the space of a sweep, whichever its config declares.
 
         dp.load_study("gpt3-175b-under-a100-budget")  # as dp.load_problem
         dp.load_study({"model": "gpt3-22b", "system": "dgx-a100", "axis": [...]})  # as dp.load_space

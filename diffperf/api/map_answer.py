@@ -43,7 +43,7 @@ def bottleneck_map(
     set: Mapping[str, Any] | None = None,
     **strategy: Any,
 ) -> "MapAnswer":
-    """Which resource limits a phase in every cell over ranges of two inputs.
+    """The resource that limits a phase in every cell over ranges of two inputs.
 
         dp.bottleneck_map("llama-3-8b", "dgx-h100", "decode", tp=8,
                           x=("hbm.bandwidth", "1..8 TB/s"), y=("strategy.global_batch", "1..512"))
@@ -73,7 +73,7 @@ def bottleneck_map(
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MapAnswer(PointAnswer):
-    """What limits a phase over two inputs: a named resource for each cell."""
+    """Resources that limit a phase over two inputs: one resource by name for each cell."""
 
     x: Range
     y: Range

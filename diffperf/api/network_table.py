@@ -1,4 +1,4 @@
-"""What the network of a system costs, draws and takes of silicon: a row for each tier."""
+"""Price, power and silicon of the network of a system: a row for each tier."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def network_rows(system: System) -> list[dict[str, Any]]:
 
 
 def network_table(system: System) -> Table:
-    """The same as a table."""
+    """Table with a row for each network tier, innermost first."""
     columns = ("bandwidth", "mean link", "price", "power", "silicon of switches")
     rows = column_table("Network, per device", "topology", *columns, left=2)
     for row in network_rows(system):

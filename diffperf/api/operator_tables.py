@@ -43,7 +43,7 @@ def collective_table(listed: list[CollectiveTime], phase: str) -> Table:
 
 
 def _passes(phase: str) -> str:
-    """What the rows of a listing belong to."""
+    """The step or the pass to which the rows of a listing belong, in words."""
     return {"training": "a step", "generate": "the prefill and of one decode pass"}.get(phase, "the pass")
 
 

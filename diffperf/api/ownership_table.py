@@ -1,4 +1,4 @@
-"""What a device of a system costs to buy, to own for an hour and to rent: one system, or two side by side."""
+"""Cost of a device of a system to buy, to own for an hour and to rent: one system, or two side by side."""
 
 import dataclasses
 from typing import Any

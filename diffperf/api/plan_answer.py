@@ -178,7 +178,9 @@ class PlanAnswer(Answer):
 
     @property
     def refusal(self) -> str:
-        """Where no strategy fits: what takes the memory, and which system would have enough of it."""
+        """Reasons why no strategy fits: the parts of the memory, and a system that would have enough of
+        it.
+        """
         least = self.ranked.least
         assert least is not None, (
             "a plan without a best strategy has one that exceeds the memory by the least"
@@ -228,7 +230,7 @@ class PlanAnswer(Answer):
         return flag_lines(self.question, self.search, self.ranked.best[0])
 
     def figure(self) -> "Figure":
-        """Where the time of the best strategy goes, and what fills the memory."""
+        """Figure of the parts of the best strategy's time, and of the parts of the memory."""
         from diffperf.report import plots
 
         shown = self.ranked.best[0] if self.ranked.best else self.ranked.least

@@ -1,4 +1,6 @@
-"""What a plan says: the search, the table of strategies, why the others lose, and what is left of memory."""
+"""Tables of a plan: the search, the strategies, the reasons why the others lose, and the memory that is
+left.
+"""
 
 from typing import Any
 
@@ -34,7 +36,7 @@ _ADVISED_MARGIN = 0.1  # share of the memory that the answer then tells how to k
 
 
 def describe_search(question: Question, search: Search, ranked: Plan) -> list[str]:
-    """What was asked, how many strategies there were, and what was searched."""
+    """The question, the number of strategies, and the values that were searched."""
     counts = f"{ranked.searched:,} strategies: {ranked.possible:,} possible"
     lines = [
         f"[bold]{question.summary('training')}[/bold]",

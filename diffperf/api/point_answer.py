@@ -1,4 +1,4 @@
-"""What answers about one configuration have in common: what was asked, the layout, how sure its time is."""
+"""Common parts of answers about one configuration: the question, the layout, the certainty of its time."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ class PointAnswer(Answer):
 
     @functools.cached_property
     def certainty(self) -> Certainty:
-        """How sure the time of the configuration is."""
+        """Certainty of the time of the configuration."""
         with jax.enable_x64(True):
             return Certainty.of(self.question, self.configuration, self.phase)
 
@@ -48,7 +48,7 @@ class PointAnswer(Answer):
         ]
 
     def heading_values(self) -> dict[str, Any]:
-        """The same as plain values, for JSON."""
+        """Phase, strategy, overrides and certainty as plain values, for JSON."""
         overrides = self.question.overrides
         return {
             "phase": self.phase,

@@ -1,4 +1,4 @@
-"""What a user asks about, read from names, files and texts with units: one reader for every way of asking."""
+"""Questions of a user, read from names, files and texts with units: one reader for every way of asking."""
 
 import dataclasses
 from typing import Any
@@ -23,7 +23,7 @@ COMMAND_LINE = "command line"  # named in place of a file in errors about argume
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """What a user asks about: a model on a system, and the fields of the strategy that are given.
+    """Question of a user: a model on a system, and the fields of the strategy that are given.
 
     - `calibration`: the fitted values that the system has, if it is calibrated.
     - `table`: the fields of the strategy that the user gives; the others are searched or have their defaults.
@@ -77,7 +77,7 @@ class Question:
         gives_devices: bool = False,
         asker: str = COMMAND_LINE,
     ) -> "Question":
-        """What a user asks about a model and a system that are loaded already."""
+        """Question about a model and a system that are loaded already."""
         before = Configuration(model, system, Strategy())
         paths = with_paths_and_units(before, settings, asker)
         of_strategy = {path: text for path, text in paths.items() if path.startswith("strategy.")}
@@ -98,8 +98,7 @@ class Question:
         )
 
     def on(self, system: Source, key: str = "system") -> "Question":
-        """The same question about another system, as it is configured: with the same devices if they are
-        given.
+        """This question about another system, as it is configured: with the same devices if they are given.
 
         What is overridden of the first system is not overridden of the other.
         """
@@ -135,7 +134,7 @@ class Question:
         return [f"Overridden: {listed}"] if listed else []
 
     def headline(self, phase: str) -> str:
-        """The same in two lines, as figures have room for."""
+        """The model, the phase and the system in two lines, as figures have room for."""
         return f"{self.model.name} {phase}\non {describe_system(self.system, phase)}"
 
     def summary(self, phase: str) -> str:

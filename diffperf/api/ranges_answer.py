@@ -24,7 +24,7 @@ UNITS_BRING = "a compute unit brings its FLOP/s, innermost memory and cache port
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RangesAnswer(PointAnswer):
-    """What an output is at both ends of some ranges, one input at a time; the widest swing first.
+    """Values of an output at both ends of some ranges, one input at a time; the widest swing first.
 
     `before` is the output at the configuration itself.
     """
@@ -39,9 +39,9 @@ class RangesAnswer(PointAnswer):
         """Estimates exactly at both ends of every range, at the layout of a question."""
         c = question.configuration(phase)
         declared = checked_output(c, phase, output, question.asker)
-        found = swings(c, read_ranges(c, ranges, question), phase, output)
-        before = found[0].before
-        return cls(question, phase, c, output=output, declared=declared, before=before, swings=found)
+        ranked = swings(c, read_ranges(c, ranges, question), phase, output)
+        before = ranked[0].before
+        return cls(question, phase, c, output=output, declared=declared, before=before, swings=ranked)
 
     @property
     def title(self) -> str:

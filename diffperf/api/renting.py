@@ -1,4 +1,4 @@
-"""What renting a system in a cloud costs, beside owning it."""
+"""Price of renting a system in a cloud, beside the cost of owning it."""
 
 from diffperf import units
 from diffperf.api.question import COMMAND_LINE

@@ -98,7 +98,7 @@ class SensitivityAnswer(PointAnswer):
 
 
 def _explained(shown: Sequence[Sensitivity]) -> list[str]:
-    """What the second column means, as far as the rows need it."""
+    """Meaning of the second column, as far as the rows need it."""
     steps = [each for each in shown if each.derivative != SLOPE]
     lines = []
     if steps:

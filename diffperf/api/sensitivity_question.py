@@ -39,7 +39,7 @@ def sensitivity(
     band: float | None = None,
     **strategy: Any,
 ) -> Answer:
-    """What an output depends on.
+    """Inputs on which an output depends, and how strongly.
 
     By itself: the exact elasticities, the percentage that 1 % more of each input adds to it; of whole numbers
     what one more and one less does. With `ranges`, the output at both ends of each; with `sobol`, the shares

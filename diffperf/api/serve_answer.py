@@ -184,11 +184,13 @@ class ServeAnswer(Answer):
 
     @property
     def refusal(self) -> str:
-        """Where nothing serves: what is short and by how much, and the nearest that works."""
+        """Reason why nothing serves: the quantity that falls short, its amount, and the nearest layout
+        that works.
+        """
         return refusal(self.search, self.ranked)
 
     def headline(self) -> list[RenderableType]:
-        """What was asked, and how many layouts are left after each condition."""
+        """The question, and the number of layouts that are left after each condition."""
         return [*describe_search(self.question, self.search, self.ranked)]
 
     def lines(self) -> list[RenderableType]:

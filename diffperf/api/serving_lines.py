@@ -1,4 +1,4 @@
-"""What an answer about serving says: tables, reasons, the line where nothing serves, and JSON."""
+"""Parts of an answer about serving: tables, reasons, the line where nothing serves, and JSON."""
 
 import math
 from typing import Any
@@ -19,7 +19,7 @@ _TOO_FULL = 1 + 1e-3  # load over capacity from which an answer warns
 
 
 def describe_search(question: Question, search: ServingSearch, ranked: ServingPlan) -> list[str]:
-    """What was asked, and how many layouts are left after each condition."""
+    """The question, and the number of layouts that are left after each condition."""
     requests, counts = search.requests, ranked.counts
     lengths = f"{float(requests.input_length):,.0f} + {float(requests.output_length):,.0f} tokens"
     load = "" if search.load is None else f", {search.load:g} {search.load_name}"
@@ -39,7 +39,7 @@ def describe_search(question: Question, search: ServingSearch, ranked: ServingPl
 
 
 def describe_pairs(ranked: ServingPlan) -> str:
-    """How many pairs of layouts for workers that prefill and for workers that decode are left."""
+    """Number of pairs of layouts for workers that prefill and for workers that decode that are left."""
     pairs = ranked.pairs
     return (
         f"{pairs['searched']:,} pairs of pools: {pairs['fitting']:,} fit memory, {pairs['able']:,} could "
@@ -132,7 +132,7 @@ def describe_losers(search: ServingSearch, ranked: ServingPlan) -> list[str]:
 
 
 def describe_loss(served: ServedLayout, by: str) -> str:
-    """By how much a layout is worse than the best one, in words."""
+    """Loss of a layout against the best one, in words."""
     if same_value(served.worse):
         return ""
     _, more_is_better = SERVING_OBJECTIVES[by]
@@ -163,7 +163,7 @@ def describe_failures(search: ServingSearch, ranked: ServingPlan) -> list[str]:
 
 
 def describe_memory(served: ServedLayout) -> str:
-    """What a layout needs for one sequence, and what takes the most of it."""
+    """Memory that a layout needs for one sequence, and the part that takes the most of it."""
     memory = served.report.memory
     part, size = largest_part(memory)
     needs = (
@@ -191,7 +191,7 @@ def _missed_targets(search: ServingSearch, served: ServedLayout) -> list[tuple[s
 
 
 def refusal(search: ServingSearch, ranked: ServingPlan) -> str:
-    """What is short and by how much, and the nearest that works, in one line."""
+    """The quantity that falls short, its amount, and the nearest layout that works, in one line."""
     counts, nearest = ranked.counts, ranked.nearest
     if not counts:
         return refusal_of_pools(search, ranked)

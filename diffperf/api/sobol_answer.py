@@ -64,6 +64,7 @@ class SobolAnswer(PointAnswer):
 
     @property
     def order(self) -> list[int]:
+        """Indices of the inputs, in the order of the rows."""
         return np.argsort(-self.indices.total).tolist()
 
     def lines(self) -> list[RenderableType]:

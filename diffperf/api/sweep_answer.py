@@ -117,7 +117,7 @@ def cluster_of(workers: int | None, scheduler: str | None, file: str) -> Cluster
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SweepAnswer(Answer):
-    """What was kept of the points of a space: the best, the front, histograms, and a table where one was
+    """Results of a sweep over a space: the best points, the front, histograms, and a table where one was
     asked for.
     """
 
@@ -153,15 +153,17 @@ class SweepAnswer(Answer):
     def _kept(self, name: str) -> pa.Table:
         """A table by its name in `to_frame`."""
         tables = {"front": self.result.front, **self.result.best_by}
-        found = self.table() if name == "all" else tables.get(name)
-        if found is None:
+        kept = self.table() if name == "all" else tables.get(name)
+        if kept is None:
             known = ["best", "all", *(known for known, table in tables.items() if table is not None)]
             remedy = "ask dp.sweep for it with pareto=[…] or best_by=[…]"
             raise ConfigError(asker_of("sweep"), "of", f'"{name}"', "one of " + ", ".join(known), remedy)
-        return found
+        return kept
 
     def lines(self) -> list[RenderableType]:
-        """How many points were estimated, how fast, and what was kept of them, or why there are none."""
+        """Number of points that were estimated, the speed, and the results that were kept, or why there
+        are none.
+        """
         space, result = self.space, self.result
         model, system = part_name(space, "model"), part_name(space, "system")
         counts = f"{result.points:,} points: {result.feasible:,} possible layouts"

@@ -1,4 +1,4 @@
-"""What the figures of a sweep rest on: of one system, of several, or of accelerators that it designs."""
+"""Basis of the figures of a sweep: of one system, of several, or of accelerators that it designs."""
 
 from diffperf.api.basis import basis, basis_of_design, describe_basis_of_design, describe_systems
 from diffperf.explore.codesign.variables import Candidate
@@ -8,7 +8,7 @@ from diffperf.hardware.system import System
 
 
 def space_basis(space: Space) -> dict[str, str]:
-    """What the figures of every system of a space rest on, by the name of the system."""
+    """Basis of the figures of every system of a space, by the name of the system."""
     systems = systems_of(space)
     if isinstance(space.inputs, Candidate):
         return {str(system.name): basis_of_design(_technology(space)) for system in systems}
@@ -16,7 +16,7 @@ def space_basis(space: Space) -> dict[str, str]:
 
 
 def describe_space_basis(space: Space) -> str:
-    """The same in a line."""
+    """Basis of the figures of a space, in a line."""
     systems = systems_of(space)
     if isinstance(space.inputs, Candidate):
         return describe_basis_of_design(_technology(space), systems[0], space.phase)

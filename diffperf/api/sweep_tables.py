@@ -1,4 +1,4 @@
-"""What a sweep prints: its speed, tables of rows, and quantiles of outputs."""
+"""Tables that a sweep prints: its speed, rows, and quantiles of outputs."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ _SHARES = {"5 %": 0.05, "median": 0.5, "95 %": 0.95}
 
 
 def describe_speed(result: SweepResult) -> str:
-    """How many points were estimated in which time, in one line."""
+    """Number of points that were estimated and the time that they took, in one line."""
     estimated = result.size - result.resumed
     rate = f"{result.points_per_second:,.0f} points/s; {result.compile_seconds:.1f} s compiling"
     resumed = f", {result.resumed:,} taken over from an interrupted run" if result.resumed else ""
@@ -62,7 +62,7 @@ def axis_text(axis: Axis | ConfigAxis, value: str | float) -> str:
 
 
 def part_name(space: Space, part: str) -> str:
-    """What the model or the system of a space is called: its name, or how many of them there are."""
+    """Name of the model or the system of a space, or the number of them."""
     axes = [axis for axis in space.axes if isinstance(axis, ConfigAxis) and axis.part == part]
     if not axes:
         return str(getattr(space.inputs, part).name)

@@ -52,7 +52,7 @@ def file_name(kind: str) -> str:
 
 
 def how_to_run(kind: str, file: str) -> str:
-    """What is done with a template's file."""
+    """The command that reads a template's file."""
     return _RUN[kind].replace("FILE", file)
 
 
@@ -156,7 +156,7 @@ def _value(value: Any, declared: Quantity | Choice) -> str | None:
 
 
 def _describe(declared: Quantity | Choice) -> str:
-    """What the library declares of a number or choice."""
+    """Description and range of a number or choice, as the library declares them."""
     if isinstance(declared, Choice):
         several = declared.alternatives != ("off", "on")
         return declared.doc + (f" ({', '.join(declared.alternatives)})" if several else "")

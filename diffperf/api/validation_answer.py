@@ -137,12 +137,18 @@ class ValidationAnswer(Answer):
         """
         from diffperf.report import plots
 
-        found, kind = self.residuals(column), self.result.kind
-        panels = [_panel(kind, each) for each in found.explained]
-        label, title = words(kind, found.column), f"{self.title}, errors of {found.column}"
-        of = unit(kind, found.column)
+        residuals, kind = self.residuals(column), self.result.kind
+        panels = [_panel(kind, each) for each in residuals.explained]
+        label, title = words(kind, residuals.column), f"{self.title}, errors of {residuals.column}"
+        of = unit(kind, residuals.column)
         return plots.residuals(
-            found.measured, ratios=found.ratios, panels=panels, label=label, unit=of, title=title, most=most
+            residuals.measured,
+            ratios=residuals.ratios,
+            panels=panels,
+            label=label,
+            unit=of,
+            title=title,
+            most=most,
         )
 
     def plot_residuals(self, file: str | Path | None = None, column: str | None = None) -> "Figure":
@@ -184,7 +190,7 @@ def _panel(kind: str, explained: Explained) -> "Panel":
 
 
 def _evaluated(summary: Summary) -> int:
-    """How many rows were neither bad nor skipped."""
+    """Number of rows that were neither bad nor skipped."""
     return summary.rows - sum(summary.skipped.values())
 
 
@@ -202,7 +208,7 @@ def errors_table(summaries: dict[str, Summary], by: str) -> Table:
 
 
 def out_of_memory_table(summaries: dict[str, Summary], by: str) -> Table:
-    """How well running out of memory is foretold, by group."""
+    """Quality of the predictions of running out of memory, by group."""
     rows = column_table(by, "n", "accuracy", "precision", "recall")
     for name, summary in summaries.items():
         if oom := summary.oom:
@@ -213,7 +219,7 @@ def out_of_memory_table(summaries: dict[str, Summary], by: str) -> Table:
 
 
 def skipped_table(overall: Summary) -> Table:
-    """How many rows were skipped, by reason."""
+    """Number of rows that were skipped, by reason."""
     rows = column_table("reason", "rows")
     for reason, count in overall.skipped.items():
         rows.add_row(reason, f"{count:,}")

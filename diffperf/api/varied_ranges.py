@@ -30,11 +30,11 @@ def read_ranges(
     **Raises:** `ConfigError` that names the question's asker, for a path that leads to no number, a value
     outside its bounds, and a range without length.
     """
-    found = [read_range(configuration, path, ends, question, key) for path, ends in given.items()]
-    if len({each.path for each in found}) < len(found):
-        paths = ", ".join(each.path for each in found)
+    ranges = [read_range(configuration, path, ends, question, key) for path, ends in given.items()]
+    if len({each.path for each in ranges}) < len(ranges):
+        paths = ", ".join(each.path for each in ranges)
         raise ConfigError(question.asker, key, paths, "every input once", "leave one of them out")
-    return found
+    return ranges
 
 
 def read_range(

@@ -1,4 +1,4 @@
-"""What a whole training takes: its time, energy, cost and interruptions."""
+"""Time, energy, cost and interruptions of a whole training."""
 
 import math
 from typing import Any
@@ -24,7 +24,7 @@ def number_of_tokens(given: str | float, file: str, key: str) -> float:
 
 
 def training_totals(inputs: Configuration, report: Any, tokens: float) -> dict[str, float]:
-    """What training on so many tokens takes in all, by the names of `LongRun`, in internal units."""
+    """Totals of a training on a number of tokens, by the names of `LongRun`, in internal units."""
     return {"tokens": tokens, **as_dict(long_run(inputs, report, real(tokens)))}
 
 

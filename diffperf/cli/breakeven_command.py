@@ -35,7 +35,7 @@ from diffperf.cli.terminal import console, progress, write_json
     default="both",
     show_default=True,
     metavar="|".join(VARY),
-    help="where it varies: in both systems, or in one alone, as for a price",
+    help="systems in which the input varies: both, or one alone, as for a price",
 )
 @click.option(
     "--output",

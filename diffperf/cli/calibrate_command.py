@@ -53,7 +53,7 @@ def _once(ctx, parameter, values: tuple[str, ...]) -> tuple[str, ...]:
 @click.option(
     "--hardware",
     metavar="ID|all",
-    help="whose rows to use, where the tables have several; all: those that --stack drove on any hardware",
+    help="hardware whose rows to use, where the tables have several; all: rows of --stack on any hardware",
 )
 @click.option(
     "--parameters",
@@ -61,13 +61,13 @@ def _once(ctx, parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     metavar="PATH,PATH",
     multiple=True,
     callback=_paths,
-    help="what to fit, such as hbm.efficiency [all that are declared calibratable and matter]",
+    help="parameters to fit, such as hbm.efficiency [all that are declared calibratable and matter]",
 )
 @click.option(
     "--stack",
     metavar="NAME",
     shell_complete=names_of("stacks"),
-    help="whose software's values paths into stack mean [the system's]",
+    help="software stack that paths into stack are about [the system's]",
 )
 @click.option(
     "--prior-spread",

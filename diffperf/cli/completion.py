@@ -1,4 +1,4 @@
-"""What the shell offers when a user presses the tabulator after a part of a config's name."""
+"""Names that the shell offers when a user presses the tabulator after a part of a config's name."""
 
 from collections.abc import Callable
 

@@ -98,7 +98,9 @@ def accelerator_facts(device: Accelerator) -> str:
 
 
 def calibration_facts(calibration: Calibration) -> str:
-    """What a calibration was fitted for, and the 90 % intervals of its errors by kind of table."""
+    """Numbers of a calibration: its values, its system, and the 90 % intervals of its errors by kind of
+    table.
+    """
     fitted = f"{len(calibration.values)} values of {calibration.system} ({calibration.hardware})"
     # Keys of two words are spreads for one number format of a kind.
     spreads = {kind: spread for kind, spread in calibration.spread.items() if " " not in kind}
@@ -111,6 +113,6 @@ def tier_facts(tier: NetworkTier) -> str:
 
 
 def question_facts(table: dict[str, Any]) -> str:
-    """What a space or a design problem is about."""
+    """Subject of a space or a design problem: its kind, model, phase and system."""
     kind = f"sweep of {len(table['axis'])} axes" if "axis" in table else "co-design"
     return f"{kind}: {table.get('model', '?')} {table.get('phase', 'training')} on {table.get('system', '?')}"

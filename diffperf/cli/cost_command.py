@@ -22,7 +22,9 @@ def _axis(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
 @click.command()
 @click.argument("system", shell_complete=names_of("systems"))
 @click.option(
-    "--volume", metavar="N", help="divide the design of the package and its dies over so many accelerators"
+    "--volume",
+    metavar="N",
+    help="number of accelerators among which the cost of designing the package and its dies is divided",
 )
 @click.option(
     "--against",
@@ -37,7 +39,11 @@ def _axis(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
     help="with --over: the model whose performance stands beside the cost",
 )
 @click.option(
-    "--phase", default="decode", show_default=True, metavar="|".join(PHASES), help="with --over: its phase"
+    "--phase",
+    default="decode",
+    show_default=True,
+    metavar="|".join(PHASES),
+    help="with --over: phase of the model",
 )
 @click.option(
     "--over",

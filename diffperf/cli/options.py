@@ -160,7 +160,7 @@ phase_option = click.option(
     show_default=True,
     metavar="|".join(PHASES),
     callback=_phase,
-    help="which phase to estimate",
+    help="phase to estimate",
 )
 
 
@@ -184,9 +184,9 @@ def smooth_option(command: Decorated) -> Decorated:
     width = click.option(
         "--band",
         type=click.FloatRange(0, 1, min_open=True, max_open=True),
-        metavar="SHARE",
-        help="of a smooth estimate: average waves of work over so much more and less, such as 0.1, for what "
-        "more compute units are worth",
+        metavar="BAND",
+        help="average the number of waves over ±BAND of its value (such as 0.1), so that a smooth estimate "
+        "shows what more compute units are worth",
     )
     return options(sharpness, width)(relaxed)
 

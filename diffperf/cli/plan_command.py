@@ -31,14 +31,14 @@ def _names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[
     default="time",
     show_default=True,
     metavar="|".join(OBJECTIVES),
-    help="what the best strategy takes the least of",
+    help="quantity to minimize: the time, the cost or the energy of a step",
 )
 @click.option(
     "--top",
     type=click.IntRange(1, 1000),
     default=10,
     show_default=True,
-    help="how many of the best strategies to print",
+    help="number of the best strategies to print",
 )
 @click.option(
     "--schedules",

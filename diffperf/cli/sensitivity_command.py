@@ -40,7 +40,7 @@ from diffperf.relax import Relaxation
     help="group of inputs to vary (repeatable)",
 )
 @click.option(
-    "--top", type=click.IntRange(min=1), default=20, show_default=True, help="how many of the inputs to print"
+    "--top", type=click.IntRange(min=1), default=20, show_default=True, help="number of inputs to print"
 )
 @click.option(
     "--range",
@@ -50,8 +50,12 @@ from diffperf.relax import Relaxation
     callback=assignments,
     help='the output at both ends of a range, such as hbm.bandwidth="2..5 TB/s" or tp=±50% (repeatable)',
 )
-@click.option("--sobol", is_flag=True, help="which ranges the output's variance comes from: Sobol indices")
-@click.option("--interactions", is_flag=True, help="Sobol indices, and those of pairs of inputs")
+@click.option(
+    "--sobol",
+    is_flag=True,
+    help="Sobol indices: the shares of the output's variance over the ranges that each input explains",
+)
+@click.option("--interactions", is_flag=True, help="Sobol indices of inputs and of pairs of inputs")
 @click.option(
     "--samples", type=int, default=SAMPLES, show_default=True, help="samples of the ranges, a power of two"
 )
@@ -60,7 +64,7 @@ from diffperf.relax import Relaxation
     "to_system",
     metavar="SYSTEM",
     shell_complete=names_of("systems"),
-    help="what each part of another system contributes on the way to it",
+    help="contribution of each part of another system to the difference of the outputs of both systems",
 )
 @click.option(
     "--to-set",
@@ -68,7 +72,7 @@ from diffperf.relax import Relaxation
     metavar="PATH=VALUE",
     multiple=True,
     callback=assignments,
-    help="what each of these changes contributes (repeatable)",
+    help="contribution of this change to the difference that all such changes make (repeatable)",
 )
 @options(phase_option, question_options(), smooth_option, json_option, plot_option)
 def sensitivity(

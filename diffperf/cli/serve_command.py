@@ -89,14 +89,14 @@ def _pools(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
     show_default=True,
     metavar="|".join(PERCENTILES),
     callback=_percentile,
-    help="what of the requests' times the targets hold for",
+    help="statistic that must meet the targets: the mean, or a percentile of the requests",
 )
 @click.option(
     "--by",
     default="throughput",
     show_default=True,
     metavar="|".join(SERVING_OBJECTIVES),
-    help="what the best layout has the most of: output tokens per device, per dollar or per joule",
+    help="quantity to maximize: output tokens per device, per dollar or per joule",
 )
 @click.option(
     "--pools",
@@ -112,7 +112,7 @@ def _pools(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
     type=click.IntRange(1, 1000),
     default=10,
     show_default=True,
-    help="how many of the best layouts to print",
+    help="number of the best layouts to print",
 )
 @click.option(
     "--flags",

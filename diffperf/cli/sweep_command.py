@@ -30,7 +30,7 @@ from diffperf.explore.sweep.sweep import sweep as run_sweep
 @click.option(
     "--top",
     type=click.IntRange(1, 10_000),
-    help="how many of the best rows to keep and print [as the space says, or 10]",
+    help="number of the best rows to keep and print [as the space says, or 10]",
 )
 @click.option(
     "--pareto",
@@ -49,7 +49,7 @@ from diffperf.explore.sweep.sweep import sweep as run_sweep
     "--workers",
     metavar="N",
     type=click.IntRange(1, 1024),
-    help="estimate by so many processes of this machine [threads of one]",
+    help="number of processes of this machine that estimate [threads of one]",
 )
 @click.option(
     "--scheduler",

@@ -1,4 +1,4 @@
-"""What every command shows its answer with: tables, JSON, progress."""
+"""Output of every command: tables, JSON, progress."""
 
 import contextlib
 import json

@@ -15,7 +15,7 @@ tokens_option = click.option(
     "--tokens",
     metavar="N",
     callback=_tokens,
-    help="add what training on so many tokens takes, such as 15e12, interruptions included",
+    help="add time, energy and cost of a training on N tokens, such as 15e12, interruptions included",
 )
 rent_option = click.option(
     "--rent", is_flag=True, help="add the price in a cloud, at the published rent of the accelerator"

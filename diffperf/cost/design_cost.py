@@ -19,7 +19,7 @@ _INTERFACE_MODULE = 20.0  # mm² that a die-to-die interface counts as in design
 
 
 class Production(Declared):
-    """How much is made of a design."""
+    """Numbers of units that are made of a design."""
 
     volume: Scalar = quantity(
         "", "packages of a design that are made and sold", bounds=(1, 1e12), kind="price", integer=True

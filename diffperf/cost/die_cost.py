@@ -1,4 +1,4 @@
-"""What a known-good die costs: wafers, defective dies, the test on the wafer, and what that test misses."""
+"""Cost of a known-good die: wafers, defective dies, the test on the wafer, and what that test misses."""
 
 import equinox as eqx
 from jaxtyping import Float

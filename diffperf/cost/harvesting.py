@@ -66,7 +66,7 @@ def repaired_share(
     units: Float[AnyArray, "*dies"],
     spares: Float[AnyArray, "*dies"],
 ) -> Float[AnyArray, "*dies"]:
-    """Of the dies with a defective unit, the share with at most `spares` defective ones: 0 for no spares.
+    """Share with at most `spares` defective units of the dies that have any: 0 for no spares.
 
     The number of defective units K is negative binomial, with the mean μ that `defects` on average leave in
     `units` where several may hit one unit, U·(1 − (1 + λ/(U·c))^(−c)). The result is 1 − P(K > S)/P(K > 0),

@@ -1,4 +1,6 @@
-"""What a device has of each network tier: price, power and silicon of adapters, switches and links."""
+"""Share of each network tier that one device pays for: price, power and silicon of adapters, switches and
+links.
+"""
 
 import functools
 import operator
@@ -20,7 +22,8 @@ _DRAGONFLY_PORTS, _DRAGONFLY_LINKS = 3.0, 1.5
 
 
 class TierCost(NamedTuple):
-    """What one device has of a network tier, or of all: USD by part, W, and mm² of switch silicon.
+    """Share of a network tier, or of all tiers, that one device pays for: USD by part, W, and mm² of switch
+    silicon.
 
     Switches and transceivers draw the power at any load.
     """
@@ -49,7 +52,7 @@ def tier_costs(system: System, relax: Relaxation) -> tuple[TierCost, ...]:
 
 
 def network_cost(system: System, relax: Relaxation) -> TierCost:
-    """What one device has of all network tiers together, each at its bandwidth."""
+    """Share of all network tiers together, each at its bandwidth, that one device pays for."""
     tiers = tier_costs(system, relax)
     return TierCost(
         **{

@@ -175,7 +175,7 @@ def _facility_rate(system: System) -> Scalar:
 
 
 class DeviceHour(Declared):
-    """What an hour of one device of a system costs its owner, in parts that add up."""
+    """Parts of the cost of one hour of one device to the owner of the system, in USD."""
 
     accelerator: Scalar = output("USD", "depreciation of the accelerator")
     host: Scalar = output("USD", "depreciation of the host")

@@ -60,7 +60,7 @@ class PackageCost(Declared):
 
 
 class Pieces(eqx.Module):
-    """What a carrier holds."""
+    """Number, area and price of the dies and memory stacks that one carrier holds."""
 
     count: Scalar  # dies and memory stacks that are bonded onto the carrier
     area: Scalar  # mm² of these dies and memory stacks

@@ -1,1 +1,1 @@
-"""How long the work takes on the hardware, how much energy it needs, and the report of it all."""
+"""Estimates of time, memory, energy and cost of a model's work on a system."""

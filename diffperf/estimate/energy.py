@@ -19,11 +19,11 @@ from diffperf.workload.configuration import Configuration
 class Energy(eqx.Module):
     """Joules of a phase, over all devices."""
 
-    compute: Scalar = output("J", "arithmetic of matrix and vector units")
-    memory: Scalar = output("J", "memory traffic")
-    network: Scalar = output("J", "network traffic")
-    active: Scalar = output("J", "clocks, instructions and leakage of working devices")
-    static: Scalar = output("J", "idle power, drawn at any load")
+    compute: Scalar = output("J", "energy of arithmetic of matrix and vector units")
+    memory: Scalar = output("J", "energy of memory traffic")
+    network: Scalar = output("J", "energy of network traffic")
+    active: Scalar = output("J", "energy of clocks, instructions and leakage of working devices")
+    static: Scalar = output("J", "energy of the idle power, which is drawn at any load")
 
     @property
     def total(self) -> Scalar:
@@ -63,7 +63,7 @@ def energy(
 
 
 def energy_beside_work(c: Configuration, time: Scalar, active: Scalar, clock: Clock) -> Energy:
-    """What all devices draw in `time` seconds, of which they are active for `active`, beside arithmetic and
+    """Joules of all devices in `time` seconds, of which they are active for `active`, beside arithmetic and
     traffic.
     """
     accelerator, devices, nothing = c.system.accelerator, c.system.n_devices, jnp.zeros_like(time)

@@ -1,4 +1,4 @@
-"""What communication adds to the work that it runs beside.
+"""Exposed time of communication: the part that the work beside it does not hide.
 
 One rule holds for every purpose of communication and for every phase. Work hides communication as long as
 neither its links nor its group of devices are occupied by other communication. What stays hidden takes
@@ -44,14 +44,14 @@ class Traffic(eqx.Module):
 
     @classmethod
     def of(cls, transfer: Transfer, count: Seconds | float = 1.0) -> "Traffic":
-        """So many runs of a transfer, in all or in a layer of each kind."""
+        """The traffic of a number of runs of a transfer, in all or in a layer of each kind."""
         return cls(time=transfer.time * count, busy=jnp.multiply.outer(transfer.busy, jnp.asarray(count)))
 
     def __mul__(self, count: Array | float) -> "Traffic":
         return Traffic(time=self.time * count, busy=self.busy * count)
 
     def in_layers(self, layers: Float[Array, " kinds"]) -> "Traffic":
-        """That of so many layers of each kind, from that of one layer of each kind."""
+        """The traffic of some layers of each kind in total, from the traffic of one layer of each kind."""
         return Traffic(time=over_kinds(layers, self.time), busy=over_kinds(layers, self.busy))
 
 
@@ -79,6 +79,7 @@ def exposed(
     """
 
     def overlapped() -> Array:
+        """Seconds that overlapped communication adds: the exposed part, and the slowdown by the rest."""
         relax, free = c.relax, window
         if in_group:
             free = relax.excess(window, sum(earlier.time for earlier in in_group))

@@ -36,22 +36,33 @@ _OPERATOR_PARTS = ("matmul", "attention", "elementwise", "head")
 
 
 class PassTime(eqx.Module):
-    """Where one pass through the model goes. The parts add up to its time."""
+    """Seconds of one pass through the model, by part. The parts add up to the time of the pass."""
 
-    matmul: Scalar = output("s", "linear layers", table="gemm")
-    attention: Scalar = output("s", "attention cores", table="attention")
-    elementwise: Scalar = output("s", "norms, activations, residuals")
-    head: Scalar = output("s", "vocabulary projection", table="gemm")
-    tensor_parallel: Scalar = output("s", "tensor-parallel communication", table="collectives")
-    context_parallel: Scalar = output("s", "exposed context-parallel communication", table="collectives")
-    expert_parallel: Scalar = output("s", "tokens to experts and back", table="collectives")
-    pipeline_transfers: Scalar = output("s", "transfers between pipeline stages", table="collectives")
-    pipeline_queue: Scalar = output("s", "wait of the last micro-batch for those before it in the pipeline")
-    host: Scalar = output("s", "work of the host for which devices wait: scheduling, sampling")
-    drafting: Scalar = output("s", "drafting of the tokens that the pass verifies, and the host's part in it")
+    matmul: Scalar = output("s", "time of linear layers", table="gemm")
+    attention: Scalar = output("s", "time of attention cores", table="attention")
+    elementwise: Scalar = output("s", "time of norms, activations and residuals")
+    head: Scalar = output("s", "time of the vocabulary projection", table="gemm")
+    tensor_parallel: Scalar = output(
+        "s", "exposed time of tensor-parallel communication", table="collectives"
+    )
+    context_parallel: Scalar = output(
+        "s", "exposed time of context-parallel communication", table="collectives"
+    )
+    expert_parallel: Scalar = output(
+        "s", "exposed time of the all-to-alls that bring tokens to experts and back", table="collectives"
+    )
+    pipeline_transfers: Scalar = output("s", "time of transfers between pipeline stages", table="collectives")
+    pipeline_queue: Scalar = output(
+        "s", "time for which the last micro-batch waits for those before it in the pipeline"
+    )
+    host: Scalar = output("s", "time of the host's work for which devices wait: scheduling, sampling")
+    drafting: Scalar = output(
+        "s", "time of drafting the tokens that the pass verifies, the host's part in it included"
+    )
 
     @property
     def total(self) -> Scalar:
+        """Seconds of the pass: all parts together."""
         compute = self.matmul + self.attention + self.elementwise + self.head
         layer_network = self.tensor_parallel + self.context_parallel + self.expert_parallel
         waiting = self.pipeline_transfers + self.pipeline_queue + self.host
@@ -268,7 +279,9 @@ def prompt_parts(c: Configuration) -> Scalar:
 
 
 def submissions(c: Configuration) -> Scalar:
-    """How often an engine hands prompts of a replica to the pipeline, which is empty in between."""
+    """Number of times that an engine hands prompts of a replica to the pipeline, which is empty between
+    them.
+    """
     strategy = c.strategy
     tokens = strategy.global_batch / strategy.dp * strategy.prefilled_length
     return c.relax.maximum(tokens / c.system.stack.submitted_tokens, 1.0)
@@ -439,7 +452,7 @@ def _longest_stage(c: Configuration, one: PassTime) -> Scalar:
 
 
 def _sent(collectives: list[TimedCollective], c: Configuration) -> dict[str, Transfer]:
-    """What collectives take in all by purpose: of an average layer, or between the stages."""
+    """Transfers of collectives in total, by purpose: of an average layer, or between the stages."""
     purposes = ("tensor parallelism", "context parallelism", "expert parallelism", "pipeline")
     result: dict[str, Transfer] = dict.fromkeys(purposes, Transfer.nothing(c.system))
     for timed in collectives:

@@ -23,9 +23,12 @@ class LongRun(Readable):
     checkpoint_write: Scalar = output("s", "time to write a checkpoint to storage, beside the training")
     spare_devices: Scalar = output("", "devices that stand in for failed nodes, on average")
     energy: Scalar = output("J", "energy of devices, hosts and facility")
-    cost: Scalar = output("USD", "owning and running the system, spare devices included")
+    cost: Scalar = output(
+        "USD", "cost of owning and running the system during the training, spare devices included"
+    )
     emissions: Scalar = output(
-        "kg", "CO2e of electricity, and of the devices' manufacture over their lifetime"
+        "kg",
+        "CO2e of the electricity, and of making the devices by the share of their lifetime that is used",
     )
 
 

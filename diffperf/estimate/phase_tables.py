@@ -104,7 +104,7 @@ def _row_name(label: OperatorLabel, recomputed: bool) -> str:
 
 
 def _counts(operators: TimedOperators, counts: dict[str, Array | float]) -> Float[Array, " operators"]:
-    """How many of what each operator runs for the phase has."""
+    """Number of repetitions in the phase of the unit (layer, stage, step) that each operator runs for."""
     of_kinds = {per: jnp.atleast_1d(jnp.asarray(count)) for per, count in counts.items()}
     starts = dict(zip(of_kinds, np.cumsum([0, *map(len, of_kinds.values())]), strict=False))
     places = [

@@ -1,4 +1,4 @@
-"""What one micro-batch takes of a layer of every kind, and of the pipeline stage that sets the pace.
+"""Time and energy of one micro-batch in a layer of every kind, and in the pipeline stage that sets the pace.
 
 Arrays with an axis of kinds are ordered as `Model.grouped`.
 """
@@ -29,7 +29,7 @@ _STEP_PURPOSES = ("pipeline", "gradients", "weights", "tied embedding")
 
 
 class LayerStep(eqx.Module):
-    """What a layer of every kind takes of a device for one micro-batch."""
+    """Seconds and work of one micro-batch in a layer of every kind, on a device."""
 
     forward: PerKind  # s of the forward pass
     backward: PerKind  # s of the backward pass, without what it recomputes
@@ -41,6 +41,7 @@ class LayerStep(eqx.Module):
 
     @classmethod
     def of(cls, operators: TimedOperators) -> "LayerStep":
+        """Seconds and work of the operators of the layers of each kind."""
         parts = {
             "forward": {"direction": "forward"},
             "backward": {"direction": "backward"},
@@ -70,7 +71,7 @@ def layer_work(operators: TimedOperators) -> Work:
 
 
 def _kinds_of(operators: TimedOperators) -> list[LabelValues]:
-    """What the labels of the operators of the layers of each kind say."""
+    """Values of the labels by which the operators of the layers of each kind are selected."""
     return [{"per": "layer", "kind": kind} for kind in range(operators.kinds)]
 
 
@@ -80,7 +81,7 @@ _LEAST_PASSES = 1e-4
 
 
 class NetworkStep(eqx.Module):
-    """What collectives take: totals by purpose, of an average layer and micro-batch, and of the step."""
+    """Transfers of collectives, by purpose: of an average layer and micro-batch, and of the step."""
 
     layer: dict[str, Transfer]
     by_kind: dict[str, PerKind]  # of a layer of each kind over an average layer
@@ -91,6 +92,7 @@ class NetworkStep(eqx.Module):
 
     @classmethod
     def of(cls, collectives: list[TimedCollective], c: Configuration) -> "NetworkStep":
+        """Transfers of the collectives of a step, added up by purpose."""
         nothing = Transfer.nothing(c.system)
         layer: dict[str, Transfer] = dict.fromkeys(_LAYER_PURPOSES, nothing)
         totals: dict[str, Transfer] = dict.fromkeys(_STEP_PURPOSES, nothing)
@@ -116,7 +118,7 @@ class NetworkStep(eqx.Module):
         }
 
     def sent(self, layers: Float[Array, " kinds"], stages: Scalar) -> Transfer:
-        """What an average device sends in a step in which it runs so many layers of each kind; two of the
+        """Transfers of an average device in a step in which it runs `layers` layers of each kind; two of the
         pipeline's `stages` share a tied embedding.
         """
         in_layers = [
@@ -228,8 +230,8 @@ def _idle_share(
     backward: Float[Array, " stages"],
     heads: Float[Array, " stages"],
 ) -> Scalar:
-    """How long 1F1B leaves the slowest stage idle, over the passes of all stages before the last; 1 where the
-    last is the slowest.
+    """Idle time of the slowest stage under 1F1B, over the passes of all stages before the last; 1 where the
+    last stage is the slowest.
 
     While a micro-batch is on its way through the n stages after a stage, which takes D, that stage works on
     n others: it waits for max(D − n·F, 0) as the pipeline fills and for max(D − n·B, 0) as it drains,

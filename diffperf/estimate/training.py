@@ -35,25 +35,36 @@ from diffperf.workload.strategy import Strategy
 
 
 class StepTime(eqx.Module):
-    """Where a training step goes, seen by the slowest pipeline stage. The parts add up to the step time."""
+    """Seconds of a training step by part, seen by the slowest pipeline stage. The parts add up to the step
+    time.
+    """
 
-    matmul: Scalar = output("s", "linear layers", table="gemm")
-    attention: Scalar = output("s", "attention cores", table="attention")
-    elementwise: Scalar = output("s", "norms, activations, residuals")
-    recompute: Scalar = output("s", "recomputed activations")
-    host: Scalar = output("s", "waiting for the host")
-    head: Scalar = output("s", "vocabulary projection and loss", table="gemm")
-    tensor_parallel: Scalar = output("s", "tensor-parallel communication", table="collectives")
-    context_parallel: Scalar = output("s", "exposed context-parallel communication", table="collectives")
-    expert_parallel: Scalar = output("s", "tokens to experts and back", table="collectives")
-    pipeline_bubble: Scalar = output("s", "pipeline bubble")
-    pipeline_transfers: Scalar = output("s", "transfers between pipeline stages", table="collectives")
-    data_parallel: Scalar = output("s", "exposed data-parallel communication", table="collectives")
-    offload: Scalar = output("s", "exposed transfers to host memory")
-    optimizer: Scalar = output("s", "optimizer")
+    matmul: Scalar = output("s", "time of linear layers", table="gemm")
+    attention: Scalar = output("s", "time of attention cores", table="attention")
+    elementwise: Scalar = output("s", "time of norms, activations and residuals")
+    recompute: Scalar = output("s", "time of recomputed activations")
+    host: Scalar = output("s", "time for which devices wait for the host")
+    head: Scalar = output("s", "time of the vocabulary projection and the loss", table="gemm")
+    tensor_parallel: Scalar = output(
+        "s", "exposed time of tensor-parallel communication", table="collectives"
+    )
+    context_parallel: Scalar = output(
+        "s", "exposed time of context-parallel communication", table="collectives"
+    )
+    expert_parallel: Scalar = output(
+        "s", "exposed time of the all-to-alls that bring tokens to experts and back", table="collectives"
+    )
+    pipeline_bubble: Scalar = output("s", "time of the pipeline bubble")
+    pipeline_transfers: Scalar = output(
+        "s", "exposed time of transfers between pipeline stages", table="collectives"
+    )
+    data_parallel: Scalar = output("s", "exposed time of data-parallel communication", table="collectives")
+    offload: Scalar = output("s", "exposed time of transfers to and from host memory")
+    optimizer: Scalar = output("s", "time of the optimizer step")
 
     @property
     def total(self) -> Scalar:
+        """Seconds of the step: all parts together."""
         compute = self.matmul + self.attention + self.elementwise + self.recompute + self.host + self.head
         layer_network = self.tensor_parallel + self.context_parallel + self.expert_parallel
         network = layer_network + self.pipeline_transfers + self.data_parallel
@@ -100,6 +111,7 @@ class TimedStep(eqx.Module):
         counts = {"layer": self.layer_passes, "micro-batch": self.heads, "step": 1.0}
 
         def runs(timed: TimedCollective) -> Scalar:
+            """Number of times that a collective runs in the step."""
             collective = timed.collective
             if collective.per == "step":
                 return jnp.asarray(collective.forward, self.heads.dtype)
@@ -203,7 +215,7 @@ def _computing_system(c: Configuration) -> System:
     left = larger(1 - taken, _LEAST_LEFT)
 
     def rates(system: System) -> list:
-        """What is in proportion to the compute units."""
+        """Values of a system that are proportional to the number of its compute units."""
         accelerator = system.accelerator
         formats = [getattr(accelerator.matrix, name).rate for name in PRECISIONS]
         return [accelerator.compute_units, accelerator.vector, *formats]

@@ -1,4 +1,4 @@
-"""What each of several changes contributes on the way from one configuration to another.
+"""Contributions of several changes on the way from one configuration to another.
 
 The contribution of a change is its Shapley value: the mean of what it does over all orders in which the
 changes can be made. Contributions add up to the whole difference, and do not depend on an order.
@@ -71,7 +71,7 @@ def shapley(value_of: Callable[[frozenset[int]], float], players: int) -> np.nda
 def attributed(
     configuration: Configuration, changes: Mapping[str, Change], phase: str, output: str
 ) -> Attribution:
-    """What every change of a configuration contributes to an output."""
+    """Contribution of every change of a configuration to an output."""
     made = list(changes.values())
 
     def value_of(chosen: frozenset[int]) -> float:

@@ -1,4 +1,4 @@
-"""Which resource limits a phase, cell by cell over ranges of two inputs.
+"""The resource that limits a phase, cell by cell over ranges of two inputs.
 
 As in `diffperf.explore.bottlenecks`, what limits is read off derivatives: one per cent more of a resource
 saves some share of a per cent of the time. Here the time is that of the whole phase, and network tiers are
@@ -28,7 +28,7 @@ _BLOCK = 64
 
 @dataclasses.dataclass(frozen=True)
 class BottleneckMap:
-    """What limits a phase in every cell of a grid.
+    """The resources that limit a phase in every cell of a grid.
 
     - `x`, `y`: values of the two inputs.
     - `resources`: names; the last is what no resource changes (latency of kernels, launches, waiting).
@@ -53,15 +53,17 @@ class BottleneckMap:
 def bottleneck_map(
     configuration: Configuration, x: Range, y: Range, phase: str, cells: int = CELLS
 ) -> BottleneckMap:
-    """What limits a phase over the ranges of two inputs, with all others unchanged."""
+    """Map of the resources that limit a phase over the ranges of two inputs, with all other inputs
+    unchanged.
+    """
     columns, rows = x.grid(cells), y.grid(cells)
     across, down = (grid.ravel() for grid in np.meshgrid(columns, rows))
     changes = with_tied(configuration, {x.path: across, y.path: down})
-    found = [
+    evaluated = [
         jax.device_get(_evaluate(configuration, jnp.asarray(block), phase))
         for block in point_blocks(configuration, changes, _BLOCK)
     ]
-    time, excess, slopes = (np.concatenate(parts)[: len(across)] for parts in zip(*found, strict=True))
+    time, excess, slopes = (np.concatenate(parts)[: len(across)] for parts in zip(*evaluated, strict=True))
     saved = np.maximum(-slopes / time[:, None], 0.0)
     shares = np.concatenate([saved, np.maximum(1 - saved.sum(axis=1, keepdims=True), 0.0)], axis=1)
     shape = len(rows), len(columns)

@@ -1,4 +1,4 @@
-"""Where one configuration overtakes another as an input varies: break-even points on the exact estimate."""
+"""Break-even points of two configurations as an input varies, on the exact estimate."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ _JUMP = 1e-3  # of the largest output: difference that is left at a crossing whe
 
 @dataclasses.dataclass(frozen=True)
 class Crossing:
-    """Where the outputs of two configurations cross.
+    """A value of the input at which the outputs of two configurations cross.
 
     - `below`, `above`: the last value of the input before the crossing, and the first after it: neighbours of
       a whole number, else next to each other.

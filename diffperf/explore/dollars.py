@@ -1,5 +1,5 @@
-"""What one more dollar buys: inputs whose price is known, by what money spent on them saves, and what the
-others may cost.
+"""Gain of one more dollar: of inputs whose price is known, the time saved by money spent on them; of all
+others, the price that they may cost.
 
 The elasticities of an estimate say both by how much a per cent more of an input shortens a run, and by how
 much it raises the purchase price of the system. Their ratio is what a dollar buys. Where the price does not
@@ -44,10 +44,10 @@ class Bought:
 
 @dataclasses.dataclass(frozen=True)
 class Purchases:
-    """What money buys on a system.
+    """The time that money spent on a system saves, by the input that the money buys.
 
-    - `priced`: what the purchase price follows, by the seconds that a dollar saves, the most first.
-    - `unpriced`: what shortens the time without a price, by what 1 % more is worth.
+    - `priced`: inputs that the purchase price follows, by the seconds that a dollar saves, the most first.
+    - `unpriced`: inputs that shorten the time and have no price, by what 1 % more is worth.
     - `capital`: the purchase price of the system in USD.
     """
 
@@ -60,14 +60,15 @@ class Purchases:
         return dataclasses.asdict(self)
 
 
-def purchases(found: Elasticities, report: Any) -> Purchases:
-    """What money buys, by the elasticities of a configuration and its report."""
-    time, capital = found.outputs["time"], found.outputs["cost.capital"]
-    slopes = [found.of(output) for output in ("time", "cost.capital", "cost.run")]
+def purchases(elasticities: Elasticities, report: Any) -> Purchases:
+    """The time saved by money, from the elasticities of a configuration and its report."""
+    time, capital = elasticities.outputs["time"], elasticities.outputs["cost.capital"]
+    slopes = [elasticities.of(output) for output in ("time", "cost.capital", "cost.run")]
     followed = sum(float(locate(report, f"cost.{name}")[0]) for name in OF_CAPITAL)
     capital_share = followed / float(locate(report, "cost.rate")[0])  # of the cost of a run
 
     def bought(name: str, *paths: str) -> Bought:
+        """The gain of money spent on inputs that grow together, by the sums of their elasticities."""
         of_time, of_capital, of_run = (sum(slope[path] for path in paths) for slope in slopes)
         unpaid = of_run - of_capital * capital_share  # of a run, if the input cost nothing
         priced = of_capital > _LEAST
@@ -81,7 +82,7 @@ def purchases(found: Elasticities, report: Any) -> Purchases:
 
     inputs = [
         bought(path, path)
-        for path, (declared, _) in found.inputs.items()
+        for path, (declared, _) in elasticities.inputs.items()
         if path.startswith("system.") and declared.kind == "input" and not declared.integer
     ]
     devices = [bought(name, "system.n_devices", f"strategy.{field}") for field, name in _USED_BY.items()]

@@ -25,7 +25,7 @@ GROUPS = ("system", "strategy")  # of inputs: the parts of a configuration that 
 
 @dataclasses.dataclass(frozen=True)
 class Elasticities:
-    """How the inputs of a configuration move the outputs of its report.
+    """Slopes of the outputs of a report by the inputs of its configuration.
 
     - `inputs`: the declaration and the value of each varied input, by path.
     - `outputs`: the value of each output, by path.
@@ -48,11 +48,11 @@ def elasticities(configuration: Configuration, phase: str) -> Elasticities:
     """The elasticities of all outputs of a phase, at a configuration with exact or smooth relaxation."""
     inputs = _varied(configuration)
     directions = jnp.asarray(np.eye(len(inputs)), dtype=float)
-    found = _evaluate(configuration, directions, phase)
-    values, slopes = jax.device_get((found.values, found.slopes))
+    derived = _evaluate(configuration, directions, phase)
+    values, slopes = jax.device_get((derived.values, derived.slopes))
     return Elasticities(
         inputs={path: (declared, float(value)) for path, (declared, value) in inputs.items()},
-        outputs=dict(zip(found.paths, values.tolist(), strict=True)),
+        outputs=dict(zip(derived.paths, values.tolist(), strict=True)),
         slopes=slopes,
     )
 
@@ -70,9 +70,9 @@ class _Slopes(eqx.Module):
 def _varied(configuration: Configuration) -> dict[str, tuple[Quantity, Array]]:
     """The declaration and the value of each input that is varied, by path."""
     return {
-        f"{group}.{path}": found
+        f"{group}.{path}": declared_value
         for group in GROUPS
-        for path, found in numeric(getattr(configuration, group)).items()
+        for path, declared_value in numeric(getattr(configuration, group)).items()
     }
 
 
@@ -84,9 +84,9 @@ def _evaluate(configuration: Configuration, directions: Float[Array, "inputs inp
 
     def grown(growth: list[Array]) -> Float[Array, " outputs"]:
         values = {path: value * (1 + g) for (path, value), g in zip(inputs.items(), growth, strict=True)}
-        found = outputs(estimate(replace(configuration, values), phase))
-        paths[:] = found
-        return jnp.stack([value for _, value in found.values()])
+        report = outputs(estimate(replace(configuration, values), phase))
+        paths[:] = report
+        return jnp.stack([value for _, value in report.values()])
 
     still = [jnp.zeros_like(value) for value in inputs.values()]
 

@@ -30,7 +30,7 @@ class _Outputs(eqx.Module):
 
 
 def number_of_points(changes: Mapping[str, Float[np.ndarray, " points"]]) -> int:
-    """How many points the values of changed inputs are for; one where nothing changes."""
+    """Number of points that the values of changed inputs are for; one where nothing changes."""
     return max((len(values) for values in changes.values()), default=1)
 
 
@@ -77,9 +77,9 @@ def _evaluate(configuration: Configuration, values: Float[Array, "points inputs"
 
     def at(point: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
         changed = replace(configuration, dict(zip(names, jnp.unstack(point), strict=True)))
-        found = outputs(estimate(changed, phase))
-        paths[:] = found
-        return jnp.stack([value for _, value in found.values()])
+        report = outputs(estimate(changed, phase))
+        paths[:] = report
+        return jnp.stack([value for _, value in report.values()])
 
     table = jax.vmap(at)(values)
     return _Outputs(tuple(paths), table)

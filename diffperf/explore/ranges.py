@@ -42,7 +42,7 @@ class Range:
         return self.low + shares * (self.high - self.low)
 
     def grid(self, points: int) -> Float[np.ndarray, " points"]:
-        """So many values from end to end, or of a whole number all that there are if those are fewer."""
+        """`points` values from end to end, or of a whole number all that there are if those are fewer."""
         if not self.declared.integer:
             return self.at(np.linspace(0.0, 1.0, points))
         ends = np.ceil(self.low), np.floor(self.high)
@@ -52,7 +52,7 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Swing:
-    """What an output is at the low and the high end of a range, with all other inputs unchanged.
+    """Values of an output at the low and the high end of a range, with all other inputs unchanged.
 
     - `value`: of the input, in the configuration.
     - `before`: of the output, there.
@@ -66,7 +66,7 @@ class Swing:
 
     @property
     def size(self) -> float:
-        """How far apart the output is at the two ends."""
+        """Distance of the outputs at the two ends."""
         return abs(self.at_high - self.at_low)
 
 
@@ -93,8 +93,8 @@ def swings(configuration: Configuration, ranges: Sequence[Range], phase: str, ou
             column = changes.setdefault(path, np.full(points, float(inputs[path][1])))
             column[2 * place : 2 * place + 2] = values
     *ends, before = outputs_at(configuration, changes, phase)[output].tolist()
-    found = [
+    swings_of_ranges = [
         Swing(range=each, value=float(inputs[each.path][1]), before=before, at_low=low, at_high=high)
         for each, low, high in zip(ranges, ends[::2], ends[1::2], strict=True)
     ]
-    return sorted(found, key=lambda swing: -swing.size)
+    return sorted(swings_of_ranges, key=lambda swing: -swing.size)

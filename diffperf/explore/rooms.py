@@ -20,7 +20,7 @@ _BOUGHT = ("package", "purchase_price", "priced_manufacturing", "rent")
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """What the inputs of one room of a configuration do together, by their slopes.
+    """Joint effect of the inputs of one room of a configuration, by their slopes.
 
     - `total`: per cent that an output changes by where all of them grow by 1 %.
     - `size`: the sum of the sizes of their elasticities.

@@ -29,7 +29,7 @@ SLOPE = "slope"  # a derivative; other kinds are the steps of `diffperf.explore.
 
 @dataclasses.dataclass(frozen=True)
 class Sensitivity:
-    """How one input moves an output.
+    """Effect of one input on an output.
 
     - `path`, `declared`, `value`: the input, and its value in internal units.
     - `elasticity`: d log(output) / d log(input): 1 % more of the input changes the output by this many per

@@ -1,4 +1,4 @@
-"""Which inputs an output's variance over declared ranges comes from: Sobol indices.
+"""Shares of an output's variance over declared ranges that inputs explain: Sobol indices.
 
 The first-order index of an input is the share of the variance that is left out if only that input is known;
 the total index is the share that stays if all others are known; an interaction of two is what they do
@@ -78,6 +78,7 @@ class Evaluated:
 
     @property
     def variance(self) -> float:
+        """Variance of the output over both samples."""
         return float(np.var([self.a, self.b]))
 
     def first_order(self) -> Float[np.ndarray, " inputs"]:
@@ -89,7 +90,9 @@ class Evaluated:
         return 0.5 * np.mean((self.a - self.ab) ** 2, axis=1) / self.variance
 
     def interactions(self) -> Float[np.ndarray, "varied varied"]:
-        """Of pairs: mean(f_BAi·f_ABj − f_A·f_B) / variance, less what each does alone (Saltelli 2002)."""
+        """Index of every pair: mean(f_BAi·f_ABj − f_A·f_B) / variance, less the first-order indices of
+        both inputs (Saltelli 2002).
+        """
         if not len(self.ba):
             return np.zeros((0, 0))
         together = (self.ba @ self.ab.T - self.a @ self.b) / len(self.a) / self.variance
@@ -138,7 +141,7 @@ class SobolIndices:
                 **described,
             )
         values = values.centred()
-        again = [values[rng.integers(0, samples, samples)] for _ in range(_RESAMPLES)]
+        resamples = [values[rng.integers(0, samples, samples)] for _ in range(_RESAMPLES)]
 
         def half_width(estimates: list[np.ndarray]) -> np.ndarray:
             low, high = np.percentile(estimates, [50 - 50 * CONFIDENCE, 50 + 50 * CONFIDENCE], axis=0)
@@ -146,11 +149,11 @@ class SobolIndices:
 
         return cls(
             first=values.first_order(),
-            first_interval=half_width([each.first_order() for each in again]),
+            first_interval=half_width([each.first_order() for each in resamples]),
             total=values.total(),
-            total_interval=half_width([each.total() for each in again]),
+            total_interval=half_width([each.total() for each in resamples]),
             interactions=values.interactions(),
-            interactions_interval=half_width([each.interactions() for each in again]),
+            interactions_interval=half_width([each.interactions() for each in resamples]),
             **described,
         )
 

@@ -1,4 +1,4 @@
-"""What one more and one less of a whole-number input does, by estimates with the changed number.
+"""Effect of one more and one less of a whole-number input, by estimates with the changed number.
 
 The derivative of an estimate by a whole number lives on plateaus of ceil: it says what a hundredth of a
 compute unit is worth, not what one is. These are secants instead.
@@ -85,10 +85,10 @@ def whole_steps_of_outputs(
             own = float(inputs[changed][1])
             column = changes.setdefault(changed, np.full(len(asked) + 1, own))
             column[place] = own * ratio
-    found = outputs_at(configuration, changes, phase)
+    values_of_outputs = outputs_at(configuration, changes, phase)
     steps = {}
-    for output in found.keys() & set(wanted):
-        *changed_values, before = found[output].tolist()
+    for output in values_of_outputs.keys() & set(wanted):
+        *changed_values, before = values_of_outputs[output].tolist()
         if before:
             steps[output] = [
                 WholeStep(

@@ -227,7 +227,9 @@ class Accelerator(Declared):
 
     @classmethod
     def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
-        """What is wrong with the memory levels together: (key, found, expected, remedy), None for nothing."""
+        """The inconsistency of the memory levels with each other: (key, found, expected, remedy), None for
+        none.
+        """
         kinds = kinds_of(values["memory"])
         held = [level for level, kind in zip(values["memory"], kinds, strict=True) if level.holds is not None]
         if kinds.count("memory") != 1:

@@ -1,4 +1,4 @@
-"""From a technology and a few design numbers to a chip: area, die edge, power, heat and bumps.
+"""A chip from a technology and a few design numbers: area, die edge, power, heat and bumps.
 
 A `ChipDesign` says how many compute units, how much cache, how many stacks of memory and of storage, how much
 network bandwidth, on how many dies, at which voltage. The microarchitecture (FLOPs per unit and cycle,

@@ -208,7 +208,7 @@ def _package_of(design: ChipDesign, made: Chip, technology: Technology, template
 
 
 def _storage_pieces(design: ChipDesign, storage: MemoryTechnology) -> dict[str, Scalar]:
-    """What a package says of its stacks of storage."""
+    """Package inputs that describe its stacks of storage."""
     return {
         "storage_stacks": design.storage_stacks,
         "storage_area": storage.stack_area,

@@ -26,7 +26,7 @@ _LEAST_SHARE = 1e-9  # of PHYs on the dies with compute units, to divide by
 
 
 class ComputeUnit(Declared):
-    """What one compute unit (SM, CU, MXU) of a generation can do in a cycle, as published."""
+    """Published operations per cycle and private memory of one compute unit (SM, CU, MXU) of a generation."""
 
     matrix_flops: Scalar = quantity(
         "", "dense bf16 matrix FLOP that a compute unit does in a cycle", bounds=(1, 1e7)
@@ -45,7 +45,9 @@ class ComputeUnit(Declared):
 
 
 class Family(Declared):
-    """What the compute units of a family of accelerators take per operation of a cycle, referred to N7."""
+    """Area and power of the compute units of a family of accelerators per operation of a cycle, referred to
+    N7.
+    """
 
     name: Label = label("identifier of the family of accelerators, such as nvidia-datacenter")
     matrix_transistors: Scalar = quantity(
@@ -69,7 +71,7 @@ class Family(Declared):
 
 
 class Floorplan(Declared):
-    """What a package offers: dies with compute units, memory stacks, network and power."""
+    """Published figures of a package: dies with compute units, memory stacks, network and power."""
 
     die_area: Scalar = quantity("mm^2", "area of one die with compute units", bounds=(1, 7e4))
     dies: Scalar = quantity("", "dies with compute units on a package", bounds=(1, 128), integer=True)
@@ -90,8 +92,9 @@ class Floorplan(Declared):
 
 
 class Blueprint(eqx.Module):
-    """What a package is made of: floorplan, compute units, silicon node, memory, links to other packages and
-    between its dies."""
+    """Parts of a package: floorplan, compute units, silicon node, memory, links to other packages and between
+    its dies.
+    """
 
     plan: Floorplan
     unit: ComputeUnit

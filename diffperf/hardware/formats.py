@@ -83,7 +83,7 @@ def four_bit_floats(stored: Weights) -> Scalar:
 
 
 def sixteen_bits(precision: Weights) -> Weights:
-    """The formats that layers which quantization leaves out are computed in: bf16 for all narrow ones."""
+    """The formats of the layers that quantization leaves out: bf16 in place of every narrow format."""
     kept = precision.array * _indicator(*(name for name in PRECISIONS if not _NARROW[name]))
     return Weights(kept + converted(precision)[..., None] * _indicator("bf16"), PRECISIONS)
 

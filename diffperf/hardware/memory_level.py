@@ -62,7 +62,7 @@ class Holdings(Declared):
 
 
 class Prefetch(Declared):
-    """How the requests to a memory level of long latency overlap."""
+    """Overlap of the requests to a memory level of long latency."""
 
     tile: Scalar = quantity("byte", "bytes of one request to the memory level", bounds=(1, 1e9))
     depth: Scalar = quantity(

@@ -78,6 +78,7 @@ def node_at(nodes: Sequence[Node], feature: Scalar) -> Node:
     x = jnp.clip(jnp.log(feature), knots[0], knots[-1])
 
     def between(*values: Any) -> Any:
+        """The interpolated value of one field, from its values on all nodes."""
         if isinstance(values[0], Weights):
             arrays = jnp.stack([value.array for value in values])
             mean = jax.vmap(lambda column: jnp.interp(x, knots, column), in_axes=-1)(arrays)

@@ -80,6 +80,7 @@ def _limited_setting(
     least = LEAST_THROTTLE * jnp.minimum(LEAST_VOLTAGE, voltage)
 
     def halve(_: Any, bracket: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
+        """The half of a bracket in which the power reaches the limit."""
         low, high = bracket
         middle = (low + high) / 2
         over = point(middle).power > power_limit

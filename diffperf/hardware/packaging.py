@@ -1,4 +1,4 @@
-"""How a package is put together: prices and yields of carriers, bonds, tests and assembly.
+"""Assembly of a package: prices and yields of carriers, bonds, tests and assembly.
 
 The formulas that turn these numbers into costs are in `diffperf.cost.package_cost`.
 """

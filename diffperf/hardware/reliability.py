@@ -1,4 +1,4 @@
-"""How often the devices of a large system fail, and what it takes to go on."""
+"""Failures of the devices of a large system, and the time that it takes to go on after one."""
 
 from diffperf.quantity import Declared, Scalar, quantity
 from diffperf.units import DAY

@@ -12,7 +12,7 @@ from diffperf.units import YEAR
 
 
 class Prices(Declared):
-    """What owning and running a system costs beside its accelerators' packages and its network."""
+    """Prices of owning and running a system, beside those of its accelerators' packages and its network."""
 
     name: Label = label("identifier of the price list, such as datacenter")
     accelerator_markup: Scalar = quantity(

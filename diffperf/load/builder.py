@@ -245,7 +245,7 @@ def _module_class(annotation: Any) -> type[eqx.Module]:
 
 
 def _remedy_for_unknown_key(key: str, table: dict[str, Any], fields: dict[str, dataclasses.Field]) -> str:
-    """Where an unknown key belongs: in an optional part that has such a key, else under a similar name."""
+    """The place of an unknown key: in an optional part that has such a key, else under a similar name."""
     for field in fields.values():
         if not isinstance(field.type, types.UnionType):
             continue
@@ -260,7 +260,7 @@ def _remedy_for_unknown_key(key: str, table: dict[str, Any], fields: dict[str, d
 
 
 def _expected(field: dataclasses.Field) -> str:
-    """What a file should give for a field that it leaves out."""
+    """The value that a file should give for a field that it leaves out."""
     if (declared := field.metadata.get("quantity")) is not None:
         return f"{declared.doc}, such as {units.example(declared.unit)}"
     if (declared := field.metadata.get("choice")) is not None:

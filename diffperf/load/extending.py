@@ -21,7 +21,7 @@ EXTENDS = "extends"
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where a table stands: its file as errors name it, its folder, and the files that extend this one."""
+    """Place of a table: its file as errors name it, its folder, and the files that extend this one."""
 
     file: str
     folder: Path | None
@@ -94,7 +94,7 @@ class _Merging:
         return {**base, **own, **both}
 
     def values(self, base: Any, own: Any, key: str) -> Any:
-        """What a key has that both tables give."""
+        """The value of a key that both tables give."""
         if isinstance(base, list) and isinstance(own, dict):
             return self.members_by_name(base, own, key)
         if isinstance(base, list) and isinstance(own, list):

@@ -1,4 +1,4 @@
-"""Where configs lie: shipped ones by name, a user's own by path; and the tables that TOML files hold."""
+"""Places of configs (shipped ones by name, a user's own by path), and the tables that TOML files hold."""
 
 import functools
 import importlib.resources

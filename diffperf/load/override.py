@@ -89,7 +89,7 @@ def declared_at(module: eqx.Module, path: str, file: str, key: str | None = None
 
 
 def _parts(node: Any) -> list[str]:
-    """How a path goes on from a group of inputs: by a member of a tuple, or a field of a module."""
+    """Possible next parts of a path in a group of inputs: members of a tuple, or fields of a module."""
     if isinstance(node, tuple):
         return [segment(child, index) for index, child in enumerate(node)]
     return [field.name for field in dataclasses.fields(node)]

@@ -23,7 +23,7 @@ Source = Any
 def load(
     cls: type, source: Any, *, beside: Path | None = None, asked_by: tuple[str, str] = (ARGUMENTS, "")
 ) -> Any:
-    """What a config holds: a module of class `cls`, which is a key of `FOLDERS`.
+    """Contents of a config: a module of class `cls`, which is a key of `FOLDERS`.
 
     A system has the values of the calibration that its file names. `source` is the name of a shipped config,
     the path of a file, the table that a file would hold, or a module of the class, which is returned as it
@@ -40,7 +40,7 @@ def load(
 def _read(
     cls: type, source: Any, beside: Path | None, asked_by: tuple[str, str]
 ) -> tuple[Any, tuple[str, Path | None]]:
-    """What a config holds, with its file's name and folder; systems without their calibrated values."""
+    """Contents of a config, with its file's name and folder; systems without their calibrated values."""
     if not isinstance(source, Mapping) and hasattr(source, "to_dict"):
         source = source.to_dict()
     if isinstance(source, Mapping):
@@ -60,7 +60,7 @@ def _read(
 
 
 def _from_table(cls: type, table: dict[str, Any], origin: str) -> Any:
-    """What the table of a config holds; `origin` names it in errors."""
+    """Contents of the table of a config; `origin` names it in errors."""
     name = FOLDERS[cls].removesuffix("s")
     if cls is Calibration:
         return Calibration.from_table(table, origin, str(table.get("name", name)))

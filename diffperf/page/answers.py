@@ -44,7 +44,7 @@ ELASTIC_OUTPUTS = (
 
 
 def answer(state: State, programs: Programs) -> dict[str, Any]:
-    """What the page shows of a state; `compiling` lists the parts that are not there yet.
+    """Answer of the page to a state; `compiling` lists the parts that are not there yet.
 
     **Raises:** `ConfigError` for a state that cannot be used.
     """
@@ -88,14 +88,14 @@ def time_interval(state: State, programs: Programs) -> dict[str, Any]:
     try:
         layout = programs.run(f"layout {state.phase}", inputs, lambda: question.layout(state.phase, Exact()))
         configuration = dataclasses.replace(inputs, strategy=layout.strategy)
-        found = programs.run(
+        fitted_interval = programs.run(
             f"interval {state.phase}",
             configuration,
             lambda: interval(calibration, configuration, state.phase),
         )
     except Compiling:
         return {"compiling": ["the interval"]}
-    return {"compiling": [], "interval": None if found is None else _interval(found)}
+    return {"compiling": [], "interval": None if fitted_interval is None else _interval(fitted_interval)}
 
 
 def describe(question: Question, layout: Layout, phase: str) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _outputs(report: eqx.Module) -> dict[str, Any]:
 
 def _wholes(module: eqx.Module, prefix: str = "") -> list[dict[str, Any]]:
     """The modules of a report whose numbers are parts of a whole: the path, and the paths of the parts."""
-    found = []
+    wholes = []
     for field in dataclasses.fields(module):
         value = getattr(module, field.name)
         if not isinstance(value, eqx.Module):
@@ -146,13 +146,13 @@ def _wholes(module: eqx.Module, prefix: str = "") -> list[dict[str, Any]]:
         path = f"{prefix}{field.name}"
         if has_total(value):
             names = [name for name in outputs(value) if name != "total" and "." not in name]
-            found.append({"path": path, "parts": [f"{path}.{name}" for name in names]})
-        found += _wholes(value, f"{path}.")
-    return found
+            wholes.append({"path": path, "parts": [f"{path}.{name}" for name in names]})
+        wholes += _wholes(value, f"{path}.")
+    return wholes
 
 
 def _memory(report: eqx.Module) -> dict[str, Any]:
-    """What fills the memory of a device, and what the device has."""
+    """Parts of a device's memory in bytes, and its capacity."""
     memory = locate(report, "memory")[0]
     parts = [
         {"doc": doc, "value": value, "text": units.show(value, "byte")}
@@ -162,16 +162,16 @@ def _memory(report: eqx.Module) -> dict[str, Any]:
 
 
 def _training(configuration: Configuration, layout: Layout, tokens: float) -> dict[str, Any]:
-    """What training on so many tokens takes in all, by the names of `LongRun`."""
+    """Totals of a training on a number of tokens, by the names of `LongRun`."""
     step: Any = layout.report
     whole = long_run(configuration, step, real(tokens))
     return {path: number(value, declared) for path, (declared, value) in outputs(whole).items()}
 
 
-def _interval(found: Interval) -> dict[str, Any]:
-    low, high = map(float, found.ends)
-    text = f"± {found.relative:.1%} (90 %: {units.show(low, 's')} to {units.show(high, 's')})"
-    return {"low": low, "high": high, "text": text, "estimated_stack": bool(found.stack)}
+def _interval(fitted_interval: Interval) -> dict[str, Any]:
+    low, high = map(float, fitted_interval.ends)
+    text = f"± {fitted_interval.relative:.1%} (90 %: {units.show(low, 's')} to {units.show(high, 's')})"
+    return {"low": low, "high": high, "text": text, "estimated_stack": bool(fitted_interval.stack)}
 
 
 def _operators(configuration: Configuration, phase: str) -> dict[str, Any]:
@@ -206,17 +206,17 @@ def _sensitivities(configuration: Configuration, phase: str, report: Any) -> dic
     A row has the input, its elasticity, and the kind of derivative: "slope", or "+1" and "−1" of a number
     that is whole in reality, as in `diffperf sensitivity`.
     """
-    found, whole = elasticities(configuration, phase), whole_numbers(configuration)
+    slopes, whole = elasticities(configuration, phase), whole_numbers(configuration)
     steps = whole_steps_of_outputs(configuration, phase, ELASTIC_OUTPUTS, GROUPS)
     ranked = {}
     for output in ELASTIC_OUTPUTS:
-        if found.outputs.get(output):
-            rows = [(path, slope, SLOPE) for path, slope in found.of(output).items() if path not in whole]
+        if slopes.outputs.get(output):
+            rows = [(path, slope, SLOPE) for path, slope in slopes.of(output).items() if path not in whole]
             rows += [(step.path, step.elasticity, step.step) for step in steps.get(output, [])]
             rows.sort(key=lambda row: -abs(row[1]))
             ranked[output] = [list(row) for row in rows[:_SHOWN_INPUTS] if abs(row[1]) > _NO_EFFECT]
     shown = {path for rows in ranked.values() for path, *_ in rows}
     inputs = {
-        path: number(value, declared) for path, (declared, value) in found.inputs.items() if path in shown
+        path: number(value, declared) for path, (declared, value) in slopes.inputs.items() if path in shown
     }
-    return {"inputs": inputs, "ranked": ranked, "dollars": purchases(found, report).as_dict()}
+    return {"inputs": inputs, "ranked": ranked, "dollars": purchases(slopes, report).as_dict()}

@@ -1,5 +1,5 @@
-"""What the page has controls for: names of shipped configs, fields of a layout, and every number of the
-hardware and the model.
+"""Controls of the page: names of shipped configs, fields of a layout, and every number of the hardware
+and the model.
 """
 
 import dataclasses

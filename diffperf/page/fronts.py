@@ -28,20 +28,20 @@ def front(state: State, programs: Programs) -> dict[str, Any]:
     # Layouts of the page's devices are compared, whatever degrees it shows.
     table = {name: text for name, text in question.table.items() if name not in DEGREES}
     try:
-        found = programs.run(
+        front = programs.run(
             f"front {state.phase} {sorted(set(table) & set(FIELDS))}",
             inputs,
             lambda: layout_front(question.model, question.system, table, state.phase, PAGE),
         )
     except Compiling:
         return {"compiling": ["layouts"]}
-    return {"compiling": [], **_described(found, state.phase)}
+    return {"compiling": [], **_described(front, state.phase)}
 
 
-def _described(found: Front, phase: str) -> dict[str, Any]:
-    step = max(1, len(found.time) // _MOST_POINTS)
+def _described(front: Front, phase: str) -> dict[str, Any]:
+    step = max(1, len(front.time) // _MOST_POINTS)
     best = []
-    for strategy, report in found.best:
+    for strategy, report in front.best:
         time, peak = (float(np.asarray(locate(report, path)[0])) for path in ("time", "memory.peak"))
         best.append(
             {
@@ -54,10 +54,10 @@ def _described(found: Front, phase: str) -> dict[str, Any]:
             }
         )
     return {
-        "points": np.stack([found.time, found.peak], axis=-1)[::step].tolist(),
+        "points": np.stack([front.time, front.peak], axis=-1)[::step].tolist(),
         "best": best,
-        "searched": found.searched,
-        "fitting": len(found.time),
+        "searched": front.searched,
+        "fitting": len(front.time),
     }
 
 

@@ -16,7 +16,7 @@ _FORGOTTEN = 5.0  # s after which a compilation that nobody asks for any more do
 
 
 class Compiling(Exception):
-    """What is asked for has no compiled program yet; ask again later."""
+    """The requested result has no compiled program yet; ask again later."""
 
 
 class Programs:

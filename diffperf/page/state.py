@@ -28,7 +28,7 @@ _MOST_SETTINGS = 500
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What the page asks about, as texts with units.
+    """Question of the page, as texts with units.
 
     - `strategy`: the fields of the strategy that are given; the layout of the others is searched.
     - `settings`: overridden inputs, by path.
@@ -97,7 +97,7 @@ class State:
         return "&".join(f"{name}={quote(text, safe=' ,:/').replace(' ', '+')}" for name, text in given)
 
     def question(self) -> Question:
-        """What the state asks about. **Raises:** `ConfigError` for a value that cannot be used."""
+        """Question of the state. **Raises:** `ConfigError` for a value that cannot be used."""
         system, fitted = self.read_system()
         return Question.about(
             model=_model(self.model),

@@ -1,1 +1,1 @@
-"""How results are shown: tables and plots."""
+"""Tables and plots of results."""

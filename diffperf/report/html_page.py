@@ -43,7 +43,7 @@ def page(title: str, sections: Sequence[Section]) -> str:
 
 
 def parts_of(lines: Sequence[RenderableType]) -> list[Part]:
-    """What the terminal shows, as parts of a page: its texts and its tables."""
+    """Output of the terminal, as parts of a page: its texts and its tables."""
     return [line for line in lines if isinstance(line, Table) or (isinstance(line, str) and line)]
 
 

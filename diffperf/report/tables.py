@@ -109,7 +109,7 @@ def _parts(module: eqx.Module) -> Iterator[tuple[str, eqx.Module]]:
 
 
 def memory_parts(memory: eqx.Module) -> dict[str, float]:
-    """What fills a device's memory: bytes by the description of each part."""
+    """Parts of a device's memory: bytes by the description of each part."""
     return {
         declared.doc: float(value)
         for name, declared, value in _declared(memory)

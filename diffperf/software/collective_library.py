@@ -6,7 +6,7 @@ _ALTERNATIVES = ("none", "trees", "halving_doubling", "direct")
 
 
 class CollectiveLibrary(Declared):
-    """How the kernels of a library use links: protocols, algorithms. The defaults are ideal kernels of ring
+    """Protocols and algorithms by which a library's kernels use links. The defaults are ideal kernels of ring
     algorithms.
 
     Small messages go by a low-latency protocol, which carries a flag with every few bytes and so reaches a

@@ -103,8 +103,7 @@ class Stack(Declared):
     )
     scheduled_steps: Scalar = quantity(
         "",
-        "steps of a serving engine that are under way or scheduled when a client with its answer sends the "
-        "next request",
+        "steps that a serving engine has already begun or scheduled when a client's next request arrives",
         bounds=(1e-6, 1e2),
         default=1e-6,
     )
@@ -143,22 +142,26 @@ class Stack(Declared):
 
     # Measured runs rarely say which of these options they used: tables of measurements ask the stack.
     balanced_head: Weights = switch(
-        "fewer layers in the last pipeline stage, for the vocabulary projection, in measured runs",
+        "whether measured runs of the stack have fewer layers in the last pipeline stage, to make up for the "
+        "vocabulary projection",
         default=False,
     )
     uneven_stages: Weights = switch(
-        "embeddings in place of layers, or fewer layers in the last pipeline stage, where layers do not "
-        "divide in measured runs",
+        "whether measured runs of the stack have embeddings in place of layers, or fewer layers in the last "
+        "pipeline stage, where the stages do not divide the layers",
         default=False,
     )
     tensor_overlap: Weights = switch(
-        "tensor-parallel communication under matrix products in measured runs", default=False
+        "whether measured runs of the stack hide tensor-parallel communication behind matrix products",
+        default=False,
     )
     expert_overlap: Weights = switch(
-        "dispatch of tokens to experts under other work in measured runs", default=False
+        "whether measured runs of the stack hide the dispatch of tokens to experts behind other work",
+        default=False,
     )
     gradient_overlap: Weights = switch(
-        "reduction of gradients under the backward pass in measured runs", default=True
+        "whether measured runs of the stack hide the reduction of gradients behind the backward pass",
+        default=True,
     )
 
     # Memory.
@@ -324,7 +327,9 @@ class Stack(Declared):
 
     @classmethod
     def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
-        """What is wrong with the stack: (key, found, expected, remedy), None for nothing."""
+        """The inconsistency of the stack's values with each other: (key, found, expected, remedy), None for
+        none.
+        """
         if (basis := str(values.get("basis", ESTIMATES))) in (MEASURED, ESTIMATES):
             return None
         expected = f'"{MEASURED}" or "{ESTIMATES}"'

@@ -1,1 +1,1 @@
-"""What has to be done: the model, the strategy, the operators they imply and the memory they need."""
+"""The work: the model, the strategy, the operators that they imply and the memory that they need."""

@@ -79,6 +79,7 @@ class _LayerTensors(eqx.Module):
 
     @property
     def without_scores(self) -> Scalar:
+        """Bytes of all tensors but the attention scores."""
         return self.others + self.norm_outputs + self.projected + self.inner
 
     def recomputed_without_scores(self, shares: Recomputation) -> Scalar:
@@ -121,7 +122,7 @@ def _attention_tensors(layers: Layers, strategy: Strategy) -> tuple[Scalar, Scal
 
 
 def _layer_tensors(layers: Layers, model: Model, strategy: Strategy) -> _LayerTensors:
-    """What Megatron-LM's fusions keep of one layer and one micro-batch."""
+    """Activations that Megatron-LM's fusions keep of one layer and one micro-batch."""
     element, kept = strategy.activation_width, strategy.kept_activation_width
     tokens, residual = strategy.tokens, strategy.tokens * model.hidden
     # Only sequence parallelism splits inputs of norms, QKV and MLP, and two dropout masks of one byte.
@@ -151,7 +152,7 @@ def _layer_tensors(layers: Layers, model: Model, strategy: Strategy) -> _LayerTe
 def layer_activations(
     layers: Layers, model: Model, strategy: Strategy, stack: Stack | None = None
 ) -> LayerActivations:
-    """What one layer keeps of one micro-batch for its backward pass.
+    """Activations that one layer keeps of one micro-batch for its backward pass.
 
     Without a stack, the layer keeps what Megatron-LM's fusions do; a stack may keep more, and the inputs
     of its column-parallel layers whole.

@@ -60,7 +60,9 @@ class Collective(eqx.Module):
 
     @property
     def in_layer(self) -> Scalar | float:
-        """How often it runs in both passes of an average layer, with what the backward pass repeats."""
+        """Number of times that the collective runs in both passes of an average layer, what the backward pass
+        repeats included.
+        """
         return self.forward * (1 + self.recomputed) + self.backward
 
     @property

@@ -91,7 +91,7 @@ def tensor_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
 
 
 def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Collective]:
-    """What ranks that share a sequence exchange around the attention core.
+    """Collectives around the attention core of the ranks that share a sequence.
 
     - A ring passes keys and values on from rank to rank, with their gradients on the way back (arXiv
       2310.01889).

@@ -24,8 +24,8 @@ class Configuration(eqx.Module):
     relax: Relaxation = Exact()
 
     def for_inference(self) -> "Configuration":
-        """The same configuration with the system's inference stack as the stack that drives it, and without
-        what serving software does not have: sequence parallelism, a schedule of training, and first or last
+        """This configuration with the system's inference stack in place of its training stack, and without
+        features that serving software lacks: sequence parallelism, a schedule of training, and first or last
         stages of their own size.
 
         Serving software computes norms and residuals on every rank of a tensor-parallel group. Software

@@ -1,5 +1,5 @@
-"""What one pass through one layer asks of a device: tables of matrix products, attention cores and
-element-wise kernels.
+"""Operators of one pass through one layer: tables of matrix products, attention cores and element-wise
+kernels.
 """
 
 import equinox as eqx
@@ -81,8 +81,8 @@ def visited_share(mixture: Mixture, strategy: Strategy, tokens: Scalar) -> Scala
 
 
 def sequence_shards(strategy: Strategy) -> Scalar:
-    """How many ways norms, dropouts and residuals are split: tp with sequence parallelism, else 1 (arXiv
-    2205.05198 §4.2.2).
+    """Number of devices that split norms, dropouts and residuals along the sequence: tp with sequence
+    parallelism, else 1 (arXiv 2205.05198 §4.2.2).
     """
     return strategy.sequence_parallel.off + strategy.sequence_parallel.on * strategy.tp
 

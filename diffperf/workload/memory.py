@@ -34,7 +34,7 @@ _WEIGHTS = ("attention_weights", "mlp_weights", "expert_weights", "embeddings")
 
 
 class StagePeaks(eqx.Module):
-    """What devices of the first, a middle and the last pipeline stage allocate."""
+    """Bytes that devices of the first, a middle and the last pipeline stage allocate."""
 
     first: Scalar = output("byte", "allocation of a device of the first pipeline stage")
     middle: Scalar = output("byte", "allocation of a device of a middle pipeline stage")
@@ -75,8 +75,8 @@ class Memory(Declared):
     kv_cache: Scalar = output("byte", "KV cache")
     fragmentation: Scalar = output("byte", "memory that the allocator holds beyond the tensors in it")
     reserve: Scalar = output("byte", "memory reserved by runtime and libraries")
-    peak: Scalar = output("byte", "peak")
-    capacity: Scalar = output("byte", "device memory")
+    peak: Scalar = output("byte", "peak of the allocated memory")
+    capacity: Scalar = output("byte", "capacity of the device memory")
     excess: Scalar = output("", "peak over capacity − 1 (above 0: out of memory)")
     stages: StagePeaks
     elsewhere: tuple[LevelUse, ...] = ()
@@ -145,7 +145,7 @@ def training_memory(c: Configuration) -> Memory:
 
 
 class _StageRow(eqx.Module):
-    """What a device holds of the first, a middle or the last stage, for each stage that it holds; with a
+    """Contents of a device of the first, a middle or the last stage, for each stage that it holds; with a
     leading axis of stages, of all three.
     """
 
@@ -157,7 +157,7 @@ class _StageRow(eqx.Module):
 
 
 def _at_both_ends(rows: Float[Array, " stages"], alone: Scalar) -> Float[Array, " stages"]:
-    """What one end of the pipeline has, also at the other end where a stage is `alone`."""
+    """Contents of the stages, each end with the contents of the other end too where a stage is `alone`."""
     return rows + alone * larger(rows[::-1] - rows, 0.0)
 
 
@@ -214,8 +214,8 @@ def _logits_bytes(model: Model, strategy: Strategy) -> Scalar:
 
 
 def _gathered_bytes(model: Model, strategy: Strategy) -> Scalar:
-    """What ZeRO-3 holds whole: the weights of the layer in use, those of the next layer if fetched early, one
-    layer's gradients.
+    """Bytes that ZeRO-3 holds gathered: the weights of the layer in use, those of the next layer if fetched
+    early, and one layer's gradients.
     """
     dense = sum(kind.count * kind.dense_parameters(model.hidden) for kind in model.layers) / model.depth
     routed = sum(kind.count * kind.routed_parameters(model.hidden) for kind in model.layers) / model.depth
@@ -296,7 +296,9 @@ def _total_weights(tensors: dict[str, Scalar]) -> Scalar:
 
 
 def inference_residency(c: Configuration) -> Residency | None:
-    """Where the tensors of inference live; None where all of them can only live in device memory."""
+    """The memory levels in which tensors of inference live; None where all of them can only live in device
+    memory.
+    """
     if not holds_tensors(c.system.accelerator):
         return None
     return residency(c.system, tensor_bytes(c), c.relax)

@@ -153,7 +153,8 @@ class Layers(eqx.Module):
     )
     dropout: Weights = switch("dropout after attention and MLP, and on attention scores", default=False)
     qkv_biases: Weights = switch(
-        "biases of the query, key and value projections where others have none", default=False
+        "whether the query, key and value projections have biases although the other linear layers have none",
+        default=False,
     )
     parallel: Weights = switch(
         "attention and MLP side by side, behind one norm (GPT-NeoX, PaLM)", default=False
@@ -333,7 +334,7 @@ class Model(Declared):
 
     @property
     def last_kind(self) -> int:
-        """Where the kind of the model's last layers stands in `grouped`."""
+        """Index in `grouped` of the kind of the model's last layers."""
         return next(index for index, layers in enumerate(self.grouped) if layers is self.layers[-1])
 
     @property

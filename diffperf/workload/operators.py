@@ -59,6 +59,7 @@ class Gemms(eqx.Module):
 
     @property
     def flops(self) -> Float[Array, "*kinds operators"]:
+        """FLOP of one run of every operator: a multiplication and an addition for each term of a product."""
         return 2 * self.m * self.n * self.k * self.batch
 
     @property

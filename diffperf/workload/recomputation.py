@@ -1,4 +1,4 @@
-"""What the backward pass recomputes: classes of operators, and the share of the layers that recompute each.
+"""Recomputation in the backward pass: classes of operators, and the share of the layers that recompute each.
 
 Classes are those that training software offers: Megatron-Core's `--recompute-modules` (layernorm, moe_act,
 mla_up_proj, core_attn, mlp, moe), DeepSeek-V3's norms, SwiGLU and up-projections (arXiv 2412.19437 §3.2.3),
@@ -90,8 +90,8 @@ class Recomputation(eqx.Module):
         return self.layer + 1 - spared
 
     def of_operators(self, names: Sequence[str], part: str, standard: Scalar) -> Float[Array, " operators"]:
-        """How often the backward pass repeats operators of a forward pass, by their names and the part of the
-        time that they are.
+        """Number of times that the backward pass repeats operators of a forward pass, by their names and the
+        part of the time that they are.
 
         The attention core is repeated where scores are stored, by the weight of `standard` attention;
         FlashAttention's backward kernel recomputes them by itself. A recurrence counts as the core of its

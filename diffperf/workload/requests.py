@@ -22,7 +22,7 @@ class Requests(Declared):
     load: Weights = choice(
         "rate",
         "concurrency",
-        doc="what is known of the load: the rate of requests, or the number of clients who wait for answers",
+        doc="known quantity of the load: the rate of requests, or the number of clients who wait for answers",
         default="concurrency",
     )
     rate: Scalar = quantity(

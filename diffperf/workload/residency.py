@@ -1,4 +1,4 @@
-"""Where tensors live: the share of each class of tensors that each memory level of a device holds."""
+"""Residency of tensors: the share of each class of tensors that each memory level of a device holds."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ _BY_HEAT = np.array([float(name != "activations") for name in TENSOR_CLASSES])
 
 
 class Residency(eqx.Module):
-    """Where the tensors of a device live."""
+    """Shares of the tensors of a device that each of its memory levels holds, by class of tensors."""
 
     shares: Float[Array, "levels classes"]  # of each class of tensors, by the memory level that holds it
     stored: Float[Array, "levels classes"]  # bytes
@@ -54,7 +54,7 @@ def in_device_memory(accelerator: Accelerator) -> Residency:
 
 
 def residency(system: System, tensor_bytes: Mapping[str, Scalar], relax: Relaxation) -> Residency:
-    """Where tensors of some bytes by class live on a device.
+    """Residency of tensors of some bytes by class on a device.
 
     Given shares come first. The levels that are filled by heat take of the rest what they have room for,
     the hottest class first, one level after another from the inside out; they leave out activations, whose

@@ -21,6 +21,7 @@ class StagePass(eqx.Module):
 
     @property
     def total(self) -> Scalar:
+        """Seconds of the forward and the backward pass."""
         return self.forward + self.backward
 
 

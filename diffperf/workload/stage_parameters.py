@@ -17,13 +17,14 @@ from diffperf.workload.strategy import Strategy
 
 
 class StageParameters(eqx.Module):
-    """Parameters on one device, by how many ranks hold the same."""
+    """Number of parameters on one device, by the number of ranks that hold copies of them."""
 
     dense: Scalar  # held by every context- and data-parallel rank
     experts: Scalar  # held by fewer ranks, as experts are split over some of them
 
     @property
     def total(self) -> Scalar:
+        """Number of all parameters on the device."""
         return self.dense + self.experts
 
     def weighted(self, dense: Scalar, experts: Scalar) -> Scalar:

@@ -1,5 +1,5 @@
-"""What the first, a middle and the last pipeline stage hold: layers of every kind, embeddings, modules of
-multi-token prediction, and the same for the devices that hold stages.
+"""Contents of the first, a middle and the last pipeline stage (layers of every kind, embeddings, modules of
+multi-token prediction), and of the devices that hold stages.
 
 Degrees are real numbers, so stages are not listed one by one: all middle stages are alike, and arrays have
 three rows. Kinds of layers are in the order of `Model.grouped`.
@@ -34,7 +34,7 @@ class StageLayers(eqx.Module):
 
 
 class DeviceStages(eqx.Module):
-    """What a device holds of the first, a middle and the last pipeline stage, for each stage that it holds.
+    """Contents of a device of the first, a middle and the last pipeline stage, for each stage that it holds.
 
     A device of DualPipe holds two stages, one from either end of the pipeline, and works on half of the
     micro-batches in each (DeepSeek-V3, arXiv 2412.19437 §3.2.1): the rows are the means of the two stages,
@@ -94,6 +94,7 @@ def stage_layers(model: Model, strategy: Strategy, relax: Relaxation) -> StageLa
         return _split_layers(depth, strategy, alone, relax)
 
     def balanced() -> StageLayers:
+        """Stages that compute as much as each other, with the vocabulary projection counted as layers."""
         matrices = sum(kind.count * kind.active_matrices(model.hidden) for kind in model.layers)
         projection = model.embedding_parameters * depth / matrices  # in layers
         last = relax.excess((depth + projection) / strategy.pp, projection)
@@ -128,7 +129,7 @@ def _split_layers(depth: Scalar, strategy: Strategy, alone: Scalar, relax: Relax
 
 
 def device_stages(c: Configuration) -> DeviceStages:
-    """What devices of the first, a middle and the last pipeline stage hold."""
+    """Contents of the devices of the first, a middle and the last pipeline stage."""
     model, strategy = c.model, c.strategy
     stages = stage_layers(model, strategy, c.relax)
     ends = jnp.eye(STAGES, dtype=strategy.pp.dtype)

@@ -1,4 +1,4 @@
-"""How work is laid on a system: parallelism, schedule, batches, number formats, recomputation, offloading."""
+"""Strategy of a system's work: parallelism, schedule, batches, number formats, recomputation, offloading."""
 
 import dataclasses
 import functools
@@ -48,7 +48,7 @@ def _recomputed(operators: str) -> Any:
 
 
 class Strategy(Declared):
-    """How a model's work is laid on the devices of a system.
+    """The way in which a model's work is laid out on the devices of a system.
 
     Degrees are reals to the estimator; `diffperf.workload.rules` says which whole numbers are possible.
     Experts are laid out in a way of their own: the tp·cp·dp devices of a pipeline stage are `expert_tp` ×
@@ -57,14 +57,40 @@ class Strategy(Declared):
     Of requests that a server answers, `diffperf.workload.requests` says all this, and how tokens are drafted.
     """
 
-    tp: Scalar = quantity("", "tensor-parallel degree", bounds=(1, 1024), default=1, integer=True)
-    pp: Scalar = quantity("", "pipeline stages", bounds=(1, 512), default=1, integer=True)
-    dp: Scalar = quantity("", "data-parallel degree", bounds=_DEGREE, default=1, integer=True)
+    tp: Scalar = quantity(
+        "",
+        "tensor-parallel degree: number of devices that split every layer among them",
+        bounds=(1, 1024),
+        default=1,
+        integer=True,
+    )
+    pp: Scalar = quantity(
+        "",
+        "pipeline stages: number of groups of devices that the layers are split over",
+        bounds=(1, 512),
+        default=1,
+        integer=True,
+    )
+    dp: Scalar = quantity(
+        "",
+        "data-parallel degree: number of replicas of the model, which split the batch among them",
+        bounds=_DEGREE,
+        default=1,
+        integer=True,
+    )
     cp: Scalar = quantity(
-        "", "context-parallel degree: ways a sequence is split", bounds=(1, 1024), default=1, integer=True
+        "",
+        "context-parallel degree: number of devices that split every sequence among them",
+        bounds=(1, 1024),
+        default=1,
+        integer=True,
     )
     ep: Scalar = quantity(
-        "", "expert-parallel degree: ways the experts are split", bounds=(1, 4096), default=1, integer=True
+        "",
+        "expert-parallel degree: number of devices that split the experts of a layer among them",
+        bounds=(1, 4096),
+        default=1,
+        integer=True,
     )
     expert_tp: Scalar = quantity(
         "",
@@ -203,24 +229,32 @@ class Strategy(Declared):
     )
     expert_imbalance: Scalar = quantity(
         "",
-        "tokens of the busiest device's experts over the mean of all devices, where no token is dropped",
+        "load imbalance: tokens that the experts of the busiest device receive, over the mean over devices, "
+        "if no token is dropped",
         bounds=(1, 64),
         default=1,
     )
     overlap_gradients: Weights = switch(
-        "gradient reduction under the backward pass", default=True, training_only=True
+        "whether the gradient reduction runs under the backward pass", default=True, training_only=True
     )
     overlap_weights: Weights = switch(
-        "gathering of weights (ZeRO) under the passes before it", default=True, training_only=True
+        "whether the gathering of weights (ZeRO) runs under the passes before it",
+        default=True,
+        training_only=True,
     )
     overlap_tensor: Weights = switch(
-        "tensor-parallel communication under the matrix products around it", default=False
+        "whether tensor-parallel communication runs under the matrix products around it", default=False
     )
-    overlap_context: Weights = switch("ring of keys and values under attention", default=True)
+    overlap_context: Weights = switch(
+        "whether the ring of keys and values (context parallelism) runs under attention", default=True
+    )
     overlap_experts: Weights = switch(
-        "dispatch to experts under the products of another micro-batch", default=False
+        "whether the dispatch of tokens to experts runs under the products of another micro-batch",
+        default=False,
     )
-    overlap_transfers: Weights = switch("transfers between pipeline stages under computation", default=False)
+    overlap_transfers: Weights = switch(
+        "whether transfers between pipeline stages run under computation", default=False
+    )
     offload_activations: Scalar = quantity(
         "",
         "share of the activations that are kept in host memory",
@@ -351,8 +385,8 @@ class Strategy(Declared):
         return larger(self.tp * self.replicas / (self.experts_tp * self.ep), 1.0)
 
     def stride_of(self, group: str) -> Scalar:
-        """How many devices lie between neighbours of a group ("tp", "cp", "dp" or "pp"), by the order of
-        groups.
+        """Number of devices from one member of a group ("tp", "cp", "dp" or "pp") to the next, by the order
+        of groups.
         """
         products = []
         for order in self.order.alternatives:

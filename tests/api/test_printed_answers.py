@@ -58,7 +58,7 @@ def test_reports_side_by_side_leave_out_what_is_negligible_in_both():
     one, other = (dp.estimate(*QUESTION, devices=16, tp=8, pp=pp).report for pp in (1, 2))
     assert 0 < float(one.breakdown.host) < 1e-6 * float(one.breakdown.total)
     text = render_table(comparison("report", one, other))
-    assert "waiting for the host" not in text
+    assert "wait for the host" not in text
     assert "pipeline bubble" in text
 
 

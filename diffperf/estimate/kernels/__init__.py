@@ -1,1 +1,1 @@
-"""How long kernels take on one device: the hierarchical roofline, and the kinds of kernels that it bounds."""
+"""Time of kernels on one device: the hierarchical roofline, and the kinds of kernels that it bounds."""

@@ -1,4 +1,4 @@
-"""How long fused attention kernels take.
+"""Time of fused attention kernels.
 
 They come in two shapes. The context kernel (FlashAttention: arXiv 2205.14135, 2307.08691) works on tiles
 of queries and is bound by products and softmax. The generation kernel (Flash-Decoding) works on the few

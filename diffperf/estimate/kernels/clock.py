@@ -46,7 +46,7 @@ class Clock(eqx.Module):
     power: Scalar
 
     def slow(self, work: Work) -> Work:
-        """What some work takes at this clock."""
+        """Time and energy of some work at this clock, from those at the clock of the peak rates."""
         longer = (self.slowdown - 1) * work.clocked
         return dataclasses.replace(
             work,
@@ -56,7 +56,7 @@ class Clock(eqx.Module):
         )
 
     def slow_all(self, operators: TimedOperators) -> TimedOperators:
-        """What some operators take at this clock."""
+        """Time and energy of some operators at this clock, from those at the clock of the peak rates."""
         return TimedOperators(
             tuple(dataclasses.replace(kernel, work=self.slow(kernel.work)) for kernel in operators.kernels)
         )

@@ -1,4 +1,4 @@
-"""How long operators take: all that one kind of kernel runs is evaluated at once.
+"""Time of the operators of a phase, all that one kind of kernel runs evaluated at once.
 
 A program's compilation and its derivatives cost as much as the expressions in it. All matrix products of a
 phase are therefore one table, and so are all streams and all attention cores, whatever layers and passes
@@ -34,7 +34,7 @@ KERNELS: dict[str, Callable[[Any, Machine], Work]] = {
 
 
 class OperatorLabel(NamedTuple):
-    """What an operator of a phase is, and which of the phase's groups of operators it belongs to.
+    """Name and place of an operator of a phase, and the phase's group of operators to which it belongs.
 
     - `part`, `kernel`, `direction`, `per`, `of_pass`: as in `Operators`.
     - `layers`: the name of its kind of layers, and `kind` the place of that kind in `Model.grouped`; outside
@@ -70,7 +70,7 @@ class TimedKernel(eqx.Module):
     work: Work
 
     def members(self, sets: Sequence[LabelValues]) -> Bool[np.ndarray, "sets operators"]:
-        """Which operators belong to each of several sets."""
+        """Whether each operator belongs to each of several sets."""
         return np.array(
             [
                 [all(getattr(label, name) == value for name, value in one.items()) for label in self.labels]
@@ -114,8 +114,8 @@ class TimedOperators(eqx.Module):
         return jax.tree.map(lambda leaf: leaf[..., 0], self.totals([values]))
 
     def totals(self, sets: Sequence[LabelValues], *, recomputed: bool = False) -> Work:
-        """The same for several sets of operators side by side; with what the backward pass repeats, if asked
-        for.
+        """The total work of each of several sets of operators, side by side; on request with the runs that
+        the backward pass repeats.
         """
         parts = []
         for kernel in self.kernels:

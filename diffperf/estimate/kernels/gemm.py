@@ -1,4 +1,4 @@
-"""How long matrix products take: tiles on compute units, reuse through the memory levels."""
+"""Time of matrix products: tiles on compute units, reuse through the memory levels."""
 
 import functools
 
@@ -38,7 +38,7 @@ _MOST_READINGS = 1e4
 
 
 def gemm_work(gemms: Gemms, machine: Machine) -> Work:
-    """What each product of a table takes.
+    """Time, FLOPs, energy and memory traffic of each matrix product of a table.
 
     Every tile shape of `TILES`, with its K dimension whole or split, is a candidate, and the fastest
     candidate counts. A candidate's time is the roofline over
@@ -142,6 +142,7 @@ def _traffic(m, n, k, batch, rows, columns, machine: Machine) -> list[Array]:
     side = jnp.sqrt(machine.accelerator.cluster)  # of a cluster, in compute units
 
     def served(level: int) -> Array:
+        """Bytes that a level serves, for each tile shape."""
         row_block = column_block = jnp.sqrt(machine.reuse[level] * per_byte)
         if machine.accelerator.inner_caches[level] == 0:
             row_block = relax.minimum(rows * side, row_block)

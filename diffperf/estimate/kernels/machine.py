@@ -1,6 +1,4 @@
-"""What kernels need to know of the device that they run on, for one configuration: rates, widths and
-overheads.
-"""
+"""Rates, widths and overheads of a device, as kernels see it, for one configuration."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -130,7 +128,9 @@ _FORMATS_OF = {role: "linear" if role == "attention" else role for role in ROLES
 
 
 class AttentionUnits(eqx.Module):
-    """What fused attention kernels reach, for the formats of a strategy's activations and KV cache."""
+    """Rates and overheads of fused attention kernels, for the formats of a strategy's activations and KV
+    cache.
+    """
 
     format: AttentionFormat
     width: Scalar  # bytes of an element of queries, and of what the kernels multiply
@@ -144,6 +144,7 @@ class AttentionUnits(eqx.Module):
 
     @classmethod
     def of(cls, system: System, strategy: Strategy, kernel_overhead: Scalar) -> "AttentionUnits":
+        """Rates and overheads of a system's accelerator and software stack, in the formats of a strategy."""
         accelerator, precision, stack = system.accelerator, strategy.precision, system.stack
         multiplied = attention_format(precision, strategy.kv_precision)
         fp8 = fp8_share(multiplied)
@@ -163,14 +164,14 @@ class AttentionUnits(eqx.Module):
 
 
 class LevelTime(eqx.Module):
-    """What it takes to move bytes out of a memory level."""
+    """Time in which bytes leave a memory level: seconds per byte, and seconds of latency."""
 
     byte: Scalar  # s per byte
     latency: Scalar  # s
 
     @classmethod
     def of(cls, level: MemoryLevel, relax: Relaxation) -> "LevelTime":
-        """What a memory level takes.
+        """Time in which bytes leave a memory level.
 
         Requests of a limited depth move at most depth · tile bytes in every latency (Little's law).
         """
@@ -241,7 +242,7 @@ class Machine(eqx.Module):
 
     @property
     def device(self) -> LevelTime:
-        """What it takes to move bytes out of device memory."""
+        """Time in which bytes leave the device memory."""
         return self.levels[self.accelerator.device_level - 1]
 
     def for_roles(self, roles: Sequence[str]) -> "Machine":

@@ -1,4 +1,4 @@
-"""What every kernel's time is made of: the hierarchical roofline.
+"""The hierarchical roofline, which bounds the time of every kernel.
 
 A kernel's parts run at the same time: compute, and bytes / bandwidth + latency of every memory level
 outside the innermost. Then comes the overhead that no other kernel hides (Williams et al., CACM 2009;
@@ -20,7 +20,7 @@ from diffperf.relax import inverse, positive, smaller
 
 
 class Work(eqx.Module):
-    """What kernels take of one device. Works add up, and scale with a count.
+    """Time, FLOPs, energy and memory traffic of kernels on one device. Works add up, and scale with a count.
 
     - `time`: seconds; `clocked`: those of them that grow as the clock of the compute units falls.
     - `flops`: FLOP on the matrix units.
@@ -56,7 +56,7 @@ def idle_arithmetic(time: Array, traffic: Float[Array, "levels ..."]) -> Work:
 
 
 def overlapped(*times: Array) -> Array:
-    """How long the parts of one kernel take that run at the same time: the 4-norm of their times.
+    """Seconds that the parts of one kernel take if they run at the same time: the 4-norm of their times.
 
     Near the ridge of a roofline neither part hides the other whole; two equal parts take 19 % longer than
     either of them. An estimate: exponents of 3 to 8 fit measured GEMMs of A100 to B200 equally well.

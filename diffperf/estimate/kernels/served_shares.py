@@ -1,4 +1,4 @@
-"""Which memory level serves which part of an operator's traffic, where tensors live in several levels."""
+"""Shares of an operator's traffic that each memory level serves, where tensors live in several levels."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _CLASS_OF = {
 
 
 class ServedShares(eqx.Module):
-    """Of the bytes that leave the levels where tensors live, the share that each memory level serves.
+    """Share of the bytes that leave the levels where tensors live that each memory level serves.
 
     A cache serves what lives in it or farther out, device memory and storage serve what lives in them.
     """
@@ -38,7 +38,7 @@ class ServedShares(eqx.Module):
 
     @classmethod
     def of(cls, accelerator: Accelerator, residency: Residency) -> "ServedShares":
-        """What each memory level serves, where B of every product is weights of an MLP."""
+        """Shares that each memory level serves, if B of every product is weights of an MLP."""
         kinds, levels = accelerator.memory_kinds, range(len(accelerator.memory))
         passes = np.array(
             [

@@ -1,4 +1,4 @@
-"""How long kernels take that only stream through device memory."""
+"""Time of kernels that only stream through device memory."""
 
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work, idle_arithmetic, stream_latency, stream_time, streamed
@@ -7,8 +7,8 @@ from diffperf.workload.operators import Streams
 
 
 def stream_work(streams: Streams, machine: Machine) -> Work:
-    """What each kernel of a table takes, bound by the bandwidth of device memory or of the cache that holds
-    its tensors; a kernel without bytes takes nothing.
+    """Time, energy and memory traffic of each kernel of a table, bound by the bandwidth of device memory or
+    of the cache that holds its tensors; zero for a kernel without bytes.
     """
     moved = streams.bytes
     time = stream_time(machine, moved) + stream_latency(machine, moved) + machine.kernel_overhead

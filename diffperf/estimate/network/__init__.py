@@ -1,1 +1,1 @@
-"""How long collectives take: topologies, algorithms, and groups placed on network tiers."""
+"""Time of collectives: topologies, algorithms, and groups placed on network tiers."""

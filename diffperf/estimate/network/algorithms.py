@@ -89,7 +89,8 @@ def neighbours(wire: Wire, rounds: float) -> Algorithm:
 
 
 def alternative(wire: Wire, rounds: float) -> Algorithm:
-    """The same as `neighbours` in fewer steps, by weights over what a library may have.
+    """An algorithm that takes the place of `neighbours` with fewer steps, by weights over what a library may
+    have.
 
     Trees (all-reduce only): two binary trees, each reducing and broadcasting one half (Sanders et al.,
     Parallel Computing 2009); exact on a switch with small pieces, an upper bound elsewhere. Halving and

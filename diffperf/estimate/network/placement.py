@@ -1,4 +1,4 @@
-"""Where a parallel group lies on the network tiers.
+"""Placement of a parallel group on the network tiers.
 
 A group of `degree` ranks whose neighbours are `stride` devices apart fills the innermost tier first. On
 each tier it has some number of members in each domain.
@@ -70,7 +70,7 @@ class Group(eqx.Module):
 
 
 class Links(eqx.Module):
-    """What groups are placed on: the network of a system, and what its stack runs collectives with."""
+    """The network of a system, on which groups are placed, and the collective library of its stack."""
 
     network: tuple[NetworkTier, ...]
     library: CollectiveLibrary
@@ -78,6 +78,7 @@ class Links(eqx.Module):
 
     @classmethod
     def of(cls, system: System) -> "Links":
+        """The network of a system, and the collective library and overhead of its stack."""
         return cls(system.network, system.stack.collectives, system.stack.collective_overhead)
 
 
@@ -90,7 +91,8 @@ def place(
     *,
     at_kinks: bool = True,
 ) -> Group:
-    """Where a group of `degree` ranks, `stride` devices apart, lies on the tiers; degrees need not be whole.
+    """Placement of a group of `degree` ranks, `stride` devices apart, on the tiers; degrees need not be
+    whole.
 
     A domain of a tier holds size / stride of the group's members, at least one and at most all; the
     outermost tier holds whatever is left. `network_efficiency` is the share of its efficiency that every

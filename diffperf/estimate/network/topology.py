@@ -1,4 +1,4 @@
-"""What a tier's topology offers a group of its members, as a few numbers that all algorithms are written in.
+"""The topology of a tier as seen by a group of its members: a few numbers that all algorithms are written in.
 
 A group of m ranks uses a block of the topology of its own kind: a ring of m, a torus of m, a cube of m.
 Ranks of a fully connected tier or a hypercube have as many of their links within the group as the block
@@ -24,7 +24,7 @@ FEWEST = 1.001
 
 
 class Fabric(eqx.Module):
-    """What a tier offers a group with `ways` members in each of its domains.
+    """The topology of a tier as seen by a group with `ways` members in each of its domains.
 
     Work is the bytes that a member sends at `rate` for each byte of the buffer. All numbers but the first two
     are those of a group of at least 1.001 members; a group of fewer takes the `joined` share of its times and
@@ -64,7 +64,7 @@ def offer(
     *,
     at_kinks: bool = True,
 ) -> Fabric:
-    """What `tier` offers a group with `spread` members in each of its domains, all of them busy.
+    """The fabric of a tier for a group with `spread` members in each of its domains, all of them busy.
 
     A domain of the next tier inside has `inside` devices. Switches carry what devices inject, over the
     oversubscription. Where the group fills domains (`full`), derivatives at two members are those of fewer

@@ -80,6 +80,7 @@ def _search(function: Callable[[Scalar], tuple[Scalar, Any]], upper: Scalar) -> 
     close = jnp.finfo(upper.dtype).eps ** 0.5
 
     def step(search: _Search) -> _Search:
+        """One step: of Newton's method inside the bracket, else of bisection of the logarithm."""
         here = search.following
         value, slope, point_slope = evaluate(here)
         low = jnp.where(value < 0, here, search.low)
@@ -117,7 +118,7 @@ def _search(function: Callable[[Scalar], tuple[Scalar, Any]], upper: Scalar) -> 
 
 
 def _without_derivatives(tree: Any) -> Any:
-    """The same numbers as constants of differentiation; concrete ones stay concrete for `relax.choose`."""
+    """A tree of numbers as constants of differentiation; concrete ones stay concrete for `relax.choose`."""
     return jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if is_traced(leaf) else leaf, tree)
 
 

@@ -186,7 +186,7 @@ def _occupied(loop: _Loop, group: Scalar) -> Scalar:
 
 
 def _mixed(loop: _Loop, running: Scalar) -> _Point:
-    """Prompts ride along with decode steps.
+    """The loop at a running batch of an engine whose steps have prompts beside decoding sequences.
 
     The queue of prompts is an M/G/1 queue in units of steps. Prompts that share a step wait for each other's
     work. In lockstep, groups that fill a step, or single prompts, follow each other without a wait.

@@ -50,7 +50,7 @@ class Engine(eqx.Module):
         return Moments(mean, (interval**2 - 1) / 12 * step_time**2)
 
     def gathering(self, arrivals: Scalar, decoding: Scalar, at_work: Scalar | float = 0.0) -> "Gathering":
-        """What becomes of prompts because the engine lets them wait for others.
+        """Waits and group sizes of prompts, if the engine lets them wait for others.
 
         While an engine waits T = `batch_wait` steps, or until prompts fill a step, J = λT more prompts come.
         A share ρ of the time it prefills a group of G prompts; A = ρG come meanwhile and begin the next one.
@@ -102,8 +102,8 @@ class Engine(eqx.Module):
 
     @property
     def lockstep(self) -> Scalar:
-        """How much requests that were prefilled together stay together: e^−σ², with the standard deviation σ
-        of their decode steps.
+        """Degree to which requests that were prefilled together stay together: e^−σ², with the standard
+        deviation σ of their decode steps.
 
         An estimate from simulations. A deviation of two steps ends it.
         """
@@ -148,7 +148,7 @@ class SteadyState(eqx.Module):
 
 
 class Gathering(eqx.Module):
-    """What becomes of prompts because their engine lets them wait for others.
+    """Waits and group sizes of prompts whose engine lets them wait for others.
 
     - `steps`: steps that a prompt waits; `others`: prompts with which it is prefilled then.
     - `alone`: the chance that a prompt has not waited with others. Prompts that have wait for the group
@@ -173,7 +173,7 @@ class Gathering(eqx.Module):
 
 
 class PromptWork(eqx.Module):
-    """What prompts do to an engine at some running batch.
+    """Effects of prompts on an engine at some running batch.
 
     - `stall`: seconds by which a request's prompt lengthens the steps of others, mean and mean square.
     - `waiting`: wait of a prompt for its first step; `service`: its own steps.

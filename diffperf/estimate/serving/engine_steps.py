@@ -1,4 +1,4 @@
-"""How long a step of a serving engine takes, as a function of what it works on."""
+"""Time of a step of a serving engine, as a function of the tokens and sequences that it works on."""
 
 import abc
 

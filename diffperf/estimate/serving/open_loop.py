@@ -33,7 +33,7 @@ class _Stream(eqx.Module):
 
 
 class _Prompts(eqx.Module):
-    """What prompts do to the stream at a running batch.
+    """Effects of prompts on the stream of requests at a running batch.
 
     - `stall`: seconds by which each lengthens the steps of others, over the lengths of prompts.
     - `queue`: the wait of a prompt for those before it, were no prompts gathered.
@@ -50,7 +50,14 @@ class _Prompts(eqx.Module):
 
 
 class _Point(eqx.Module):
-    """The stream at a running batch: decode step, decode time of a request, prompts."""
+    """The stream of requests at a given number of running sequences.
+
+    - `seen`: running sequences that a decoding sequence sees on average.
+    - `decode_time`: seconds of a decode step without prompts.
+    - `decode`: seconds in which a request decodes, prompts of others included.
+    - `step_time`: seconds of a step, prompts included.
+    - `work`: the work on prompts.
+    """
 
     seen: Scalar
     decode_time: Scalar
@@ -112,7 +119,7 @@ def _at(stream: _Stream, running: Scalar) -> _Point:
 
 
 def _mixed(stream: _Stream, running: Scalar) -> _Point:
-    """Prompts ride along with decode steps.
+    """The stream at a running batch of an engine whose steps have prompts beside decoding sequences.
 
     A prompt waits for the end of the step in progress, and for the prompts before it, as in a queue whose
     server goes on vacation for a decode step whenever it is empty (Fuhrmann and Cooper, Operations Research
@@ -125,8 +132,8 @@ def _mixed(stream: _Stream, running: Scalar) -> _Point:
     beside = engine.decode_time(running)
     alone = rate * traffic.mean(prefill.stall(jnp.zeros_like(rate), beside))
     gathering = engine.gathering(rate * decode_time, _decoding(running), alone)
-    company = _company(stream, prefill, decode_time, alone)
-    stall = prefill.stall(company + gathering.others, beside)
+    others = _prompts_sharing_last_step(stream, prefill, decode_time, alone)
+    stall = prefill.stall(others + gathering.others, beside)
     stalled = rate * traffic.mean(stall)
     queue = wait_for_server(rate, engine.moments(prefill.busy_time))
     queue = _by_swings(stream, running, prefill, stalled, queue)
@@ -138,7 +145,7 @@ def _mixed(stream: _Stream, running: Scalar) -> _Point:
     steps_at_work = traffic.mean(prefill.chunks) / (rate * traffic.mean(prefill.chunks) + idle / decode_time)
     # No step is longer than a full one. Long prompts are in the first step of a request unless the request's
     # own prompt had nobody behind it.
-    nobody = traffic.mean(prefill.share_of_step * jnp.exp(-company))
+    nobody = traffic.mean(prefill.share_of_step * jnp.exp(-others))
     fullest = beside + (1 - nobody) * (prefill.full_step - beside)
     spare = larger(fullest - beside * delay_factor(stalled), 1e-3 * prefill.full_step)
     prompts = _Prompts(
@@ -153,7 +160,8 @@ def _mixed(stream: _Stream, running: Scalar) -> _Point:
 
 
 def _separate(stream: _Stream, running: Scalar) -> _Point:
-    """Prompts have steps of their own, for which decoding waits: a queue with priority for prompts.
+    """The stream at a running batch of an engine whose prompts have steps of their own, for which decoding
+    waits: a queue with priority for prompts.
 
     When a request ends, no prompt is waiting.
     """
@@ -163,7 +171,7 @@ def _separate(stream: _Stream, running: Scalar) -> _Point:
     nothing = jnp.zeros_like(rate)
     alone = rate * traffic.mean(prefill.stall(nothing, nothing))
     gathering = engine.gathering(rate * decode_time, _decoding(running), alone)
-    others = _company(stream, prefill, decode_time, alone) + gathering.others
+    others = _prompts_sharing_last_step(stream, prefill, decode_time, alone) + gathering.others
     prompts = _Prompts(
         prefill=prefill,
         stall=prefill.stall(others, nothing),
@@ -175,8 +183,10 @@ def _separate(stream: _Stream, running: Scalar) -> _Point:
     return _point(stream, running, prompts)
 
 
-def _company(stream: _Stream, prefill: Prefill, decode_time: Scalar, alone: Scalar) -> Lengths:
-    """How many other prompts, of a Poisson number, are there to fill up the last step of a prompt.
+def _prompts_sharing_last_step(
+    stream: _Stream, prefill: Prefill, decode_time: Scalar, alone: Scalar
+) -> Lengths:
+    """Expected number of other prompts that share the last step of a prompt, by the length of the prompt.
 
     Short prompts meet those that come in a step, which is 1 / (1 − `alone`) times as long as without prompts.
     Prompts of a step and more are prefilled one after the other. Those that follow one another without a
@@ -224,8 +234,8 @@ def _by_swings(
 
 
 def _swing(stream: _Stream, running: Scalar, prompts: _Prompts) -> Scalar:
-    """By how many more sequences than the mean of the batch a decoding sequence sees: the variance of the
-    batch over its mean, were steps as long for any batch.
+    """Number of sequences that a decoding sequence sees beyond the mean of the running batch: the variance
+    of the batch over its mean, if steps took equally long for any batch.
 
     It is 1 for a Poisson number. Prompts that stall the others add to it, as far as they come and go faster
     than sequences do: a noise that lasts for a time τ moves what takes a time T by 1 / (1 + τ/T) of its

@@ -1,4 +1,4 @@
-"""What a serving system achieves: latencies, throughput, memory, power and cost in the steady state."""
+"""Report of a serving system: latencies, throughput, memory, power and cost in the steady state."""
 
 import jax.numpy as jnp
 

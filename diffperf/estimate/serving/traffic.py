@@ -1,4 +1,4 @@
-"""What one engine sees of the requests: mean values over the distributions of lengths."""
+"""Requests as one engine sees them: mean values over the distributions of lengths."""
 
 import equinox as eqx
 import jax.numpy as jnp

@@ -89,8 +89,13 @@ class PoolsState(eqx.Module):
 
 
 class _Way(NamedTuple):
-    """What a request goes through up to its first token: what software adds, waits for either pool, passes,
-    transfer and step.
+    """Times of all that a request goes through up to its first token, one after the other.
+
+    - `admission`: the wait that the software adds.
+    - `line`: the wait for an engine of the pool that prefills; `passes`: the request's own prefill.
+    - `lane`: the wait for the transfer of KV caches; `transfer`: the transfer itself.
+    - `next_step`: the wait for the end of the decode step under way; `first_step`: seconds of the step that
+      decodes the token.
     """
 
     admission: Moments
@@ -114,7 +119,7 @@ class _Way(NamedTuple):
 
 
 def _way(pools: TwoPools, rate: Scalar, step: Scalar, *, decoding: Scalar, steepest: float) -> _Way:
-    """The way of a request to its first token.
+    """Times of all that a request goes through up to its first token.
 
     - `rate`: requests per second of all engines that a request sees come at random times.
     - `step`: seconds of a decode step; `decoding`: other sequences of the engine that it comes to.

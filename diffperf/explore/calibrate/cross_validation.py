@@ -141,6 +141,7 @@ def group_errors(
         return Errors.of(np.exp(residuals), np.ones(len(residuals)))
 
     def group(rows: np.ndarray) -> GroupErrors:
+        """Errors of a group of rows: before and after the fit, and in cross-validation."""
         known = inside[rows][~np.isnan(inside[rows])]
         return GroupErrors(
             before=errors((sign * before)[rows]),

@@ -27,7 +27,7 @@ _SINGULAR = 1e-9  # least eigenvalue of the precision, scaled to ones on its dia
 
 @dataclasses.dataclass(frozen=True)
 class Prior:
-    """What is known of the logarithms of the parameters before any measurement."""
+    """Normal distribution of the logarithms of the parameters before any measurement."""
 
     mean: Float[np.ndarray, " parameters"]
     spread: Float[np.ndarray, " parameters"]
@@ -42,7 +42,7 @@ class Prior:
 
 @runtime_checkable
 class Residuals(Protocol):
-    """What the covariance of a fit needs of a problem: its rows, and their residuals with slopes."""
+    """Rows of a problem, and their residuals with slopes, from which the covariance of a fit follows."""
 
     quantities: np.ndarray
 
@@ -183,7 +183,7 @@ def covariance(problem: Residuals, prior: Prior, best: Fit) -> Float[np.ndarray,
 
 
 def _design_effect(families: Sequence[str], influence: np.ndarray, squares: float) -> float:
-    """How many rows of common families count as one independent row."""
+    """Number of rows of common families that count as one independent row."""
     total: dict[str, float] = {}
     for family, pull in zip(families, influence, strict=True):
         total[family] = total.get(family, 0.0) + pull

@@ -1,4 +1,4 @@
-"""What a calibration fits: numbers of a system by path, their priors, and which of them matter."""
+"""Parameters of a calibration: numbers of a system by path, their priors, and which of them matter."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Parameter:
 
     @property
     def surprise(self) -> float:
-        """How many standard deviations of its prior the value has moved."""
+        """Standard deviations of its prior by which the value has moved."""
         return float(np.log(self.after / self.before) / self.prior_spread)
 
 
@@ -126,7 +126,7 @@ def fit_problem(
 
 
 def _prior(system: System, declared: dict[str, Quantity], spread: float | None) -> Prior:
-    """What is known of parameters from the system's config and their declarations."""
+    """Prior of parameters, from the system's config and their declarations."""
     values = np.array([float(locate(system, path)[0]) for path in declared])
     lower, upper = np.log([parameter.bounds for parameter in declared.values()]).T
     widths = [parameter.prior_spread if spread is None else spread for parameter in declared.values()]
@@ -135,7 +135,7 @@ def _prior(system: System, declared: dict[str, Quantity], spread: float | None) 
 
 
 def _matter(problem: Problem, prior: Prior) -> np.ndarray:
-    """Which parameters move any row, at the configured values or a factor away from them."""
+    """Whether each parameter moves any row, at the configured values or a factor away from them."""
     points = [prior.inside(prior.mean + shift * prior.spread) for shift in _TRIED]
     return np.max([np.abs(problem.at(point)[1]).max(axis=0) for point in points], axis=0) > NO_EFFECT
 

@@ -22,7 +22,7 @@ from diffperf.quantity import locate, replace
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Where the parameters of a calibration stand in systems: a stack's in training, inference or both.
+    """Paths in systems of the parameters of a calibration: a stack's in training, inference or both.
 
     - `paths`: the paths of systems that take the value of some parameter.
     - `parameter`: the index of the parameter, for every path.

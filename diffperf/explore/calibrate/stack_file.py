@@ -81,8 +81,8 @@ def _written_out(config: tomlkit.TOMLDocument) -> dict[str, str]:
 
 
 def _remark(parameter: Parameter, source: str) -> str:
-    """How sure the value of a parameter is, what it was before and by which source, and whether its range
-    stopped it.
+    """Certainty of a parameter's value, the value before with its source, and whether the parameter's
+    range stopped the fit.
     """
     before = units.show(parameter.before, parameter.declared.unit) + (f", {source}" if source else "")
     at_bound = ", at the end of its range" if parameter.at_bound else ""

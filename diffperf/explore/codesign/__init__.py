@@ -1,1 +1,1 @@
-"""Which hardware to build: constrained optimization of continuous and whole design variables."""
+"""Choice of the hardware to build: constrained optimization of continuous and whole design variables."""

@@ -1,4 +1,4 @@
-"""What systems that one can buy make of the workloads of a design problem, beside the design.
+"""Results of systems that one can buy on the workloads of a design problem, beside those of the design.
 
 A system that is sold keeps its hardware. What else the problem leaves open (layouts, batches, precisions) is
 its to choose as it is the design's: it runs in the best layout under the limits of the workloads' reports.

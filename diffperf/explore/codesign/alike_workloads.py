@@ -57,7 +57,7 @@ def _mapped(function: Callable[[Configuration], Any], alike: Sequence[Configurat
 
 
 def _kind(configuration: Configuration, phase: str) -> Hashable:
-    """What configurations have in common that are evaluated together. Choices count with their weights: an
+    """Key that configurations share if they are evaluated together. Choices count with their weights: an
     alternative without weight is not computed.
     """
     leaves, structure = jax.tree.flatten(configuration)

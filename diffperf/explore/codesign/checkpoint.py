@@ -25,7 +25,7 @@ class Checkpoint:
 
     - `question`: a digest of the problem, its limits, the seed and the population.
     - `number`, `idle`: the rounds done, and how many of the last did not improve the design.
-    - `best`, `descended`: the best design, and where descents have ended, by what they held.
+    - `best`, `descended`: the best design, and where descents have ended, by the values of their slots.
     - `random`: the state of the generator of random numbers.
     """
 
@@ -47,7 +47,7 @@ class Checkpoint:
             "idle": self.idle,
             "evaluations": self.evaluations,
             "best": _plain(self.best),
-            "descended": [[list(held), _plain(design)] for held, design in self.descended.items()],
+            "descended": [[list(values), _plain(design)] for values, design in self.descended.items()],
             "random": self.random,
             "trace": [dataclasses.astuple(point) for point in self.trace],
         }
@@ -84,7 +84,7 @@ class Checkpoint:
             idle=content["idle"],
             evaluations=content["evaluations"],
             best=_design(content["best"]),
-            descended={tuple(held): _design(design) for held, design in content["descended"]},
+            descended={tuple(values): _design(design) for values, design in content["descended"]},
             random=content["random"],
             trace=[
                 TracePoint(stage=stage, objective=objective, violation=violation, seconds=seconds)

@@ -46,19 +46,19 @@ class Conflict:
 
 def conflict_of(search: "Search") -> Conflict:
     """The conflict of a problem for which the search has come to no feasible design."""
-    held = list(range(len(search.limits)))
-    for index in list(held):
-        others = tuple(other for other in held if other != index)
+    conflicting = list(range(len(search.limits)))
+    for index in list(conflicting):
+        others = tuple(other for other in conflicting if other != index)
         if not satisfiable(search, others):
-            held.remove(index)
-    reliefs = [relief for index in held if (relief := _relief(search, index)) is not None]
+            conflicting.remove(index)
+    reliefs = [relief for index in conflicting if (relief := _relief(search, index)) is not None]
     reliefs.sort(key=lambda relief: _change(search, relief))
-    return Conflict(tuple(held), tuple(reliefs))
+    return Conflict(tuple(conflicting), tuple(reliefs))
 
 
-def satisfiable(search: "Search", held: tuple[int, ...]) -> bool:
+def satisfiable(search: "Search", constraints: tuple[int, ...]) -> bool:
     """Whether a search for a design that satisfies some constraints comes to one."""
-    goal = Goal(0, held)
+    goal = Goal(0, constraints)
     return any(design.violation == 0 for design in search.excursion(goal, satisfied=True))
 
 
@@ -77,6 +77,6 @@ def _relief(search: "Search", index: int) -> Relief | None:
 
 
 def _change(search: "Search", relief: Relief) -> float:
-    """How far a limit would have to move, relative to what it is."""
+    """Change that a limit would need, relative to its value."""
     limit = search.limits[relief.constraint]
     return abs(relief.limit - limit) / (abs(limit) or 1.0)

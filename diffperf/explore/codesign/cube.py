@@ -90,9 +90,12 @@ class Cube:
 
     @functools.cached_property
     def relaxed(self) -> Reals:
-        """The real variables, and behind them the whole numbers that are so many that they can be taken for
-        real ones before they are rounded: two or more, since a single one trades with no other, and is found
-        among the neighbours of a design."""
+        """The real variables, followed by the whole-number variables that are relaxed to real ones before
+        they are rounded.
+
+        Whole-number variables with many values are relaxed, if there are at least two of them. A single one
+        trades with no other, and a search among the neighbours of a design finds its best value.
+        """
         numbers = [slot for slot in self.slots if slot.relaxes]
         if len(numbers) < 2:
             return self.reals
@@ -136,6 +139,6 @@ class Cube:
         return whole
 
     def combinations(self, x: Float[np.ndarray, "designs n"]) -> list[tuple[float, ...]]:
-        """What each design holds in its slots: equal for designs that differ in real variables alone."""
-        held = [index for slot in self.slots for index in slot.indices]
-        return [tuple(row) for row in x[:, held].tolist()]
+        """The values of each design in its slots: equal for designs that differ in real variables alone."""
+        indices = [index for slot in self.slots for index in slot.indices]
+        return [tuple(row) for row in x[:, indices].tolist()]

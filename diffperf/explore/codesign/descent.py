@@ -33,7 +33,7 @@ _ACTIVE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Descended:
-    """Where a descent ended.
+    """The design at which a descent ended, with its exact scores.
 
     - `x`: the vector of variables; `violation` and `objective` are its exact scores.
     - `multipliers`: of every constraint.
@@ -64,7 +64,7 @@ class Descent:
     ):
         self.scorer, self.limits, self.goal = scorer, limits, goal
         self.reals = scorer.cube.relaxed if relaxed else scorer.cube.reals
-        self.held = np.array(goal.held, dtype=int)
+        self.constraints = np.array(goal.constraints, dtype=int)
 
     def smooth(self, x: np.ndarray, sharpness: float) -> Smoothed:
         """Smooth scores of a design, and their slopes by the variables that move."""
@@ -73,7 +73,7 @@ class Descent:
 
     def __call__(self, x: Float[np.ndarray, " n"], sharpness: tuple[float, ...] = SHARPNESS) -> Descended:
         """The optimum near a design, its whole variables held."""
-        margins = np.zeros(len(self.held))
+        margins = np.zeros(len(self.constraints))
         if not len(self.reals):
             return self.ended(x, margins)
         for value in sharpness:
@@ -81,10 +81,10 @@ class Descent:
         best = self.ended(x, margins)
         for _ in range(_CORRECTIONS):
             margins = self._corrected(best.x, margins)
-            again = self.ended(self._restored(self.solve(best.x, margins, sharpness[-1])), margins)
-            settled = again.violation == 0 and abs(again.objective - best.objective) < _SETTLED
-            if (again.violation, again.objective) < (best.violation, best.objective) or settled:
-                best = again
+            corrected = self.ended(self._restored(self.solve(best.x, margins, sharpness[-1])), margins)
+            settled = corrected.violation == 0 and abs(corrected.objective - best.objective) < _SETTLED
+            if (corrected.violation, corrected.objective) < (best.violation, best.objective) or settled:
+                best = corrected
             if settled:
                 break
         return best
@@ -95,22 +95,22 @@ class Descent:
         The variables at the entries of `hold` stay as they are.
         """
         for value in _APPROACH:
-            x = self.solve(x, np.zeros(len(self.held)), value, hold=hold, iterations=_FEW_ITERATIONS)
+            x = self.solve(x, np.zeros(len(self.constraints)), value, hold=hold, iterations=_FEW_ITERATIONS)
         return self.ended(x)
 
     def least_violating(self, x: Float[np.ndarray, " n"]) -> Descended:
         """The design near another whose greatest excess is least: min t under excess ≤ t (elastic SLSQP)."""
-        if not len(self.reals) or not len(self.held):
-            return self.ended(x, np.zeros(len(self.held)))
+        if not len(self.reals) or not len(self.constraints):
+            return self.ended(x, np.zeros(len(self.constraints)))
         for value in SHARPNESS:
-            x = self.solve(x, np.zeros(len(self.held)), value, elastic=True)
-        return self.ended(x, np.zeros(len(self.held)))
+            x = self.solve(x, np.zeros(len(self.constraints)), value, elastic=True)
+        return self.ended(x, np.zeros(len(self.constraints)))
 
     def _corrected(self, x: np.ndarray, margins: np.ndarray) -> np.ndarray:
         """Margins with which smooth constraints hold where exact ones do."""
         exact = self.scorer.exact(x[None], self.limits).values[0, 1:]
         smooth = self.smooth(x, SHARPNESS[-1]).values[1:]
-        difference = (exact - smooth)[self.held]
+        difference = (exact - smooth)[self.constraints]
         return np.where(np.isfinite(difference), difference, margins) + _ROOM
 
     def _restored(self, x: np.ndarray) -> np.ndarray:
@@ -118,7 +118,7 @@ class Descent:
 
         SLSQP stops as soon as its merit function resolves no descent, which leaves about 1e-12.
         """
-        rows = 1 + self.held
+        rows = 1 + self.constraints
         for _ in range(_RESTORATIONS):
             excess = self.scorer.exact(x[None], self.limits).values[0, rows]
             violated = excess > 0
@@ -139,9 +139,10 @@ class Descent:
         hold: Sequence[int] = (),
         iterations: int = _ITERATIONS,
     ) -> np.ndarray:
-        """Where SLSQP leads from a design at one sharpness; where it fails, the design itself.
+        """The design to which SLSQP leads from another one at one sharpness; where SLSQP fails, the other
+        design itself.
 
-        `margins` are added to the excess of every constraint that is held. With `elastic`, the greatest
+        `margins` are added to the excess of every constraint of the goal. With `elastic`, the greatest
         excess is minimized in place of the goal. Variables at the entries of `hold` stay as they are.
         """
         latest: tuple[bytes, Smoothed] | None = None
@@ -155,14 +156,14 @@ class Descent:
             return latest[1]
 
         start = self.reals.share(x)
-        rows = 1 + self.held
+        rows = 1 + self.constraints
         still = np.isin(self.reals.entries, hold)
         bounds = np.where(still, start, 0.0), np.where(still, start, 1.0)
         # One more variable, where violations are to be least: what all excesses are at most.
         beside = np.ones((len(rows), 1)) if elastic else np.zeros((len(rows), 0))
         unit = np.zeros(len(start) + 1)
         unit[-1] = 1.0
-        held = {
+        inequalities = {
             "type": "ineq",
             "fun": lambda point: beside @ point[len(start) :] - (at(point).values[rows] + margins),
             "jac": lambda point: np.hstack([-at(point).slopes[rows], beside]),
@@ -174,7 +175,7 @@ class Descent:
             jac=(lambda _: unit) if elastic else (lambda point: at(point).slopes[self.goal.row]),
             method="SLSQP",
             bounds=[*zip(*bounds, strict=True)] + [(None, None)] * len(worst),
-            constraints=[held] if len(rows) else [],
+            constraints=[inequalities] if len(rows) else [],
             options={"maxiter": iterations, "ftol": _PRECISION},
         )
         share = solved.x[: len(start)]
@@ -183,18 +184,20 @@ class Descent:
     def ended(
         self,
         x: Float[np.ndarray, " n"],
-        margins: Float[np.ndarray, " held"] | None = None,
+        margins: Float[np.ndarray, " goal_constraints"] | None = None,
         sharpness: float = SHARPNESS[-1],
     ) -> Descended:
         """The end of a descent: exact scores, multipliers and residual of a design."""
         ranking = self.scorer.exact(x[None], self.limits).ranking(self.goal)
         multipliers, residual = np.zeros(len(self.limits)), 0.0
         if len(self.reals):
-            margins = np.zeros(len(self.held)) if margins is None else margins
+            margins = np.zeros(len(self.constraints)) if margins is None else margins
             smooth = self.smooth(x, sharpness)
-            rows = np.array([self.goal.row, *(1 + self.held)])
+            rows = np.array([self.goal.row, *(1 + self.constraints)])
             chosen = Smoothed(smooth.values[rows], smooth.slopes[rows])
-            multipliers[self.held], residual = lagrange_multipliers(chosen, self.reals.share(x), margins)
+            multipliers[self.constraints], residual = lagrange_multipliers(
+                chosen, self.reals.share(x), margins
+            )
         return Descended(
             x=x,
             violation=float(ranking.violation[0]),

@@ -1,4 +1,4 @@
-"""Which order of design, baseline and sold systems survives the uncertainty of what was calibrated.
+"""Order of design, baseline and sold systems under the uncertainty of calibrated values.
 
 Fitted values are drawn from their posterior (a normal distribution of their logarithms, with the covariance
 of the calibration), and every system is estimated anew with the values drawn for it. Systems of one
@@ -53,7 +53,7 @@ class Posterior:
         self.drawn: dict[str, Float[np.ndarray, "samples parameters"]] = {}
 
     def factors(self, calibration: Calibration) -> Float[np.ndarray, "samples parameters"]:
-        """What the fitted values are multiplied by."""
+        """Factors by which the fitted values are multiplied."""
         if calibration.name not in self.drawn:
             mean = np.zeros(len(calibration.parameters))
             normal = self.random.multivariate_normal(mean, calibration.covariance, self.samples)
@@ -67,8 +67,8 @@ class Posterior:
             return {}
         places, drawn = fitted_places(calibration, candidate.configuration), {}
         factors = dict(zip(calibration.parameters, self.factors(calibration).T, strict=True))
-        for path, found in places.items():
-            for place in (*found, *followers(path, list(places))):
+        for path, fitted in places.items():
+            for place in (*fitted, *followers(path, list(places))):
                 value, declared = locate(candidate.system, place)
                 low, high = getattr(declared, "bounds", (-np.inf, np.inf))
                 drawn[f"system.{place}"] = np.clip(float(value) * factors[path], low, high)

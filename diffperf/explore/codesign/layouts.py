@@ -58,7 +58,7 @@ class Layouts:
         return len(self.values)
 
     def sorted(self, order: Int[np.ndarray, " layouts"]) -> "Layouts":
-        """The same layouts in another order."""
+        """These layouts in another order."""
         return dataclasses.replace(self, values=self.values[order])
 
     def applied(self, x: Float[np.ndarray, " n"]) -> Float[np.ndarray, "layouts n"]:
@@ -83,6 +83,7 @@ class Laid:
 
     @property
     def prefix(self) -> str:
+        """Beginning of the paths of the workload's inputs; empty for the first workload."""
         return f"beside.{self.name}." if self.number else ""
 
     @property
@@ -92,6 +93,7 @@ class Laid:
 
     @property
     def varies_devices(self) -> bool:
+        """Whether the number of devices is a variable."""
         return DEVICES in self.vector.paths
 
     def is_variable(self, path: str) -> bool:
@@ -113,12 +115,12 @@ class Laid:
         return [(begin, variable) for begin, variable in self.vector.placed() if variable.path in paths]
 
     def configuration(self, x: jax.Array) -> Configuration:
-        """What the workload runs at a vector of variables; pure JAX."""
+        """The configuration of the workload at a vector of variables; pure JAX."""
         candidate = self.vector.candidate(x)
         return candidate.configurations(candidate.system)[self.number]
 
     def broken(self, rows: np.ndarray) -> np.ndarray:
-        """How many rules of layouts each vector of variables breaks, (rows,)."""
+        """Number of rules of layouts that each vector of variables breaks, (rows,)."""
         if not len(rows):
             return np.zeros(0)
         rules = jax.vmap(lambda x: broken(self.configuration(x), self.phase))
@@ -145,11 +147,11 @@ def possible_layouts(vector: DesignVector, phases: Sequence[str], file: str) -> 
     **Raises:** `ConfigError` where the bounds of the variables leave no layout, or too many to list.
     """
     workloads = [Laid(vector, number, phase, file) for number, phase in enumerate(phases)]
-    found = [layouts for layouts in (each.layouts() for each in workloads) if layouts is not None]
+    of_workloads = [layouts for layouts in (each.layouts() for each in workloads) if layouts is not None]
     if DEVICES not in vector.paths:
-        return tuple(found)
+        return tuple(of_workloads)
     begin = next(begin for begin, variable in vector.placed() if variable.path == DEVICES)
-    return (functools.reduce(functools.partial(_joined, begin, file), found),)
+    return (functools.reduce(functools.partial(_joined, begin, file), of_workloads),)
 
 
 def _joined(devices: int, file: str, first: Layouts, second: Layouts) -> Layouts:
@@ -231,7 +233,9 @@ def _options(of: Laid, variable: Variable) -> np.ndarray:
 
 
 def _thinned(options: np.ndarray) -> np.ndarray:
-    """Of a long range of numbers, 0 and products of twos and threes, which divide most sizes of models."""
+    """A long range of numbers, thinned to 0 and products of twos and threes, which divide most sizes of
+    models.
+    """
     if len(options) <= LONG_RANGE:
         return options
     numbers = options[:, 0].astype(int)

@@ -54,6 +54,7 @@ def promising(
         return designs[order], merit[order]
 
     def worth_a_descent(designs: np.ndarray, merit: np.ndarray) -> Iterator[np.ndarray]:
+        """Designs that promise enough, at most one for each set of changed slots and `TRIED` of them."""
         tried: set[tuple[int, ...]] = set()
         for design in designs[merit < below]:
             where = tuple(i for i, slot in enumerate(cube.slots) if np.any((design != x)[slot.indices]))
@@ -75,8 +76,8 @@ def merits(
     scores: ExactScores, multipliers: Float[np.ndarray, " constraints"], goal: Goal
 ) -> Float[np.ndarray, " designs"]:
     """The augmented Lagrangian of designs: about the log of the objective that a descent would come to."""
-    held = list(goal.held)
-    price, excess = multipliers[held], scores.values[:, 1:][:, held]
+    constraints = list(goal.constraints)
+    price, excess = multipliers[constraints], scores.values[:, 1:][:, constraints]
     augmented = (np.maximum(price + PENALTY * excess, 0.0) ** 2 - price**2) / (2 * PENALTY)
     augmented += np.where(price < _ACTIVE, _UNKNOWN_PRICE * np.maximum(excess, 0.0), 0.0)
     merit = scores.values[:, goal.row] + augmented.sum(axis=1) + _BROKEN * scores.broken

@@ -24,7 +24,7 @@ from diffperf.workload.rules import broken
 
 
 class Outcome(eqx.Module):
-    """What a candidate comes to on a system built of its chip.
+    """Reports of a candidate's workloads on a system built of its chip.
 
     - `report`: of the first workload; `beside`: of the others, by their names.
     """
@@ -40,7 +40,7 @@ class Outcome(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """What is asked of one workload: the phase to estimate, and its share of the baseline's time."""
+    """One workload of a problem: the phase to estimate, and its share of the baseline's time."""
 
     name: str
     phase: str
@@ -82,13 +82,14 @@ class Constraint:
 
     @property
     def relation(self) -> str:
+        """The sign of the constraint: ≤ or ≥."""
         return "≤" if self.sense > 0 else "≥"
 
     def __str__(self):
         return f"{self.quantity} {self.relation} {units.show(self.limit, self.declared.unit)}"
 
     def excess(self, value: Array, limit: Array) -> Array:
-        """How far a value lies beyond the limit, at most 0 where the constraint holds.
+        """Excess of a value over the limit, at most 0 where the constraint holds.
 
         The excess is relative to the limit, and absolute for a limit of zero, which only relative quantities
         have.
@@ -133,10 +134,12 @@ class DesignProblem:
 
     @property
     def baseline(self) -> Candidate:
+        """The candidate to start from."""
         return self.vector.baseline
 
     @property
     def variables(self) -> tuple[Variable, ...]:
+        """The variables, in the order of the vector."""
         return self.vector.variables
 
     @property
@@ -146,6 +149,7 @@ class DesignProblem:
 
     @property
     def bounds(self) -> Bounds:
+        """The bounds of every entry of the vector of variables."""
         return self.vector.bounds
 
     @property
@@ -230,7 +234,9 @@ class DesignProblem:
         return locate(report, self.objective.removeprefix("report."))[0]
 
     def broken_rules(self, x: Float[Array, " n"]) -> Array:
-        """How many rules of layouts (`diffperf.workload.rules`) a vector of variables breaks; pure JAX."""
+        """Number of rules of layouts (`diffperf.workload.rules`) that a vector of variables breaks; pure
+        JAX.
+        """
         candidate = self.vector.candidate(x)
         counts = of_each(broken, candidate.configurations(candidate.system), self.phases)
         return sum(counts, jnp.zeros(()))

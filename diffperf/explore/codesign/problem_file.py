@@ -172,7 +172,7 @@ class ProblemReader(TableReader):
         )
 
     def workloads(self) -> list[JobReader]:
-        """What runs: one workload of the file itself, or one of each table `workload`."""
+        """The workloads: one of the file itself, or one of each table `workload`."""
         if "workload" not in self.table:
             return [JobReader(self.file, self.folder, self.table)]
         for key in OF_A_WORKLOAD:

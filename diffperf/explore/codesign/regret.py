@@ -36,7 +36,7 @@ def regrets(
     problem = result.problem
     if len(problem.workloads) == 1 or problem.objective.startswith("chip.") or not result.feasible:
         return []
-    found = []
+    of_workloads = []
     for number, workload in enumerate(problem.workloads):
         progress(f"best for {workload.name} alone", number / len(problem.workloads))
         search = Search(_alone(problem, workload.name), population=population)
@@ -46,8 +46,8 @@ def regrets(
         shared, alone = (
             _objective(problem, each.outcome.reports(first)[workload.name]) for each in (result, own)
         )
-        found.append(Regret(workload, shared, alone, sense=problem.sense))
-    return found
+        of_workloads.append(Regret(workload, shared, alone, sense=problem.sense))
+    return of_workloads
 
 
 def _alone(problem: DesignProblem, name: str) -> DesignProblem:

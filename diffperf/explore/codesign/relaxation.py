@@ -65,7 +65,7 @@ class Relaxation:
 
         The values that a relaxed one lies between are left out, since rounding comes to these.
         """
-        found = []
+        optima = []
         for slot in self.scorer.cube.slots:
             if not slot.relaxes:
                 continue
@@ -76,6 +76,6 @@ class Relaxation:
             optimal = (merit < around[:-2]) & (merit < around[2:])
             above = int(np.searchsorted(values[:, 0], relaxed.x[slot.indices[0]]))
             optimal[max(above - 1, 0) : above + 1] = False
-            found += [(merit[place], designs[place], slot.indices) for place in np.flatnonzero(optimal)]
-        found.sort(key=lambda one: one[0])
-        return [(design, entries) for _, design, entries in found[:HELD]]
+            optima += [(merit[place], designs[place], slot.indices) for place in np.flatnonzero(optimal)]
+        optima.sort(key=lambda one: one[0])
+        return [(design, entries) for _, design, entries in optima[:HELD]]

@@ -36,7 +36,7 @@ class TracePoint:
 
 @dataclasses.dataclass(frozen=True)
 class ConstraintRow:
-    """How one constraint fares at the design.
+    """One constraint at the design: its value, its excess and the worth of its limit.
 
     - `value`: of its quantity, in its unit.
     - `excess`: how far the value lies beyond the limit, relative to it; the constraint holds where this is at
@@ -150,6 +150,7 @@ class Codesign:
 
     @property
     def objective_unit(self) -> str:
+        """The unit of the objective; empty where it is relative to the baseline's."""
         return "" if self.relative else self.problem.objective_declared.unit
 
     @property

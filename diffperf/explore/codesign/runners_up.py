@@ -44,7 +44,7 @@ class RunnerUp:
 def runners_up(search: Search) -> list[RunnerUp]:
     """The next-best value of every choice, from a search that has come to a feasible design."""
     best, cube, limits = search.best, search.cube, search.limits
-    found = []
+    best_without = []
     with jax.enable_x64(True):
         tipping = Tipping(search.problem)
         placed = search.problem.vector.placed()
@@ -54,11 +54,11 @@ def runners_up(search: Search) -> list[RunnerUp]:
             if restricted is not None:
                 search.cube = search.scorer.cube = restricted
                 search.reset(limits)
-                found.append(_runner_up(search, tipping, best, begin, variable))
+                best_without.append(_runner_up(search, tipping, best, begin, variable))
         search.cube = search.scorer.cube = cube
         search.reset(limits)
     search.incumbent = best
-    return found
+    return best_without
 
 
 def _runner_up(search: Search, tipping: Tipping, best: Descended, begin: int, variable: Variable) -> RunnerUp:

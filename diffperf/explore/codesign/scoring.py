@@ -33,19 +33,22 @@ class Ranking:
 
     @property
     def order(self) -> Int[np.ndarray, " designs"]:
+        """Indices of the designs, the best first."""
         return np.lexsort((self.objective, self.violation))
 
     def better_than(self, other: "Ranking") -> Bool[np.ndarray, " designs"]:
-        """Which designs violate less than the other's, or as much with a better objective."""
+        """Whether each design violates less than the other ranking's design of its row, or as much with a
+        better objective.
+        """
         less = self.violation < other.violation
         return less | ((self.violation == other.violation) & (self.objective < other.objective))
 
     def equals(self, other: "Ranking") -> Bool[np.ndarray, " designs"]:
-        """Which designs are as good as the other's."""
+        """Whether each design has the same violation and objective as the other ranking's of its row."""
         return (self.violation == other.violation) & (self.objective == other.objective)
 
     def merit(self, rows: Bool[np.ndarray, " designs"]) -> Float[np.ndarray, " rows"]:
-        """What evolution improves: the violation of designs that have one, else the objective."""
+        """The number that evolution lowers: the violation of designs that have one, else the objective."""
         violation, objective = self.violation[rows], self.objective[rows]
         return np.where(violation > 0, violation, objective)
 
@@ -62,14 +65,14 @@ class Ranking:
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """What a search minimizes, and which constraints it holds: the problem's own goal, or part of it.
+    """The score that a search minimizes, and the constraints that it keeps: all of the problem's, or some.
 
     - `row`: 0 to minimize the objective, 1 + i to minimize the excess of constraint i.
-    - `held`: the indices of the constraints that have to hold.
+    - `constraints`: the indices of the constraints that have to hold.
     """
 
     row: int
-    held: tuple[int, ...]
+    constraints: tuple[int, ...]
 
     @classmethod
     def of(cls, problem: DesignProblem) -> "Goal":
@@ -88,8 +91,8 @@ class ExactScores(NamedTuple):
     broken: Float[np.ndarray, " designs"]
 
     def ranking(self, goal: Goal) -> Ranking:
-        """How good the designs are for a goal. One without a finite score is worse than all others."""
-        excess = self.values[:, 1:][:, list(goal.held)]
+        """Violation and objective of each design for a goal, infinite for a design without a finite score."""
+        excess = self.values[:, 1:][:, list(goal.constraints)]
         violation = np.linalg.norm(np.maximum(excess, 0), axis=1) + self.broken
         objective = self.values[:, goal.row]
         return Ranking(
@@ -173,7 +176,7 @@ class Scorer:
         return self._smooth(x, limits, sharpness)
 
     def _smooth(self, x: np.ndarray, limits: np.ndarray, sharpness: float) -> Smoothed:
-        """The same, uncounted."""
+        """Smooth scores of one design and their slopes, without a count of the evaluation."""
         relaxed = self.cube.relaxed
         arguments = (x[relaxed.entries], x, limits, np.asarray(sharpness, dtype=float))
         values, slopes = jax.device_get(self._with_slopes(*arguments))

@@ -1,4 +1,4 @@
-"""Which chip and package to build: the search for the best design of a problem.
+"""Search for the chip and the package to build: the best design of a problem.
 
 1. Global: a population of whole designs evolves under exact scores, hundreds of thousands of estimates a
    second (`populations`, `evolution`). It starts from the baseline and a Sobol sample of the cube.
@@ -49,11 +49,11 @@ from diffperf.explore.codesign.unpaid import Unpaid, unpaid_variables
 
 POPULATION = 1024  # designs that evolve together
 DESCENTS = 8  # the most designs that a stage descends from
-FEW_DESCENTS = 3  # the same, where descents only prepare what follows, or the goal is not the search's
+FEW_DESCENTS = 3  # of such designs where descents prepare another stage, or the goal is not the search's
 ROUNDS = 16  # at most
 UNIMPROVED = 2  # rounds without an improvement that end the search
 IMPROVED = 1e-6  # of the log of the objective, that counts
-PROMISED = 1e-4  # the same, of a neighbour that is worth a descent
+PROMISED = 1e-4  # improvement of the log of the objective by a neighbour that is worth a descent
 HOPELESS = 0.05  # violation of an evolved population above which descents only look for a smaller one
 LESS_VIOLATING = 0.01  # share of the violation that a better design must save to count
 JUDGED = 32  # designs from which is judged which variables nothing pays for
@@ -109,12 +109,13 @@ class Search:
 
     def likeliest_first(self) -> list[Layouts]:
         """The layouts, the best of the baseline's hardware first: they are the likeliest for others too."""
-        problem, found = self.problem, []
+        problem, ordered = self.problem, []
         with jax.enable_x64(True):
             for layouts in problem.layouts:
                 rows = layouts.applied(problem.vector.start)
-                found.append(layouts.sorted(self.scorer.exact(rows, problem.limits).ranking(self.goal).order))
-        return found
+                order = self.scorer.exact(rows, problem.limits).ranking(self.goal).order
+                ordered.append(layouts.sorted(order))
+        return ordered
 
     def reset(self, limits: Float[np.ndarray, " constraints"]) -> None:
         """Forgets everything but the compiled programs, to search again under other limits."""
@@ -311,9 +312,9 @@ class Search:
 
     def refine(self) -> None:
         """Descends once more from the best design, for multipliers that can be read as prices."""
-        again = self.descent(self.best.x, LAST_SHARPNESS)
-        if again.violation <= self.best.violation and again.objective < self.best.objective + REFINED:
-            self.incumbent = again
+        refined = self.descent(self.best.x, LAST_SHARPNESS)
+        if refined.violation <= self.best.violation and refined.objective < self.best.objective + REFINED:
+            self.incumbent = refined
         elif not math.isfinite(self.best.residual):
             self.incumbent = self.descent.ended(self.best.x)
         self.record("refine", 1.0)

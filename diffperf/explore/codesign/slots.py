@@ -32,7 +32,7 @@ def by_ratio(low: float, high: float) -> bool:
 
 
 class Slot(abc.ABC):
-    """What becomes whole together."""
+    """One or more entries of the vector of variables that are rounded to a possible value together."""
 
     name: str  # how progress messages call the slot
     indices: list[int]  # the entries of the vector of variables that belong to the slot
@@ -40,7 +40,7 @@ class Slot(abc.ABC):
     @property
     @abc.abstractmethod
     def count(self) -> int:
-        """How many values the slot can take."""
+        """Number of values that the slot can take."""
 
     @property
     def relaxes(self) -> bool:
@@ -140,12 +140,12 @@ class ListedSlot(Slot):
 
 def slots(vector: DesignVector, layouts: Sequence[Layouts]) -> list[Slot]:
     """Everything that has to become whole: the layouts, and each other whole number and choice."""
-    found: list[Slot] = []
+    of_layouts: list[Slot] = []
     for each in layouts:
         entries = [int(entry) for entry in each.entries]
-        found.append(ListedSlot(each.name, entries, each.values, len(each) > _MANY_LAYOUTS))
-    taken = {index for slot in found for index in slot.indices}
-    return found + [
+        of_layouts.append(ListedSlot(each.name, entries, each.values, len(each) > _MANY_LAYOUTS))
+    taken = {index for slot in of_layouts for index in slot.indices}
+    return of_layouts + [
         _slot(begin, variable) for begin, variable in vector.placed() if variable.whole and begin not in taken
     ]
 

@@ -1,4 +1,4 @@
-"""What would have to be true for a runner-up to win: how far one input would have to move.
+"""Conditions under which a runner-up would win: the change of one input that it takes.
 
 By the envelope theorem, the optimum of each design moves with an input by the slope of its Lagrangian, limits
 held, so that prices count through the budget that they fill. To first order in the input's logarithm the gap
@@ -49,7 +49,9 @@ class Condition:
 
     @property
     def change(self) -> float:
-        """How large the change is: the size of the factor's logarithm, of what is lost for yields."""
+        """Size of the change: the absolute logarithm of the factor, or for a share close to 1 that of the
+        factor of its rest.
+        """
         if self.declared.unit == "" and self.declared.bounds[1] == 1 and self.value > _MOSTLY:
             return abs(float(np.log(max(1 - self.needed, _NO_SLOPE) / max(1 - self.value, _NO_SLOPE))))
         return abs(float(np.log(self.factor)))
@@ -77,6 +79,7 @@ class Tipping:
         limits = jnp.asarray(self.problem.limits)
 
         def lagrangian(logs: Array) -> Array:
+            """The smooth Lagrangian of the design, its inputs multiplied by e to the power of `logs`."""
             factors = zip(paths, jnp.exp(logs), strict=True)
             values = {path: locate(candidate, path)[0] * factor for path, factor in factors}
             outcome = self.problem.outcome_of(replace(candidate, values), Smooth(_SHARPNESS))
@@ -92,7 +95,7 @@ class Tipping:
     def conditions(self, best: Descended, other: Descended) -> list[Condition]:
         """The smallest changes of one input that would make a runner-up as good as the best design."""
         gap, ours, theirs = other.objective - best.objective, self.slopes(best), self.slopes(other)
-        found = []
+        conditions = []
         for (path, declared), own, its in zip(self.inputs.items(), ours, theirs, strict=True):
             chosen = self._options(path, best), self._options(path, other)
             shared = chosen[0] == chosen[1]
@@ -103,11 +106,11 @@ class Tipping:
                 if abs(slope) > _NO_SLOPE and abs(log := -gap / slope) < np.log(MOST_FACTOR):
                     needed = value * float(np.exp(log))
                     if declared.bounds[0] <= needed <= declared.bounds[1]:
-                        found.append(
+                        conditions.append(
                             Condition(path=path, owner=owner, declared=declared, value=value, needed=needed)
                         )
-        found.sort(key=lambda condition: condition.change)
-        return found[:_SHOWN]
+        conditions.sort(key=lambda condition: condition.change)
+        return conditions[:_SHOWN]
 
     def _options(self, path: str, design: Descended) -> str:
         """The option that an input belongs to in a design; empty for one of the whole problem."""

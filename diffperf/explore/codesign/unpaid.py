@@ -21,7 +21,10 @@ _GAIN = 1e-4  # the least improvement of the objective that makes a variable wor
 
 @dataclasses.dataclass(frozen=True)
 class Unpaid:
-    """A variable that nothing pays for, and the end of its range that the search will take it to."""
+    """A variable that improves the objective toward one end of its range at the cost of no constraint.
+
+    - `declared`: the declaration of the variable; `end`: the end of the range, in the variable's unit.
+    """
 
     variable: Variable
     declared: Quantity
@@ -31,10 +34,12 @@ class Unpaid:
 def unpaid_variables(
     scorer: Scorer, limits: Float[np.ndarray, " constraints"], x: Float[np.ndarray, "designs n"]
 ) -> list[Unpaid]:
-    """The variables that nothing pays for, judged from some designs; layouts and choices are left out."""
+    """The variables whose move to one end of their range improves the objective of some designs, and worsens
+    no score of any; layouts and choices are left out.
+    """
     problem = scorer.problem
     laid_out = {int(entry) for layouts in problem.layouts for entry in layouts.entries}
-    found = []
+    unpaid = []
     for begin, variable in problem.vector.placed():
         if isinstance(variable.declared, Choice) or begin in laid_out:
             continue
@@ -46,5 +51,5 @@ def unpaid_variables(
         for end, towards in ((high, change), (low, -change)):
             harmless = np.all(np.nan_to_num(towards, nan=np.inf) <= _NOTHING)
             if harmless and towards[:, 0].min() < -_GAIN:
-                found.append(Unpaid(variable, variable.declared, float(end)))
-    return found
+                unpaid.append(Unpaid(variable, variable.declared, float(end)))
+    return unpaid

@@ -58,7 +58,7 @@ class Candidate(eqx.Module):
         return Configuration(self.model, self.system, self.strategy)
 
     def configurations(self, system: System) -> list[Configuration]:
-        """What runs on a system: the first workload, and those beside it."""
+        """Configurations on a system: of the first workload, and of those beside it."""
         jobs = [(self.model, self.strategy), *((job.model, job.strategy) for job in self.beside)]
         return [Configuration(model, system, strategy) for model, strategy in jobs]
 
@@ -94,7 +94,9 @@ class Variable:
         return isinstance(self.declared, Choice) or self.declared.integer or self.values is not None
 
     def chosen(self, weights: Float[Array, " options"]) -> eqx.Module:
-        """What the weights over `options` stand for: the config itself where one of them has all weight."""
+        """The config that the weights over `options` stand for: one of the options itself where it has
+        all weight.
+        """
         assert self.options is not None
         return jax.tree.map(lambda *leaves: jnp.tensordot(weights, jnp.stack(leaves), 1), *self.options)
 
@@ -113,7 +115,7 @@ class Variable:
 
 @dataclasses.dataclass(frozen=True)
 class DesignVector:
-    """What the entries of a vector of design variables stand for.
+    """The variables of a design problem, in the order of the entries of a vector.
 
     - `baseline`: the candidate to start from, and the value of everything that is no variable.
     - `derives_dp`: the paths of the strategies whose data-parallel degree follows from the others, because
@@ -129,6 +131,7 @@ class DesignVector:
 
     @property
     def paths(self) -> set[str]:
+        """The paths of all variables."""
         return {variable.path for variable in self.variables}
 
     def placed(self) -> list[tuple[int, Variable]]:

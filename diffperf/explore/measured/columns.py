@@ -1,4 +1,4 @@
-"""What the cells of a column of a table of measurements hold, and how columns are declared.
+"""Columns of a table of measurements: the contents of their cells, and how they are declared.
 
 Cells are bare numbers in SI units, `true`/`false`, or names; an empty cell is an unknown value.
 """
@@ -12,7 +12,7 @@ from diffperf.quantity import Choice, Quantity, declaration
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """What the cells of one column hold.
+    """Contents of the cells of one column.
 
     - `declared`: a number (`Quantity`), or one of several names (`Choice`, whose off and on are written
       `false` and `true`); None for any text.
@@ -28,7 +28,7 @@ class Column:
 
     @property
     def expected(self) -> str:
-        """What a cell should hold, for error messages."""
+        """The contents that a cell should have, for error messages."""
         match self.declared:
             case Quantity(unit=unit, bounds=(low, high), integer=integer):
                 kind = "a whole number" if integer else f"a bare number in {unit}" if unit else "a number"

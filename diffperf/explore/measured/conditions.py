@@ -23,7 +23,7 @@ _ORDERS: dict[str, Callable[[float, float], bool]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """What the cell of a row in one column has to be.
+    """A condition on the cell of a row in one column.
 
     - `text`: the condition as it was written, for messages.
     - `relation`: "=" or "!=" for one or none of several texts, "<", "<=", ">" or ">=" for a number.

@@ -1,4 +1,4 @@
-"""Where errors of predictions come from: the share of their spread that each column of a table explains.
+"""Sources of errors of predictions: the share of their spread that each column of a table explains.
 
 A residual is log(predicted / measured), so that twice and half as long weigh alike, and one prediction that
 is ten times too long does not hide the others.
@@ -64,11 +64,11 @@ def residuals(kind: str, evaluations: Sequence[Evaluation], column: str) -> Resi
     left_out = {*_NOT_INPUTS, *measured_columns(kind)}
     names = [name for name in dict.fromkeys(key for row in rows for key in row.cells) if name not in left_out]
     logs = np.log(ratios)
-    found = [
+    by_column = [
         grouped(name, [row.cells.get(name, "") for row in rows], SCHEMAS[kind].get(name), logs)
         for name in names
     ]
-    ranked = sorted((each for each in found if each is not None), key=lambda each: -each.share)
+    ranked = sorted((each for each in by_column if each is not None), key=lambda each: -each.share)
     return Residuals(column, measured, ratios, _once(ranked))
 
 

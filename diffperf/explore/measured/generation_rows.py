@@ -81,8 +81,9 @@ def _inference_inputs(
 
 
 def _throughput_kind(row: Row) -> str:
-    """What the throughput of a row counts. That of a batch over its time per token has no prefill in it,
-    whatever the row says of its kind: benchmarks of decode passes alone report it.
+    """The kind of tokens that the throughput of a row counts. The throughput of a batch over its time per
+    token has no prefill in it, whatever the row says of its kind: benchmarks of decode passes alone
+    report it.
     """
     batch, per_token, throughput = (row[name] for name in ("batch", "tpot_s", "throughput_tokens_per_s"))
     if row["throughput_kind"] == "output" and batch and per_token and throughput:

@@ -1,4 +1,4 @@
-"""What rows of measurements need not say, because the config of their model or their other cells say it."""
+"""Values of rows of measurements that the config of their model or their other cells imply."""
 
 from collections.abc import Mapping
 from typing import Any

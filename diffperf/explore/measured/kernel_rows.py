@@ -60,7 +60,7 @@ _SUSTAINED_GROUPS = ("simumax-gemm",)
 
 
 def _runs(row: Row) -> float:
-    """How often the kernel of a row without a duration ran on end."""
+    """Number of times that the kernel of a row without a duration ran on end."""
     return _SUSTAINED_RUNS if row["group"] in _SUSTAINED_GROUPS else _BRIEF_RUNS
 
 

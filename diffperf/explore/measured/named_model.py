@@ -24,7 +24,7 @@ def named_model(name: str | None) -> Model | None:
 
 @functools.cache
 def _named_model(name: str | None, x64: bool) -> Model | None:
-    """The same, loaded once in single and once in double precision."""
+    """The model that `named_model` returns, loaded once in single and once in double precision."""
     if name is not None and name.endswith(MODEL_FILES):
         return load_model(name)
     known = [config for config in available("models") if f"-{config}-" in f"-{name}-"]
@@ -32,7 +32,7 @@ def _named_model(name: str | None, x64: bool) -> Model | None:
 
 
 def architecture_of(model: Model) -> dict[str, Any]:
-    """What the columns of the architecture say of a model: the last kind of its layers, the MLP of its dense
+    """The values of the architecture's columns for a model: the last kind of its layers, the MLP of its dense
     layers, and the experts of its others.
     """
     kinds = [kind for kind in model.layers if kind.attends] or list(model.layers)

@@ -1,4 +1,4 @@
-"""What measured tables call systems and software: the key `measured` in their config files."""
+"""Names of systems and software in measured tables: the key `measured` in their config files."""
 
 import dataclasses
 from pathlib import Path
@@ -12,7 +12,7 @@ NO_NODE = "none"  # as a node tier: no tier of the system is a machine
 
 @dataclasses.dataclass(frozen=True)
 class SystemNames:
-    """What rows of a table mean a system, and what of the system their columns describe.
+    """Names of a system in the rows of a table, and the part of the system that their columns describe.
 
     - `hardware`: the texts in the column `hardware` that mean the system, beside the system's own name.
     - `tables`: the kinds of tables in which those texts mean this system, and another one in all others;
@@ -32,7 +32,7 @@ class SystemNames:
 
 @dataclasses.dataclass(frozen=True)
 class StackNames:
-    """What rows of a table mean a software stack, and what their attention kernels do.
+    """Names of a software stack in the rows of a table, and properties of its attention kernels.
 
     - `framework`, `library`, `kernel`: how texts in the column of that name begin (in lower case) that mean
       the stack, such as "vllm"; "vllm >= 0.11" from that version on.

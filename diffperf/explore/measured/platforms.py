@@ -69,7 +69,7 @@ class Software:
 
 @dataclasses.dataclass(frozen=True)
 class Platforms:
-    """What the names in tables of measurements mean: shipped systems and stacks, and the user's own.
+    """Systems and stacks that the names in tables of measurements mean: shipped ones, and the user's own.
 
     - `own`: the user's own platforms by their names in the column `hardware`, in place of shipped ones of
       that name.
@@ -228,7 +228,7 @@ def _node(system: System, names: SystemNames, file: str) -> int | None:
 
 @functools.cache
 def _system_names() -> dict[str, SystemNames]:
-    """What tables of measurements call shipped systems, by the system's name."""
+    """Names of shipped systems in tables of measurements, by the system's name."""
     folder = config_root() / "systems"
     return {name: read_names(SystemNames, folder / f"{name}.toml") for name in available("systems")}
 
@@ -270,7 +270,7 @@ def stated_network(interconnect: str, x64: bool) -> NetworkTier | None:
 
 @functools.cache
 def _stack_names() -> dict[str, StackNames]:
-    """What tables of measurements call shipped stacks, by the stack's name."""
+    """Names of shipped stacks in tables of measurements, by the stack's name."""
     folder = config_root() / "stacks"
     return {name: read_names(StackNames, folder / f"{name}.toml") for name in available("stacks")}
 

@@ -81,7 +81,7 @@ def predict(kind: str, rows: Sequence[Row], platforms: Platforms | None = None) 
 
 
 def structure_of(kind: str, row: Row, platforms: Platforms) -> Hashable:
-    """What decides which compiled program a row needs: the structures of its system and of its model."""
+    """Key of the compiled program that a row needs: the structures of its system and of its model."""
     return jax.tree.structure(system_of(row, platforms)), EVALUATORS[kind].structure(row)
 
 

@@ -27,7 +27,7 @@ STEP_TOKENS = float(Requests.__dataclass_fields__["chunk"].default)
 
 
 class Demand(NamedTuple):
-    """What the clients of a server ask for, each one request at a time.
+    """Requests of the clients of a server, of which each client has one at a time.
 
     - `concurrency`: requests in flight, waiting ones among them.
     - `batch_cap`: requests that the server runs at once at most.

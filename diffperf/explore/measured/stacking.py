@@ -34,7 +34,7 @@ def _no_structure(row: Row) -> Hashable:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
-    """How the estimator evaluates the rows of one kind of table.
+    """Functions by which the estimator evaluates the rows of one kind of table.
 
     - `unrepresentable`: why the estimator cannot represent a row, in a few words; None for a row that it can.
     - `stack`: inputs of `estimate` for several rows, with a leading axis.
@@ -54,19 +54,19 @@ def numbers(rows: Sequence[Row], column: str) -> Any:
 
 
 def weights(chosen: Sequence[str], names: Sequence[str]) -> Weights:
-    """One-hot weights over `names`, for each chosen name."""
+    """One-hot weights over `names`, (rows, names), from the chosen name of each row."""
     one_hot: Any = np.eye(len(names))[[names.index(name) for name in chosen]]
     return Weights(one_hot, tuple(names))
 
 
 def switch(on: np.ndarray) -> Weights:
-    """One-hot weights over off and on, for each entry of `on`: 0 and 1, or false and true."""
+    """One-hot weights over ("off", "on"), (rows, 2), from a number or a truth value for each row."""
     one_hot: Any = np.eye(2)[on.astype(int)]
     return Weights(one_hot, ("off", "on"))
 
 
 def one_of(rows: Sequence[Row], column: str, names: Sequence[str]) -> Weights:
-    """One-hot weights over `names`, from a column that holds one of these names."""
+    """One-hot weights over `names`, (rows, names), from a column that holds one of these names."""
     return weights([row[column] for row in rows], names)
 
 

@@ -40,6 +40,7 @@ class Errors:
 
     @classmethod
     def of(cls, predicted: Float[np.ndarray, " rows"], measured: Float[np.ndarray, " rows"]) -> "Errors":
+        """The relative errors of predictions against measurements, row by row."""
         errors = predicted / measured - 1
         size = np.abs(errors)
         return cls(
@@ -53,7 +54,9 @@ class Errors:
 
 @dataclasses.dataclass(frozen=True)
 class OutOfMemory:
-    """How well running out of memory is foretold for n rows; a ratio is None where it divides by nothing."""
+    """Quality of the predictions that n rows run out of memory; a ratio is None where it divides by
+    nothing.
+    """
 
     n: int
     accuracy: float
@@ -62,6 +65,7 @@ class OutOfMemory:
 
     @classmethod
     def of(cls, foretold: Bool[np.ndarray, " rows"], happened: Bool[np.ndarray, " rows"]) -> "OutOfMemory":
+        """The quality of predictions, from whether each row was predicted to run out of memory and did."""
         hits = int((foretold & happened).sum())
         precision, recall = (
             hits / int(whole.sum()) if whole.any() else None for whole in (foretold, happened)

@@ -280,7 +280,7 @@ def _kind(file: str, header: list[str]) -> str:
     }
 
     def likeness(kind: str) -> tuple[int, float]:
-        """How many of a kind's columns are present, and which share of those that it needs."""
+        """Number of a kind's columns that are present, and the share of its needed columns that are."""
         return len(present & set(SCHEMAS[kind])), len(present & needed[kind]) / len(needed[kind])
 
     kind = max(needed, key=likeness)

@@ -1,4 +1,4 @@
-"""How far the estimator is from a table of measurements: errors by group, and what was skipped."""
+"""Errors of the estimator on a table of measurements: by group, and with the rows that were skipped."""
 
 import dataclasses
 import difflib

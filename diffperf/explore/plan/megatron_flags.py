@@ -93,7 +93,9 @@ def _parallelism(model: Model, strategy: Strategy, chosen: dict[str, str]) -> It
 
 
 def _stages(model: Model, strategy: Strategy) -> Iterator[str]:
-    """How layers are split into pipeline stages: evenly, or by a layout that lists the layers of each."""
+    """Flags for the split of layers into pipeline stages: even, or by a layout that lists the layers of
+    each.
+    """
     layers, chunks = _whole(model.depth), _whole(strategy.pp) * _whole(strategy.virtual_stages)
     given = _given_stages(strategy) if strategy.pp > 1 else []
     ends = _whole(strategy.first_stage_layers), _whole(strategy.last_stage_layers)
@@ -116,7 +118,7 @@ def _stages(model: Model, strategy: Strategy) -> Iterator[str]:
 
 
 def _given_stages(strategy: Strategy) -> list[str]:
-    """What the strategy says of the layers of the first and the last stage."""
+    """Flags for the number of layers that the strategy gives the first and the last stage."""
     first, last = _whole(strategy.first_stage_layers), _whole(strategy.last_stage_layers)
     flags = []
     if first > 0:
@@ -154,7 +156,7 @@ def _sharding(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Itera
 
 
 def _overlap(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterator[str]:
-    """Which communication runs under computation."""
+    """Flags for the communication that runs under computation."""
     gradients = chosen["overlap_gradients"] == "on" and strategy.replicas > 1
     if gradients:
         yield "--overlap-grad-reduce"
@@ -178,7 +180,7 @@ def _batch(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterator
 
 
 def _recomputation(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterator[str]:
-    """Which activations the backward pass computes again."""
+    """Flags for the activations that the backward pass computes again."""
     share = float(strategy.recompute_share)
     if chosen["recompute"] == "full":
         yield "--recompute-granularity full"

@@ -82,7 +82,7 @@ class Search:
         }
 
     def on(self, n_devices: float) -> "Search":
-        """The same search on another number of devices of the same kind."""
+        """This search on another number of devices of the same kind."""
         system = replace(self.inputs.system, {"n_devices": n_devices})
         return Search.of(self.inputs.model, system, self.table, self.schedules)
 

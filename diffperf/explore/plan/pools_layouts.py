@@ -129,6 +129,6 @@ def _worker(inputs: Configuration, layout: dict[str, Any]) -> Strategy:
 
 
 def _broken(inputs: Configuration, pool: Pool) -> Int[Array, ""]:
-    """How many rules a worker of a pool breaks on the devices that it takes."""
+    """Number of rules that a worker of a pool breaks on the devices that it takes."""
     system = replace(inputs.system, {"n_devices": pool.strategy.devices})
     return broken(Configuration(inputs.model, system, pool.strategy, inputs.relax), "decode")

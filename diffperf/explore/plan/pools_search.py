@@ -42,7 +42,8 @@ _SPARE_PREFILL, _SPARE_DECODE = (0.0, 1.0, 2.0, 4.0), (-1.0, 0.0, 1.0)
 
 
 class _Alone(NamedTuple):
-    """What a worker can do in either pool, by the workers' layouts and, for prefill, by the limit `chunk`.
+    """Requests per second of a worker in either pool, by the workers' layouts and, for prefill, by the limit
+    `chunk`.
 
     - `prefill`: requests per second that it prefills; 0 where its memory or the target for the first token
       forbids it.
@@ -77,7 +78,8 @@ class PoolsSearch:
         return evaluate_pools(self.search.inputs, self.search.requests, self.workers, points)
 
     def alone(self) -> tuple[_Alone, int]:
-        """What workers of each layout can do by themselves, and how many layouts fit memory.
+        """Requests per second of workers of each layout by themselves, and the number of layouts that fit
+        memory.
 
         Both pools have workers of one layout, those that prefill more than enough of them, and the clients
         of a closed loop from one to as many as the decoding engines have room for.
@@ -219,7 +221,9 @@ class PoolsSearch:
         return best_of_each(groups, values)
 
     def limits(self, best: EvaluatedPools) -> list[str]:
-        """What keeps each point from a larger load: what fails first at a load a little larger."""
+        """The quantity that keeps each point from a larger load: the one that fails first at a load a
+        little larger.
+        """
         load = best.points.load * (1 + MORE_LOAD)
         loaded = self.evaluate(best.points._replace(load=load if self.search.of_rate else np.ceil(load)))
         uses = np.stack([loaded.pools.prefill_utilization, loaded.pools.decode_utilization])

@@ -148,8 +148,9 @@ def _output(reports: eqx.Module, path: str) -> np.ndarray:
 
 
 def _excess(reports: eqx.Module) -> np.ndarray:
-    """By how much the peak exceeds the memory of a device, as a share of that memory; at most 0 where it
-    fits."""
+    """Excess of the peak over the memory of a device, as a share of that memory; at most 0 where the peak
+    fits.
+    """
     return _output(reports, "memory.excess")
 
 

@@ -21,7 +21,8 @@ _WORTH_NAMING = 0.2  # gains below this share of the losses are not named
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """What a strategy takes more than the best one, relative to what the best one takes.
+    """Excess of a strategy over the best one: in the objective, in the parts of time or energy, and in
+    memory.
 
     - `by`: the objective that ranks strategies; `more`: by how much more this strategy takes of it.
     - `of`: "time" or "energy", the whole that is split into parts; `more_of`: by how much more the strategy
@@ -50,7 +51,7 @@ class Reason:
         return [(name, change) for name, change in leading if -change > _WORTH_NAMING * lost]
 
     def __str__(self) -> str:
-        """The reason in words, such as "+6.2 % time: pipeline bubble +4.1 %, attention cores +2.1 %"."""
+        """The reason in words, such as "+6.2 % time: time of the pipeline bubble +4.1 %"."""
         if abs(self.more) < _SAME:
             size = units.show(abs(self.memory), "byte", 3)
             return f"the same {self.by}, and {size} {'more' if self.memory >= 0 else 'less'} memory"

@@ -144,7 +144,7 @@ ENGINES: dict[str, Callable[[Model, ServedLayout], Iterator[str]]] = {
 
 
 class Roles(NamedTuple):
-    """What an engine needs beside its other flags where prompts and answers have servers of their own.
+    """Flags that an engine needs beside its other flags where prompts and answers have servers of their own.
 
     - `prefill`, `decode`: flags and comments of a server of either pool; `router`: what clients talk to.
     """

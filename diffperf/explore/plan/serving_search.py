@@ -151,11 +151,11 @@ class ServingSearch:
 
     @property
     def load_name(self) -> str:
-        """What the load counts."""
+        """Name of the quantity that the load counts: requests per second, or clients."""
         return "requests/s" if self.of_rate else "clients"
 
     def on(self, n_devices: float) -> "ServingSearch":
-        """The same search on another number of devices of the same kind."""
+        """This search on another number of devices of the same kind."""
         inputs = dataclasses.replace(
             self.inputs, system=replace(self.inputs.system, {"n_devices": n_devices})
         )
@@ -203,8 +203,9 @@ class ServingSearch:
         return self.evaluate(points if self.of_rate else points._replace(cap=points.load))
 
     def limits(self, best: Evaluated) -> list[str]:
-        """What keeps each point from a larger load, such as "TTFT beyond 91 clients": what fails first at a
-        load a little larger."""
+        """The quantity that keeps each point from a larger load, such as "TTFT beyond 91 clients": the
+        one that fails first at a load a little larger.
+        """
         load = best.points.load
         larger_load = load * (1 + MORE_LOAD) if self.of_rate else np.ceil(load * (1 + MORE_LOAD))
         points = best.points._replace(load=larger_load)

@@ -69,7 +69,7 @@ class ConfigAxis:
 
     @property
     def values(self) -> Float[np.ndarray, " values"]:
-        """Which of the names every position has, by its index."""
+        """The name that every position has, by its index."""
         return np.array(self.codes, dtype=float)
 
     def runs(self) -> list[range]:
@@ -95,7 +95,7 @@ class ConfigAxis:
 
 
 def structure_of(config: eqx.Module) -> tuple:
-    """What a program is compiled for: the structure of a config, its shapes, and the names of its inputs."""
+    """Key of a compiled program: the structure of a config, its shapes, and the names of its inputs."""
     leaves, structure = jax.tree.flatten(config)
     return structure, tuple(np.shape(leaf) for leaf in leaves), tuple(path for path, _, _ in walk(config))
 

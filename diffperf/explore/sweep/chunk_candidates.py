@@ -1,4 +1,4 @@
-"""Which points of a chunk may be among the best, or on the front: a test on the device that leaves out most.
+"""Candidates of a chunk for the best points and the front: a test on the device that leaves out most points.
 
 No point is left out that belongs to the summary of the chunk and all points before it. Points are often
 better and better in their order, as where an axis is a bandwidth, so that what earlier chunks reach leaves
@@ -26,7 +26,7 @@ def candidates(
     real: Bool[Array, " points"],
     reached: Reached,
 ) -> Bool[Array, " points"]:
-    """Which points may be among the best, or on the front; never one that is not `real`."""
+    """Whether each point may be among the best, or on the front; false for points that are not `real`."""
     thresholds, references = reached
     rank = jnp.where(real, found[rules.space.rank_by] * (-1 if rules.space.descending else 1), jnp.inf)
     marked = jnp.zeros(rank.shape, bool)
@@ -45,7 +45,7 @@ def _may_be_best(
     rank: Float[Array, " points"],
     threshold: Float[Array, " groups"],
 ) -> Bool[Array, " points"]:
-    """Which points may be among the best `ranking.keep` of their group.
+    """Whether each point may be among the best `ranking.keep` of its group.
 
     They are below the threshold of earlier points. And where the points of a group are dealt out to as many
     hands as are kept, the worst of the hands' best is reached by a point of every hand: the best of the group
@@ -60,8 +60,8 @@ def _may_be_best(
 def _dominated(
     objectives: Float[Array, "objectives points"], references: Float[Array, "references objectives"]
 ) -> Bool[Array, " points"]:
-    """Which points are equalled or beaten in every objective by a point of the earlier front, or by one of
-    the best points of the chunk in some direction; of equal points of the chunk, the first is not.
+    """Whether each point is equalled or beaten in every objective by a point of the earlier front, or by one
+    of the best points of the chunk in some direction; of equal points of the chunk, the first is not.
 
     Points that are not real are at infinity, behind all others.
     """

@@ -31,7 +31,7 @@ _GREATEST = 2**31 - 1  # of the 32-bit numbers that the device counts points wit
 
 
 class _Kept(NamedTuple):
-    """What the host reads of every chunk.
+    """Values of every chunk that the host reads.
 
     - `totals`: numbers of points, by the names of `COUNTS`; `counts`: the histograms.
     - `candidates`, `sample`: places of points that may be among the best or on the front, and of those in the
@@ -153,14 +153,14 @@ def _summarizer(rules: SummaryRules, chunk: int, region: Region) -> Callable[...
         def step(block: Int[Array, ""], state: tuple[Any, ...]) -> tuple[Any, ...]:
             columns, facts, counts = state
             begin = block * size
-            now, found = evaluate_all(jax.lax.dynamic_slice(chosen, (begin,), (size,)))
+            now, outputs = evaluate_all(jax.lax.dynamic_slice(chosen, (begin,), (size,)))
             now = now.among(begin + jnp.arange(size, dtype=jnp.int32) < count)
             columns, facts = jax.tree.map(
                 lambda column, values: jax.lax.dynamic_update_slice(column, values, (begin,)),
                 (columns, facts),
-                (found, now),
+                (outputs, now),
             )
-            return columns, facts, _counted(rules, counts, found, now.fits & _sound(rules, found))
+            return columns, facts, _counted(rules, counts, outputs, now.fits & _sound(rules, outputs))
 
         state = (
             {path: jnp.zeros(chunk, rules.dtype) for path in recorded},

@@ -26,7 +26,9 @@ Inputs = Configuration | Candidate
 
 
 class Made(eqx.Module):
-    """What constraints of a space with designs may name: its inputs, the designed system, and the chip."""
+    """Modules whose values constraints of a space with designs may name: inputs, designed system, and
+    chip.
+    """
 
     model: Model
     system: System
@@ -56,7 +58,9 @@ def configuration_of(inputs: Inputs) -> Configuration:
 
 
 def made(inputs: Inputs) -> Configuration | Made:
-    """What constraints compare: the configuration of a point, and of a design its chip too. Pure JAX."""
+    """Modules whose values constraints compare: the configuration of a point, and of a design its chip
+    too. Pure JAX.
+    """
     configuration = configuration_of(inputs)
     if isinstance(inputs, Configuration):
         return configuration
@@ -72,8 +76,8 @@ def made(inputs: Inputs) -> Configuration | Made:
 
 def reported(inputs: Inputs, phase: str) -> dict[str, tuple[Quantity, Array]]:
     """Every output of a phase with its declaration, by path; those of a design's chip begin with "chip."."""
-    found = outputs(estimate(configuration_of(inputs), phase))
-    return found if isinstance(inputs, Configuration) else found | _of_chip(inputs)
+    report = outputs(estimate(configuration_of(inputs), phase))
+    return report if isinstance(inputs, Configuration) else report | _of_chip(inputs)
 
 
 def declared_outputs(inputs: Inputs, phase: str) -> dict[str, Quantity]:

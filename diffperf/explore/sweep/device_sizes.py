@@ -1,4 +1,6 @@
-"""How many points of a sweep are estimated together: what fits into a core's cache, or what fills a GPU."""
+"""Number of points of a sweep that are estimated together: what fits into a core's cache, or what fills a
+GPU.
+"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a sweep in single precision has kept, estimated in double precision and ranked again."""
+"""The summary of a sweep in single precision, estimated in double precision and ranked again."""
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ from diffperf.explore.sweep.sweep_result import table_rows
 
 
 def in_double_precision(rules: SummaryRules, summary: Summary) -> tuple[SummaryRules, Summary]:
-    """The same summary with its best rows and its front estimated in double precision and compared again."""
+    """Rules and summary in double precision, of the best rows and the front of one in single precision."""
     double = SummaryRules(rules.space, np.dtype(np.float64))
     kept = np.unique(np.concatenate([rows["number"] for rows in (*summary.best, summary.front)]))
     rows = np.empty(0, double.row_type)

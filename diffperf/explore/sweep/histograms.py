@@ -23,7 +23,7 @@ def bins_of(values: Float[Array, " points"]) -> Int[Array, " points"]:
 
 
 def count_values(values: Float[np.ndarray, " points"]) -> Int[np.ndarray, " bins"]:
-    """How many of the values are in every bin, as `bins_of` counts on the device."""
+    """Number of values in every bin, as `bins_of` counts on the device."""
     bits = np.ascontiguousarray(values, np.float32).view(np.int32)
     return np.bincount(np.maximum(bits, 0) >> _DROPPED_BITS, minlength=BINS).astype(np.int64)
 
@@ -36,7 +36,7 @@ def edges() -> Float[np.ndarray, " edges"]:
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """How many values of an output are in every bin."""
+    """Number of values of an output in every bin."""
 
     counts: Int[np.ndarray, " bins"]
 

@@ -1,4 +1,4 @@
-"""What a space asks to keep of its points: which are the best, the Pareto front, and histograms."""
+"""Results of a space to keep, read from its config: the best points, the Pareto front, and histograms."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ ORDERS = ("ascending", "descending")
 _LARGEST_FIRST = ("tokens_per_second", "tokens_per_joule", "mfu", "hfu")
 
 _MOST_TOP = 10_000  # best points that are kept, at most: they are held in memory
-_MOST_PER_VALUE = 100  # the same, of every value of an input
+_MOST_PER_VALUE = 100  # best points of every value of an input that are kept, at most
 _OBJECTIVES = (2, 4)  # of a front, at least and at most
 _MOST_HISTOGRAMS = 8
 
@@ -91,14 +91,14 @@ class KeptReader(TableReader):
 
     def best_by(self, axes: Sequence[str]) -> tuple[str, ...]:
         """Paths of axes, which may be written by their endings as in an axis."""
-        found = []
+        chosen = []
         for index, path in enumerate(self.paths("best_by", [], 'write ["strategy.tp"]')):
             matches = [axis for axis in axes if axis == path or str(axis).endswith(f".{path}")]
             if len(matches) != 1:
                 hint = did_you_mean(str(path), list(axes))
                 raise self.error(f"best_by[{index}]", f'"{path}"', "the path of one axis", hint)
-            found += matches
-        return tuple(found)
+            chosen += matches
+        return tuple(chosen)
 
     def paths(self, key: str, usual: list[str], remedy: str) -> list[str]:
         """A list of different texts."""

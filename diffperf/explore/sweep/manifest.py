@@ -68,8 +68,8 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     """
     path = folder / FILE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        schema = found["schema"]
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        schema = manifest["schema"]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError):
@@ -78,14 +78,14 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     if schema != SCHEMA:
         remedy = "name another folder (--results)"
         raise ConfigError(path, "schema", schema, f"{SCHEMA}, which this release writes", remedy)
-    return found
+    return manifest
 
 
-def differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
-    """What tells the sweep of one manifest from that of another, in words; empty where nothing does."""
-    ours, theirs = dict(_flat(expected)), dict(_flat(found))
+def differences(manifest: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+    """Differences of the sweep of one manifest from that of another, in words; empty where there is none."""
+    ours, theirs = dict(_flat(expected)), dict(_flat(manifest))
     changed = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key) and key not in _STATE]
-    if not changed and found.get("digest") != expected["digest"]:
+    if not changed and manifest.get("digest") != expected["digest"]:
         return "values on its axes, or numbers in its configs, are others"
     texts = [f"{key} is {_shown(theirs.get(key))}, not {_shown(ours.get(key))}" for key in changed]
     more = f" and {len(texts) - _MOST_DIFFERENCES} more" if len(texts) > _MOST_DIFFERENCES else ""

@@ -28,7 +28,9 @@ def front_of(objectives: Float[np.ndarray, "points objectives"]) -> Int[np.ndarr
 
 
 def _beaten_by_balanced(objectives: Float[np.ndarray, "points objectives"]) -> Bool[np.ndarray, " points"]:
-    """Which points are worse than one of the few that are good in all objectives: most points, quickly."""
+    """Whether each point is worse than one of the few that are good in all objectives: most points are,
+    and quickly found to be.
+    """
     beaten = np.zeros(len(objectives), dtype=bool)
     if len(objectives) <= _BLOCK:
         return beaten
@@ -64,11 +66,11 @@ def _spatial(ranked: Float[np.ndarray, "points objectives"]) -> Int[np.ndarray, 
 def _dominated(
     points: Float[np.ndarray, "points objectives"], front: Float[np.ndarray, "front objectives"]
 ) -> Bool[np.ndarray, " points"]:
-    """Which points some point of the front equals or beats in every objective."""
-    found = np.zeros(len(points), dtype=bool)
+    """Whether some point of the front equals or beats each point in every objective."""
+    dominated = np.zeros(len(points), dtype=bool)
     for start in range(0, len(front), _BLOCK):
-        found |= dominates(front[start : start + _BLOCK, None], points[None]).any(axis=0)
-    return found
+        dominated |= dominates(front[start : start + _BLOCK, None], points[None]).any(axis=0)
+    return dominated
 
 
 def dominates(first: np.ndarray, second: np.ndarray) -> Bool[np.ndarray, "*points"]:

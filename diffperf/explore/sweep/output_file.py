@@ -1,4 +1,4 @@
-"""What a sweep may write to: a file that is no other's, and one sweep at a time."""
+"""Checks of a sweep's output file: it is no other kind of file, and one sweep at a time writes it."""
 
 import contextlib
 import os

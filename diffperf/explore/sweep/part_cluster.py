@@ -31,7 +31,7 @@ _AHEAD = 2  # parts that wait at every thread of a worker, so that none is ever 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Where the parts of a sweep are estimated.
+    """Processes or scheduler that estimate the parts of a sweep.
 
     - `workers`: processes to start on this machine; 0 where there is a scheduler.
     - `scheduler`: address of a running Dask scheduler, such as "tcp://10.0.0.1:8786"; empty for none.
@@ -89,7 +89,7 @@ class Cluster:
 def parts_by_cluster(
     client: "Client", plan: SweepPlan, missing: list[int], progress: Callable[[int], None]
 ) -> Generator[tuple[int, Part], None, None]:
-    """What is kept of parts, with the numbers of their first points, as workers finish them."""
+    """Results of parts, with the numbers of their first points, as workers finish them."""
     from distributed import as_completed
 
     # A task of its own: each worker gets the plan once, and again should the worker that held it die.
@@ -102,8 +102,8 @@ def parts_by_cluster(
         return future
 
     threads: Any = client.nthreads()
-    ahead = max(1, sum(threads.values())) * _AHEAD
-    waiting = as_completed([submit(start) for start in itertools.islice(starts, ahead)])
+    submitted = max(1, sum(threads.values())) * _AHEAD
+    waiting = as_completed([submit(start) for start in itertools.islice(starts, submitted)])
     try:
         for future in waiting:
             start = numbers.pop(future.key)
@@ -161,8 +161,9 @@ def worker_releases() -> dict[str, str]:
 
 
 def finish_part(plan: bytes, digest: str, start: int) -> Part:
-    """What is kept of a part of a packed plan, by the program of this process, which the first part of a
-    sweep compiles."""
+    """Result of a part of a packed plan, by the program of this process, which the first part of a sweep
+    compiles.
+    """
     with _compiling, jax.enable_x64(True):
         if digest not in _programs:
             _programs.clear()

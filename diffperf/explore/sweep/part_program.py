@@ -20,7 +20,9 @@ MOST_FITTING = 0.9
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What is kept of the points of a part: their summary, and with a table a Parquet file of their rows."""
+    """Result of a part of a sweep: the summary of its points, and with a table a Parquet file of their
+    rows.
+    """
 
     summary: Summary
     table: bytes | None = None
@@ -45,8 +47,9 @@ class PartProgram:
             return cls(plan, summaries=compile_summaries(plan.rules, plan.parts.chunk))
 
     def finish(self, start: int, done: Callable[[int], None] = lambda points: None) -> Part:
-        """What is kept of the part that begins at a point, which depends on no other part; `done` is called
-        with the points of every chunk."""
+        """Result of the part that begins at a point, which depends on no other part; `done` is called
+        with the points of every chunk.
+        """
         with jax.enable_x64(True):
             return Part(self._summary(start, done)) if self.rows is None else self._of_rows(start, done)
 

@@ -11,7 +11,7 @@ from diffperf.explore.sweep.part_program import Part, PartProgram
 def parts_by_threads(
     program: PartProgram, missing: list[int], threads: int, progress: Callable[[int], None]
 ) -> Generator[tuple[int, Part], None, None]:
-    """What is kept of parts, with the numbers of their first points, as threads finish them."""
+    """Results of parts, with the numbers of their first points, as threads finish them."""
     stopped = threading.Event()
 
     def done(points: int) -> None:

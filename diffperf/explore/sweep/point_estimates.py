@@ -91,7 +91,7 @@ def compile_chunk_program(
 def interpreted_chunk_program(
     space: Space, chunk: int, dtype: DTypeLike, region: Region
 ) -> Callable[..., dict[str, np.ndarray]]:
-    """The same function, evaluated by NumPy: all points of the chunk at once."""
+    """The program of `compile_chunk_program`, evaluated by NumPy: all points of the chunk at once."""
     evaluate_point = _point_evaluator(space, dtype, region)
 
     def evaluate_chunk(first: Int[Array, " dimensions"]) -> dict[str, Array]:
@@ -150,12 +150,12 @@ def _point_evaluator(space: Space, dtype: DTypeLike, region: Region) -> Callable
 
     def evaluate_point(digits: Digits) -> dict[str, Array]:
         inputs = space.point(digits, base, region)
-        found = reported(inputs, space.phase)
+        report = reported(inputs, space.phase)
         possible = feasible(configuration_of(inputs), space.phase)
-        facts = {"feasible": possible, "fits": found["memory.excess"][1] <= 0}
+        facts = {"feasible": possible, "fits": report["memory.excess"][1] <= 0}
         if space.where:
             facts[ALLOWED] = space.allows(inputs)
-        return facts | {path: found[path][1] for path in recorded}
+        return facts | {path: report[path][1] for path in recorded}
 
     return evaluate_point
 

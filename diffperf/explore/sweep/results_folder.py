@@ -34,10 +34,10 @@ class ResultsFolder:
 
         **Raises:** `ConfigError` for the folder of another sweep, and for one that holds other files.
         """
-        found = self._manifest()
+        manifest = self._manifest()
         self.folder.mkdir(exist_ok=True)
         plan = self.asked
-        if found and found["computed_in"] != plan.rules.dtype.name:
+        if manifest and manifest["computed_in"] != plan.rules.dtype.name:
             plan = self.asked.in_double_precision()
         self._write(plan)
         self.files(plan).prepare()
@@ -64,8 +64,8 @@ class ResultsFolder:
 
     def _manifest(self) -> dict | None:
         """The manifest of the same sweep; None where the sweep begins."""
-        found = read_manifest(self.folder)
-        different = found and differences(found, manifest_of(self.asked, ""))
+        manifest = read_manifest(self.folder)
+        different = manifest and differences(manifest, manifest_of(self.asked, ""))
         if different and self.temporary:
             shutil.rmtree(self.folder)
             return None
@@ -74,7 +74,7 @@ class ResultsFolder:
             raise ConfigError(
                 self.folder, FILE, f"the results of another sweep: {different}", "this one's", remedy
             )
-        return found
+        return manifest
 
 
 def check_folder(folder: Path) -> None:
@@ -93,5 +93,5 @@ def check_folder(folder: Path) -> None:
 
 
 def finished_parts(folder: Path) -> int:
-    """How many parts of a sweep a folder keeps."""
+    """Number of parts of a sweep that a folder keeps."""
     return len(list(folder.glob("parts/*.npz")))

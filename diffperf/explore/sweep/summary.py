@@ -1,4 +1,4 @@
-"""What a sweep keeps of its points without a table of them: the best, the Pareto front, histograms, counts.
+"""Summary of the points of a sweep, without a table of them: the best, the Pareto front, histograms, counts.
 
 A summary has a size of its own, however many points it is of, and summaries of consecutive ranges of points
 merge into that of the whole range, so that ranges can be estimated apart, and in any order.
@@ -27,7 +27,7 @@ COUNTS = ("points", "feasible", "fitting", "unsound")
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What is kept of a range of points. All rows are of possible layouts that fit memory.
+    """Summary of a range of points. All rows are of possible layouts that fit memory.
 
     - `points`, `feasible`, `fitting`: how many points satisfy the constraints of the space, how many of
       these are possible layouts, and how many of those fit memory.
@@ -78,7 +78,7 @@ class Ranking:
 
 @dataclasses.dataclass(frozen=True)
 class SummaryRules:
-    """What a sweep of a space keeps, and how two summaries become one.
+    """Rules by which a sweep of a space keeps points, and by which two summaries become one.
 
     - `spare`: how many times as many of the best rows are kept as the space asks for, where they will be
       ranked again in double precision.
@@ -195,15 +195,15 @@ class SummaryRules:
 
     def thresholds(self, summary: Summary) -> list[Float[np.ndarray, " groups"]]:
         """For every ranking the rank that a later point has to be below, by group, to be among the best."""
-        found = []
+        of_rankings = []
         for ranking, rows in zip(self.rankings, summary.best, strict=True):
             thresholds = np.full(ranking.count, np.inf, self.dtype)
             groups, ranks = self.groups(ranking, rows), self.ranks(rows)
             full = np.bincount(groups, minlength=ranking.count) >= ranking.keep
             last = np.searchsorted(groups, np.flatnonzero(full), side="right") - 1
             thresholds[full] = ranks[last]
-            found.append(thresholds)
-        return found
+            of_rankings.append(thresholds)
+        return of_rankings
 
     def references(self, summary: Summary) -> Float[np.ndarray, "points objectives"]:
         """Points that a later point of the front must not be dominated by."""

@@ -38,7 +38,7 @@ def releases() -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class SweepPlan:
-    """What every part of a sweep has to know.
+    """Plan of a sweep, as every part of it needs it.
 
     - `rules`: the space, and what to keep of its points.
     - `parts`: how the points are divided.
@@ -57,7 +57,7 @@ class SweepPlan:
         return cls(SummaryRules(space, precision, spare), Parts.of(space, chunk, table), table)
 
     def in_double_precision(self) -> "SweepPlan":
-        """The same, in double precision."""
+        """This plan, in double precision."""
         return SweepPlan(SummaryRules(self.space, np.dtype(np.float64)), self.parts, self.table)
 
     @property

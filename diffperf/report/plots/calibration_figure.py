@@ -1,4 +1,4 @@
-"""What a calibration did to the errors of the estimator."""
+"""Errors of the estimator before and after a calibration."""
 
 from typing import Any
 

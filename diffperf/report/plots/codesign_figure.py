@@ -1,4 +1,4 @@
-"""How a co-design went: the search, the design beside its baseline, and what constrains it."""
+"""Course of a co-design: the search, the design beside its baseline, and the active constraints."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ _NEGLIGIBLE = 0.004  # share of the baseline's time below which a part is left o
 
 @styled
 def codesign(result: Any, title: str = "") -> Figure:
-    """How the search converged, where the time goes in baseline and design, and how full the constraints are.
+    """Convergence of the search, parts of the time in baseline and design, and the fill of the constraints.
 
     `result` is a `diffperf.explore.codesign.result.Codesign`.
     """

@@ -1,4 +1,4 @@
-"""What a mm² of a good die costs, over the area of the die."""
+"""Cost of a mm² of a good die, over the area of the die."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What an output does over ranges of inputs, and what changes contribute between two configurations."""
+"""Values of an output over ranges of inputs, and contributions of changes between two configurations."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

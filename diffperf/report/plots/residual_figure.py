@@ -151,8 +151,8 @@ def _scale_numbers(axes: Axes, numbers: Float[np.ndarray, " known"], unit: str, 
         frequent = values[np.argsort(-counts, kind="stable")]
         places = np.log(frequent) if logarithmic else frequent
         longest = max(len(label(value)) for value in values)
-        apart = _apart(places, _LABEL_DISTANCE + _CHARACTER * longest)
-        axes.xaxis.set_major_locator(FixedLocator(frequent[apart].tolist()))
+        labelled = _apart(places, _LABEL_DISTANCE + _CHARACTER * longest)
+        axes.xaxis.set_major_locator(FixedLocator(frequent[labelled].tolist()))
     elif logarithmic:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if most < 100 * least else (1,), numticks=7))
     else:

@@ -89,7 +89,7 @@ def set_title(figure: Figure, title: str, **style: Any) -> None:
 
 
 def _characters(figure: Figure) -> int:
-    """How many characters of a title fit in a line of a figure."""
+    """Number of characters of a title that fit in a line of a figure."""
     return int(figure.get_figwidth() * _CHARACTERS_PER_INCH)
 
 
@@ -115,7 +115,7 @@ def brief(description: str) -> str:
 
 
 def colours(count: int) -> list[str]:
-    """So many colours for lines and points, dark enough for white paper."""
+    """Colours for `count` lines or sets of points, dark enough for white paper."""
     if count <= len(LINES):
         return list(LINES[:count])
     return [to_hex(colour) for colour in matplotlib.colormaps["viridis"](np.linspace(0, _LIGHTEST, count))]

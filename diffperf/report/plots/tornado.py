@@ -1,4 +1,4 @@
-"""What an output depends on most: a tornado of elasticities."""
+"""Tornado of elasticities: the inputs on which an output depends most."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -32,7 +32,7 @@ _NEGLIGIBLE = 1e-3  # of the largest elasticity: bars that could not be seen are
 
 @runtime_checkable
 class Elasticity(Protocol):
-    """What a tornado needs to know of an input: a `diffperf.explore.sensitivity.Sensitivity` has it."""
+    """Fields of an input that a tornado needs: a `diffperf.explore.sensitivity.Sensitivity` has them."""
 
     @property
     def path(self) -> str: ...
@@ -77,7 +77,7 @@ def _change(row: Elasticity) -> str:
 def tornado(
     elasticities: Sequence[Elasticity], title: str = "", limit: int = 12, change: str = _CHANGE
 ) -> Figure:
-    """What 1 % more of each input does to an output, in percent, which `change` says in words.
+    """Change of an output by 1 % more of each input, in percent, which `change` says in words.
 
     `elasticities` are ranked, the largest first; at most `limit` of them are shown.
     """

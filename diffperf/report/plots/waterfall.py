@@ -1,4 +1,4 @@
-"""Where the time and the memory of an estimate go, and what a package costs: a whole and its parts."""
+"""Parts of the time and the memory of an estimate, and of the price of a package: a whole and its parts."""
 
 import equinox as eqx
 import numpy as np
@@ -137,7 +137,7 @@ def _draw_capacity(axes: Axes, peak: float, capacity: float) -> None:
 
 @styled
 def breakdown(report: eqx.Module, title: str = "") -> Figure:
-    """Where the time of an estimate goes, as a waterfall for each phase, beside what fills the memory."""
+    """Parts of the time of an estimate, as a waterfall for each phase, beside the parts of the memory."""
     names = time_breakdowns(report)
     parts = {name: parts_of(getattr(report, name)) for name in names}
     rows = sum(map(len, parts.values()))
@@ -198,7 +198,7 @@ def package_cost(
     owners: dict[str, dict[str, dict[str, float]]],
     title: str = "",
 ) -> Figure:
-    """What a package costs, piece by piece, how that grows with the die, and what a device costs its owner.
+    """Cost of a package, piece by piece, its growth with the die, and the cost of a device to its owner.
 
     - areas: areas of one compute die, in mm², shape (areas,).
     - totals: what the package costs with dies of those areas, in USD, shape (areas,).

@@ -1,4 +1,4 @@
-"""Which strategies are possible: what must divide what, and what must fit into what.
+"""Rules of possible strategies: numbers that must divide others, and numbers that must not exceed others.
 
 The estimator takes every degree as a real number; these rules say which strategies exist. They are a list of
 functions, read by the loader (to explain what is wrong) and by searches (to filter).

@@ -34,7 +34,7 @@ def degrees_are_whole(configuration: Configuration) -> Verdict:
 
 
 def _whole_product(system: System) -> str:
-    """What the degrees are expected to be."""
+    """The expected values of the degrees, in words."""
     return f"whole numbers whose product is n_devices = {show(system.n_devices)}"
 
 

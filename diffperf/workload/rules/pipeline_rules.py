@@ -96,7 +96,7 @@ def interleaving_needs_a_pipeline(configuration: Configuration) -> Verdict:
 
 
 def only_1f1b_interleaves(configuration: Configuration) -> Verdict:
-    """Of the schedules only 1F1B is defined for several chunks per stage (Megatron-LM, arXiv 2104.04473
+    """Only 1F1B, of all schedules, is defined for several chunks per stage (Megatron-LM, arXiv 2104.04473
     §2.2).
     """
     strategy = configuration.strategy

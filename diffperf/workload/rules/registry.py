@@ -51,7 +51,7 @@ def feasible(configuration: Configuration, phase: str = "training") -> Bool[Arra
 
 
 def broken(configuration: Configuration, phase: str = "training") -> Int[Array, ""]:
-    """How many rules of a phase a configuration breaks, in pure JAX."""
+    """Number of rules of a phase that a configuration breaks, in pure JAX."""
     return jnp.sum(jnp.stack([~rule(configuration).holds for rule in _rules_of(phase)]))
 
 

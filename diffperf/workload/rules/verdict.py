@@ -1,4 +1,4 @@
-"""What a rule says about a configuration: whether it holds, and what to change where it does not."""
+"""Verdict of a rule about a configuration: whether it holds, and what to change where it does not."""
 
 import dataclasses
 import functools

@@ -26,14 +26,19 @@ def test_a_reason_names_the_parts_that_grew(report):
     why = reason_against(
         report, slower(report, pipeline_bubble=0.041, tensor_parallel=0.025, optimizer=-0.004), "time"
     )
-    assert str(why) == "+6.2 % time: pipeline bubble +4.1 %, tensor-parallel communication +2.5 %"
+    assert str(why) == (
+        "+6.2 % time: time of the pipeline bubble +4.1 %, "
+        "exposed time of tensor-parallel communication +2.5 %"
+    )
     assert why.more == pytest.approx(0.062)
     assert sum(change for _, change in why.parts) == pytest.approx(why.more, rel=1e-9)
 
 
 def test_a_reason_names_what_was_gained_for_it(report):
     why = reason_against(report, slower(report, pipeline_bubble=-0.02, recompute=0.03), "time")
-    assert str(why) == "+1.0 % time: recomputed activations +3.0 %, against pipeline bubble −2.0 %"
+    assert str(why) == (
+        "+1.0 % time: time of recomputed activations +3.0 %, against time of the pipeline bubble −2.0 %"
+    )
 
 
 def test_a_reason_of_a_tie_is_the_memory(report):
@@ -45,5 +50,5 @@ def test_a_dearer_one_is_told_by_its_time(report):
     dearer = eqx.tree_at(lambda r: r.cost.run, slower(report, host=0.1), report.cost.run * 1.08)
     assert (
         str(reason_against(report, dearer, "cost"))
-        == "+8.0 % cost, +10.0 % time: waiting for the host +10.0 %"
+        == "+8.0 % cost, +10.0 % time: time for which devices wait for the host +10.0 %"
     )
