@@ -43,7 +43,7 @@ def hardware_flops(model: Model, strategy: Strategy) -> Scalar:
 
 
 def _core(layers: Layers, context: Scalar) -> Scalar:
-    """FLOPs of one token's forward pass through the attention core of a layer, or what stands in its place."""
+    """FLOPs of one token's forward pass through a layer's attention core, or what stands in its place."""
     if layers.state_space is not None:  # the state's update and its reading
         return 4 * layers.channels * layers.state_space.state
     if layers.recurrence is not None:  # as many elements as tokens, and no scores

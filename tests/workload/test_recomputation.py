@@ -171,7 +171,7 @@ def _hardware_flops_beyond(model: str, length: int, **table) -> float:
 
 def test_hardware_flops_of_attention_that_is_repeated():
     """Two products of the scores that a token sees, where scores are stored; FlashAttention's backward
-    kernel repeats its own. gpt-oss-120b has 64 heads of 64 dimensions, and 18 of its 36 layers see 128 tokens.
+    kernel repeats its own. gpt-oss-120b has 64 heads of 64 dimensions; 18 of its 36 layers see 128 tokens.
     """
     length = 131072
     selective = {"recompute": "selective"}
