@@ -94,7 +94,7 @@ def test_each_published_choice_matters():
 
 @pytest.mark.slow
 def test_a_plan_is_no_worse_than_the_published_strategy(as_trained):
-    """It gets model, devices and batch, the format and the schedule, and ranks the published strategy high."""
+    """It gets model, devices, batch, format and schedule, and ranks the published strategy high."""
     model = dp.load_model("deepseek-v3")
     system = dp.load_system("hgx-h800", n_devices=DEVICES, stack="hai-llm")
     given = {"global_batch": BATCH, "sequence_length": LENGTH, "precision": "fp8", "schedule": "dualpipe"}

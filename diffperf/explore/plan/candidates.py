@@ -54,7 +54,7 @@ SEARCHED = {
     "schedule": "the pipeline schedules asked for",
     "virtual_stages": "numbers of virtual stages as even as the stages must be (schedule 1f1b only)",
     "micro_batch": f"micro-batches of {', '.join(f'{size:g}' for size in _MICRO_BATCHES)} sequences",
-    "last_stage_layers": "two layers fewer in the last stage, up to two in the first, where layers do not divide",
+    "last_stage_layers": "fewer layers in the last stage, and the first, where layers do not divide",
     "recompute": "recomputation: none, full, of scores where they are stored, or of norms and activation "
     "functions, latent up-projections, or all but attention",
     "zero": "ZeRO stages 0 to 3, stages 2 and 3 without a pipeline",
