@@ -6,7 +6,8 @@ from typing import Any
 
 from diffperf import units
 from diffperf.api.question import Question
-from diffperf.explore.calibrate.interval import Interval, interval
+from diffperf.explore.calibrate.interval import UNMEASURED_STACK, Z90, Interval, interval, least_interval
+from diffperf.explore.plan.ranking import report_of
 from diffperf.hardware.system import System
 from diffperf.software.stack import Stack
 from diffperf.workload.configuration import Configuration
@@ -43,11 +44,22 @@ def basis_of_design(technology: str) -> str:
 
 def describe_basis(system: System, phase: str) -> str:
     """A line about what the figures of a phase rest on."""
-    accelerator = system.accelerator.name
-    if not is_calibrated(system):
-        hardware = f"figures of {accelerator} that nobody fitted to measurements (data sheets and estimates)"
-        return f"Rests on {hardware}, and {_software(system, phase)}: no interval is known"
-    return f"Rests on efficiencies of {accelerator} fitted to measurements, and {_software(system, phase)}"
+    if is_calibrated(system):
+        fitted = f"efficiencies of {system.accelerator.name} fitted to measurements"
+        return f"Rests on {fitted}, and {_software(system, phase)}"
+    error = f"± {Z90 * UNMEASURED_STACK:.0%} or more (90 %)" if has_least_interval(system, phase) else ""
+    return f"Rests on {_unfitted(system, phase)}: {error or 'no interval is known'}"
+
+
+def has_least_interval(system: System, phase: str) -> bool:
+    """Whether all that is known of the error of a time is that of software that nobody measured."""
+    return not is_calibrated(system) and not stack_of(system, phase).is_measured
+
+
+def _unfitted(system: System, phase: str) -> str:
+    """What the figures of a phase rest on, on hardware that nobody fitted."""
+    figures = f"figures of {system.accelerator.name} that nobody fitted to measurements"
+    return f"{figures} (data sheets and estimates), and {_software(system, phase)}"
 
 
 def describe_systems(systems: Sequence[System], phase: str) -> str:
@@ -82,7 +94,8 @@ def _software(system: System, phase: str) -> str:
 class Certainty:
     """Certainty of the time of a phase on a system.
 
-    - `interval`: the 90 % interval of the time; None where the system is not calibrated.
+    - `interval`: the 90 % interval of the time, where neither hardware nor software was fitted the least that
+      it can be; None for software that was fitted, on hardware that was not.
     """
 
     system: System
@@ -92,8 +105,12 @@ class Certainty:
     @classmethod
     def of(cls, question: Question, configuration: Configuration, phase: str) -> "Certainty":
         """Certainty of the time of a phase, for the configuration that was chosen for a question."""
-        fitted = question.calibration
-        spread = None if fitted is None else interval(fitted, configuration, phase)
+        fitted, spread = question.calibration, None
+        if fitted is not None:
+            spread = interval(fitted, configuration, phase)
+        elif has_least_interval(question.system, phase):
+            report: Any = report_of(configuration, phase)  # of any phase: all have a time
+            spread = least_interval(float(report.time))
         return cls(question.system, phase, spread)
 
     def line(self) -> str:
@@ -102,7 +119,11 @@ class Certainty:
         if spread is None:
             return describe_basis(self.system, self.phase)
         low, high = (units.show(end, "s") for end in spread.ends)
-        line = f"Time {units.show(spread.time, 's')} ± {spread.relative:.1%} (90 %: {low} to {high})"
+        least = has_least_interval(self.system, self.phase)
+        relative = f"{spread.relative:.1%}" + " or more" * least
+        line = f"Time {units.show(spread.time, 's')} ± {relative} (90 %: {low} to {high})"
+        if least:
+            return f"{line}; rests on {_unfitted(self.system, self.phase)}"
         stack = stack_of(self.system, self.phase)
         return f"{line}; the numbers of {stack.name} are estimates" if spread.stack else line
 

@@ -29,7 +29,7 @@ def comparison_lines(
         "tok/J: tokens per second and watt of the devices. Mtok/$: of a system that is owned (all that "
         "`diffperf cost` counts in an hour) or rented, at published prices.",
         "Rests on: calibrated, with the 90 % interval of the time; datasheet: hardware that nobody fitted, "
-        "under software fitted elsewhere; estimate: neither was fitted.",
+        "under software fitted elsewhere; estimate: neither was fitted, with its least possible interval.",
     ]
     if against is not None:
         lines.append(f"×: over {against}, per device / dollar owned / dollar rented / joule")

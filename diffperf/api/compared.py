@@ -8,6 +8,7 @@ from diffperf.api.question import Question
 from diffperf.cost.ownership import rental
 from diffperf.errors import ConfigError
 from diffperf.explore.plan.best_layout import Layout
+from diffperf.explore.plan.candidates import FIELDS
 from diffperf.explore.plan.plan import Search
 from diffperf.explore.plan.plan import plan as rank_strategies
 from diffperf.relax import Exact
@@ -136,4 +137,9 @@ def describe_layout(strategy: Strategy) -> str:
         value = getattr(strategy, name).likeliest()
         if value != getattr(default, name).likeliest():
             shown.append(text.format(value))
+    classes = [
+        name for name in FIELDS if name.startswith("recompute_") and float(getattr(strategy, name)) > 0
+    ]
+    words = [name.removeprefix("recompute_").replace("_", " ") for name in classes]
+    shown += [f"recompute of {' + '.join(words)}"] if words else []
     return ", ".join(shown) or "one device"

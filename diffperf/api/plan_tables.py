@@ -21,6 +21,8 @@ _COLUMNS = {
     "ep": "ep",
     "expert tp": "expert_tp",
     "virtual": "virtual_stages",
+    "first stage": "first_stage_layers",
+    "last stage": "last_stage_layers",
     "embedding in split": "embedding_in_split",
     "loss in split": "loss_in_split",
     "batch": "micro_batch",
@@ -45,6 +47,9 @@ def describe_search(question: Question, search: Search, ranked: Plan) -> list[st
     ]
     if search.searched:
         lines += ["Searched:", *(f"  {description}" for description in search.searched.values())]
+    if search.known:
+        known = ", ".join(f"{name.replace('_', ' ')} {_show(value)}" for name, value in search.known.items())
+        lines.append(f"As {search.inputs.system.stack.name} trains: {known}")
     if "global_batch" not in question.table:
         batch = f"{float(search.inputs.strategy.global_batch):g}"
         lines.append(f"Chosen: global batch {batch} (one micro-batch per device)")
@@ -54,7 +59,7 @@ def describe_search(question: Question, search: Search, ranked: Plan) -> list[st
 def strategy_table(ranked: Plan) -> Table:
     """The best strategies, a row each."""
     table = Table(box=None, pad_edge=False)
-    strategies = [as_dict(best.strategy) for best in ranked.best]
+    strategies = [_with_recomputed_classes(as_dict(best.strategy)) for best in ranked.best]
     default = as_dict(type(ranked.best[0].strategy)())
     fields = {
         heading: name
@@ -62,12 +67,29 @@ def strategy_table(ranked: Plan) -> Table:
         if name in _ALWAYS_SHOWN or any(strategy[name] != default[name] for strategy in strategies)
     }
     for heading in ("", *fields, "time", "MFU", "memory", "cost", "energy"):
-        table.add_column(heading, justify="right", style="bold" if heading == ranked.by else None)
+        style = "bold" if heading == ranked.by else None
+        table.add_column(heading, justify="right", style=style, no_wrap=heading in ("schedule", "memory"))
     for place, (best, strategy) in enumerate(zip(ranked.best, strategies, strict=True), 1):
         values = (strategy[name] for name in fields.values())
         shown = [value if isinstance(value, str) else f"{value:g}" for value in values]
         table.add_row(str(place), *shown, *main_outputs(best))
     return table
+
+
+def _with_recomputed_classes(strategy: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a strategy, with all that it recomputes in `recompute`, as a text."""
+    classes = [
+        name.removeprefix("recompute_").replace("_", " ")
+        for name, share in strategy.items()
+        if name.startswith("recompute_") and name != "recompute_share" and share > 0
+    ]
+    whole = [] if classes and strategy["recompute"] == "none" else [strategy["recompute"]]
+    return strategy | {"recompute": ", ".join([*whole, *classes])}
+
+
+def _show(value: Any) -> str:
+    """A value of a config as a text: switches as on or off."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
 def main_outputs(ranked: RankedStrategy) -> list[str]:

@@ -21,6 +21,7 @@ from diffperf.load import FOLDERS, available, find, load, read_toml
 from diffperf.load.calibration import Calibration
 from diffperf.quantity import Quantity, walk
 from diffperf.report.tables import show
+from diffperf.software.stack import Stack
 from diffperf.workload.model import Model
 
 # The folders of configs, with the class of their modules; design problems and spaces are no modules.
@@ -74,10 +75,11 @@ def facts(folder: str, name: str) -> str:
         devices = f"{float(module.n_devices):g} × {module.accelerator.name}"
         return ", ".join([devices, *map(tier_facts, module.network)])
     numbers = [leaf for leaf in walk(module) if isinstance(leaf[1], Quantity)]
-    return ", ".join(
+    figures = ", ".join(
         f"{path.split('.')[-1].replace('_', ' ')} {show(value, declared)}"
         for path, declared, value in numbers[:_MAIN_FIGURES]
     )
+    return f"from {module.basis}: {figures}" if isinstance(module, Stack) else figures
 
 
 _parameters = jax.jit(lambda model: model.parameters)  # one program for all models of a structure

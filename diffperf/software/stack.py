@@ -340,6 +340,7 @@ class Stack(Declared):
         """The fields that a stack's file gives.
 
         The key `measured` is no field: it says what tables of measurements call the software, for
-        `diffperf.explore.measured.names`.
+        `diffperf.explore.measured.names`. Nor is `training`: it says how the software trains, for
+        `diffperf.explore.plan.known_strategy`.
         """
-        return {key: value for key, value in table.items() if key != "measured"}
+        return {key: value for key, value in table.items() if key not in ("measured", "training")}

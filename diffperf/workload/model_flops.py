@@ -19,16 +19,10 @@ def model_flops(model: Model, tokens: Scalar, context: Scalar) -> Scalar:
 
     def forward(layers: Layers) -> Scalar:
         """FLOPs of one token's forward pass through a layer."""
-        products = 2 * layers.active_matrices(model.hidden)
-        if layers.state_space is not None:  # the state's update and its reading
-            return products + 4 * layers.channels * layers.state_space.state
-        if layers.recurrence is not None:  # as many elements as tokens, and no scores
-            return products
-        seen = smaller(context * jnp.ones_like(layers.window), layers.window)
-        return products + 2 * seen * layers.heads * (layers.head_dim + layers.value_dim)
+        return 2 * layers.active_matrices(model.hidden) + _core(layers, context)
 
     layers = sum(kind.count * forward(kind) for kind in model.layers)
-    prediction = forward(model.layers[-1]) + 4 * model.hidden**2 + 2 * model.embedding_parameters
+    prediction = forward(model.layers[-1]) + _prediction_head(model)
     return 3 * tokens * (layers + 2 * model.embedding_parameters + model.mtp_layers * prediction)
 
 
@@ -36,17 +30,34 @@ def hardware_flops(model: Model, strategy: Strategy) -> Scalar:
     """`model_flops` of a step and what recomputation adds, attention never masked: the convention of
     Megatron-LM's hardware FLOP/s.
 
-    Selective recomputation repeats the two products of the attention core, full recomputation the forward
-    pass of all layers, recomputation by class the products of that class.
+    Selective recomputation repeats the two products of the attention core where scores are stored, full
+    recomputation the forward pass of all layers, recomputation by class the products of that class.
     """
     tokens, length = strategy.global_batch * strategy.sequence_length, strategy.sequence_length
     step, shares = model_flops(model, tokens, length), Recomputation.of(strategy)
-    by_class = tokens * sum(kind.count * _repeated(kind, model, length, shares) for kind in model.layers)
-    layers = step / 3 - 2 * tokens * model.embedding_parameters
-    return step + shares.layer * layers + by_class
+    repeated = [_repeated(kind, model, strategy, shares) for kind in model.layers]
+    by_class = sum(kind.count * flops for kind, flops in zip(model.layers, repeated, strict=True))
+    by_class = tokens * (by_class + model.mtp_layers * repeated[-1])
+    heads = 2 * model.embedding_parameters + model.mtp_layers * _prediction_head(model)
+    return step + shares.layer * (step / 3 - tokens * heads) + by_class
 
 
-def _repeated(layers: Layers, model: Model, length: Scalar, shares: Recomputation) -> Scalar:
+def _core(layers: Layers, context: Scalar) -> Scalar:
+    """FLOPs of one token's forward pass through a layer's attention core, or what stands in its place."""
+    if layers.state_space is not None:  # the state's update and its reading
+        return 4 * layers.channels * layers.state_space.state
+    if layers.recurrence is not None:  # as many elements as tokens, and no scores
+        return jnp.zeros_like(layers.window)
+    seen = smaller(context * jnp.ones_like(layers.window), layers.window)
+    return 2 * seen * layers.heads * (layers.head_dim + layers.value_dim)
+
+
+def _prediction_head(model: Model) -> Scalar:
+    """FLOPs of one token's forward pass through a module of multi-token prediction, beside its layer."""
+    return 4 * model.hidden**2 + 2 * model.embedding_parameters
+
+
+def _repeated(layers: Layers, model: Model, strategy: Strategy, shares: Recomputation) -> Scalar:
     """FLOPs of one token's forward pass through the classes of operators of a layer that recomputes them."""
     own = shares.of_layers(layers)
     visited = layers.experts_per_token * layers.ffn + layers.shared_ffn
@@ -57,5 +68,4 @@ def _repeated(layers: Layers, model: Model, length: Scalar, shares: Recomputatio
         inputs = jnp.where(latent.query_rank > 0, latent.query_rank, model.hidden)
         projected = inputs * layers.head_dim + latent.kv_rank * latent.projected_dim(layers.head_dim)
         products = products + own.up_projections * layers.heads * projected
-    core = 2 * length * layers.heads * (layers.head_dim + layers.value_dim)
-    return 2 * products + own.attention * core
+    return 2 * products + own.core(strategy.attention.standard) * _core(layers, strategy.sequence_length)

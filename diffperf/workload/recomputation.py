@@ -89,6 +89,12 @@ class Recomputation(eqx.Module):
             spared = spared * (1 - getattr(self, name))
         return self.layer + 1 - spared
 
+    def core(self, standard: Scalar) -> Scalar:
+        """How often the backward pass repeats the attention core of layers that it does not recompute whole:
+        where scores are stored, by the weight of `standard` attention.
+        """
+        return self.attention * standard
+
     def of_operators(self, names: Sequence[str], part: str, standard: Scalar) -> Float[Array, " operators"]:
         """Number of times that the backward pass repeats operators of a forward pass, by their names and the
         part of the time that they are.
@@ -98,5 +104,5 @@ class Recomputation(eqx.Module):
         layers, and keeps what it wrote under FlashAttention.
         """
         if part == "attention":
-            return jnp.broadcast_to(self.layer + self.attention * standard, (len(names),))
+            return jnp.broadcast_to(self.layer + self.core(standard), (len(names),))
         return jnp.stack([self.any_of(_CLASS_OF.get(name, ())) for name in names])

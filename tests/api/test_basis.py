@@ -1,7 +1,9 @@
 """What answers about several systems and about designs rest on."""
 
+import numpy as np
 import pytest
 
+from diffperf import estimate
 from diffperf.api.basis import describe_systems
 from diffperf.api.sweep_basis import describe_space_basis, space_basis
 from diffperf.explore.sweep.space_file import load_space
@@ -33,6 +35,25 @@ def test_systems_of_a_sweep_that_rest_on_the_same_are_named_together():
     assert "datasheet: mi300x-8" in line
     assert line.startswith("Rests on: calibrated: ")
     assert line == describe_systems([load_system(name) for name in space_basis(space)], "training")
+
+
+def test_neither_hardware_nor_software_was_fitted():
+    """The time has at least the interval of a stack that nobody measured: 1.645 times 0.36, an e-fold more or
+    less. Software that was fitted, on hardware that was not, has none.
+    """
+    asked = {"devices": 8, "tp": 8, "precision": "bf16"}
+    answer = estimate("llama-3-8b", "hgx-h800", stack="hai-llm", **asked)
+    known = answer.to_dict()["time_interval"]
+    time = float(answer.report.time)
+    assert (known["low"], known["high"]) == pytest.approx(
+        (time * np.exp(-0.592), time * np.exp(0.592)), rel=1e-3
+    )
+    line = answer.certainty.line()
+    assert "± 59.2% or more" in line
+    assert "estimates of hai-llm" in line
+    fitted = estimate("llama-3-8b", "hgx-h800", stack="megatron-core", **asked)
+    assert "time_interval" not in fitted.to_dict()
+    assert "no interval is known" in fitted.certainty.line()
 
 
 @pytest.mark.parametrize("memories", [None, ["hbm3", "hbm4"]])

@@ -71,6 +71,12 @@ def test_list_names_every_config(run, answer):
     assert "accelerators" not in models.stdout
 
 
+def test_list_says_which_stacks_were_measured(answer):
+    stacks = answer("list stacks --json -")["stacks"]
+    assert stacks["hai-llm"].startswith("from estimates: ")
+    assert stacks["megatron-core"].startswith("from measured runs: ")
+
+
 def test_cost_of_an_accelerator_by_itself(run, answer):
     """Dies by their kinds: a wafer's price over those on it, and the shares of MI300X's that ship."""
     by_itself, in_a_system = (answer(f"cost {name} --json -") for name in ("mi300x", "mi300x-8"))

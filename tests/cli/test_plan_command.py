@@ -32,6 +32,7 @@ def test_plan_ranks_says_why_and_writes_flags(run, answer, tmp_path):
     assert (tmp_path / "best.png").stat().st_size > 10_000
 
     fields = ("tp", "pp", "dp", "virtual_stages", "micro_batch", "global_batch", "recompute", "zero")
+    fields += ("recompute_norms", "recompute_activation_functions", "recompute_mlp")
     given = " ".join(f"--{name.replace('_', '-')} {best['strategy'][name]}" for name in fields)
     estimated = answer(f"estimate gpt3-22b dgx-a100 {given} --json -")
     assert estimated["report"]["time"] == pytest.approx(best["report"]["time"], rel=1e-12)

@@ -6,9 +6,10 @@ mixed, on systems of every structure and with every stack. Those of generation w
 inference got operands of their own widths, the experts that tokens visit, pipelines in steady state and
 calibrated serving stacks; so were the 16 training steps driven by those stacks. Training steps under
 DualPipe and of models with several kinds of layers were written again when devices and stages came to count
-what they hold, and all HFU when it came to count attention as MFU does. Costs on accelerators with a
-published price, or at the markup of a product of their vendor, have that price; all were written again when
-interest, repairs, racks and the facility joined depreciation and electricity, and with power and the energy
+what they hold, and HFU when it came to count attention as MFU does, and what is
+recomputed as the time does. Costs on accelerators with a published price, or at the
+markup of a product of their vendor, have that price; all were written again when interest,
+repairs, racks and the facility joined depreciation and electricity, and with power and the energy
 of networks when switches and transceivers came to draw their power at any load. Training steps that overlap
 communication were written again when each tier's links came to carry their own bytes, and collectives of one
 group to run one after the other; two driven by TensorRT-LLM's stack when that was fitted again. They notice

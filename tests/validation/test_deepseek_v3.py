@@ -15,6 +15,7 @@ import jax
 import pytest
 
 import diffperf as dp
+from diffperf.explore.plan.plan import Search, plan
 from diffperf.quantity import replace
 
 HOURS, TOKENS, DEVICES, DEVICE_BYTES = 2.664e6, 14.8e12, 2048, 80e9
@@ -89,3 +90,20 @@ def test_each_published_choice_matters():
     strategy = dp.load_strategy(LAYOUT | FORMATS | RECOMPUTED | in_the_open)
     unlimited = float(dp.training_step(anywhere, system, strategy).breakdown.expert_parallel)
     assert unlimited == pytest.approx(8 * (1 - (7 / 8) ** 8) / 4 * published, rel=0.05)
+
+
+@pytest.mark.slow
+def test_a_plan_is_no_worse_than_the_published_strategy(as_trained):
+    """It gets model, devices, batch, format and schedule, and ranks the published strategy high."""
+    model = dp.load_model("deepseek-v3")
+    system = dp.load_system("hgx-h800", n_devices=DEVICES, stack="hai-llm")
+    given = {"global_batch": BATCH, "sequence_length": LENGTH, "precision": "fp8", "schedule": "dualpipe"}
+    found = plan(Search.of(model, system, given), top=10)
+    best = found.best[0]
+    assert float(best.report.time) <= float(as_trained.time)
+    assert float(best.report.memory.peak) < DEVICE_BYTES
+    as_published = LAYOUT | RECOMPUTED
+    fields = ("pp", "dp", "ep", "first_stage_layers", "last_stage_layers", "recompute_norms")
+    assert any(
+        all(float(getattr(one.strategy, name)) == as_published[name] for name in fields) for one in found.best
+    )

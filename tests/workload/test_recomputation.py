@@ -148,8 +148,9 @@ def test_repeated_modules_repeat_their_communication():
     ("model", "field", "per_layer", "layers"),
     [
         (LLAMA, "mlp", 3 * 4096 * 11008, 32),
-        (DEEPSEEK, "up_projections", HEADS * (QUERY * KEY + KV * (128 + VALUE)), 61),
-        (DEEPSEEK, "experts", 3 * 9 * 2048 * H + 256 * H, 58),
+        # One layer more is that of multi-token prediction.
+        (DEEPSEEK, "up_projections", HEADS * (QUERY * KEY + KV * (128 + VALUE)), 61 + 1),
+        (DEEPSEEK, "experts", 3 * 9 * 2048 * H + 256 * H, 58 + 1),
     ],
 )
 def test_hardware_flops_of_repeated_products(model, field, per_layer, layers):
@@ -158,6 +159,41 @@ def test_hardware_flops_of_repeated_products(model, field, per_layer, layers):
     step = model_flops(architecture, real(TOKENS), real(TOKENS))
     repeated = float(hardware_flops(architecture, strategy) - step)
     assert repeated == pytest.approx(2 * TOKENS * per_layer * layers, rel=1e-6)
+
+
+def _hardware_flops_beyond(model: str, length: int, **table) -> float:
+    """FLOPs of one token that recomputation adds, by `hardware_flops`."""
+    architecture = dp.load_model(model)
+    strategy = dp.load_strategy({"sequence_length": length} | table)
+    step = model_flops(architecture, real(length), real(length))
+    return float(hardware_flops(architecture, strategy) - step) / length
+
+
+def test_hardware_flops_of_attention_that_is_repeated():
+    """Two products of the scores that a token sees, where scores are stored; FlashAttention's backward
+    kernel repeats its own. gpt-oss-120b has 64 heads of 64 dimensions; 18 of its 36 layers see 128 tokens.
+    """
+    length = 131072
+    selective = {"recompute": "selective"}
+    for model in (LLAMA, "gpt-oss-120b", DEEPSEEK):
+        assert _hardware_flops_beyond(model, length, **selective) == 0
+    found = _hardware_flops_beyond("gpt-oss-120b", length, attention="standard", **selective)
+    assert found == pytest.approx(18 * (length + 128) * 4 * 64 * 64, rel=1e-5)
+    for model in ("gpt-oss-120b", GPT):
+        parts, whole = (
+            _hardware_flops_beyond(model, length, attention="standard", recompute=name)
+            for name in ("selective", "full")
+        )
+        assert parts < whole
+
+
+def test_hardware_flops_of_layers_repeated_whole():
+    """Neither the vocabulary projections, one for the model and one for the module of multi-token prediction,
+    nor the module's projection of two vectors to one are repeated.
+    """
+    forward = float(model_flops(dp.load_model(DEEPSEEK), real(1.0), real(TOKENS))) / 3
+    repeated = forward - 2 * 2 * 129280 * H - 2 * 2 * H * H
+    assert _hardware_flops_beyond(DEEPSEEK, TOKENS, recompute="full") == pytest.approx(repeated, rel=1e-6)
 
 
 @pytest.mark.slow

@@ -239,12 +239,33 @@ def test_rules_broken_by_a_batch_of_strategies(node):
             {"pp": 64.0, "virtual_stages": 2.0},
             "use at most 96 chunks in all: pp 48 or virtual_stages 1",
         ),
+        (
+            "llama-3.1-405b",  # 126 layers for 128 chunks, as Llama 3 was trained (arXiv 2407.21783 §3.3.2)
+            {"pp": 16.0, "virtual_stages": 8.0, "global_batch": 16.0},
+            "use at most 126 chunks in all: pp 15 or virtual_stages 7, "
+            "or embedding_in_split and loss_in_split on",
+        ),
+        (
+            "gpt3-175b",
+            {"pp": 97.0},
+            "use at most 96 chunks in all: pp 96, or in training loss_in_split on",
+        ),
     ],
 )
 def test_remedies_name_values_that_are_possible(node, model, values, remedy):
     violation = first_violation(configuration(node, model, values))
     assert violation is not None
     assert violation.remedy.startswith(remedy)
+
+
+def test_embeddings_fill_the_chunks_that_a_remedy_says(node):
+    """No remedy names them where chunks are missing beyond the two."""
+    values = {"pp": 16.0, "virtual_stages": 8.0, "global_batch": 16.0}
+    filled = values | {"embedding_in_split": True, "loss_in_split": True}
+    assert bool(feasible(configuration(node, "llama-3.1-405b", filled)))
+    violation = first_violation(configuration(node, "llama-3.1-405b", values | {"virtual_stages": 9.0}))
+    assert violation is not None
+    assert "in_split" not in violation.remedy
 
 
 def test_violations_are_those_of_the_layers_that_break_the_rule(node):

@@ -69,6 +69,13 @@ class Interval:
         }
 
 
+def least_interval(time: float) -> Interval:
+    """The interval of a time in s where neither hardware nor software was fitted: that of a stack that nobody
+    has measured, on fitted hardware. The figures of the hardware add an error that is not known.
+    """
+    return Interval(time=time, parameters=0.0, model=0.0, stack=UNMEASURED_STACK)
+
+
 def interval(calibration: Calibration, inputs: Configuration, phase: str) -> Interval:
     """The interval of the time of a phase on a calibrated system.
 

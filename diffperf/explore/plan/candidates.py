@@ -29,6 +29,17 @@ _LONGEST_STAGE = 1.05  # layers of the longest pipeline stage over the mean, at 
 _SHORTEST_PART = 4096  # tokens of a sequence that a context-parallel rank keeps, at least
 _MICRO_BATCHES = (1.0, 2.0, 4.0, 8.0)
 
+# Sets of operator classes that training software recomputes: DeepSeek-V3's (arXiv 2412.19437 §3.2.3), the
+# up-projections alone (Megatron-Core's mla_up_proj), and all but attention and its projections
+# (Megatron-Core's layernorm, mla_up_proj, mlp and moe).
+_RECOMPUTED_SETS: tuple[frozenset[str], ...] = (
+    frozenset(),
+    frozenset({"norms", "activation_functions", "up_projections"}),
+    frozenset({"up_projections"}),
+    frozenset({"norms", "up_projections", "mlp", "experts"}),
+)
+_RECOMPUTED_CLASSES = ("norms", "activation_functions", "up_projections", "mlp", "experts")
+
 # What is searched of each field, as `diffperf plan` tells its user.
 SEARCHED = {
     "tp": "tensor-parallel degrees that divide the attention heads, within the innermost network tier",
@@ -43,7 +54,9 @@ SEARCHED = {
     "schedule": "the pipeline schedules asked for",
     "virtual_stages": "numbers of virtual stages as even as the stages must be (schedule 1f1b only)",
     "micro_batch": f"micro-batches of {', '.join(f'{size:g}' for size in _MICRO_BATCHES)} sequences",
-    "recompute": "full recomputation or none, and selective recomputation where attention scores are stored",
+    "last_stage_layers": "fewer layers in the last stage, and the first, where layers do not divide",
+    "recompute": "recomputation: none, full, of scores where they are stored, or of norms and activation "
+    "functions, latent up-projections, or all but attention",
     "zero": "ZeRO stages 0 to 3, stages 2 and 3 without a pipeline",
 }
 # All fields that may be searched, in the order in which they are set: dp is what tp, pp and cp leave of the
@@ -59,9 +72,18 @@ FIELDS = (
     "expert_tp",
     "schedule",
     "virtual_stages",
+    "first_stage_layers",
+    "last_stage_layers",
     "micro_batch",
     "recompute",
+    *(f"recompute_{name}" for name in _RECOMPUTED_CLASSES),
     "zero",
+)
+
+# Fields of a group are searched only where none of them is given.
+_SEARCHED_TOGETHER = (
+    ("first_stage_layers", "last_stage_layers"),
+    ("recompute", *(f"recompute_{name}" for name in _RECOMPUTED_CLASSES)),
 )
 
 # One array per field of the strategy: numbers, (candidates,), or weights over alternatives, (candidates,
@@ -111,13 +133,16 @@ def enumerate_candidates(
     rules to explain.
     """
     strategy, devices = inputs.strategy, float(inputs.system.n_devices)
-    opened = [name for name in FIELDS if name in searched and name not in given]
+    fixed = {*given, *(name for group in _SEARCHED_TOGETHER if {*group} & {*given} for name in group)}
+    opened = [name for name in FIELDS if name in searched and name not in fixed]
     start = {name: np.array([_number_or_name(getattr(strategy, name))]) for name in FIELDS}
     columns = start
     for name in FIELDS:
         if name == "dp":
             columns = _with_data_parallel(columns, devices, opened="dp" in opened)
-        elif name in opened:
+        elif name in opened and name == "first_stage_layers":
+            columns = _with_uneven_stages(columns, float(inputs.model.depth))
+        elif name in opened and name != "last_stage_layers":
             columns = _with_every(columns, name, _VALUES[name](inputs, schedules))
             if name in _SENSIBLE:
                 columns = _select(columns, _SENSIBLE[name](inputs.model, columns))
@@ -168,6 +193,26 @@ def _with_data_parallel(columns: _Columns, devices: float, opened: bool) -> _Col
     # by more.
     fills = np.abs(columns["dp"] - left) <= 1e-4 * left
     return _select(columns, fills & (columns["dp"] == np.round(columns["dp"])))
+
+
+def _with_uneven_stages(columns: _Columns, depth: float) -> _Columns:
+    """The candidates, and those whose layers do not divide once more, with as many layers as are missing
+    taken from the last stage, which has the vocabulary projection, and the first.
+
+    One layer less in the last stage, or in both, is what `loss_in_split` and `embedding_in_split` mean.
+    """
+    middle = np.ceil(depth / columns["pp"])
+    missing = middle * columns["pp"] - depth
+    in_split = (columns["embedding_in_split"] == "on") | (columns["loss_in_split"] == "on")
+    has_middle = (columns["virtual_stages"] == 1) & (columns["pp"] > 2)
+    parts = [columns]
+    for fewer in (0, 1, 2):  # layers of the first stage; two of the last one
+        which = has_middle & ~in_split & (missing == fewer + 2) & (middle > 2)
+        # 0 stands for as many as the others.
+        first = middle[which] - fewer if fewer else np.zeros(np.sum(which))
+        ends = {"first_stage_layers": first, "last_stage_layers": middle[which] - 2}
+        parts.append(_select(columns, which) | ends)
+    return {name: np.concatenate([part[name] for part in parts]) for name in columns}
 
 
 def _with_every(columns: _Columns, name: str, values: Sequence[float] | Sequence[str]) -> _Columns:
@@ -222,6 +267,25 @@ def _recomputations(inputs: Configuration, schedules: Iterable[str]) -> list[str
     return ["none", "selective", "full"] if stores_scores else ["none", "full"]
 
 
+def _recomputed_sets(model: Model) -> set[frozenset[str]]:
+    """The sets of operator classes that a model has, each once."""
+    absent = {
+        "up_projections": all(layers.latent is None for layers in model.layers),
+        "mlp": all(layers.mixture is not None for layers in model.layers),
+        "experts": all(layers.mixture is None for layers in model.layers),
+    }
+    return {frozenset(name for name in chosen if not absent.get(name)) for chosen in _RECOMPUTED_SETS}
+
+
+def _in_recomputed_sets(name: str) -> Callable[[Configuration, Iterable[str]], list[float]]:
+    """The shares of a stage's layers that may recompute a class of operators: 1 where some set has it."""
+
+    def shares(inputs: Configuration, schedules: Iterable[str]) -> list[float]:
+        return [0.0, 1.0] if any(name in chosen for chosen in _recomputed_sets(inputs.model)) else [0.0]
+
+    return shares
+
+
 _VALUES: dict[str, Callable[[Configuration, Iterable[str]], Sequence[float] | Sequence[str]]] = {
     "tp": _tensor_degrees,
     "embedding_in_split": lambda inputs, schedules: ["off", "on"],
@@ -236,6 +300,7 @@ _VALUES: dict[str, Callable[[Configuration, Iterable[str]], Sequence[float] | Se
     ],
     "micro_batch": lambda inputs, schedules: _MICRO_BATCHES,
     "recompute": _recomputations,
+    **{f"recompute_{name}": _in_recomputed_sets(name) for name in _RECOMPUTED_CLASSES},
     "zero": lambda inputs, schedules: inputs.strategy.zero.alternatives,
 }
 
@@ -287,11 +352,28 @@ def _shared_states(model: Model, columns: _Columns) -> Bool[np.ndarray, " candid
     return (zero == "0") | (shared & ((zero == "1") | (columns["pp"] == 1)))
 
 
+def _begins_a_recomputed_set(name: str) -> Callable[[Model, _Columns], Bool[np.ndarray, " candidates"]]:
+    """Classes of operators up to this one are those of a set, which is recomputed beside stored scores, where
+    there are any, and never beside whole layers.
+    """
+    known = _RECOMPUTED_CLASSES[: _RECOMPUTED_CLASSES.index(name) + 1]
+
+    def sensible(model: Model, columns: _Columns) -> Bool[np.ndarray, " candidates"]:
+        chosen = np.stack([columns[f"recompute_{each}"] for each in known], axis=-1)
+        sets = [[float(each in members) for each in known] for members in _recomputed_sets(model)]
+        in_a_set = np.any(np.all(chosen[:, None] == np.array(sets), axis=-1), axis=-1)
+        beside = "selective" if "selective" in columns["recompute"] else "none"
+        return in_a_set & (~np.any(chosen > 0, axis=-1) | (columns["recompute"] == beside))
+
+    return sensible
+
+
 _SENSIBLE: dict[str, Callable[[Model, _Columns], Bool[np.ndarray, " candidates"]]] = {
     "loss_in_split": _split_with_loss,
     "pp": _even_stages,
     "expert_tp": _experts_within_tensor_ranks,
     "schedule": _schedules_of_pipelines,
     "virtual_stages": _interleaved_pipelines,
+    **{f"recompute_{name}": _begins_a_recomputed_set(name) for name in _RECOMPUTED_CLASSES},
     "zero": _shared_states,
 }

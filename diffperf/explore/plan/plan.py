@@ -16,6 +16,7 @@ from diffperf.explore.plan.candidates import (
     enumerate_candidates,
     starting_strategy,
 )
+from diffperf.explore.plan.known_strategy import known_fields
 from diffperf.explore.plan.ranking import Ranking, rank
 from diffperf.explore.plan.reasons import OBJECTIVES, Reason, reason_against
 from diffperf.hardware.system import System
@@ -37,12 +38,14 @@ class Search:
     - `table`: the fields of the strategy that are given.
     - `schedules`: the pipeline schedules to choose from.
     - `candidates`: the strategies, by the fields that are searched.
+    - `known`: the fields that nobody gives and that the software stack is known to train with.
     """
 
     inputs: Configuration
     table: dict[str, Any]
     schedules: tuple[str, ...]
     candidates: Candidates
+    known: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -62,8 +65,15 @@ class Search:
             if name not in SCHEDULES:
                 expected, hint = "some of " + ", ".join(SCHEDULES), did_you_mean(name, SCHEDULES)
                 raise ConfigError(file, "--schedules", f'"{name}"', expected, hint)
-        inputs = Configuration(model, system, starting_strategy(system, table, file=file))
-        return cls(inputs, table, schedules, enumerate_candidates(inputs, table, FIELDS, schedules))
+        strategy = starting_strategy(system, table, file=file)
+        schedule = strategy.schedule.likeliest() if "schedule" in table else " or ".join(schedules)
+        known = known_fields(system.stack, strategy.precision.likeliest(), schedule)
+        known = {name: value for name, value in known.items() if name not in table}
+        if known:
+            strategy = starting_strategy(system, table | known, file=file)
+        inputs = Configuration(model, system, strategy)
+        candidates = enumerate_candidates(inputs, table | known, FIELDS, schedules)
+        return cls(inputs, table, schedules, candidates, known)
 
     def __len__(self) -> int:
         return len(self.candidates["tp"])

@@ -5,7 +5,7 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from diffperf.quantity import Scalar
+from diffperf.quantity import Scalar, replace
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.rules.verdict import Verdict, Violation
@@ -30,7 +30,8 @@ def every_chunk_has_a_layer(configuration: Configuration) -> Verdict:
             found=f"{show(strategy.pp)} stages of {show(strategy.virtual_stages)} chunks "
             f"for {show(model.depth)} layers",
             expected="at least one layer per chunk",
-            remedy=f"use at most {show(model.depth)} chunks in all: {_fewer_chunks(model, strategy)}",
+            remedy=f"use at most {show(model.depth)} chunks in all: {_fewer_chunks(model, strategy)}"
+            + _in_place_of_layers(model, strategy),
         )
 
     chunks = stages * strategy.virtual_stages
@@ -78,6 +79,19 @@ def _fewer_chunks(model: Model, strategy: Strategy) -> str:
     chunks = math.floor(float(model.depth / strategy.pp))
     interleaved = chunks > 0 and float(strategy.virtual_stages) > 1
     return f"pp {max(stages, 1)}" + (f" or virtual_stages {chunks}" if interleaved else "")
+
+
+def _in_place_of_layers(model: Model, strategy: Strategy) -> str:
+    """The embeddings that give every chunk something to do in place of layers, as a last part of a remedy;
+    empty where they do not. Inference does not take them.
+    """
+    switches = ("embedding_in_split", "loss_in_split")
+    where = "" if float(strategy.virtual_stages) > 1 else "in training "
+    for names in (switches[1:], switches):  # the vocabulary projection alone, or both
+        shared, stages = _shared_layers(model, replace(strategy, dict.fromkeys(names, True)))
+        if bool(reaches(shared, stages * strategy.virtual_stages)):
+            return f", or {where}{' and '.join(names)} on"
+    return ""
 
 
 def interleaving_needs_a_pipeline(configuration: Configuration) -> Verdict:

@@ -37,6 +37,70 @@ def test_selective_recomputation_is_searched_where_scores_are_stored(gpt, system
         assert set(names(candidates, "recompute")) == alternatives
 
 
+CLASSES = ("norms", "activation_functions", "up_projections", "mlp", "experts")
+
+
+def recomputed(candidates: Candidates) -> set[tuple[str, ...]]:
+    """What candidates recompute: a name for a set of classes, and classes."""
+    shares = np.stack([candidates[f"recompute_{name}"] for name in CLASSES], axis=-1)
+    return {
+        (name, *(each for each, share in zip(CLASSES, row, strict=True) if share))
+        for name, row in zip(names(candidates, "recompute"), shares, strict=True)
+    }
+
+
+def test_sets_of_recomputed_classes(gpt, system):
+    """DeepSeek-V3's, Megatron-Core's up-projections, and all but attention: of the classes that a model has,
+    and beside stored scores where there are any.
+    """
+    named = {("none",), ("full",)}
+    assert recomputed(Search.of(gpt, system, {}).candidates) == {
+        *named,
+        ("none", "norms", "activation_functions"),
+        ("none", "norms", "mlp"),
+    }
+    stored = recomputed(Search.of(gpt, system, {"attention": "standard"}).candidates)
+    assert ("selective", "norms", "mlp") in stored
+    assert ("none", "norms", "mlp") not in stored
+    deepseek, nodes = dp.load_model("deepseek-v3"), dp.load_system("dgx-h100", 256)
+    assert recomputed(Search.of(deepseek, nodes, {}).candidates) == {
+        *named,
+        ("none", "norms", "activation_functions", "up_projections"),
+        ("none", "up_projections"),
+        ("none", "norms", "up_projections", "mlp", "experts"),
+    }
+    for given in ({"recompute": "none"}, {"recompute_norms": 0.5}):
+        assert len(recomputed(Search.of(gpt, system, given).candidates)) == 1
+
+
+def test_layers_that_stages_lack_are_those_of_the_ends():
+    """61 layers on 16 stages of four lack three: DeepSeek-V3's first stage has three, its last two. 126 on 16
+    of eight lack two.
+    """
+    for model, stages, ends in (("deepseek-v3", 16, (3, 2)), ("llama-3.1-405b", 16, (0, 6))):
+        system = dp.load_system("dgx-h100", 256)
+        candidates = Search.of(dp.load_model(model), system, {"pp": stages}).candidates
+        pairs = zip(candidates["first_stage_layers"], candidates["last_stage_layers"], strict=True)
+        assert set(pairs) == {(0, 0), ends}
+        uneven = candidates["last_stage_layers"] > 0
+        assert set(candidates["virtual_stages"][uneven]) == {1}
+
+
+def test_a_stack_s_own_way_to_train_holds_where_nothing_else_is_given():
+    """HAI-LLM sends tokens to experts in fp8 where it trains in fp8, and hides that under DualPipe."""
+    model = dp.load_model("deepseek-v3")
+    system = dp.load_system("hgx-h800", 256, stack="hai-llm")
+    known = Search.of(model, system, {"precision": "fp8", "schedule": "dualpipe", "overlap_transfers": False})
+    strategy = known.inputs.strategy
+    assert float(strategy.dispatch_width) == 1
+    assert float(strategy.combine_width) == 2
+    assert (float(strategy.overlap_experts.on), float(strategy.overlap_transfers.on)) == (1, 0)
+    others = Search.of(model, system, {}).inputs.strategy
+    assert float(others.dispatch_width) == 2
+    assert float(others.overlap_experts.on) == 0
+    assert Search.of(model, dp.load_system("dgx-h100", 256), {"precision": "fp8"}).known == {}
+
+
 def test_stages_of_a_prime_depth_are_nearly_even():
     """61 layers (DeepSeek-V3): 16 stages hold four or three; 64 would leave three without a layer."""
     model, system = dp.load_model("deepseek-v3"), dp.load_system("dgx-h100", 256)

@@ -13,7 +13,14 @@ from diffperf.explore.plan.plan import Search, largest_part, plan, smallest_syst
 from diffperf.explore.plan.reasons import OBJECTIVES
 from diffperf.quantity import Weights, locate
 
-RECOMPUTE, ZERO = ("none", "full"), ("0", "1", "2", "3")
+# DeepSeek-V3's set of operator classes, and all but attention, as a plain dense model has them.
+RECOMPUTE = (
+    {"recompute": "none"},
+    {"recompute": "full"},
+    {"recompute": "none", "recompute_norms": 1, "recompute_activation_functions": 1},
+    {"recompute": "none", "recompute_norms": 1, "recompute_mlp": 1},
+)
+ZERO = ("0", "1", "2", "3")
 
 
 def whole(x: float) -> bool:
@@ -45,9 +52,8 @@ def dense_strategies(n: int, heads: int, depth: int, batch: int):
                 "dp": dp_,
                 "virtual_stages": v,
                 "micro_batch": micro,
-                "recompute": recompute,
                 "zero": zero,
-            }
+            } | recompute
 
 
 def mixture_strategies(n: int, heads: int, depth: int, batch: int, experts: int):
