@@ -73,7 +73,7 @@ class Search:
             strategy = starting_strategy(system, table | known, file=file)
         inputs = Configuration(model, system, strategy)
         candidates = enumerate_candidates(inputs, table | known, FIELDS, schedules)
-        return cls(inputs, table, schedules, candidates, known)
+        return cls(inputs=inputs, table=table, schedules=schedules, candidates=candidates, known=known)
 
     def __len__(self) -> int:
         return len(self.candidates["tp"])
