@@ -12,6 +12,7 @@ import dataclasses
 import math
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import diffperf as dp
-from diffperf.explore.sweep.device_sizes import usual_threads
+from diffperf.explore.sweep.device_sizes import usual_chunk, usual_threads
+from diffperf.explore.sweep.part_program import PartProgram
+from diffperf.explore.sweep.part_threads import parts_by_threads
+from diffperf.explore.sweep.space_file import load_space
+from diffperf.explore.sweep.sweep_plan import SweepPlan
 from diffperf.explore.sweep.sweep_result import SweepResult
 from diffperf.report.plots import BLUE, GREY, INK, ORANGE, RED
 
@@ -122,6 +127,16 @@ def sweep_all(space: Row) -> tuple[SweepResult, Columns]:
         fitting &= columns["allowed"]
     assert int(fitting.sum()) == result.fitting
     return result, {name: values[fitting] for name, values in columns.items()}
+
+
+def core_seconds(space: Row) -> float:
+    """The time of the cores in which the points of a space are estimated, without compiling and without a
+    table, in seconds. Other processes on the machine disturb it less than time on the clock."""
+    plan = SweepPlan.of(load_space(space), np.float64, usual_chunk(), False)
+    program, began = PartProgram.compile(plan), time.process_time()
+    for _ in parts_by_threads(program, list(plan.parts.starts), usual_threads(), lambda points: None):
+        pass
+    return time.process_time() - began
 
 
 # --- the best strategies
@@ -238,16 +253,14 @@ def published_rows() -> list[Row]:
     """GPT-3 175B on 64 A100: as measured, as Calculon estimates it, and as we do."""
     rows = []
     for case in read_rows(Path(__file__).parent / "published.csv"):
-        fields = {name: float(case[name]) for name in ("tp", "pp", "virtual_stages", "micro_batch")}
+        fields: Row = {name: float(case[name]) for name in ("tp", "pp", "virtual_stages", "micro_batch")}
+        fields |= {"global_batch": float(case["global_batch"]), "recompute": case["recompute"]}
+        fields |= {"sequence_parallel": case["sequence_parallel"] == "on", "overlap_gradients": False} | FIXED
         report = dp.estimate(
             MODEL,
             SYSTEM,
             devices=float(case["devices"]),
             **fields,
-            global_batch=float(case["global_batch"]),
-            recompute=case["recompute"],
-            sequence_parallel=case["sequence_parallel"] == "on",
-            **FIXED,
         ).report
         measured, calculon = float(case["measured_s"]), float(case["calculon_s"])
         scaled = float(case["global_batch"]) * SEARCH.devices / float(case["devices"])  # sequences
@@ -353,9 +366,9 @@ def counts_of(chosen: list[Layout], offloads: tuple[int, ...], orders: Sequence[
     )
 
 
-def speed_rows(counts: Counts, sweeps: Mapping[str, SweepResult]) -> list[Row]:
-    """How many strategies each search has, and how long it takes."""
-    cores = usual_threads()
+def speed_rows(counts: Counts, sweeps: Mapping[str, SweepResult], cores: float | None) -> list[Row]:
+    """How many strategies each search has, and how long it takes; `cores` are the seconds of the cores for
+    the first sweep, where they were measured."""
     rows = [
         {
             "search": name,
@@ -364,20 +377,19 @@ def speed_rows(counts: Counts, sweeps: Mapping[str, SweepResult]) -> list[Row]:
             "fitting": result.fitting,
             "seconds": result.seconds,
             "compiling": result.compile_seconds,
-            "rate": result.points / result.seconds,
-            "fitting_rate": result.fitting / result.seconds,
         }
         for name, result in sweeps.items()
     ]
-    rate, fitting_rate = CALCULON_RATE * cores, CALCULON_FEASIBLE_RATE * cores
+    if cores is not None:
+        rows[0] |= {"rate": rows[0]["points"] / cores, "fitting_rate": rows[0]["fitting"] / cores}
     return [
         *rows,
         {
-            "search": f"Calculon, at its measured rate on {cores} cores",
+            "search": f"Calculon, at its measured rate on {usual_threads()} cores",
             "points": counts.calculon,
-            "seconds": counts.calculon / rate,
-            "rate": rate,
-            "fitting_rate": fitting_rate,
+            "seconds": counts.calculon / CALCULON_RATE / usual_threads(),
+            "rate": CALCULON_RATE,
+            "fitting_rate": CALCULON_FEASIBLE_RATE,
         },
         {"search": "Calculon, published: at most, often much less", "seconds": PUBLISHED_SECONDS},
     ]
@@ -390,8 +402,8 @@ SPEED_COLUMNS = {
     "fitting": ("fit memory", ",.0f"),
     "seconds": ("seconds", ",.1f"),
     "compiling": ("compiling s", ".1f"),
-    "rate": ("strategies/s", ",.0f"),
-    "fitting_rate": ("fitting/s", ",.0f"),
+    "rate": ("a core-second", ",.0f"),
+    "fitting_rate": ("fitting a core-second", ",.0f"),
 }
 
 
@@ -424,14 +436,13 @@ def estimated_alone(columns: Columns, index: int) -> tuple[str, float]:
     switches = {name: value == "on" for name, value in fields.items() if value in ("on", "off")}
     numbers = {name: float(value) for name, value in fields.items() if not isinstance(value, str)}
     texts = {name: value for name, value in fields.items() if name not in (*switches, *numbers)}
+    given: Row = numbers | switches | texts
     report = dp.estimate(
         MODEL,
         SYSTEM,
         devices=SEARCH.devices,
         set={"stack.gathered_inputs": gathered},
-        **numbers,
-        **switches,
-        **texts,
+        **given,
     ).report
     flags = [f"--{name} {value:g}" for name, value in numbers.items()]
     flags += [f"--{'' if on else 'no-'}{name}" for name, on in switches.items()]
@@ -462,8 +473,7 @@ def draw_distribution(axes: Axes, columns: Columns, rows: Sequence[Row], publish
     }
     for label, (rate, colour, style) in lines.items():
         axes.axvline(rate, color=colour, linestyle=style, linewidth=1.6, label=f"{label}: {rate:.0f}")
-    axes.set_ylim(top=axes.get_ylim()[1] * 8)
-    axes.legend(frameon=False, fontsize=9, loc="upper right")
+    axes.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2, frameon=False)
 
 
 def draw_degrees(figure: Figure, axes: Axes, columns: Columns) -> None:
@@ -489,7 +499,7 @@ def draw_degrees(figure: Figure, axes: Axes, columns: Columns) -> None:
     axes.set_xticks(range(len(degrees[1])), [f"{degree:g}" for degree in degrees[1]])
     axes.set_ylabel("tensor parallelism")
     axes.set_xlabel("pipeline stages (orange: degrees of the measured run)")
-    axes.set_title("Sequences a second, the best of each pair of degrees")
+    axes.set_title("The best of each pair of degrees, sequences a second")
     figure.colorbar(image, ax=axes)
 
 
@@ -523,20 +533,24 @@ def describe(
     plain = by_name("no overlap")
     rate = published[-1]["measured_rate"]
     errors = {name: max(abs(row[name]) for row in published) for name in ("calculon_error", "our_error")}
-    whole = ours["seconds"] + ours["compiling"]
+    measured = ""
+    if "rate" in ours:
+        times = ours["rate"] / CALCULON_RATE
+        measured = f", and {ours['rate']:,.0f} a core-second without it, {times:.0f} times Calculon's rate"
+        measured += (
+            f" (of strategies that fit memory {ours['fitting_rate']:,.0f} and {CALCULON_FEASIBLE_RATE})"
+        )
     sentences = [
         f"Calculon's search of GPT-3 175B on {SEARCH.devices:,} A100 has {counts.layouts} layouts and"
         f" {counts.calculon:,} executions, by the loops of its source ({counts.fused:,} with fused"
         f" activations alone, {counts.listed:,} without batches above {SEARCH.largest_batch:,}). In our"
         f" terms {part} {ours['points']:,} points: several of its executions are one of ours. Of these,"
         f" {ours['feasible']:,} obey our rules and {ours['fitting']:,} fit memory.",
-        f"All points take {ours['seconds']:.1f} s, {ours['rate']:,.0f} a second, after"
-        f" {ours['compiling']:.0f} s of compiling ({whole:.0f} s in all). At {CALCULON_RATE:,} executions a"
-        " core-second, measured on a machine of the same kind, Calculon takes"
-        f" {calculon['seconds'] / 60:.0f} min on as many cores; we estimate"
-        f" {ours['rate'] / calculon['rate']:.0f} times as many strategies a second. Published is only that"
-        f" its searches take up to {PUBLISHED_SECONDS / 60:.0f} min on all cores of a machine, often much"
-        " less; the paper's best rate and time are in no public text that we could read.",
+        f"All points take {ours['seconds']:.0f} s with a table of them all, after {ours['compiling']:.0f} s"
+        f" of compiling{measured}. At {CALCULON_RATE:,} executions a core-second, measured on a machine of"
+        f" the same kind, Calculon takes {calculon['seconds'] / 60:.0f} min on {usual_threads()} cores."
+        f" Published is only that its searches take up to {PUBLISHED_SECONDS / 60:.0f} min on all cores of a"
+        " machine, often much less; the paper's best rate and time are in no public text that we could read.",
         f"Our best trains {first['rate']:.0f} sequences a second ({first['mfu']:.1%} MFU):"
         f" tp {first['tp']:.0f}, pp {first['pp']:.0f}, dp {first['dp']:.0f}, micro-batches of"
         f" {first['micro_batch']:.0f}, recomputation {first['recompute']}, ZeRO {first['zero']}, overlap of"
@@ -568,7 +582,8 @@ def main() -> None:
     offloads, orders = ((0,), ORDERS[:1]) if options.quick else ((0, 1), ORDERS)
     chosen = layouts(SEARCH)
     counts = counts_of(chosen, offloads, orders)
-    result, columns = sweep_all(space_of(chosen, offloads, orders))
+    space = space_of(chosen, offloads, orders)
+    result, columns = sweep_all(space)
     assert result.points == counts.ours, (result.points, counts.ours)  # counted without the sweep
     sweeps = {"all counterparts": result}
     further: list[Row] = []
@@ -576,10 +591,11 @@ def main() -> None:
         wider = dp.sweep(space_of(chosen, offloads, orders, further=True), double=True).result
         sweeps["and options Calculon lacks"] = wider
         further = further_rows(wider)
+    cores = None if options.quick else core_seconds(space)
     command, alone = estimated_alone(columns, index := best_index(columns))
     assert math.isclose(alone, columns["time"][index], rel_tol=1e-9), (alone, columns["time"][index])
     best, restricted, published = ten_best(columns), restricted_rows(columns), published_rows()
-    speeds = speed_rows(counts, sweeps)
+    speeds = speed_rows(counts, sweeps, cores)
     option_rows = [dict(zip(OPTION_COLUMNS, row, strict=True)) for row in OPTIONS]
     leading = {"restriction": ("restriction", ""), "count": ("strategies", ",.0f")}
     compared = {"of_best": ("of the best", ".1%")}
