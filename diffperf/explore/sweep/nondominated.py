@@ -90,6 +90,8 @@ def representatives(
     at infinity, and dominate nothing.
     """
     chosen = np.full((count, front.shape[1]), np.inf, front.dtype)
+    if not len(front):
+        return chosen  # also where there are no objectives to compare by
     front, others = _spread(front, _MOST_COMPARED), _spread(others, _MOST_COMPARED)
     beaten = np.ones((len(front), len(others)), dtype=bool)
     for ours, theirs in zip(front.T, others.T, strict=True):

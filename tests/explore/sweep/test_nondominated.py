@@ -49,4 +49,6 @@ def test_representatives_dominate_only_what_the_front_does():
     few = representatives(front[:3], 8, others)
     assert {tuple(point) for point in few} <= {*map(tuple, front[:3]), (np.inf, np.inf)}
     assert np.isinf(representatives(front[:0], 8, others)).all()
+    no_objectives = np.empty((1000, 0))
+    assert representatives(no_objectives[:0], 8, no_objectives).shape == (8, 0)
     assert not np.isinf(representatives(front, 8, others[:0])).any()
