@@ -20,6 +20,8 @@ from diffperf.workload.model import Layers, Model
 from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.strategy import Strategy
 
+_OF_RECURRENCE = 5  # tensors that a recurrence keeps: gates f and g, candidates, states and outputs
+
 # Tensors per token of the residual's width that a layer stores: the inputs of two norms, of QKV and of the
 # MLP.
 _RESIDUAL_INPUTS = 4
@@ -111,7 +113,7 @@ def _attention_tensors(layers: Layers, strategy: Strategy) -> tuple[Scalar, Scal
         projected = layers.state_space.projected(layers.channels, layers.heads)
         return none, none, element * (projected + layers.channels) / strategy.tp - narrower * outputs
     if layers.recurrence is not None:
-        return none, none, element * 5 * heads * layers.head_dim - narrower * outputs
+        return none, none, element * _OF_RECURRENCE * heads * layers.head_dim - narrower * outputs
     if layers.latent is None:
         kept = 2 * (heads + layers.kv_heads_on_rank(strategy.tp)) * layers.head_dim
         return none, none, element * kept - narrower * outputs

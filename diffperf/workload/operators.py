@@ -20,6 +20,10 @@ from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, smaller
 from diffperf.workload.model import NO_WINDOW
 
+# What dropout moves, in elements of 16 bits: it reads and writes them with a mask of one byte (arXiv
+# 2205.05198 §4.1).
+_DROPOUT_PASSES = 2.5
+
 PerCore = Float[Array, "*operators"]  # a number of each attention core of a table
 
 Columns = Mapping[str, tuple[Array | float, ...]]  # a row of numbers for each operator, by its name
@@ -209,7 +213,7 @@ class AttentionCore(eqx.Module):
         return Streams.table(
             {
                 f"softmax{suffix}": element * passes * self.scores,
-                f"dropout of scores{suffix}": element * 2.5 * dropout * self.scores,
+                f"dropout of scores{suffix}": element * _DROPOUT_PASSES * dropout * self.scores,
             }
         )
 

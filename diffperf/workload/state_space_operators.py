@@ -11,6 +11,8 @@ from diffperf.workload.model import Layers
 from diffperf.workload.operators import Gemms, Streams
 from diffperf.workload.strategy import Strategy
 
+_BACKWARD = 1.5  # bytes of a backward kernel over those of the forward one: it reads gradients as well
+
 # Tokens of a chunk, inside which tokens see each other by products of queries and keys: chunk_size in
 # Nemotron-H's configurations.
 CHUNK = 128.0
@@ -60,7 +62,7 @@ def _stream_kernels(layers: Layers, strategy: Strategy, tokens: TokenPass, *, ba
     rank_tokens = tokens.tokens_on_rank(strategy) / strategy.tp
     states = rank_tokens / CHUNK * layers.channels * space.state * PRECISION_BYTES["fp32"]
     taps = jnp.where(space.convolution > 0, 1.0, 0.0)
-    times, suffix = (1.5, ", backward") if backward else (1.0, "")
+    times, suffix = (_BACKWARD, ", backward") if backward else (1.0, "")
     rows = {
         "convolution": 2 * element * taps * rank_tokens * space.convolved(layers.channels),
         "pass of states": 2 * states,

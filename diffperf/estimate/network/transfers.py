@@ -23,6 +23,9 @@ from diffperf.relax import Exact, Relaxation, inverse, larger, smaller, with_slo
 from diffperf.trees import split_tree, unstack_tree
 from diffperf.workload.collective import Collective
 
+# The share of the innermost tier's ramp that rings have in any group: their ramp is divided by.
+_LEAST_RAMP = 1e-6
+
 # Fields of a collective that only an all-to-all asks for.
 _OF_COPIES = ("copies", "once", "groups", "groups_visited")
 
@@ -260,6 +263,6 @@ def _rings(group: Group, volume: Scalar, rounds: float) -> list[Scalar]:
     wire = group.relax.reduce_maximum(pace)
     # Not 0 for a group of one; on a single tier exactly as large as that tier's.
     more = smaller(jnp.abs(jnp.sum(fabric.joined) - 1), 1.0) if group.at_kinks else 1.0
-    ramp = jnp.sum(group.present * fabric.ramp) + more * 1e-6 * fabric.ramp[0]
+    ramp = jnp.sum(group.present * fabric.ramp) + more * _LEAST_RAMP * fabric.ramp[0]
     quick = latency + wire * inverse(library.low_latency_bandwidth)
     return [quick, latency * library.bulk_latency + algorithms.wire_time(wire, ramp)]

@@ -9,6 +9,8 @@ from jaxtyping import Array, Bool
 
 from diffperf.quantity import Scalar, is_traced
 
+_LEAST_SLOPE = 1e-6  # of an increasing function, by which Newton's step is divided
+
 # The bracket starts at this share of its upper end.
 _LEAST_SHARE = 1e-6
 # Where the function jumps over 0, the search ends with a bracket of this width, as a share of the root.
@@ -124,5 +126,4 @@ def _without_derivatives(tree: Any) -> Any:
 
 def _away_from_zero(slope: Scalar) -> Scalar:
     """The slope of an increasing function, which exact staircases may make level."""
-    least = 1e-6
-    return jnp.where(slope > least, slope, least)
+    return jnp.where(slope > _LEAST_SLOPE, slope, _LEAST_SLOPE)

@@ -9,6 +9,8 @@ from diffperf.estimate.serving.queueing import Moments, wait_for_server
 from diffperf.quantity import Scalar
 from diffperf.relax import choose, larger, smaller
 
+_ROUNDING = 1e-3  # prompts by which a number of whole prompts may be too small
+
 # The least chance of a request not to decode, so that powers of it have slopes.
 _LEAST_CHANCE = 1e-6
 
@@ -193,8 +195,8 @@ def _mixed(loop: _Loop, running: Scalar) -> _Point:
     """
     engine, traffic = loop.engine, loop.engine.traffic
     in_front = larger(engine.chunk - running * engine.queries, 1.0) / traffic.prompt
-    # The whole prompts that fit into a step; the margin is for rounding.
-    fitting = larger(engine.relax.ceil(in_front + 1e-3) - 1, 1.0)
+    # The whole prompts that fit into a step.
+    fitting = larger(engine.relax.ceil(in_front + _ROUNDING) - 1, 1.0)
     group = 1 + loop.grouped * larger(smaller(fitting, loop.inside) - 1, 0.0)
     others, seen, decode_time = _point(loop, running, group)
     beside = others * running

@@ -11,6 +11,9 @@ from diffperf.quantity import Scalar, Weights
 from diffperf.relax import Relaxation, larger, positive, smaller
 from diffperf.software.stack import Stack
 
+# The least variance of the batch over its mean, which e^(−1/r) needs; that of a Poisson number is 1.
+_LEAST_VARIANCE = 0.1
+
 # The load up to which the size of a group of prompts is computed: beyond saturation it has no limit.
 _MOST_AT_WORK = 0.98
 
@@ -228,7 +231,7 @@ def step_time_moments(
     - `mean`: mean seconds between the steps; `stalls`: the variance by prompts between them, in s².
     """
     slope = larger(decode_time - engine.decode_time(seen / 2), 0.0) / (seen / 2)
-    ratio = larger(batch_variance / seen, 0.1)
+    ratio = larger(batch_variance / seen, _LEAST_VARIANCE)
     kept = 2 * ratio * (1 - ratio * (1 - jnp.exp(-1 / ratio)))
     batch = kept * batch_variance * (slope * mean / decode_time) ** 2
     return Moments(mean, stalls + batch)

@@ -18,6 +18,10 @@ from diffperf.estimate.serving.slot_queue import batch_variance, noise_ratio, wa
 from diffperf.quantity import Scalar
 from diffperf.relax import choose, larger, positive, smaller
 
+# The least share of the time that an engine is taken to be without prompts, and of a full step that prompts
+# may still lengthen a step by (estimates): times divided by them stay finite where prompts fill the engine.
+_LEAST_IDLE, _LEAST_SPARE = 0.02, 1e-3
+
 # Seconds that nothing reaches.
 _UNLIMITED = 1e20
 # By what share swings of the batch lengthen the wait for prompts at most: beyond it an expansion for small
@@ -141,13 +145,13 @@ def _mixed(stream: _Stream, running: Scalar) -> _Point:
     gated = part * stalled * decode_time * delay_factor(stalled)
     # Prompts are at work in fewer of the steps than of the time, because their steps are longer.
     service = traffic.mean(prefill.alone_time)
-    idle = larger(1 - rate * service, 0.02)
+    idle = larger(1 - rate * service, _LEAST_IDLE)
     steps_at_work = traffic.mean(prefill.chunks) / (rate * traffic.mean(prefill.chunks) + idle / decode_time)
     # No step is longer than a full one. Long prompts are in the first step of a request unless the request's
     # own prompt had nobody behind it.
     nobody = traffic.mean(prefill.share_of_step * jnp.exp(-others))
     fullest = beside + (1 - nobody) * (prefill.full_step - beside)
-    spare = larger(fullest - beside * delay_factor(stalled), 1e-3 * prefill.full_step)
+    spare = larger(fullest - beside * delay_factor(stalled), _LEAST_SPARE * prefill.full_step)
     prompts = _Prompts(
         prefill=prefill,
         stall=stall,

@@ -6,6 +6,10 @@ import jax.numpy as jnp
 from diffperf.quantity import Scalar
 from diffperf.relax import larger, positive, smaller
 
+# The least variance over the square of the mean, whose root has no finite slope at 0: a deviation of a
+# thousandth of the mean.
+_LEAST_SPREAD = 1e-6
+
 # The utilization beyond which the delay factor 1 / (1 − ρ) goes on along its tangent.
 STEEPEST = 0.98
 # Longest wait in units of time: far beyond saturation its square stays finite in float32.
@@ -43,8 +47,7 @@ class Moments(eqx.Module):
         to the right and never negative.
         """
         spread = self.variance / positive(self.mean * self.mean)
-        # √x has no finite slope at 0: the least deviation is a thousandth of the mean.
-        logarithm = jnp.log1p(larger(spread, 1e-6))
+        logarithm = jnp.log1p(larger(spread, _LEAST_SPREAD))
         return self.mean * jnp.exp(_Z90 * jnp.sqrt(logarithm) - logarithm / 2)
 
 

@@ -10,6 +10,10 @@ from diffperf.estimate.serving.queueing import Moments, delay_factor
 from diffperf.quantity import Scalar
 from diffperf.relax import larger, positive
 
+# The least share of an engine's room that is free, and of the slope of its rate by the running sequences that
+# is left where steps take longer for more of them: both are divided by.
+_LEAST_SHARE = 1e-3
+
 # Gauss-Legendre quadrature with four nodes on [0, 1].
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
@@ -44,7 +48,7 @@ def batch_variance(engine: Engine, running: Scalar, stall: Scalar) -> Scalar:
     batch (M/G/∞), and more where they take longer for more. Prompts that stall all others widen it.
     """
     slope = jax.grad(log_rate, argnums=1)(engine, running, stall)
-    return _noise(engine, running, stall) / larger(slope, 1e-3 / running)
+    return _noise(engine, running, stall) / larger(slope, _LEAST_SHARE / running)
 
 
 def _noise(engine: Engine, running: Scalar, stall: Scalar) -> Scalar:
@@ -67,7 +71,7 @@ def wait_for_slot(
     - `stall`: seconds by which a request's prompt lengthens the steps of others.
     - `capacity`: rate of the full engine.
     """
-    gap = larger(room - running, 1e-3 * room)
+    gap = larger(room - running, _LEAST_SHARE * room)
     nodes = running + gap * jnp.asarray(_NODES, gap.dtype)
     rates: Float[Array, " nodes"] = jax.vmap(log_rate, in_axes=(None, 0, None))(engine, nodes, stall)
     above = jnp.sum(jnp.asarray(_WEIGHTS, gap.dtype) * (rates - log_rate(engine, running, stall)))

@@ -9,6 +9,10 @@ from diffperf.quantity import Scalar
 from diffperf.relax import larger
 from diffperf.workload.requests import Requests
 
+# The least decode steps of a request, which are divided by: one of a single token has none.
+_LEAST_STEPS = 1e-3
+_NARROWEST = 1e-6  # square of the spread below which ln(1 + s²)/s² is its series 1 − s²/2
+
 # Gauss-Hermite quadrature over the logarithm of a length: five nodes give the first three moments of
 # log-normal lengths within 2 % up to a spread of 1.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
@@ -59,9 +63,7 @@ class Traffic(eqx.Module):
         output = requests.output_length
         deviation = requests.output_spread * output
         outputs = _representative(output, requests.output_spread)
-        # A request of one token has no decode steps. A thousandth of a step keeps what is divided by them
-        # finite.
-        steps = larger(output - 1, 1e-3)
+        steps = larger(output - 1, _LEAST_STEPS)
         generated = larger(deviation**2 + output * (output - 1), 0.0) / (2 * steps)
         inverse = jnp.sum(_probabilities(output) / larger(outputs - 1, 1.0))
         prompts = _representative(requests.input_length, requests.input_spread)
@@ -109,7 +111,7 @@ def _log_deviation(spread: Scalar) -> Scalar:
     is finite.
     """
     square = spread * spread
-    spread_out = square > 1e-6
+    spread_out = square > _NARROWEST
     safe = jnp.where(spread_out, square, 1.0)
     ratio = jnp.where(spread_out, jnp.log1p(safe) / safe, 1 - square / 2)
     return spread * jnp.sqrt(ratio)

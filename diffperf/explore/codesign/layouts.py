@@ -23,6 +23,8 @@ from diffperf.quantity import Choice, locate
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.rules import Violation, broken, first_violation
 
+_TWOS_AND_THREES = 6**20  # products of up to 20 twos and as many threes divide it
+
 # The inputs that the rules read and that a problem may vary, in every phase and only in training.
 ALWAYS_READ = (
     "system.n_devices", "strategy.tp", "strategy.pp", "strategy.dp", "strategy.cp", "strategy.ep",
@@ -239,7 +241,7 @@ def _thinned(options: np.ndarray) -> np.ndarray:
     if len(options) <= LONG_RANGE:
         return options
     numbers = options[:, 0].astype(int)
-    return options[(numbers == 0) | (6**20 % np.maximum(numbers, 1) == 0)]
+    return options[(numbers == 0) | (_TWOS_AND_THREES % np.maximum(numbers, 1) == 0)]
 
 
 def _no_layout(of: Laid, layouts: Layouts, violations: np.ndarray) -> ConfigError:

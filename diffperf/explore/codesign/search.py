@@ -47,6 +47,8 @@ from diffperf.explore.codesign.scoring import Goal, Ranking, Scorer
 from diffperf.explore.codesign.slots import slots
 from diffperf.explore.codesign.unpaid import Unpaid, unpaid_variables
 
+_LARGEST_LOG = 700.0  # of a number that float64 holds
+
 POPULATION = 1024  # designs that evolve together
 DESCENTS = 8  # the most designs that a stage descends from
 FEW_DESCENTS = 3  # of such designs where descents prepare another stage, or the goal is not the search's
@@ -182,7 +184,7 @@ class Search:
 
     def record(self, stage: str, done: float) -> None:
         """Adds how good the best design is to the trace, and reports progress."""
-        objective = math.exp(min(self.best.objective, 700.0))
+        objective = math.exp(min(self.best.objective, _LARGEST_LOG))
         seconds = time.monotonic() - self.began
         self.trace.append(TracePoint(stage, objective, self.best.violation, seconds))
         self.progress(stage, done)

@@ -30,6 +30,8 @@ from diffperf.explore.plan.serving_search import (
 )
 from diffperf.quantity import replace
 
+_DECODE_STEPS = 1.5  # of the time to a first token: the request's own, and half of that in progress
+
 # Pairs of layouts are evaluated for this many splits of the devices each, and so many splits in all, those
 # with the largest bounds on the throughput per device first.
 _SPLITS_OF_PAIR = 3
@@ -107,8 +109,7 @@ class PoolsSearch:
         fits = found.fits.reshape(shape)
         saturation = np.asarray(found.reports.saturation).reshape(shape)
         rate = np.asarray(found.reports.requests_per_second).reshape(shape)
-        # What of the time to the first token is not the decode step, and half of that in progress.
-        before_decode = first_token[..., 0] - 1.5 * per_token[..., 0]
+        before_decode = first_token[..., 0] - _DECODE_STEPS * per_token[..., 0]
         prefills = fits[..., 0] & (before_decode <= search.targets.first_token)
         capacity = np.asarray(found.pools.prefill_capacity).reshape(shape)[..., 0] / _ABUNDANT
         # Only the first chunk: decoding does not depend on it.
