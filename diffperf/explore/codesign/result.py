@@ -10,7 +10,8 @@ from jaxtyping import Float
 
 from diffperf.explore.codesign.layouts import broken_rule
 from diffperf.explore.codesign.problem import Constraint, DesignProblem, Outcome, output_of
-from diffperf.explore.codesign.variables import Candidate
+from diffperf.explore.codesign.variables import NODE, Candidate, Variable
+from diffperf.quantity import locate
 from diffperf.report import tables
 
 if TYPE_CHECKING:
@@ -190,12 +191,19 @@ class Codesign:
         """A row for each variable."""
         vector = self.problem.vector
 
-        def text(x, begin, variable) -> str:
-            return tables.show(vector.value(x, begin, variable), variable.declared)
+        def before(variable: Variable) -> str:
+            if variable.options is not None and variable.held_option(vector.baseline) is None:
+                part = locate(vector.baseline, variable.path)[0]
+                return str(part) if variable.path == NODE else str(part.name)
+            value = variable.baseline(vector.baseline)
+            return tables.show(value if variable.size > 1 else value[0], variable.declared)
 
-        start = vector.start
         return [
-            VariableRow(variable.name, text(start, begin, variable), text(self.x, begin, variable))
+            VariableRow(
+                variable.name,
+                before(variable),
+                tables.show(vector.value(self.x, begin, variable), variable.declared),
+            )
             for begin, variable in vector.placed()
         ]
 
