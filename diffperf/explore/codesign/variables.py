@@ -14,6 +14,7 @@ from diffperf.hardware.node import Node, node_at
 from diffperf.hardware.system import System
 from diffperf.hardware.technology import Technology, moved
 from diffperf.quantity import Choice, Label, Quantity, is_traced, label, locate, replace
+from diffperf.report.tables import show
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
@@ -122,6 +123,16 @@ class Variable:
             return np.atleast_1d(np.asarray(locate(candidate, self.path)[0], dtype=float))
         return np.eye(len(self.options))[self.held_option(candidate) or 0]
 
+    def shown_in(self, candidate: Candidate) -> str:
+        """The variable's value in a candidate, as text with its unit; of a config its name."""
+        value = locate(candidate, self.path)[0]
+        if self.options is None:
+            return show(np.asarray(value, dtype=float), self.declared)
+        place = self.held_option(candidate)
+        if place is None:
+            return str(value) if self.path == NODE else str(getattr(value, "name", ""))
+        return show(np.eye(self.size)[place], self.declared)
+
     def held_option(self, candidate: Candidate) -> int | None:
         """The place of the option that a candidate holds; None where it holds none of them.
 
@@ -191,6 +202,14 @@ class DesignVector:
         """The baseline as a vector, moved into the bounds."""
         parts = [variable.baseline(self.baseline) for variable in self.variables]
         return np.clip(np.concatenate(parts), self.bounds.low, self.bounds.high)
+
+    @property
+    def starts_as_sold(self) -> bool:
+        """Whether the bounds of every variable contain its value in the baseline."""
+        parts = [variable.baseline(self.baseline) for variable in self.variables]
+        options = [variable for variable in self.variables if variable.options is not None]
+        held = all(variable.held_option(self.baseline) is not None for variable in options)
+        return held and np.allclose(np.concatenate(parts), self.start)
 
     def candidate(self, x: Float[Array, " n"]) -> Candidate:
         """The candidate that a vector stands for; pure JAX."""
