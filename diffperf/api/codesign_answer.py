@@ -119,9 +119,11 @@ def searched(
 def warning_lines(problem: DesignProblem, unpaid: Sequence[Unpaid], idle: Sequence[Variable]) -> list[str]:
     """What is odd about the variables of a problem: nothing pays for them, or they change nothing."""
     lines = [unpaid_line(each) for each in unpaid]
-    for variable in idle:
-        value = variable.shown_in(problem.baseline)
-        lines.append(no_effect_line(variable, value))
+    vector = problem.vector
+    for begin, variable in vector.placed():
+        if variable in idle:
+            held = show(vector.value(vector.start, begin, variable), variable.declared)
+            lines.append(no_effect_line(variable, variable.shown_in(vector.baseline), held))
     return lines
 
 
@@ -278,11 +280,12 @@ def remade_lines(result: Codesign) -> list[str]:
     ]
 
 
-def no_effect_line(variable: Variable, value: str) -> str:
-    """A warning that a variable makes no difference."""
+def no_effect_line(variable: Variable, baseline: str, held: str) -> str:
+    """A warning that a variable makes no difference; it is held at the value next to the baseline's."""
+    place = "the baseline" if held == baseline else "what is next to the baseline"
     return (
-        f"[bold yellow]{variable.name} changes neither the objective nor a limit[/bold yellow]; held at the "
-        f"baseline ({value})"
+        f"[bold yellow]{variable.name} changes neither the objective nor a limit[/bold yellow]; held at "
+        f"{place} ({held})"
     )
 
 

@@ -1,4 +1,4 @@
-"""Searches whose only useful variable is a whole number: what stops it, and what the other variable is worth."""
+"""Searches whose only useful variable is a whole number: what stops it, and a variable without effect."""
 
 import numpy as np
 import pytest
