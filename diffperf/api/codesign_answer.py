@@ -22,11 +22,12 @@ from diffperf.api.limit_sentences import limit_sentences
 from diffperf.api.question import describe_strategy
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.against import BoughtSystem, bought_systems
-from diffperf.explore.codesign.problem import DesignProblem
+from diffperf.explore.codesign.problem import DesignProblem, output_of
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.result import Codesign, ConstraintRow
 from diffperf.explore.codesign.search import POPULATION, Progress, Search
 from diffperf.explore.codesign.unpaid import Unpaid
+from diffperf.explore.codesign.variables import Variable
 from diffperf.report.tables import as_dict, is_nothing, outputs, show, table
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ _MEASURED = {
     "quantile": "in the quantile asked for of",
     "worst": "in the worst of",
 }
+_COSTS_AS_MUCH = 0.01  # of the cost of the sold chip, that its remake may differ by without a word
 _MISSED = 1e-6  # excess of a limit, relative to it, that is worth telling
 
 
@@ -96,22 +98,33 @@ def searched(
     asked_by: tuple[str, str],
     against: Sequence[str],
     explain: bool,
-    warn: Callable[[Unpaid], None] = lambda unpaid: None,
+    warn: Callable[[str], None] = lambda line: None,
     **settings: Any,
 ) -> "CodesignAnswer":
     """The answer to a problem; `settings` are those of `Search`.
 
-    `warn` is called with every variable that nothing pays for, before the search, which somebody may not want
-    to wait for. **Raises:** `ConfigError` that names `asked_by`.
+    `warn` is called with a line on every variable that nothing pays for or that changes nothing, before the
+    search, which somebody may not want to wait for. **Raises:** `ConfigError` that names `asked_by`.
     """
     search = Search(load_problem(problem, *asked_by), **settings)
-    unpaid = tuple(search.unpaid())
-    for each in unpaid:
-        warn(each)
+    unpaid, idle = tuple(search.unpaid()), tuple(variable for _, variable in search.without_effect)
+    for line in warning_lines(search.problem, unpaid, idle):
+        warn(line)
     bought = bought_systems(search.problem, against, asked_by[0])
     result = search.answer()
     explanation = Explanation.of(search, result, bought) if explain else None
-    return CodesignAnswer(result, unpaid, tuple(bought), explanation)
+    return CodesignAnswer(result, unpaid, tuple(bought), explanation, idle)
+
+
+def warning_lines(problem: DesignProblem, unpaid: Sequence[Unpaid], idle: Sequence[Variable]) -> list[str]:
+    """What is odd about the variables of a problem: nothing pays for them, or they change nothing."""
+    lines = [unpaid_line(each) for each in unpaid]
+    vector = problem.vector
+    for begin, variable in vector.placed():
+        if variable in idle:
+            held = show(vector.value(vector.start, begin, variable), variable.declared)
+            lines.append(no_effect_line(variable, variable.shown_in(vector.baseline), held))
+    return lines
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -122,12 +135,19 @@ class CodesignAnswer(Answer):
     - `unpaid`: the variables that nothing in the problem pays for, and that the search takes to their bounds.
     - `bought`: systems as they are sold, with the same workloads.
     - `explanation`: why the design is what it is, where that was asked for.
+    - `idle`: the variables that change neither the objective nor a limit, which stay as in the baseline.
     """
 
     result: Codesign
     unpaid: tuple[Unpaid, ...] = ()
     bought: tuple[BoughtSystem, ...] = ()
     explanation: Explanation | None = None
+    idle: tuple[Variable, ...] = ()
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is odd about the variables of the problem."""
+        return warning_lines(self.result.problem, self.unpaid, self.idle)
 
     @property
     def feasible(self) -> bool:
@@ -145,7 +165,7 @@ class CodesignAnswer(Answer):
         return f"{problem.name}: {' beside '.join(runs)} on {devices:,.0f} devices"
 
     def lines(self) -> list[RenderableType]:
-        return [*map(unpaid_line, self.unpaid), *self.result_lines()]
+        return [*self.warnings, *self.result_lines()]
 
     def result_lines(self) -> list[RenderableType]:
         """The lines without the warnings about the problem, which a terminal shows before the search."""
@@ -156,6 +176,7 @@ class CodesignAnswer(Answer):
             *basis_lines(result),
             "",
             verdict(result),
+            *remade_lines(result),
             *conflict_lines(result),
             "",
         ]
@@ -186,7 +207,9 @@ class CodesignAnswer(Answer):
         }
         explained = {"explanation": self.explanation.as_dict()} if self.explanation else {}
         basis = basis_of_design(str(self.result.design.technology.name))
-        return self.result.as_dict() | {"basis": basis, "unpaid": unpaid, "against": bought} | explained
+        idle = [variable.name for variable in self.idle]
+        told = {"basis": basis, "unpaid": unpaid, "without_effect": idle, "against": bought}
+        return self.result.as_dict() | told | explained
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each variable, in the baseline and in the design."""
@@ -236,6 +259,34 @@ def verdict(result: Codesign) -> str:
         )
     gained = f"[bold]{problem.objective} {after}[/bold] against the baseline's {before} ({change:+.1%})"
     return f"{gained}, {satisfied}"
+
+
+def remade_lines(result: Codesign) -> list[str]:
+    """What the sold chip costs remade in the technology, where a cost is limited or optimized."""
+    problem = result.problem
+    asked = [problem.objective, *(constraint.quantity for constraint in problem.constraints)]
+    if result.remade is None or not any("cost." in path for path in asked):
+        return []
+    sold, remade = (
+        float(output_of(outcome, "cost.manufacturing"))
+        for outcome in (problem.baseline_outcome, result.remade)
+    )
+    change = remade / sold - 1
+    if abs(change) <= _COSTS_AS_MUCH:
+        return []
+    return [
+        f"The sold chip remade in {problem.baseline.technology.name} costs {units.show(remade, 'USD')}, "
+        f"{abs(change):.1%} {'more' if change > 0 else 'less'} than the baseline's {units.show(sold, 'USD')}."
+    ]
+
+
+def no_effect_line(variable: Variable, baseline: str, held: str) -> str:
+    """A warning that a variable makes no difference; it is held at the value next to the baseline's."""
+    place = "the baseline" if held == baseline else "what is next to the baseline"
+    return (
+        f"[bold yellow]{variable.name} changes neither the objective nor a limit[/bold yellow]; held at "
+        f"{place} ({held})"
+    )
 
 
 def unpaid_line(unpaid: Unpaid) -> str:
@@ -355,7 +406,9 @@ def shadow_price(result: Codesign, row: ConstraintRow) -> str:
     """Changes of the objective by 1 % and by one unit more of a limit; empty where the constraint is not
     active.
     """
-    if not row.active or row.percent is None or row.price is None:
+    if not row.sloped and row.steps:
+        return "holds back whole numbers"
+    if not row.sloped or row.percent is None or row.price is None:
         return ""
     text = f"1 % more changes {result.problem.objective} by {row.percent:+.3g} %"
     if not row.constraint.limit:

@@ -7,6 +7,7 @@ from rich.table import Table
 from diffperf import units
 from diffperf.api.against_table import against_lines
 from diffperf.api.limit_sentences import limit_sentences
+from diffperf.quantity import Choice
 from diffperf.report.html_page import Section, page, parts_of
 from diffperf.report.tables import table
 
@@ -19,8 +20,7 @@ def codesign_page(answer: "CodesignAnswer") -> str:
     from diffperf.api import codesign_answer as texts
 
     result = answer.result
-    warnings = map(texts.unpaid_line, answer.unpaid)
-    summary = [texts.verdict(result), *texts.conflict_lines(result)]
+    summary = [texts.verdict(result), *texts.remade_lines(result), *texts.conflict_lines(result)]
     sections = [
         Section("", [*summary, *texts.strategy_lines(result), *texts.basis_lines(result)]),
         Section("The design", [texts.design_table(result), answer.figure()]),
@@ -32,7 +32,7 @@ def codesign_page(answer: "CodesignAnswer") -> str:
     sections.append(Section("What holds it back", limits))
     sections += [Section(title, parts_of(lines)) for title, lines in answer.explained()]
     sections += [
-        Section("What was asked", [_asked(answer), _variables(answer), *warnings]),
+        Section("What was asked", [_asked(answer), _variables(answer), *answer.warnings]),
         Section("Report", texts.comparison_tables(result)),
         Section("The chip", [table(result.outcome.chip)]),
         Section("How it was searched", [texts.search_line(result)]),
@@ -56,7 +56,9 @@ def _variables(answer: "CodesignAnswer") -> Table:
     """The variables with their ranges."""
     table = Table("variable", "from", "to", box=None, pad_edge=False)
     for variable in answer.result.problem.variables:
-        choices = getattr(variable.declared, "alternatives", None) or variable.values
+        choices = variable.values
+        if isinstance(variable.declared, Choice):
+            choices = [variable.declared.alternatives[row.argmax()] for row in variable.choices]
         if choices is not None:
             table.add_row(variable.name, ", ".join(map(str, choices)), "")
             continue

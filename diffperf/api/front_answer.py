@@ -1,6 +1,7 @@
 """The best designs along one limit of a design problem: `diffperf codesign --front`."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ from diffperf.explore.codesign.limit_front import Front
 from diffperf.explore.codesign.limit_front import front as best_along
 from diffperf.explore.codesign.problem import Constraint, DesignProblem
 from diffperf.explore.codesign.problem_file import load_problem
-from diffperf.explore.codesign.result import Codesign
+from diffperf.explore.codesign.result import ACTIVE_MULTIPLIER, Codesign
 from diffperf.explore.codesign.search import POPULATION, Search
 
 if TYPE_CHECKING:
@@ -157,19 +158,43 @@ class FrontAnswer(Answer):
         headings += [path.removeprefix("design.").replace("_", " ") for path in self._paths()]
         for heading in headings:
             table.add_column(heading, justify="right")
-        for limit, design in zip(self.front.limits, self.front.designs, strict=True):
+        for place, (limit, design) in enumerate(zip(self.front.limits, self.front.designs, strict=True)):
             cells = [units.show(float(limit), unit)]
             if design.feasible:
                 row = design.constraints()[self.front.constraint]
                 change = design.objective / design.baseline_objective - 1
                 cells += [units.show(design.objective, design.objective_unit), f"{change:+.1%}"]
-                cells += [f"{row.percent:+.3g} %" if row.active else "nothing"]
+                cells += [f"{row.percent:+.3g} %" if row.sloped else self._secant_text(place)]
                 cells += [", ".join(self._others(design)) or "–"]
                 cells += [each.design for each in design.variables()]
             else:
                 cells += ["no design", *["–"] * (len(headings) - 2)]
             table.add_row(*cells)
         return table
+
+    def _neighbour(self, place: int) -> int | None:
+        """The limit next to one, above it where there is one, that leaves a design too."""
+        others = [place + 1, place - 1]
+        designs = self.front.designs
+        return next((i for i in others if 0 <= i < len(designs) and designs[i].feasible), None)
+
+    def _secant_text(self, place: int) -> str:
+        """The change per cent of the limit between two neighbouring limits, where whole numbers leave no
+        slope."""
+        other, limits, designs = self._neighbour(place), self.front.limits, self.front.designs
+        if other is None or not limits[place] or not limits[other]:
+            return "nothing"
+        change = math.log(designs[other].objective / designs[place].objective)
+        secant = change / math.log(limits[other] / limits[place])
+        return "nothing" if abs(secant) < ACTIVE_MULTIPLIER else f"{secant:+.3g} % (between limits)"
+
+    def _secant(self, place: int) -> float | None:
+        """The change of the objective per unit of the limit, between two neighbouring limits."""
+        other = self._neighbour(place)
+        if other is None or not self.front.designs[place].feasible:
+            return None
+        change = self.front.designs[other].objective - self.front.designs[place].objective
+        return float(change / (self.front.limits[other] - self.front.limits[place]))
 
     def _paths(self) -> list[str]:
         return [variable.name for variable in self.problem.variables]
@@ -193,9 +218,10 @@ class FrontAnswer(Answer):
     def rows(self) -> list[dict[str, Any]]:
         """A row for each limit, in internal units: the objective, the price of the limit, the design."""
         rows = []
-        for limit, design in zip(self.front.limits, self.front.designs, strict=True):
+        for place, (limit, design) in enumerate(zip(self.front.limits, self.front.designs, strict=True)):
             price = design.constraints()[self.front.constraint].price
             row = {"limit": float(limit), "feasible": design.feasible, "shadow_price": price}
+            row["secant"] = self._secant(place)
             row[self.problem.objective] = design.objective if design.feasible else None
             rows.append(row | {each.path: each.design for each in design.variables()})
         return rows

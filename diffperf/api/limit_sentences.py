@@ -2,12 +2,18 @@
 by 7.7 ms".
 """
 
+import math
+
 from diffperf import units
+from diffperf.explore.codesign.problem import Constraint
+from diffperf.explore.codesign.refused_steps import Step
 from diffperf.explore.codesign.result import Codesign, ConstraintRow
+from diffperf.quantity import Quantity
 
 # How one more of a unit is called.
 _ONE_MORE = {"USD": "One more dollar", "W": "One more watt", "mm^2": "One more mm²", "V": "One more volt"}
 _SHOWN = 3  # digits
+_STEPS = 3  # sentences on whole numbers, at most
 _NOTHING_BINDS = "No limit holds the design back: a little more of any buys nothing."
 # Prices are those of a design whose whole numbers and choices stay as they are.
 _WHOLE_NUMBERS_STAY = (
@@ -24,13 +30,15 @@ def limit_sentences(result: Codesign) -> list[str]:
     if not result.priced:
         return []
     rows = sorted(result.constraints(), key=lambda row: -(row.multiplier or 0.0))
-    sentences = [_sentence(result, row) for row in rows if row.active]
+    sentences = [_sentence(result, row) for row in rows if row.sloped]
+    only_steps = not sentences and bool(result.unpriced_steps)
+    sentences += [step_sentence(result, step) for step in result.unpriced_steps[:_STEPS]]
     slack = [row.constraint.quantity for row in rows if not row.active]
     if not sentences:
         sentences.append(_NOTHING_BINDS)
     elif slack:
         sentences.append(f"A little more of {_listed(slack)} buys nothing.")
-    if any(variable.whole for variable in result.problem.variables):
+    if not only_steps and any(variable.whole for variable in result.problem.variables):
         sentences.append(_WHOLE_NUMBERS_STAY)
     return sentences
 
@@ -51,6 +59,36 @@ def _sentence(result: Codesign, row: ConstraintRow) -> str:
     return (
         f"{_ONE_MORE[unit]} of {constraint.quantity} {verb} {objective} by {worth} (1 % more, by {percent})."
     )
+
+
+def step_sentence(result: Codesign, step: Step) -> str:
+    """What the next whole number of a variable needs, and what it is worth."""
+    problem, sign = result.problem, -result.problem.sense
+    share = math.expm1(sign * step.gain)
+    verb, worth = "raises" if share > 0 else "lowers", f"{100 * abs(share):.3g} %"
+    if not result.relative:
+        worth = f"{units.show(abs(share) * result.objective, result.objective_unit, _SHOWN)} ({worth})"
+    needs = " and ".join(_needed(problem.constraints[index], more) for index, more in step.needs.items())
+    return f"{_step_name(step)} needs {needs}, and {verb} {problem.objective} by {worth}."
+
+
+def _step_name(step: Step) -> str:
+    """The subject of a sentence on a step: "The next compute unit", or "strategy.micro_batch 4"."""
+    name, declared = step.variable.name, step.variable.declared
+    assert isinstance(declared, Quantity)
+    if name.startswith("design.") and name.endswith("s") and step.value == step.before + 1:
+        return f"The next {name.removeprefix('design.').removesuffix('s').replace('_', ' ')}"
+    before, after = (units.show(value, declared.unit) for value in (step.before, step.value))
+    return f"{name} {after} in place of {before}"
+
+
+def _needed(constraint: Constraint, more: float) -> str:
+    """How far a limit would have to move."""
+    amount, word = (
+        units.show(more, constraint.declared.unit, _SHOWN),
+        "more" if constraint.sense > 0 else "less",
+    )
+    return f"{amount} {word} of {constraint.quantity}"
 
 
 def _listed(names: list[str]) -> str:

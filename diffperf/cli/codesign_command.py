@@ -20,7 +20,6 @@ from diffperf.cli.terminal import console, write_json, write_output
 if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help` need not wait for
     from diffperf.api.codesign_answer import CodesignAnswer
     from diffperf.api.front_answer import FrontAnswer
-    from diffperf.explore.codesign.unpaid import Unpaid
 
 
 @click.command()
@@ -139,11 +138,11 @@ def search_front(problem: str, front: str, points: int, **settings: Any) -> "Fro
 
 def search(problem: str, against: list[str], explain: bool, **settings: Any) -> "CodesignAnswer":
     """The best design of the named problem, with a bar on the terminal while the search runs."""
-    from diffperf.api.codesign_answer import searched, unpaid_line
+    from diffperf.api.codesign_answer import searched
 
     with progress_bar() as (bar, progress):
 
-        def warn(unpaid: "Unpaid") -> None:
-            bar.console.print(unpaid_line(unpaid), soft_wrap=True)
+        def warn(line: str) -> None:
+            bar.console.print(line, soft_wrap=True)
 
         return searched(problem, (COMMAND_LINE, ""), against, explain, warn, progress=progress, **settings)

@@ -24,7 +24,7 @@ def codesign(
 ) -> Figure:
     """A co-design: trace of (stage, objective, violation); constraints of (text, excess, active, percent)."""
     rows = [
-        SimpleNamespace(constraint=text, excess=excess, active=active, percent=percent)
+        SimpleNamespace(constraint=text, excess=excess, active=active, sloped=active, percent=percent)
         for text, excess, active, percent in constraints
     ]
     result = SimpleNamespace(

@@ -49,8 +49,9 @@ class JobReader(TableReader):
             raise self.error(f"{self.prefix}share", repr(share), "a number above 0", "write share = 0.5")
         return Workload(str(self.table.get("name", phase)), phase, float(share))
 
-    def baseline(self, phase: str) -> Candidate:
-        """The candidate before any variable changes, in float64."""
+    @functools.cached_property
+    def as_loaded(self) -> Candidate:
+        """The candidate of the configs alone: without the file's number of devices, `set` and strategy."""
         model, system, technology = (
             self.config(Model, "model"),
             self.config(System, "system"),
@@ -58,19 +59,33 @@ class JobReader(TableReader):
         )
         if "n_devices" in self.table:
             system = override(system, {"n_devices": self.table["n_devices"]}, self.file)
-        candidate = Candidate(
+        return Candidate(
             design=design_of(system, technology),
             model=model,
             system=system,
             strategy=Strategy(),
             technology=technology,
         )
+
+    def configured(self, candidate: Candidate) -> Candidate:
+        """A candidate with the file's number of devices, and with what it sets, but for the strategy.
+
+        What is set of the technology holds on the node that it moves to.
+        """
+        if "n_devices" in self.table:
+            system = override(candidate.system, {"n_devices": self.table["n_devices"]}, self.file)
+            candidate = dataclasses.replace(candidate, system=system)
         overrides = self.sub_table("set")
         others = {path: value for path, value in overrides.items() if not path.startswith("strategy.")}
-        candidate = override(candidate, others, self.file)
         if FEATURE in others:
+            candidate = override(candidate, {FEATURE: others.pop(FEATURE)}, self.file)
             technology = moved(candidate.technology, node_at(load_nodes(), candidate.technology.feature))
             candidate = dataclasses.replace(candidate, technology=technology)
+        return override(candidate, others, self.file)
+
+    def baseline(self, phase: str) -> Candidate:
+        """The candidate before any variable changes, in float64."""
+        candidate = self.configured(self.as_loaded)
         strategy = load_strategy(self.strategy_table(), self.file, float(candidate.system.n_devices))
         refuse_training_fields(self.strategy_table(), phase, self.file)
         check(candidate.model, candidate.system, strategy, phase, self.file)

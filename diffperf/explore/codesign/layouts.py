@@ -224,7 +224,7 @@ def _too_many(group: list[Variable], file: str) -> ConfigError:
 def _options(of: Laid, variable: Variable) -> np.ndarray:
     """The whole values of one variable worth a look, (values, entries): of divisors those that divide."""
     if isinstance(variable.declared, Choice):
-        return np.eye(variable.size)
+        return variable.choices
     low, high = variable.whole_numbers()
     numbers = np.arange(low, high + 1) if variable.values is None else np.array(variable.values)
     if of.own(variable) in DIVISORS_OF_DEVICES and not of.varies_devices:

@@ -167,7 +167,7 @@ class DesignProblem:
             self.sense,
             [(c.quantity, c.sense, c.limit == 0) for c in self.constraints],
         )
-        searched = (self.variables, self.vector.derives_dp, len(self.vector.nodes))
+        searched = (self.variables, self.vector.derives_dp, len(self.vector.nodes), self.vector.kept)
         doubted = self.uncertainty and (self.uncertainty, self.uncertainty.factors.tolist())
         options = [option for variable in self.variables for option in variable.options or ()]
         trees = (self.baseline, *self.vector.nodes, *options, self.baseline_outcome)

@@ -27,12 +27,14 @@ Several workloads are tables of their own, and the objective is the mean over th
     phase = "decode"
     strategy = {tp = 8}
 
-A variable may be one of listed numbers or configs: `path = "technology.memory"`, `values = ["hbm3", "hbm4"]`.
+A variable may be one of listed numbers, alternatives or configs: `path = "technology.memory"`,
+`values = ["hbm3", "hbm4"]`. What the file sets below the path of configs holds for each of them.
 What is not known exactly is sampled (`[[uncertain]]` with a path and factors from and to), and the design is
 judged by the mean, a quantile or the worst of every score over the samples (`[robust]` with `measure`).
 
 Optional are `phase`, and a table `set` of overrides by path. `technology.feature`, as a variable or in `set`,
-moves the technology to another silicon node: every figure of the node follows.
+moves the technology to another silicon node: every figure of the node follows, but for those that are set.
+`technology.node` as a variable is one of some nodes: `values = ["n7", "n5", "3 nm"]`.
 """
 
 import dataclasses
@@ -62,7 +64,14 @@ from diffperf.explore.codesign.problem import (
     Workload,
     output_of,
 )
-from diffperf.explore.codesign.variables import FEATURE, Candidate, DesignVector, Variable
+from diffperf.explore.codesign.variables import (
+    FEATURE,
+    NODE,
+    Candidate,
+    DesignVector,
+    Variable,
+    with_part,
+)
 from diffperf.explore.reader import TableReader
 from diffperf.hardware.chip import chip
 from diffperf.load import (
@@ -71,6 +80,7 @@ from diffperf.load import (
     display,
     find,
     load,
+    load_node,
     load_nodes,
     read_toml,
     refuse_training_fields,
@@ -85,6 +95,8 @@ KEYS = (
     "variable", "constraint", "workload", "uncertain", "robust",
 )  # fmt: skip
 MEASURES = ("mean", "quantile", "worst")  # of scores over samples of what is uncertain
+# Names that are no path, with the path that was meant.
+ELSEWHERE = {"technology.packaging": 'write "system.accelerator.package.carrier"'}
 # Outputs that are the same for every workload, because they depend on the chip alone.
 _OF_THE_CHIP = ("chip.", "cost.manufacturing", "report.cost.manufacturing")
 
@@ -122,6 +134,12 @@ def baseline_reports(configurations: list[Configuration], phases: list[str]) -> 
     return stored_closure(reports, digest_of(*configurations, *phases))()
 
 
+def _one_of(path: str, names: list[Any], options: list[eqx.Module]) -> Variable:
+    """The variable that is one of some configs."""
+    declared = Choice(tuple(map(str, names)), f"which {path} to use")
+    return Variable(path, declared, 0.0, 1.0, options=tuple(options))
+
+
 class ProblemReader(TableReader):
     """Reads a design problem from the tables of one file."""
 
@@ -142,9 +160,12 @@ class ProblemReader(TableReader):
         declared = self.output(outcome, objective, "minimize" if sense == 1 else "maximize")
         vector = DesignVector(
             baseline,
-            tuple(self.variable(baseline, v, f"variable[{i}]") for i, v in enumerate(variables)),
+            tuple(self.variable(first, baseline, v, f"variable[{i}]") for i, v in enumerate(variables)),
             derives_dp=tuple(job.strategy_path for job in (first, *others) if job.derives_dp),
             nodes=load_nodes() if any(table.get("path") == FEATURE for table in variables) else (),
+            kept=tuple(
+                path for path in self.sub_table("set") if path.startswith("technology.") and path != FEATURE
+            ),
         )
         self.each_path_once(vector.variables)
         self.storage_has_a_technology(vector)
@@ -248,12 +269,17 @@ class ProblemReader(TableReader):
         names = [workload.name for workload in workloads[1:]]
         return Outcome(made, first, dict(zip(names, others, strict=True)))
 
-    def variable(self, baseline: Candidate, table: dict[str, Any], key: str) -> Variable:
+    def variable(self, first: JobReader, baseline: Candidate, table: dict[str, Any], key: str) -> Variable:
         """A variable with its bounds, which are those of its declaration where the table gives none."""
         self.known_keys(table, ("path", "from", "to", "values"), f"{key}.", "path, from and to, or values")
         path = self.full_path(baseline, str(table.get("path")))
+        if path in ELSEWHERE:
+            raise self.error(f"{key}.path", f'"{path}"', "a path into the inputs", ELSEWHERE[path])
         if "values" in table:
-            return self.listed(baseline, path, table, key)
+            return self.listed(first, baseline, path, table, key)
+        if path == NODE:
+            remedy = f'write values = ["n7", "n5"], or path = "{FEATURE}" with from and to'
+            raise self.error(key, f"{path} without values", "a list of nodes", remedy)
         declared = declared_at(baseline, path, self.file, f"{key}.path")
         if isinstance(declared, Choice):
             return Variable(path, declared, 0.0, 1.0)
@@ -276,21 +302,32 @@ class ProblemReader(TableReader):
         names = [job.name.text for job in baseline.beside]
         return f"beside.{path}" if path.partition(".")[0] in names else path
 
-    def listed(self, baseline: Candidate, path: str, table: dict[str, Any], key: str) -> Variable:
-        """A variable that takes one of some values: numbers, or names of configs."""
+    def listed(
+        self, first: JobReader, baseline: Candidate, path: str, table: dict[str, Any], key: str
+    ) -> Variable:
+        """A variable that takes one of some values: numbers, alternatives of a choice, or configs."""
         values = table["values"]
         if not isinstance(values, list) or len(values) < 2 or "from" in table or "to" in table:
             raise self.error(
                 f"{key}.values", repr(values), "two values or more, without from and to", "list them"
             )
+        if path == NODE:
+            nodes = [load_node(node, self.file, f"{key}.values[{i}]") for i, node in enumerate(values)]
+            return _one_of(path, values, [as_float64(node) for node in nodes])
         try:
             node, declared = locate(baseline, path)
         except KeyError:
             node, declared = None, declared_at(baseline, path, self.file, f"{key}.path")
         if isinstance(declared, Choice):
-            raise self.error(
-                f"{key}.values", repr(values), "no values", "a choice is among all its alternatives"
-            )
+            rows = [
+                checked(declared, value, self.file, f"{key}.values[{index}]")
+                for index, value in enumerate(values)
+            ]
+            places = sorted({float(np.argmax(row)) for row in rows})
+            if len(places) < 2 or any(np.max(row) < 1 for row in rows):
+                remedy = "name each once, without weights"
+                raise self.error(f"{key}.values", repr(values), "two alternatives or more", remedy)
+            return Variable(path, declared, 0.0, 1.0, values=tuple(places))
         if isinstance(declared, Quantity):
             numbers = sorted(
                 float(checked(declared, value, self.file, f"{key}.values[{index}]"))
@@ -299,17 +336,26 @@ class ProblemReader(TableReader):
             return Variable(path, declared, numbers[0], numbers[-1], values=tuple(numbers))
         if not isinstance(node, eqx.Module):
             declared_at(baseline, path, self.file, f"{key}.path")
-        options = []
-        for index, name in enumerate(values):
-            at = f"{key}.values[{index}]"
-            loaded = load(type(node), str(name), beside=self.folder, asked_by=(self.file, at))
-            options.append(as_float64(loaded))
-            if jax.tree.structure(options[-1]) != jax.tree.structure(options[0]):
-                raise self.error(
-                    at, f'"{name}"', f'the parts of "{values[0]}"', "compare configs of one kind"
-                )
-        declared = Choice(tuple(map(str, values)), f"which {path} to use")
-        return Variable(path, declared, 0.0, 1.0, options=tuple(options))
+        assert isinstance(node, eqx.Module), "anything else is refused"
+        return _one_of(path, values, self.options(first, path, type(node), values, key))
+
+    def options(
+        self, first: JobReader, path: str, cls: type[eqx.Module], names: list[Any], key: str
+    ) -> list[eqx.Module]:
+        """What each of some configs holds, with what the file sets in it, as it does in the baseline."""
+        loaded = [
+            load(cls, str(name), beside=self.folder, asked_by=(self.file, f"{key}.values[{index}]"))
+            for index, name in enumerate(names)
+        ]
+        for index, part in enumerate(loaded):
+            if jax.tree.structure(part) != jax.tree.structure(loaded[0]):
+                expected = f'the parts of "{names[0]}"'
+                remedy = "compare configs of one kind"
+                raise self.error(f"{key}.values[{index}]", f'"{names[index]}"', expected, remedy)
+        if path.startswith("beside."):
+            return [as_float64(part) for part in loaded]
+        candidates = [first.configured(with_part(first.as_loaded, path, part)) for part in loaded]
+        return [as_float64(locate(candidate, path)[0]) for candidate in candidates]
 
     def each_path_once(self, variables: tuple[Variable, ...]) -> None:
         """Refuses a second variable of the same path, which would leave the first without effect."""

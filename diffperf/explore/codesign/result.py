@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from diffperf.explore.codesign.layouts import broken_rule
 from diffperf.explore.codesign.problem import Constraint, DesignProblem, Outcome, output_of
+from diffperf.explore.codesign.refused_steps import Step
 from diffperf.explore.codesign.variables import Candidate
 from diffperf.report import tables
 
@@ -45,8 +46,11 @@ class ConstraintRow:
     - `percent`: per cent that the objective changes by, up or down, where the limit rises by 1 %.
     - `price`: the shadow price, in the unit of the objective for one unit of the limit.
 
-    The last three mean nothing at a design that is not feasible, or of a search that was stopped: they are
-    None there.
+    - `steps`: the next whole numbers of variables that would improve the design, but that the limit refuses,
+      where its multiplier is nothing.
+
+    The multiplier and what follows from it mean nothing at a design that is not feasible, or of a search that
+    was stopped: they are None there.
     """
 
     constraint: Constraint
@@ -55,11 +59,17 @@ class ConstraintRow:
     multiplier: float | None
     percent: float | None
     price: float | None
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def sloped(self) -> bool:
+        """Whether a little more of the limit improves the design."""
+        return self.multiplier is not None and self.multiplier > ACTIVE_MULTIPLIER
 
     @property
     def active(self) -> bool:
         """Whether the constraint holds the design back."""
-        return self.multiplier is not None and self.multiplier > ACTIVE_MULTIPLIER
+        return self.sloped or bool(self.steps)
 
     def as_dict(self) -> dict[str, Any]:
         """The row in internal units, for JSON."""
@@ -70,6 +80,15 @@ class ConstraintRow:
             "excess": self.excess,
             "multiplier": self.multiplier,
             "shadow_price": self.price,
+            "steps": [
+                {
+                    "variable": step.variable.name,
+                    "value": step.value,
+                    "needs": list(step.needs.values()),
+                    "gain": step.gain,
+                }
+                for step in self.steps
+            ],
         }
 
 
@@ -95,6 +114,9 @@ class Codesign:
     - `trace`: how the search converged; `evaluations` counts the estimates it took.
     - `stopped`: what ended the search before it was through, empty where nothing did.
     - `conflict`: the constraints that no design satisfies together, where the search came to none.
+    - `steps`: the next whole numbers of variables that would improve a feasible design, but for limits.
+    - `remade`: what the baseline's own design comes to in the baseline's technology; None where the bounds of
+      the variables leave it out.
     """
 
     problem: DesignProblem
@@ -108,6 +130,8 @@ class Codesign:
     evaluations: int
     stopped: Stopped
     conflict: "Conflict | None" = None
+    steps: tuple[Step, ...] = ()
+    remade: Outcome | None = None
 
     @property
     def feasible(self) -> bool:
@@ -183,20 +207,29 @@ class Codesign:
                 multiplier=float(self.multipliers[index]) if self.priced else None,
                 percent=self.signed_multiplier(index) if self.priced else None,
                 price=self.shadow_price(index) if self.priced else None,
+                steps=tuple(step for step in self.unpriced_steps if index in step.needs),
             )
             for index, constraint in enumerate(self.problem.constraints)
         ]
+
+    @functools.cached_property
+    def unpriced_steps(self) -> list[Step]:
+        """The steps that only limits without a shadow price refuse."""
+        if not self.priced:
+            return []
+        sloped = {index for index, price in enumerate(self.multipliers) if price > ACTIVE_MULTIPLIER}
+        return [step for step in self.steps if not sloped & step.needs.keys()]
 
     def variables(self) -> list[VariableRow]:
         """A row for each variable."""
         vector = self.problem.vector
 
-        def text(x, begin, variable) -> str:
-            return tables.show(vector.value(x, begin, variable), variable.declared)
-
-        start = vector.start
         return [
-            VariableRow(variable.name, text(start, begin, variable), text(self.x, begin, variable))
+            VariableRow(
+                variable.name,
+                variable.shown_in(vector.baseline),
+                tables.show(vector.value(self.x, begin, variable), variable.declared),
+            )
             for begin, variable in vector.placed()
         ]
 

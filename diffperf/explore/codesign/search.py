@@ -19,6 +19,8 @@ the multipliers of the last descent: what the objective gains per unit of each l
 """
 
 import contextvars
+import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -39,13 +41,16 @@ from diffperf.explore.codesign.descent import LAST_SHARPNESS, Descended, Descent
 from diffperf.explore.codesign.evolution import Evolution
 from diffperf.explore.codesign.layouts import Layouts
 from diffperf.explore.codesign.neighbours import promising
+from diffperf.explore.codesign.no_effect import without_effect
 from diffperf.explore.codesign.populations import Populations, evolve_in_chunks
 from diffperf.explore.codesign.problem import DesignProblem
+from diffperf.explore.codesign.refused_steps import refused_steps
 from diffperf.explore.codesign.relaxation import WITHIN_REACH, Relaxation
 from diffperf.explore.codesign.result import Codesign, Stopped, TracePoint
 from diffperf.explore.codesign.scoring import Goal, Ranking, Scorer
 from diffperf.explore.codesign.slots import slots
 from diffperf.explore.codesign.unpaid import Unpaid, unpaid_variables
+from diffperf.explore.codesign.variables import Variable
 
 _LARGEST_LOG = 700.0  # of a number that float64 holds
 
@@ -58,6 +63,7 @@ IMPROVED = 1e-6  # of the log of the objective, that counts
 PROMISED = 1e-4  # improvement of the log of the objective by a neighbour that is worth a descent
 HOPELESS = 0.05  # violation of an evolved population above which descents only look for a smaller one
 LESS_VIOLATING = 0.01  # share of the violation that a better design must save to count
+SAME = 1e-9  # difference of scores that is a rounding error
 JUDGED = 32  # designs from which is judged which variables nothing pays for
 # Combinations of whole numbers, choices and layouts that are all tried, where no variable is real.
 MOST_ENUMERATED = 500_000
@@ -352,6 +358,28 @@ class Search:
             self.random = np.random.default_rng(self.seed)
             return unpaid_variables(self.scorer, self.limits, self.cube.designs(points))
 
+    @functools.cached_property
+    def without_effect(self) -> list[tuple[int, Variable]]:
+        """The variables that change neither the objective nor a limit, with the index of their first entry:
+        the answer holds them at the baseline's value."""
+        state, evaluations = self.random.bit_generator.state, self.scorer.evaluations
+        with jax.enable_x64(True):
+            points = self.populations.sobol_sample(self.population, self.starts)
+            found = without_effect(self.scorer, self.limits, points)
+        self.random.bit_generator.state, self.scorer.evaluations = state, evaluations
+        return found
+
+    def hold_what_has_no_effect(self) -> None:
+        """Moves the variables without effect to the baseline's values, if the best design stays as good."""
+        start, held = self.cube.designs(self.cube.points(self.starts[:1]))[0], self.best.x.copy()
+        for begin, variable in self.without_effect:
+            held[begin : begin + variable.size] = start[begin : begin + variable.size]
+        scores = self.scorer.exact(np.stack([self.best.x, held]), self.limits)
+        violation = scores.ranking(self.goal).violation
+        best, other = scores.values
+        if violation[1] <= violation[0] and np.allclose(best, other, SAME, SAME):
+            self.incumbent = dataclasses.replace(self.best, x=held)
+
     def run(self, explain: bool) -> None:
         """The whole search; where nothing satisfies every constraint, for what violates them least.
 
@@ -450,7 +478,8 @@ class Search:
 
     def result(self, stopped: Stopped = "") -> Codesign:
         """The best design, evaluated exactly."""
-        x = self.best.x
+        self.hold_what_has_no_effect()
+        x, start = self.best.x, self.problem.vector.start
         self.report.result()
         scores = self.scorer.exact(x[None], self.limits)
         return Codesign(
@@ -465,4 +494,6 @@ class Search:
             trace=self.trace,
             evaluations=self.scorer.evaluations,
             stopped=stopped,
+            steps=refused_steps(self.scorer, self.limits, x) if self.best.violation == 0 else (),
+            remade=self.scorer.outcome(jnp.asarray(start)) if self.problem.vector.starts_as_sold else None,
         )

@@ -153,7 +153,7 @@ def slots(vector: DesignVector, layouts: Sequence[Layouts]) -> list[Slot]:
 def _slot(begin: int, variable: Variable) -> Slot:
     """The slot of one whole variable that belongs to no layout."""
     if isinstance(variable.declared, Choice):
-        return ListedSlot(variable.path, list(range(begin, begin + variable.size)), np.eye(variable.size))
+        return ListedSlot(variable.path, list(range(begin, begin + variable.size)), variable.choices)
     if variable.values is not None:
         return ListedSlot(variable.path, [begin], np.array(variable.values)[:, None])
     low, high = variable.whole_numbers()

@@ -1,6 +1,7 @@
 """The variables of a design problem, and the candidate that a vector of their values stands for."""
 
 import dataclasses
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -12,17 +13,21 @@ from diffperf.hardware.chip import ChipDesign
 from diffperf.hardware.node import Node, node_at
 from diffperf.hardware.system import System
 from diffperf.hardware.technology import Technology, moved
-from diffperf.quantity import Choice, Label, Quantity, label, locate, replace
-from diffperf.trees import as_float64
+from diffperf.quantity import Choice, Label, Quantity, is_traced, label, locate, replace
+from diffperf.report.tables import show
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
-# Each of these of a strategy, where it varies, changes what is left of the devices for data parallelism.
+# Each of these of a strategy, where it varies, changes what is left of the devices for data parallelism, and
+# so does each of these of the system.
 DIVIDES_DEVICES = ("tp", "pp", "cp")
+COUNTS_DEVICES = {"system", "system.n_devices"}
 
-# The variable that moves the technology to another silicon node, by interpolation between nodes.
+# The variables that move the technology to another silicon node: by interpolation between nodes, or to one of
+# some nodes.
 FEATURE = "technology.feature"
+NODE = "technology.node"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,11 +68,17 @@ class Candidate(eqx.Module):
         return [Configuration(model, system, strategy) for model, strategy in jobs]
 
 
+def with_part(candidate: Candidate, path: str, part: eqx.Module) -> Candidate:
+    """A candidate with another module at a path."""
+    return eqx.tree_at(lambda tree: locate(tree, path)[0], candidate, part)
+
+
 @dataclasses.dataclass(frozen=True)
 class Variable:
     """A number between `low` and `high`, or the weights of a choice, that the search may change.
 
-    - `values`: the only numbers to choose from, where not every one of the range is.
+    - `values`: the only numbers to choose from, where not every one of the range is; of a choice, the places
+      of the alternatives that it is among.
     - `options`: of a choice between configs, such as generations of memory: what each of them holds.
     """
 
@@ -93,20 +104,52 @@ class Variable:
         """Whether the variable takes separate values alone: whole numbers, listed ones, and choices."""
         return isinstance(self.declared, Choice) or self.declared.integer or self.values is not None
 
+    @property
+    def choices(self) -> Float[np.ndarray, "choices alternatives"]:
+        """The weights of every alternative that the choice is among."""
+        rows = np.eye(self.size)
+        return rows if self.values is None else rows[[int(place) for place in self.values]]
+
     def chosen(self, weights: Float[Array, " options"]) -> eqx.Module:
         """The config that the weights over `options` stand for: one of the options itself where it has
         all weight.
         """
         assert self.options is not None
+        if not is_traced(weights) and np.max(weights) == 1:
+            return self.options[int(np.argmax(weights))]  # with its own name
         return jax.tree.map(lambda *leaves: jnp.tensordot(weights, jnp.stack(leaves), 1), *self.options)
 
     def baseline(self, candidate: Candidate) -> np.ndarray:
-        """The entries of the variable in a candidate."""
+        """The entries of the variable in a candidate, with the first option where it holds none of them."""
+        if self.options is None:
+            return np.atleast_1d(np.asarray(locate(candidate, self.path)[0], dtype=float))
+        return np.eye(len(self.options))[self.held_option(candidate) or 0]
+
+    def shown_in(self, candidate: Candidate) -> str:
+        """The variable's value in a candidate, as text with its unit; of a config its name."""
         value = locate(candidate, self.path)[0]
         if self.options is None:
-            return np.atleast_1d(np.asarray(value, dtype=float))
-        same = [eqx.tree_equal(as_float64(value), as_float64(option)) for option in self.options]
-        return np.eye(len(same))[same.index(True) if True in same else 0]
+            return show(np.asarray(value, dtype=float), self.declared)
+        place = self.held_option(candidate)
+        if place is None:
+            return str(value) if self.path == NODE else str(getattr(value, "name", ""))
+        return show(np.eye(self.size)[place], self.declared)
+
+    def held_option(self, candidate: Candidate) -> int | None:
+        """The place of the option that a candidate holds; None where it holds none of them.
+
+        Of options with the same numbers, it holds the one of the same name.
+        """
+        assert self.options is not None
+        if self.path == NODE:
+            feature = float(candidate.technology.feature)
+            features = [float(locate(node, "feature")[0]) for node in self.options]
+            return next((i for i, each in enumerate(features) if np.isclose(each, feature)), None)
+        part, options = jax.tree.map(np.asarray, (locate(candidate, self.path)[0], self.options))
+        same = [place for place, each in enumerate(options) if eqx.tree_equal(part, each)]
+        name = str(getattr(part, "name", ""))
+        named = [place for place in same if str(getattr(options[place], "name", "")) == name]
+        return next(iter(named + same), None)
 
     def whole_numbers(self) -> tuple[int, int]:
         """The least and the greatest whole number within the variable's bounds."""
@@ -122,12 +165,15 @@ class DesignVector:
       nobody gave it: "strategy", and "beside.chat.strategy" of a workload beside the first.
     - `nodes`: the silicon nodes, their features increasing, that a variable `technology.feature` moves the
       technology between.
+    - `kept`: the paths into the technology that keep the baseline's numbers where it moves to another node,
+      because the problem sets them.
     """
 
     baseline: Candidate
     variables: tuple[Variable, ...]
     derives_dp: tuple[str, ...] = ()
     nodes: tuple[Node, ...] = ()
+    kept: tuple[str, ...] = ()
 
     @property
     def paths(self) -> set[str]:
@@ -160,25 +206,37 @@ class DesignVector:
         parts = [variable.baseline(self.baseline) for variable in self.variables]
         return np.clip(np.concatenate(parts), self.bounds.low, self.bounds.high)
 
+    @property
+    def starts_as_sold(self) -> bool:
+        """Whether the bounds of every variable contain its value in the baseline."""
+        parts = [variable.baseline(self.baseline) for variable in self.variables]
+        options = [variable for variable in self.variables if variable.options is not None]
+        held = all(variable.held_option(self.baseline) is not None for variable in options)
+        return held and np.allclose(np.concatenate(parts), self.start)
+
     def candidate(self, x: Float[Array, " n"]) -> Candidate:
         """The candidate that a vector stands for; pure JAX."""
-        baseline, values = self.baseline, {}
-        for begin, variable in self.placed():
-            if variable.options is None:
-                weighs = isinstance(variable.declared, Choice)
-                values[variable.path] = x[begin : begin + variable.size] if weighs else x[begin]
+        candidate, values, node = self.baseline, {}, None
+        # A config goes before the parts of it, which would be lost in it.
+        for begin, variable in sorted(self.placed(), key=lambda each: each[1].path.count(".")):
+            value = x[begin : begin + variable.size] if isinstance(variable.declared, Choice) else x[begin]
+            if variable.path == NODE:
+                node = cast(Node, variable.chosen(value))
+            elif variable.path == FEATURE:
+                node = node_at(self.nodes, value)
+            elif variable.options is None:
+                values[variable.path] = value
             else:
-                chosen = variable.chosen(x[begin : begin + variable.size])
-                baseline = eqx.tree_at(lambda tree, at=variable.path: locate(tree, at)[0], baseline, chosen)
-        feature = values.pop(FEATURE, None)
-        candidate: Candidate = replace(baseline, values) if values else baseline
-        if feature is not None:
-            technology = moved(candidate.technology, node_at(self.nodes, feature))
-            candidate = dataclasses.replace(candidate, technology=technology)
+                candidate = with_part(candidate, variable.path, variable.chosen(value))
+        if node is not None:
+            given = {path: locate(candidate, path)[0] for path in self.kept}
+            candidate = dataclasses.replace(candidate, technology=moved(candidate.technology, node))
+            candidate = replace(candidate, given) if given else candidate
+        candidate = replace(candidate, values) if values else candidate
         derived = {
             f"{path}.dp": self._data_parallel(candidate, path)
             for path in self.derives_dp
-            if self.paths & {"system.n_devices", *(f"{path}.{degree}" for degree in DIVIDES_DEVICES)}
+            if self.paths & (COUNTS_DEVICES | {f"{path}.{degree}" for degree in DIVIDES_DEVICES})
             and f"{path}.dp" not in self.paths
         }
         return replace(candidate, derived) if derived else candidate

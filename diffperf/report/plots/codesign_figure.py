@@ -128,7 +128,7 @@ def _draw_constraints(axes: Axes, result: Any) -> None:
         end = min(1 + row.excess, _MOST)
         axes.barh(place, end, color=colour, height=0.6)
         texts = [f"{1 + row.excess:,.0%}"] if 1 + row.excess > _MOST else []
-        if row.active:
+        if row.sloped:
             texts.append(f"{objective} {row.percent:+.2f} %".replace("-", "−"))
         note(axes, "; ".join(texts), (max(end, 1.0), place), (4, 0), va="center", fontsize=9, color=INK)
     axes.axvline(1, color=INK, linewidth=1.2)

@@ -9,7 +9,7 @@ from problem_texts import problem_of
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.search import Search
 from diffperf.hardware.technology import MemoryTechnology
-from diffperf.load import load
+from diffperf.load import load, load_technology
 from diffperf.quantity import replace
 from diffperf.relax import Exact, Smooth
 
@@ -113,6 +113,93 @@ def test_listed_values_are_all_there_is(mix):
     designs = search.cube.designs(np.random.default_rng(0).random((200, search.cube.size)))
     assert set(designs[:, 1]) == {2.0, 5.0, 8.0}
     assert {tuple(row) for row in designs[:, 2:]} == {(1.0, 0.0), (0.0, 1.0)}
+
+
+SET = """
+[set]
+"technology.memory.price" = "200 USD/GB"
+"system.network.nvlink.efficiency" = 0.1
+"technology.process.defect_density" = "0.002 1/mm^2"
+"""
+COUNT = """
+[[variable]]
+path = "design.compute_units"
+from = 16
+to = 300
+"""
+
+
+def choosing(folder, path, values, setting=SET):
+    """A problem on 16 devices with one variable among some values, and its candidates of each value."""
+    variable = f'[[variable]]\npath = "{path}"\nvalues = {values}\n'
+    text = HEAD.replace("n_devices = 8", "n_devices = 16") + setting + CHAT + variable + COUNT + LIMITS
+    problem = problem_of(folder, text)
+    rows = problem.variables[0].choices
+    return problem, [problem.vector.candidate(jnp.asarray([*row, 100.0])) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        ("system", ["dgx-a100", "dgx-h100"]),
+        ("technology", ["n7-hbm2e", "n4-hbm3"]),
+        ("technology.memory", ["hbm3e", "hbm3"]),
+        ("technology.node", ["n7", "n4"]),
+    ],
+)
+def test_what_a_file_sets_holds_for_every_config_to_choose(path, values, tmp_path):
+    problem, candidates = choosing(tmp_path, path, values)
+    for candidate in candidates:
+        assert float(candidate.system.n_devices) == 16
+        assert float(candidate.system.network[0].efficiency) == pytest.approx(0.1)
+        assert float(candidate.technology.memory.price) == pytest.approx(200e-9)
+        assert float(candidate.technology.process.defect_density) == pytest.approx(0.002)
+    np.testing.assert_array_equal(problem.vector.start[:2], [0, 1])
+    assert jax.tree.all(jax.tree.map(np.allclose, candidates[1].system, problem.baseline.system))
+
+
+def test_a_chosen_config_keeps_its_name(tmp_path):
+    _, candidates = choosing(tmp_path, "technology", ["n7-hbm2e", "n4-hbm3"])
+    assert [str(each.technology.name) for each in candidates] == ["n7-hbm2e", "n4-hbm3"]
+
+
+def test_a_node_to_choose_is_that_node(tmp_path):
+    _, (n5, between) = choosing(tmp_path, "technology.node", ["n5", "6 nm"], setting="")
+    expected = load_technology("n4-hbm3", node="n5")
+    assert float(n5.technology.sram_density) == pytest.approx(float(expected.sram_density))
+    assert float(n5.technology.memory.phy_area) == pytest.approx(float(expected.memory.phy_area))
+    assert float(between.technology.feature) == pytest.approx(6)
+
+
+def test_what_a_file_sets_holds_on_the_node_that_it_sets(tmp_path):
+    setting = SET + '"technology.feature" = "6 nm"\n'
+    problem, _ = choosing(tmp_path, "technology.memory", ["hbm3e", "hbm3"], setting)
+    assert float(problem.baseline.technology.process.defect_density) == pytest.approx(0.002)
+    np.testing.assert_array_equal(problem.vector.start[:2], [0, 1])  # HBM3 with its PHY on that node
+
+
+def test_a_choice_is_among_the_alternatives_that_are_listed(tmp_path):
+    problem, candidates = choosing(tmp_path, "strategy.precision", ["fp8", "bf16"])
+    assert [each.strategy.precision.likeliest() for each in candidates] == ["bf16", "fp8"]
+    search = Search(problem, population=64)
+    designs = search.cube.designs(np.random.default_rng(0).random((200, search.cube.size)))
+    precisions = {tuple(row) for row in designs[:, :-1]}
+    assert precisions == {tuple(row) for row in problem.variables[0].choices}
+
+
+@pytest.mark.parametrize(
+    ("path", "values", "message"),
+    [
+        ("strategy.precision", ["bf16", "bf16"], "expected two alternatives or more"),
+        ("strategy.precision", ["bf16", "fp9"], r'values\[1\]: found "fp9"'),
+        ("technology.node", ["n7", "n77"], r"values\[1\]"),
+        ("technology.packaging", ["a", "b"], r"system\.accelerator\.package\.carrier"),
+    ],
+)
+def test_choices_that_do_not_exist_are_one_clear_line(path, values, message, tmp_path):
+    with pytest.raises(ConfigError, match=message) as raised:
+        choosing(tmp_path, path, values)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.slow
