@@ -12,6 +12,7 @@ from diffperf.hardware.formats import PRECISION_BYTES, PRECISIONS
 from diffperf.hardware.memory_level import MemoryLevel, kinds_of
 from diffperf.hardware.package import Package
 from diffperf.quantity import Declared, Label, Scalar, Weights, label, quantity
+from diffperf.relax import smaller
 
 # The format that operands are converted to and multiplied in, where silicon lacks their own.
 _FALLBACKS = {
@@ -264,8 +265,11 @@ class Accelerator(Declared):
         return jnp.sum(precision.array * jnp.stack([getattr(self.matrix, name).rate for name in PRECISIONS]))
 
     def matrix_energy(self, precision: Weights) -> Scalar:
-        """J/FLOP of the matrix units by weights over `PRECISIONS`.
+        """J/FLOP of products by weights over `PRECISIONS`.
 
-        An estimate: at a fixed power, a format that runs twice as fast spends half the energy.
+        An estimate: at a fixed power, a format that runs twice as fast on the matrix units spends half the
+        energy. A format in which they would spend more than the vector units is multiplied on those, as
+        fp32 is where there are no matrix units for it.
         """
-        return self.compute_energy * self.matrix.bf16.rate / self.matrix_rate(precision)
+        of_matrix_units = self.compute_energy * self.matrix.bf16.rate / self.matrix_rate(precision)
+        return smaller(of_matrix_units, self.vector_energy)

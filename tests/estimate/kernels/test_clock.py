@@ -128,6 +128,15 @@ def test_energy_of_fp8_products_is_not_that_of_16_bit_attention():
     assert float(fp8.attention.flop_energy) == float(bf16.attention.flop_energy)
 
 
+def test_products_in_fp32_take_the_energy_of_the_vector_units():
+    """H100 has no matrix units for fp32: 67 of 989 TFLOP/s at a matrix unit's power would be 8.9 pJ/FLOP."""
+    accelerator = dp.load_system("dgx-h100", n_devices=1).accelerator
+    energy = {name: Strategy(precision=name).precision for name in ("fp32", "tf32", "bf16")}
+    joules = {name: float(accelerator.matrix_energy(weights)) for name, weights in energy.items()}
+    assert joules["fp32"] == float(accelerator.vector_energy)
+    assert joules["tf32"] == pytest.approx(2 * joules["bf16"], rel=1e-3)
+
+
 @pytest.mark.slow
 def test_reports_keep_between_idle_and_the_limit():
     """The power of a device in training, with all that its kernels, links and waits draw."""
