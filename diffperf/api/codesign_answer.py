@@ -22,7 +22,7 @@ from diffperf.api.limit_sentences import limit_sentences
 from diffperf.api.question import describe_strategy
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.against import BoughtSystem, bought_systems
-from diffperf.explore.codesign.problem import DesignProblem
+from diffperf.explore.codesign.problem import Constraint, DesignProblem
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.result import Codesign, ConstraintRow
 from diffperf.explore.codesign.search import POPULATION, Progress, Search
@@ -218,10 +218,11 @@ def verdict(result: Codesign) -> str:
             if row.excess > _MISSED
         ]
         missed += [result.broken_rule] if result.broken_rule else []
-        return (
-            "[bold red]No design satisfies every constraint.[/bold red] The least-violating one follows: "
-            + "; ".join(missed)
-        )
+        said = "No design satisfies every constraint."
+        if result.stopped:
+            said = f"No design that satisfies every constraint was found in {_duration(result)}; the "
+            said += "search had not ended."
+        return f"[bold red]{said}[/bold red] The least-violating one follows: {'; '.join(missed)}"
     change = result.objective / result.baseline_objective - 1
     before, after = units.show(result.baseline_objective, unit), units.show(result.objective, unit)
     judged = problem.uncertainty and (
@@ -238,6 +239,11 @@ def verdict(result: Codesign) -> str:
     return f"{gained}, {satisfied}"
 
 
+def _duration(result: Codesign) -> str:
+    """How long a search took, as text."""
+    return f"{result.seconds:.1f} s" if result.seconds < 10 else f"{result.seconds:,.0f} s"
+
+
 def unpaid_line(unpaid: Unpaid) -> str:
     """A warning that the answer for a variable will be its bound."""
     variable, end = unpaid.variable, units.show(unpaid.end, unpaid.declared.unit)
@@ -252,21 +258,32 @@ def conflict_lines(result: Codesign) -> list[str]:
     conflict, constraints = result.conflict, result.problem.constraints
     if conflict is None:
         return []
-    names = [str(constraints[index]) for index in conflict.constraints]
-    if not names:
+    if not conflict.sets:
         return ["no conflict of constraints explains it: the rules of layouts allow none of the designs"]
-    together = "within the bounds of the variables, no design has"
-    lines = [f"in conflict: {together} {names[0]}" if len(names) == 1 else ""]
-    if len(names) > 1:
-        lines = ["in conflict: each of these can be met without one of the others, but not all together: "]
-        lines[0] += " and ".join(names)
+    lines = []
+    for number, indices in enumerate(conflict.sets):
+        names = [str(constraints[index]) for index in indices]
+        start = "also in conflict, without these" if number else "in conflict"
+        if len(names) == 1:
+            lines.append(f"{start}: within the bounds of the variables, no design has {names[0]}")
+        else:
+            together = "each of these can be met without one of the others, but not all together"
+            lines.append(f"{start}: {together}: {' and '.join(names)}")
     for number, relief in enumerate(conflict.reliefs):
-        constraint = constraints[relief.constraint]
-        change = relief.limit / constraint.limit - 1 if constraint.limit else relief.limit
-        moved = units.show(relief.limit, constraint.declared.unit)
-        start = "the cheapest way out" if number == 0 else "or"
-        lines.append(f"  {start}: {constraint.quantity} {constraint.relation} {moved} ({change:+.1%})")
+        changes = [
+            _moved_limit(constraints[index], limit)
+            for index, limit in zip(relief.constraints, relief.limits, strict=True)
+        ]
+        least = "the cheapest way out" if len(changes) == len(conflict.sets) else "a way out"
+        lines.append(f"  {'or' if number else least}: {' and '.join(changes)}")
     return lines
+
+
+def _moved_limit(constraint: Constraint, limit: float) -> str:
+    """A constraint with another limit, and by how much that differs from its own."""
+    change = limit / constraint.limit - 1 if constraint.limit else limit
+    moved = units.show(limit, constraint.declared.unit)
+    return f"{constraint.quantity} {constraint.relation} {moved} ({change:+.1%})"
 
 
 def _section(title: str, columns: dict[str, Literal["left", "right"]]) -> Table:

@@ -169,9 +169,9 @@ class Descent:
         }
         worst = [float(at(start).values[rows].max())] if elastic else []
         solved = minimize(
-            (lambda point: point[-1]) if elastic else (lambda point: at(point).values[self.goal.row]),
+            (lambda point: point[-1]) if elastic else (lambda point: self.goal.of_rows(at(point).values)),
             np.concatenate([start, worst]),
-            jac=(lambda _: unit) if elastic else (lambda point: at(point).slopes[self.goal.row]),
+            jac=(lambda _: unit) if elastic else (lambda point: self.goal.of_rows(at(point).slopes.T)),
             method="SLSQP",
             bounds=[*zip(*bounds, strict=True)] + [(None, None)] * len(worst),
             constraints=[held] if len(rows) else [],
@@ -192,8 +192,11 @@ class Descent:
         if len(self.reals):
             margins = np.zeros(len(self.held)) if margins is None else margins
             smooth = self.smooth(x, sharpness)
-            rows = np.array([self.goal.row, *(1 + self.held)])
-            chosen = Smoothed(smooth.values[rows], smooth.slopes[rows])
+            rows = 1 + self.held
+            chosen = Smoothed(
+                np.concatenate([[self.goal.of_rows(smooth.values)], smooth.values[rows]]),
+                np.vstack([self.goal.of_rows(smooth.slopes.T), smooth.slopes[rows]]),
+            )
             multipliers[self.held], residual = lagrange_multipliers(chosen, self.reals.share(x), margins)
         return Descended(x, float(ranking.violation[0]), float(ranking.objective[0]), multipliers, residual)
 

@@ -93,7 +93,8 @@ class Codesign:
     - `stationarity`: the largest slope of the Lagrangian, 0 at an optimum of the variables that are not
       whole.
     - `trace`: how the search converged; `evaluations` counts the estimates it took.
-    - `stopped`: what ended the search before it was through, empty where nothing did.
+    - `stopped`: what ended the search before it was through, empty where nothing did; `seconds`: how long it
+      took.
     - `conflict`: the constraints that no design satisfies together, where the search came to none.
     """
 
@@ -107,6 +108,7 @@ class Codesign:
     trace: list[TracePoint]
     evaluations: int
     stopped: Stopped
+    seconds: float
     conflict: "Conflict | None" = None
 
     @property
