@@ -22,7 +22,7 @@ from diffperf.api.limit_sentences import limit_sentences
 from diffperf.api.question import describe_strategy
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.against import BoughtSystem, bought_systems
-from diffperf.explore.codesign.problem import Constraint, DesignProblem
+from diffperf.explore.codesign.problem import Constraint, DesignProblem, Uncertainty
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.result import Codesign, ConstraintRow
 from diffperf.explore.codesign.search import POPULATION, Progress, Search
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_MEASURED = {
-    "mean": "in the mean of",
-    "quantile": "in the quantile asked for of",
-    "worst": "in the worst of",
-}
 _MISSED = 1e-6  # excess of a limit, relative to it, that is worth telling
 
 
@@ -225,10 +220,7 @@ def verdict(result: Codesign) -> str:
         return f"[bold red]{said}[/bold red] The least-violating one follows: {'; '.join(missed)}"
     change = result.objective / result.baseline_objective - 1
     before, after = units.show(result.baseline_objective, unit), units.show(result.objective, unit)
-    judged = problem.uncertainty and (
-        f", {_MEASURED[problem.uncertainty.measure]} {len(problem.uncertainty.factors)} samples of what is "
-        "uncertain"
-    )
+    judged = problem.uncertainty and f", {judged_over(problem.uncertainty)}"
     satisfied = f"every constraint satisfied{judged or ''}"
     if result.relative:
         return (
@@ -237,6 +229,13 @@ def verdict(result: Codesign) -> str:
         )
     gained = f"[bold]{problem.objective} {after}[/bold] against the baseline's {before} ({change:+.1%})"
     return f"{gained}, {satisfied}"
+
+
+def judged_over(uncertainty: Uncertainty) -> str:
+    """How a design is judged over what is uncertain, as words."""
+    measures = {"mean": "mean", "quantile": f"{uncertainty.quantile:g} quantile", "worst": "worst"}
+    samples = len(uncertainty.factors)
+    return f"in the {measures[uncertainty.measure]} of {samples} samples of what is uncertain"
 
 
 def _duration(result: Codesign) -> str:
@@ -313,11 +312,15 @@ def strategy_lines(result: Codesign) -> list[str]:
 
 
 def basis_lines(result: Codesign) -> list[str]:
-    """What the figures rest on: a line for training, and one for inference."""
+    """What the figures rest on: a line for training, and one for inference, with the workloads it is of."""
     technology, template = str(result.design.technology.name), result.design.system
-    phases = [workload.phase for workload in result.problem.workloads]
-    described = [describe_basis_of_design(technology, template, phase) for phase in phases]
-    return list(dict.fromkeys(described))
+    names: dict[str, list[str]] = {}
+    for workload in result.problem.workloads:
+        described = describe_basis_of_design(technology, template, workload.phase)
+        names.setdefault(described, []).append(workload.name)
+    if len(names) == 1:
+        return list(names)
+    return [f"{', '.join(each)}: {described[0].lower()}{described[1:]}" for described, each in names.items()]
 
 
 def comparison_tables(result: Codesign) -> list[Table]:
