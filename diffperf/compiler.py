@@ -178,6 +178,16 @@ class StoredFunction(Generic[Parameters, Result]):
             program = self.programs[key] = self._compiled(folder, static, arguments)
         return self.jitted(*args, **kwargs) if program is None else program(leaves)
 
+    def is_stored(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> bool:
+        """Whether a program for such arguments lies in the folder, so that nothing has to be compiled."""
+        arguments = self.signature.bind(*args, **kwargs).arguments
+        static = {name: arguments.pop(name) for name in self.static}
+        folder = _folder()
+        if folder is None:
+            return False
+        file = self._file(folder, static, arguments)
+        return file.exists() and file.stat().st_size > 0
+
     def _found(
         self, folder: Path | None, static: dict[str, Any], arguments: dict[str, Any]
     ) -> "_Compiled | _Interpreted | None":

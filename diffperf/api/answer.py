@@ -5,7 +5,7 @@ import functools
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 from rich.console import Console, RenderableType
@@ -14,7 +14,6 @@ if TYPE_CHECKING:  # both take a second to import, and most answers are only pri
     import pandas
     from matplotlib.figure import Figure
 
-_WIDTH = 120  # columns of a printed answer
 _HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:1.25;font-family:monospace">{code}</pre>'
 
 
@@ -40,6 +39,8 @@ class Answer(abc.ABC):
 
     The methods of subclasses compute in double precision, as the answer was, whatever the caller's is.
     """
+
+    width: ClassVar[int] = 120  # columns of a printed answer
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -91,13 +92,14 @@ class Answer(abc.ABC):
 
     def __str__(self) -> str:
         buffer = io.StringIO()
-        print_lines(Console(file=buffer, width=_WIDTH, force_terminal=False, highlight=False), self.lines())
+        console = Console(file=buffer, width=self.width, force_terminal=False, highlight=False)
+        print_lines(console, self.lines())
         return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """The printed answer for a notebook, with its colours."""
-        console = Console(file=io.StringIO(), width=_WIDTH, record=True, highlight=False)
+        console = Console(file=io.StringIO(), width=self.width, record=True, highlight=False)
         print_lines(console, self.lines())
         return console.export_html(inline_styles=True, code_format=_HTML)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import RenderableType
 
 from diffperf import units
@@ -25,6 +26,7 @@ from diffperf.workload.configuration import Configuration
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_EQUAL = 1e-9  # relative difference of outputs that are equal
 VARY = {"both": (True, True), "first": (True, False), "second": (False, True)}
 
 
@@ -175,8 +177,28 @@ class BreakEvenAnswer(Answer):
             first, second = float(curves.first[place]), float(curves.second[place])
             shown = [show(each, self.declared) for each in (first, second)]
             table.add_row(self._shown(curves.values[place]), *shown, f"{first / second:.3f}")
-        less = self.names[int(curves.first[0] > curves.second[0])]
-        return [table] if curves.crossings else [f"{less} has less all along", table]
+        return [table] if curves.crossings else [*self._all_along(), table]
+
+    def _all_along(self) -> list[str]:
+        """Which system has less where they do not cross, and whether the input changes anything."""
+        first, second = self.found.first, self.found.second
+        lines = [f"{self.names[int(first[0] > second[0])]} has less all along"]
+        if np.allclose(first, second, rtol=_EQUAL, atol=0):
+            lines = ["equal all along"]
+        if all(np.ptp(curve) <= _EQUAL * np.max(np.abs(curve)) for curve in (first, second)):
+            lines.append(f"{self.range.path} changes nothing here{self._why_nothing_changes()}")
+        return lines
+
+    def _why_nothing_changes(self) -> str:
+        """Why the input has no effect, where that is known: a published price is no markup."""
+        varied = [c for c, varies in zip(self.configurations, VARY[self.vary], strict=True) if varies]
+        priced = [
+            str(c.system.accelerator.name) for c in varied if float(c.system.accelerator.purchase_price) > 0
+        ]
+        if not self.range.path.endswith("prices.accelerator_markup") or len(priced) < len(varied):
+            return ""
+        named = " and ".join(dict.fromkeys(priced))
+        return f": {named} has a published price, which the markup does not move"
 
     def _shown(self, value: float) -> str:
         return units.show(value, self.range.declared.unit)

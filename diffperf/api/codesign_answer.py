@@ -22,7 +22,7 @@ from diffperf.api.limit_sentences import limit_sentences
 from diffperf.api.question import describe_strategy
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.against import BoughtSystem, bought_systems
-from diffperf.explore.codesign.problem import DesignProblem, output_of
+from diffperf.explore.codesign.problem import Constraint, DesignProblem, Uncertainty, output_of
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.result import Codesign, ConstraintRow
 from diffperf.explore.codesign.search import POPULATION, Progress, Search
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_MEASURED = {
-    "mean": "in the mean of",
-    "quantile": "in the quantile asked for of",
-    "worst": "in the worst of",
-}
 _COSTS_AS_MUCH = 0.01  # of the cost of the sold chip, that its remake may differ by without a word
 _MISSED = 1e-6  # excess of a limit, relative to it, that is worth telling
 
@@ -113,7 +108,9 @@ def searched(
     bought = bought_systems(search.problem, against, asked_by[0])
     result = search.answer()
     explanation = Explanation.of(search, result, bought) if explain else None
-    return CodesignAnswer(result, unpaid, tuple(bought), explanation, idle)
+    return CodesignAnswer(
+        result=result, unpaid=unpaid, bought=tuple(bought), explanation=explanation, idle=idle
+    )
 
 
 def warning_lines(problem: DesignProblem, unpaid: Sequence[Unpaid], idle: Sequence[Variable]) -> list[str]:
@@ -241,16 +238,14 @@ def verdict(result: Codesign) -> str:
             if row.excess > _MISSED
         ]
         missed += [result.broken_rule] if result.broken_rule else []
-        return (
-            "[bold red]No design satisfies every constraint.[/bold red] The least-violating one follows: "
-            + "; ".join(missed)
-        )
+        said = "No design satisfies every constraint."
+        if result.stopped:
+            said = f"No design that satisfies every constraint was found in {_duration(result)}; the "
+            said += "search had not ended."
+        return f"[bold red]{said}[/bold red] The least-violating one follows: {'; '.join(missed)}"
     change = result.objective / result.baseline_objective - 1
     before, after = units.show(result.baseline_objective, unit), units.show(result.objective, unit)
-    judged = problem.uncertainty and (
-        f", {_MEASURED[problem.uncertainty.measure]} {len(problem.uncertainty.factors)} samples of what is "
-        "uncertain"
-    )
+    judged = problem.uncertainty and f", {judged_over(problem.uncertainty)}"
     satisfied = f"every constraint satisfied{judged or ''}"
     if result.relative:
         return (
@@ -289,6 +284,18 @@ def no_effect_line(variable: Variable, baseline: str, held: str) -> str:
     )
 
 
+def judged_over(uncertainty: Uncertainty) -> str:
+    """How a design is judged over what is uncertain, as words."""
+    measures = {"mean": "mean", "quantile": f"{uncertainty.quantile:g} quantile", "worst": "worst"}
+    samples = len(uncertainty.factors)
+    return f"in the {measures[uncertainty.measure]} of {samples} samples of what is uncertain"
+
+
+def _duration(result: Codesign) -> str:
+    """How long a search took, as text."""
+    return f"{result.seconds:.1f} s" if result.seconds < 10 else f"{result.seconds:,.0f} s"
+
+
 def unpaid_line(unpaid: Unpaid) -> str:
     """A warning that the answer for a variable will be its bound."""
     variable, end = unpaid.variable, units.show(unpaid.end, unpaid.declared.unit)
@@ -305,21 +312,32 @@ def conflict_lines(result: Codesign) -> list[str]:
     conflict, constraints = result.conflict, result.problem.constraints
     if conflict is None:
         return []
-    names = [str(constraints[index]) for index in conflict.constraints]
-    if not names:
+    if not conflict.sets:
         return ["no conflict of constraints explains it: the rules of layouts allow none of the designs"]
-    together = "within the bounds of the variables, no design has"
-    lines = [f"in conflict: {together} {names[0]}" if len(names) == 1 else ""]
-    if len(names) > 1:
-        lines = ["in conflict: each of these can be met without one of the others, but not all together: "]
-        lines[0] += " and ".join(names)
+    lines = []
+    for number, indices in enumerate(conflict.sets):
+        names = [str(constraints[index]) for index in indices]
+        start = "also in conflict, without these" if number else "in conflict"
+        if len(names) == 1:
+            lines.append(f"{start}: within the bounds of the variables, no design has {names[0]}")
+        else:
+            together = "each of these can be met without one of the others, but not all together"
+            lines.append(f"{start}: {together}: {' and '.join(names)}")
     for number, relief in enumerate(conflict.reliefs):
-        constraint = constraints[relief.constraint]
-        change = relief.limit / constraint.limit - 1 if constraint.limit else relief.limit
-        moved = units.show(relief.limit, constraint.declared.unit)
-        start = "the cheapest way out" if number == 0 else "or"
-        lines.append(f"  {start}: {constraint.quantity} {constraint.relation} {moved} ({change:+.1%})")
+        changes = [
+            _moved_limit(constraints[index], limit)
+            for index, limit in zip(relief.constraints, relief.limits, strict=True)
+        ]
+        least = "the cheapest way out" if len(changes) == len(conflict.sets) else "a way out"
+        lines.append(f"  {'or' if number else least}: {' and '.join(changes)}")
     return lines
+
+
+def _moved_limit(constraint: Constraint, limit: float) -> str:
+    """A constraint with another limit, and by how much that differs from its own."""
+    change = limit / constraint.limit - 1 if constraint.limit else limit
+    moved = units.show(limit, constraint.declared.unit)
+    return f"{constraint.quantity} {constraint.relation} {moved} ({change:+.1%})"
 
 
 def _section(title: str, columns: dict[str, Literal["left", "right"]]) -> Table:
@@ -349,11 +367,15 @@ def strategy_lines(result: Codesign) -> list[str]:
 
 
 def basis_lines(result: Codesign) -> list[str]:
-    """Basis of the figures: a line for training, and one for inference."""
+    """Basis of the figures: a line for training, and one for inference, with their workloads."""
     technology, template = str(result.design.technology.name), result.design.system
-    phases = [workload.phase for workload in result.problem.workloads]
-    described = [describe_basis_of_design(technology, template, phase) for phase in phases]
-    return list(dict.fromkeys(described))
+    names: dict[str, list[str]] = {}
+    for workload in result.problem.workloads:
+        described = describe_basis_of_design(technology, template, workload.phase)
+        names.setdefault(described, []).append(workload.name)
+    if len(names) == 1:
+        return list(names)
+    return [f"{', '.join(each)}: {described[0].lower()}{described[1:]}" for described, each in names.items()]
 
 
 def comparison_tables(result: Codesign) -> list[Table]:

@@ -46,9 +46,15 @@ def _asked(answer: "CodesignAnswer") -> str:
     verb = "Least" if problem.sense > 0 else "Most"
     baseline = problem.baseline.system
     limits = ", ".join(map(str, problem.constraints))
+    runs = ""
+    if len(problem.workloads) > 1:
+        models = [problem.baseline.model, *(job.model for job in problem.baseline.beside)]
+        named = zip(problem.workloads, models, strict=True)
+        shares = [f"{each.name} ({model.name} {each.phase}, {each.share:.0%})" for each, model in named]
+        runs = f" of {' and '.join(shares)}, by their shares of the baseline's time,"
     return (
-        f"{verb} {problem.objective} on {float(baseline.n_devices):,.0f} devices, from {baseline.name} in "
-        f"the technology {problem.baseline.technology.name}, with {limits}. Free to change:"
+        f"{verb} {problem.objective}{runs} on {float(baseline.n_devices):,.0f} devices, from {baseline.name} "
+        f"in the technology {problem.baseline.technology.name}, with {limits}. Free to change:"
     )
 
 
@@ -56,12 +62,12 @@ def _variables(answer: "CodesignAnswer") -> Table:
     """The variables with their ranges."""
     table = Table("variable", "from", "to", box=None, pad_edge=False)
     for variable in answer.result.problem.variables:
-        choices = variable.values
+        unit, choices = getattr(variable.declared, "unit", ""), variable.values
         if isinstance(variable.declared, Choice):
             choices = [variable.declared.alternatives[row.argmax()] for row in variable.choices]
         if choices is not None:
-            table.add_row(variable.name, ", ".join(map(str, choices)), "")
+            shown = [each if isinstance(each, str) else units.show(each, unit) for each in choices]
+            table.add_row(variable.name, ", ".join(shown), "")
             continue
-        unit = getattr(variable.declared, "unit", "")
         table.add_row(variable.name, units.show(variable.low, unit), units.show(variable.high, unit))
     return table

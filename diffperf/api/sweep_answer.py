@@ -4,7 +4,7 @@ import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ from diffperf.explore.sweep.kept_reader import keeping
 from diffperf.explore.sweep.part_cluster import Cluster
 from diffperf.explore.sweep.space import Space
 from diffperf.explore.sweep.space_file import load_space
-from diffperf.explore.sweep.sweep import commonest_violation
+from diffperf.explore.sweep.sweep import commonest_violation, excluding_constraints
 from diffperf.explore.sweep.sweep import sweep as run_sweep
 from diffperf.explore.sweep.sweep_result import SweepResult
 
@@ -121,6 +121,8 @@ class SweepAnswer(Answer):
     asked for.
     """
 
+    width: ClassVar[int] = 10_000  # no row of a table is broken
+
     space: Space
     result: SweepResult
 
@@ -166,7 +168,8 @@ class SweepAnswer(Answer):
         """
         space, result = self.space, self.result
         model, system = part_name(space, "model"), part_name(space, "system")
-        counts = f"{result.points:,} points: {result.feasible:,} possible layouts"
+        allowed = f", {result.points:,} of them allowed by where" if space.where else ""
+        counts = f"{space.size:,} points{allowed}: {result.feasible:,} possible layouts"
         lines: list[RenderableType] = [
             f"[bold]{space.name}: {model} {space.phase} on {system}[/bold]",
             f"{counts}, {result.fitting:,} of them fit memory",
@@ -178,7 +181,9 @@ class SweepAnswer(Answer):
                 f"[bold red]{result.unsound:,} of these overflow single precision and are left out: compute"
                 " in double precision[/bold red]"
             )
-        if not result.feasible:
+        if not result.points:
+            lines += ["[bold red]No point of the space is left[/bold red]", excluding_constraints(space)]
+        elif not result.feasible:
             lines += [
                 "[bold red]No point of the space is a possible layout[/bold red]",
                 commonest_violation(space),

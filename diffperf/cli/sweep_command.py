@@ -9,6 +9,7 @@ from diffperf.api.answer import print_lines
 from diffperf.api.question import COMMAND_LINE
 from diffperf.api.sweep_answer import SweepAnswer, asked_to_keep, check_table, cluster_of
 from diffperf.cli.completion import names_of
+from diffperf.cli.estimate_command import DOES_NOT_FIT
 from diffperf.cli.group import Interrupted
 from diffperf.cli.options import json_option, names_of_list, options, plot_option
 from diffperf.cli.terminal import console, progress, write_json
@@ -77,7 +78,8 @@ def sweep(
     The number of points is limited by time alone: one core estimates a million and more a second. With
     --out, all points are written to one Parquet file, and with --results and --table to several. An
     interrupted or killed sweep keeps what is finished in the results folder, or without one in a folder
-    beside its output, or in NAME.sweep; the same command goes on from there, to the same bytes.
+    beside its output, or in NAME.sweep; the same command goes on from there, to the same bytes. Where no
+    point is a possible layout that fits memory, the exit code is 3.
     """
     declared = load_space(space, COMMAND_LINE)
     kept = {"top": top, "pareto": pareto or None, "best_by": best_by or None, "table": table or None}
@@ -102,7 +104,9 @@ def sweep(
         raise Interrupted(f"interrupted: {kept}; run the same command again to go on") from None
 
     answer = SweepAnswer(declared, result)
-    print_lines(console(json_file), answer.lines())
+    print_lines(console(json_file, answer.width), answer.lines())
     write_json(answer.to_dict(), json_file)
     if plot:
         answer.plot(plot)
+    if not result.fitting:
+        click.get_current_context().exit(DOES_NOT_FIT)

@@ -18,10 +18,13 @@ WIDTH = 120  # columns where the output is not a terminal
 SCHEMA = 1
 
 
-def console(json_file: str | None = None) -> Console:
-    """The console that tables go to: stdout, or nowhere where stdout is the JSON's."""
+def console(json_file: str | None = None, width: int = WIDTH) -> Console:
+    """The console that tables go to: stdout, or nowhere where stdout is the JSON's.
+
+    `width` is how many columns it has where it is not a terminal.
+    """
     terminal = Console(quiet=json_file == "-", highlight=False)
-    return terminal if terminal.is_terminal else Console(quiet=json_file == "-", highlight=False, width=WIDTH)
+    return terminal if terminal.is_terminal else Console(quiet=json_file == "-", highlight=False, width=width)
 
 
 def write_json(data: dict[str, Any], file: str | None) -> None:

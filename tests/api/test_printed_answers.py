@@ -101,3 +101,14 @@ def test_a_plan_that_fits_nothing_has_no_best():
     assert answer.best == ()
     assert "No strategy fits memory" in str(answer)
     assert answer.to_dict()["least"]["report"]["memory"]["excess"] > 0
+
+
+def test_systems_that_are_equal_have_nothing_less():
+    asked = {"phase": "decode", "tp": 8, "against": "hgx-h200"}
+    equal = str(dp.break_even("llama-2-7b", "hgx-h200", x=("nvlink.bandwidth", "100..900 GB/s"), **asked))
+    assert "equal all along" in equal
+    assert "changes nothing" not in equal
+    asked |= {"x": ("prices.accelerator_markup", (1, 20)), "vary": "second"}
+    idle = str(dp.break_even("llama-2-7b", "dgx-a100", **asked))
+    assert "dgx-a100 has less all along" in idle
+    assert "changes nothing here: h200-sxm-141gb has a published price" in idle

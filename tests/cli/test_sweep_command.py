@@ -55,6 +55,24 @@ def test_without_a_file_nothing_but_what_is_asked_for_is_kept(run, tmp_path):
     assert "command line: pareto[1]: found" in refused.stderr
 
 
+def test_where_nothing_is_left_the_exit_code_says_so(run, tmp_path):
+    (tmp_path / "mine.toml").write_text('where = ["strategy.tp > 9"]' + SPACE)
+    result = run("sweep mine.toml")
+    assert result.exit_code == 3
+    assert "8 points, 0 of them allowed by where" in result.stdout
+    assert '"strategy.tp > 9" excludes all of 8 points' in result.stdout
+
+
+def test_rows_are_not_broken_where_nobody_sees_the_width(run, tmp_path):
+    asked = 'top = 2\npareto = ["cost.run", "energy.total", "tokens_per_second", "memory.peak"]'
+    (tmp_path / "mine.toml").write_text(asked + SPACE)
+    lines = run("sweep mine.toml").stdout.splitlines()
+    title = lines.index("Best by time, smallest first")
+    assert lines[title + 1].split()[-1] == "mfu"
+    assert lines[title + 4] == ""  # below the headings and two rows
+    assert "…" not in "".join(lines)
+
+
 @pytest.mark.slow
 def test_an_interrupted_sweep_says_how_to_go_on(run, tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(SPACE)

@@ -21,20 +21,26 @@ def codesign(
     constraints: list[tuple[str, float, bool, float]],
     title: str,
     objective: str = "time",
+    beside: tuple[Any, Any] | None = None,
 ) -> Figure:
     """A co-design: trace of (stage, objective, violation); constraints of (text, excess, active, percent)."""
     rows = [
         SimpleNamespace(constraint=text, excess=excess, active=active, sloped=active, percent=percent)
         for text, excess, active, percent in constraints
     ]
+    runs = {"pretraining": reports} | ({"chat": beside} if beside else {})
     result = SimpleNamespace(
         trace=[SimpleNamespace(stage=s, objective=o, violation=v) for s, o, v in trace],
         objective=best,
         baseline_objective=1.0,
+        relative=beside is not None,
         problem=SimpleNamespace(
-            sense=1, objective=objective, baseline_outcome=SimpleNamespace(report=reports[0])
+            sense=1,
+            objective=objective,
+            workloads=[SimpleNamespace(name=name) for name in runs],
+            baseline_outcome=SimpleNamespace(reports=lambda first: {n: r[0] for n, r in runs.items()}),
         ),
-        outcome=SimpleNamespace(report=reports[1]),
+        outcome=SimpleNamespace(reports=lambda first: {n: r[1] for n, r in runs.items()}),
         constraints=lambda: rows,
     )
     return plots.codesign(result, title)
@@ -63,6 +69,14 @@ def of_reports(training: Any, larger: Any, generation: Any, costs: Any) -> dict[
             descent(80, 0.71, ("screen", "relaxed", "rounded", "polished")),
             limits,
             "A co-design",
+        ),
+        "codesign-mix": lambda: codesign(
+            (training, training),
+            0.71,
+            descent(80, 0.71, ("screen", "relaxed", "rounded", "polished")),
+            limits,
+            "A co-design for two workloads",
+            beside=(generation, generation),
         ),
         "codesign-degenerate": lambda: codesign(
             (training, training), 1.0, [("screen", 1.0, 0.0)], [], "Nothing gained"

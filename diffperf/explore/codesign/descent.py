@@ -170,9 +170,9 @@ class Descent:
         }
         worst = [float(at(start).values[rows].max())] if elastic else []
         solved = minimize(
-            (lambda point: point[-1]) if elastic else (lambda point: at(point).values[self.goal.row]),
+            (lambda point: point[-1]) if elastic else (lambda point: self.goal.of_rows(at(point).values)),
             np.concatenate([start, worst]),
-            jac=(lambda _: unit) if elastic else (lambda point: at(point).slopes[self.goal.row]),
+            jac=(lambda _: unit) if elastic else (lambda point: self.goal.of_rows(at(point).slopes.T)),
             method="SLSQP",
             bounds=[*zip(*bounds, strict=True)] + [(None, None)] * len(worst),
             constraints=[inequalities] if len(rows) else [],
@@ -193,8 +193,11 @@ class Descent:
         if len(self.reals):
             margins = np.zeros(len(self.constraints)) if margins is None else margins
             smooth = self.smooth(x, sharpness)
-            rows = np.array([self.goal.row, *(1 + self.constraints)])
-            chosen = Smoothed(smooth.values[rows], smooth.slopes[rows])
+            rows = 1 + self.constraints
+            chosen = Smoothed(
+                np.concatenate([[self.goal.of_rows(smooth.values)], smooth.values[rows]]),
+                np.vstack([self.goal.of_rows(smooth.slopes.T), smooth.slopes[rows]]),
+            )
             multipliers[self.constraints], residual = lagrange_multipliers(
                 chosen, self.reals.share(x), margins
             )

@@ -80,7 +80,7 @@ def merits(
     price, excess = multipliers[constraints], scores.values[:, 1:][:, constraints]
     augmented = (np.maximum(price + PENALTY * excess, 0.0) ** 2 - price**2) / (2 * PENALTY)
     augmented += np.where(price < _ACTIVE, _UNKNOWN_PRICE * np.maximum(excess, 0.0), 0.0)
-    merit = scores.values[:, goal.row] + augmented.sum(axis=1) + _BROKEN * scores.broken
+    merit = goal.of_rows(scores.values) + augmented.sum(axis=1) + _BROKEN * scores.broken
     return np.where(np.isfinite(merit), merit, np.inf)
 
 

@@ -157,7 +157,9 @@ class ProblemReader(TableReader):
             dataclasses.replace(job.workload, share=job.workload.share / total) for job in (first, *others)
         )
         outcome = self.baseline_outcome(baseline, workloads)
-        declared = self.output(outcome, objective, "minimize" if sense == 1 else "maximize")
+        key = "minimize" if sense == 1 else "maximize"
+        self.refuse_lacking(outcome, objective, key, workloads)
+        declared = self.output(outcome, objective, key)
         vector = DesignVector(
             baseline,
             tuple(self.variable(first, baseline, v, f"variable[{i}]") for i, v in enumerate(variables)),
@@ -298,7 +300,10 @@ class ProblemReader(TableReader):
         return Variable(path, declared, low, high)
 
     def full_path(self, baseline: Candidate, path: str) -> str:
-        """The path of an input; those of a workload beside the first one may begin with its name."""
+        """The path of an input; those of a workload's layout may begin with its name."""
+        first, _, rest = path.partition(".")
+        if baseline.beside and rest.startswith("strategy.") and first == self.workloads()[0].workload.name:
+            return rest
         names = [job.name.text for job in baseline.beside]
         return f"beside.{path}" if path.partition(".")[0] in names else path
 
@@ -387,6 +392,26 @@ class ProblemReader(TableReader):
             )
         return declared
 
+    def refuse_lacking(self, outcome: Outcome, path: str, key: str, workloads: tuple[Workload, ...]) -> None:
+        """Refuses an output of every workload that some of several workloads do not have."""
+        if len(workloads) < 2 or path.startswith("chip."):
+            return
+        reports = outcome.reports(workloads[0].name)
+        known = {name: outputs(report) for name, report in reports.items()}
+        lacking = [each for each in workloads if path.removeprefix("report.") not in known[each.name]]
+        if not lacking:
+            return
+        expected = "an output of every workload, or of the chip"
+        if len(lacking) < len(workloads):
+            remedy = " and ".join(f"{each.name} ({each.phase}) has no {path}" for each in lacking)
+        else:
+            shared = sorted(set.intersection(*map(set, known.values())))
+            named = [f"{name}.{output}" for name, found in known.items() for output in found]
+            # Where nothing is similar, the shared ones alone are listed.
+            hint = did_you_mean(path, [*shared, *named])
+            remedy = hint if hint.startswith("did") else did_you_mean(path, shared)
+        raise self.error(key, f'"{path}"', expected, remedy)
+
     def constraints(
         self, outcome: Outcome, table: dict[str, Any], key: str, workloads: tuple[Workload, ...]
     ) -> list[Constraint]:
@@ -396,6 +421,7 @@ class ProblemReader(TableReader):
         first = workloads[0].name if len(workloads) > 1 else ""
         if not first or named or quantity.startswith(_OF_THE_CHIP):
             return [self.constraint(outcome, table, key, first)]
+        self.refuse_lacking(outcome, quantity, f"{key}.quantity", workloads)
         path = quantity.removeprefix("report.")
         return [
             self.constraint(outcome, table | {"quantity": f"{workload.name}.{path}"}, key, first)

@@ -55,5 +55,13 @@ def refused_steps(
             if scores.broken[0] or not np.isfinite(excess).all() or not gain > _GAIN or excess.max() <= 0:
                 continue
             needs = {int(i): float(excess[i] * (limits[i] or 1.0)) for i in np.flatnonzero(excess > 0)}
-            steps.append(Step(variable, float(x[begin]), float(value), float(gain), needs))
+            steps.append(
+                Step(
+                    variable=variable,
+                    before=float(x[begin]),
+                    value=float(value),
+                    gain=float(gain),
+                    needs=needs,
+                )
+            )
     return tuple(sorted(steps, key=lambda step: -step.gain))

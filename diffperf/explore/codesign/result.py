@@ -112,7 +112,8 @@ class Codesign:
     - `stationarity`: the largest slope of the Lagrangian, 0 at an optimum of the variables that are not
       whole.
     - `trace`: how the search converged; `evaluations` counts the estimates it took.
-    - `stopped`: what ended the search before it was through, empty where nothing did.
+    - `stopped`: what ended the search before it was through, empty where nothing did; `seconds`: how long it
+      took.
     - `conflict`: the constraints that no design satisfies together, where the search came to none.
     - `steps`: the next whole numbers of variables that would improve a feasible design, but for limits.
     - `remade`: what the baseline's own design comes to in the baseline's technology; None where the bounds of
@@ -129,6 +130,7 @@ class Codesign:
     trace: list[TracePoint]
     evaluations: int
     stopped: Stopped
+    seconds: float
     conflict: "Conflict | None" = None
     steps: tuple[Step, ...] = ()
     remade: Outcome | None = None

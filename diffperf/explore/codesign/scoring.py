@@ -67,17 +67,21 @@ class Ranking:
 class Goal:
     """The score that a search minimizes, and the constraints that it keeps: all of the problem's, or some.
 
-    - `row`: 0 to minimize the objective, 1 + i to minimize the excess of constraint i.
+    - `rows`: 0 to minimize the objective, 1 + i to minimize the excess of constraint i; of several, the sum.
     - `constraints`: the indices of the constraints that have to hold.
     """
 
-    row: int
+    rows: tuple[int, ...]
     constraints: tuple[int, ...]
 
     @classmethod
     def of(cls, problem: DesignProblem) -> "Goal":
         """The objective under all constraints."""
-        return cls(0, tuple(range(len(problem.constraints))))
+        return cls((0,), tuple(range(len(problem.constraints))))
+
+    def of_rows(self, values: Float[np.ndarray, "*rest outputs"]) -> Float[np.ndarray, "*rest"] | np.floating:
+        """What is minimized, of scores whose last axis is that of the objective and the excesses."""
+        return values[..., list(self.rows)].sum(axis=-1)
 
 
 class ExactScores(NamedTuple):
@@ -94,7 +98,7 @@ class ExactScores(NamedTuple):
         """Violation and objective of each design for a goal, infinite for a design without a finite score."""
         excess = self.values[:, 1:][:, list(goal.constraints)]
         violation = np.linalg.norm(np.maximum(excess, 0), axis=1) + self.broken
-        objective = self.values[:, goal.row]
+        objective = np.asarray(goal.of_rows(self.values))
         return Ranking(
             np.where(np.isfinite(violation), violation, np.inf),
             np.where(np.isfinite(objective), objective, np.inf),
@@ -163,6 +167,12 @@ class Scorer:
             if len(self.cube.relaxed):
                 self._smooth(self.problem.vector.start, self.problem.limits, 100.0)
 
+    def slopes_are_stored(self) -> bool:
+        """Whether the derivatives need no compilation."""
+        with jax.enable_x64(True):
+            start = self.problem.vector.start
+            return self._with_slopes.is_stored(*self._arguments(start, self.problem.limits, 100.0))
+
     def trace_outcome(self) -> None:
         """Traces the report of one design, which only the answer needs."""
         with jax.enable_x64(True):
@@ -177,10 +187,12 @@ class Scorer:
 
     def _smooth(self, x: np.ndarray, limits: np.ndarray, sharpness: float) -> Smoothed:
         """Smooth scores of one design and their slopes, without a count of the evaluation."""
-        relaxed = self.cube.relaxed
-        arguments = (x[relaxed.entries], x, limits, np.asarray(sharpness, dtype=float))
-        values, slopes = jax.device_get(self._with_slopes(*arguments))
-        return Smoothed(values, slopes * relaxed.slope(x))
+        values, slopes = jax.device_get(self._with_slopes(*self._arguments(x, limits, sharpness)))
+        return Smoothed(values, slopes * self.cube.relaxed.slope(x))
+
+    def _arguments(self, x: np.ndarray, limits: np.ndarray, sharpness: float) -> tuple[np.ndarray, ...]:
+        """The arguments of the program of smooth scores."""
+        return x[self.cube.relaxed.entries], x, limits, np.asarray(sharpness, dtype=float)
 
     def exact(
         self, x: Float[np.ndarray, "designs n"], limits: Float[np.ndarray, " constraints"]

@@ -67,6 +67,8 @@ SAME = 1e-9  # difference of scores that is a rounding error
 JUDGED = 32  # designs from which is judged which variables nothing pays for
 # Combinations of whole numbers, choices and layouts that are all tried, where no variable is real.
 MOST_ENUMERATED = 500_000
+# Derivatives take 5 to 25 seconds to compile: with a smaller budget that is not begun.
+SLOPES_SECONDS = 10.0
 # The objective gives way by this much to a design whose multipliers can be read as prices.
 REFINED = 2e-5
 
@@ -88,7 +90,8 @@ class Search:
 
     - `population`: the number of designs that evolve together.
     - `seed`: of the samples and the evolution; the result is deterministic in it.
-    - `budget_seconds`: the time after which the search stops with the best design so far.
+    - `budget_seconds`: the time after which the search stops with the best design so far. Where it is too
+      short to compile derivatives, and none are stored, the best design of the population is the answer.
     - `checkpoint`: a file for the state between rounds, from which the same search goes on after it was
       stopped; deleted when the search is through.
     - `progress`: called with a word on what is going on and the fraction done.
@@ -407,25 +410,44 @@ class Search:
             evolution = self.population_of_round(number)
             number += 1
             improved = self.evolve(evolution, f"round {number}: evolution")
+            if len(self.cube.relaxed):
+                if self.slopes is None:  # no time for them: the population evolves until that is over
+                    continue
+                self.wait_for_slopes(self.slopes)
             if len(self.cube.reals):
-                self.slopes.result()
                 improved |= self.descend(evolution, f"round {number}: descent")
             if self.cube.relaxes:
-                self.slopes.result()
                 improved |= self.relax(f"round {number}: relaxation")
             if len(self.cube.slots):
                 improved |= self.visit_neighbours(f"round {number}: neighbours")
             idle = 0 if improved else idle + 1
             self.save(number, idle)
+        if len(self.cube.relaxed) and self.slopes is None:
+            raise OutOfTime
 
-    def compiling(self) -> list[Future[None]]:
-        """Compiles the derivatives, and then traces the answer, in a thread of their own."""
+    def wait_for_slopes(self, slopes: Future[None]) -> None:
+        """Waits until the derivatives are compiled. Raises `OutOfTime` where that takes too long."""
+        try:
+            left = self.deadline - time.monotonic()
+            slopes.result(None if math.isinf(left) else max(left, 0.0))
+        except TimeoutError:
+            if slopes.done():  # an error of the compilation itself
+                raise
+            raise OutOfTime from None
+
+    def compiling(self) -> tuple[Future[None] | None, Future[None]]:
+        """Compiles the derivatives, and then traces the answer, in a thread of their own.
+
+        None for the derivatives where the budget of seconds is too small to compile them.
+        """
         # In the context of this thread, which says where programs are stored.
         context, pool = contextvars.copy_context(), ThreadPoolExecutor(1, "diffperf-compile")
-        programs = (self.scorer.compile_slopes, self.scorer.trace_outcome)
-        started = [pool.submit(context.run, program) for program in programs]
+        slopes = None
+        if self.budget_seconds >= SLOPES_SECONDS or self.scorer.slopes_are_stored():
+            slopes = pool.submit(context.run, self.scorer.compile_slopes)
+        report = pool.submit(context.run, self.scorer.trace_outcome)
         pool.shutdown(wait=False)  # the thread ends with its programs
-        return started
+        return slopes, report
 
     def save(self, number: int, idle: int) -> None:
         """Writes the state after a round, where the search has a checkpoint."""
@@ -480,7 +502,9 @@ class Search:
         """The best design, evaluated exactly."""
         self.hold_what_has_no_effect()
         x, start = self.best.x, self.problem.vector.start
-        self.report.result()
+        seconds = time.monotonic() - self.began
+        if not self.report.cancel():  # cancelled where it still waits for the derivatives
+            self.report.result()
         scores = self.scorer.exact(x[None], self.limits)
         return Codesign(
             problem=self.problem,
@@ -496,4 +520,5 @@ class Search:
             stopped=stopped,
             steps=refused_steps(self.scorer, self.limits, x) if self.best.violation == 0 else (),
             remade=self.scorer.outcome(jnp.asarray(start)) if self.problem.vector.starts_as_sold else None,
+            seconds=seconds,
         )

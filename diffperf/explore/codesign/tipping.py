@@ -24,6 +24,8 @@ _SHOWN = 3  # conditions of a runner-up
 _SHARPNESS = 1000.0
 _NO_SLOPE = 1e-6  # of the log of the objective by the log of an input
 _MOSTLY = 0.5  # a yield or an efficiency above is rather known by what it loses
+# What nobody can change: the geometry of wafers and of exposures, for which fabs are built.
+_GIVEN = ("wafer_diameter", "edge_loss", "scribe_lane", "reticle")
 _VARIED = ("technology", "system")  # the parts of a candidate whose inputs may turn out otherwise
 
 
@@ -67,6 +69,7 @@ class Tipping:
             f"{part}.{path}": declared
             for part in _VARIED
             for path, declared, value in walk(getattr(problem.baseline, part))
+            if path.rpartition(".")[2] not in _GIVEN
             if isinstance(declared, Quantity) and not declared.integer and f"{part}.{path}" not in own
             if np.ndim(value) == 0 and float(value) > 0
         }

@@ -32,7 +32,7 @@ class AxisReader(TableReader):
         if "path" not in table or not isinstance(written, str):
             raise self.error(f"{key}.path", repr(written), "a path into the inputs", 'write "strategy.tp"')
         self.refuse_unmade(inputs, written, f"{key}.path")
-        path = full_path(inputs, written, self.file, f"{key}.path")
+        path = self.whole_path(inputs, written, f"{key}.path")
         declared = declared_at(inputs, path, self.file, f"{key}.path")
         kinds = [kind for kind in VALUES if kind in table]
         if len(kinds) != 1:
@@ -42,6 +42,10 @@ class AxisReader(TableReader):
             return self.choice_axis(path, declared, table, key, dimension)
         numbers = getattr(self, kinds[0])(inputs, declared, table[kinds[0]], f"{key}.{kinds[0]}")
         return Axis(path, declared, np.array(numbers, dtype=float), dimension)
+
+    def whole_path(self, inputs: Inputs, path: str, key: str) -> str:
+        """The whole path of the input that `path` means."""
+        return full_path(inputs, path, self.file, key)
 
     def refuse_unmade(self, inputs: Inputs, path: str, key: str) -> None:
         """Refuses a number of a design where the space has none, and the feature of its node, which the

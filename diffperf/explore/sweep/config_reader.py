@@ -5,12 +5,14 @@ whose positions are all combinations of their values.
 """
 
 import dataclasses
+import difflib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 
+from diffperf.errors import ConfigError
 from diffperf.explore.sweep.axis import ConfigAxis, structure_of
 from diffperf.explore.sweep.axis_reader import AxisReader
 from diffperf.explore.sweep.designed_points import Inputs
@@ -76,6 +78,19 @@ class ConfigReader(AxisReader):
             yield ConfigAxis(
                 path=path, part=part, configs=together, labels=tuple(names), codes=codes, dimension=dimension
             )
+
+    def whole_path(self, inputs: Inputs, path: str, key: str) -> str:
+        """The whole path of the input that `path` means; an error names the configs that may vary too."""
+        try:
+            return super().whole_path(inputs, path, key)
+        except ConfigError as problem:
+            if "." in path or not str(problem.found).startswith("unknown name"):
+                raise
+            whole = [name for name in CONFIGS if "." not in name]
+            near = difflib.get_close_matches(path, whole, n=1)
+            remedy = f'did you mean "{near[0]}"?' if near else problem.remedy
+            expected = f"a path into the inputs, or one of {', '.join(whole)}"
+            raise self.error(key, problem.found, expected, remedy) from None
 
     def names(self, inputs: Inputs, key: str, table: dict[str, Any]) -> list[str]:
         """The names that an axis takes."""

@@ -26,13 +26,14 @@ The keys `where` (constraints between inputs), `zip` (inputs that vary together)
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from diffperf.errors import ARGUMENTS
 from diffperf.explore.codesign.variables import FEATURE
 from diffperf.explore.inputs import check_phase, full_path
+from diffperf.explore.sweep.axis import Axis, ConfigAxis
 from diffperf.explore.sweep.constraint import Constraint, parse_constraint
 from diffperf.explore.sweep.designed_points import Inputs, candidate_of, declared_outputs, made
 from diffperf.explore.sweep.dimension_reader import DimensionReader
@@ -88,6 +89,8 @@ class _Reader(DimensionReader):
         inputs = override(dataclasses.replace(bare, strategy=strategy), others, self.file)
 
         axes = self.axes(inputs, others)
+        keys = {f"{prefix}{name}": f"{prefix}{name}" for name in self.sub_table("strategy")}
+        self.refuse_set_axes(axes, keys | {path: f"set.{path}" for path in settings})
         given = {*strategy_table, *(axis.path.removeprefix(prefix) for axis in axes)}
         refuse_training_fields(sorted(given), phase, self.file)
         follow = {"dp", "global_batch"} if phase == "training" else {"dp"}
@@ -103,6 +106,14 @@ class _Reader(DimensionReader):
             where=self.where(inputs),
             **kept.fields(declared_outputs(inputs, phase), phase, [axis.path for axis in axes]),
         )
+
+    def refuse_set_axes(self, axes: Sequence[Axis | ConfigAxis], keys: Mapping[str, str]) -> None:
+        """Refuses an axis over an input that is set too, which would be without effect; `keys` are those of
+        the file, by the path of the input."""
+        for axis in axes:
+            if axis.path in keys:
+                found = f"{axis.path} set beside an axis over it"
+                raise self.error(keys[axis.path], found, "one of the two", "leave one out")
 
     @staticmethod
     def inputs(configuration: Configuration, technology: Technology | None) -> Inputs:

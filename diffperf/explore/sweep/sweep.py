@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike
 
-from diffperf.explore.sweep.designed_points import configuration_of
+from diffperf.errors import ConfigError
+from diffperf.explore.sweep.designed_points import configuration_of, made
 from diffperf.explore.sweep.device_sizes import usual_chunk, usual_threads
 from diffperf.explore.sweep.output_file import check_output_file, only_writer
 from diffperf.explore.sweep.part_cluster import Cluster, parts_by_cluster
@@ -84,6 +85,9 @@ def sweep(
         return lambda missing: parts_by_threads(program, missing, threads or usual_threads(), progress)
 
     if file is not None:
+        if results is not None and file.resolve() == Path(results).resolve():
+            expected = "a file for the table, and a folder for the results"
+            raise ConfigError(file, "", "both --out and --results", expected, "name two places")
         check_output_file(file)
     if folder is not None:
         check_folder(folder.folder)
@@ -93,15 +97,30 @@ def sweep(
         return SweepRun(plan=plan, folder=folder, file=file, prepare=prepare, progress=progress).result()
 
 
+def excluding_constraints(space: Space) -> str:
+    """Which constraints of `where` exclude the points of a space of which none is left, in one line."""
+    numbers = _spread_points(space)
+    compared = [made(space.point(space.digits(number), space.inputs)) for number in numbers]
+    alone = [
+        f'"{constraint.text}"'
+        for constraint in space.where
+        if not any(bool(constraint.holds(inputs)) for inputs in compared)
+    ]
+    if not alone:
+        return "where: no constraint alone excludes every point, but all of them together do"
+    verb = "excludes" if len(alone) == 1 else "exclude, each of them,"
+    return f"where: {' and '.join(alone)} {verb} all of {len(numbers)} points examined"
+
+
 def commonest_violation(space: Space) -> str:
     """The rule that excludes the most points of a space without possible layouts, with an example, in one
     line.
 
     Points evenly spread over the space are examined, and of each the first rule that it breaks.
     """
-    numbers = np.unique(np.linspace(0, space.size - 1, _EXPLAINED_POINTS).astype(np.int64))
+    numbers = _spread_points(space)
     counts, examples = Counter(), {}
-    for number in numbers.tolist():
+    for number in numbers:
         inputs = configuration_of(space.point(space.digits(number), space.inputs))
         violation = first_violation(inputs, space.phase)
         if violation is not None:
@@ -112,3 +131,8 @@ def commonest_violation(space: Space) -> str:
         return "no rule is broken by the points examined"
     rule, count = counts.most_common(1)[0]
     return f"{count} of {len(numbers)} points examined break the same rule, such as {examples[rule]}"
+
+
+def _spread_points(space: Space) -> list[int]:
+    """Numbers of points evenly spread over a space: all of few."""
+    return np.unique(np.linspace(0, space.size - 1, _EXPLAINED_POINTS).astype(np.int64)).tolist()

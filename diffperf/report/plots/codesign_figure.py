@@ -36,7 +36,9 @@ from diffperf.report.plots.waterfall import BREAKDOWNS, time_breakdowns
 from diffperf.report.tables import outputs
 
 _SMALL = 0.01  # objective over the baseline's below which it is written with a power of ten
-_LONGEST, _LINE = 40, 36  # characters of a part of the time, and in a line of a constraint
+_LONGEST, _LINE = 32, 36  # characters in a line of a part of the time, and of a constraint
+_WORKLOAD = 16  # characters of the name of a workload
+_GAP = 0.4  # between the bars of two workloads
 _HEIGHT = 0.36  # inches of a constraint
 _MOST = 2.0  # times its limit, at which the bar of a constraint is cut
 _SETTLED = 1e-3  # largest violation of a constraint at which the objective is worth drawing
@@ -50,8 +52,10 @@ def codesign(result: Any, title: str = "") -> Figure:
 
     `result` is a `diffperf.explore.codesign.result.Codesign`.
     """
-    figure = new_figure(15, max(4.8, 1.5 + _HEIGHT * len(result.constraints())))
-    search, parts, limits = figure.subplots(1, 3, width_ratios=(1.25, 0.8, 1))
+    workloads = len(result.problem.workloads)
+    beside = 1.3 * (workloads - 1)  # inches of the bars of the other workloads
+    figure = new_figure(15 + beside, max(4.8, 1.5 + _HEIGHT * len(result.constraints())))
+    search, parts, limits = figure.subplots(1, 3, width_ratios=(1.25, 0.8 + beside / 4, 1))
     _draw_convergence(search, result)
     _draw_breakdowns(parts, result)
     _draw_constraints(limits, result)
@@ -88,36 +92,53 @@ def _draw_convergence(axes: Axes, result: Any) -> None:
 
 
 def _draw_breakdowns(axes: Axes, result: Any) -> None:
-    """Draws where the time goes in the baseline and in the design, as two stacked bars."""
-    reports = (result.problem.baseline_outcome.report, result.outcome.report)
-    name = time_breakdowns(reports[0])[0]
-    baseline, design = (outputs(getattr(report, name)) for report in reports)
-    wholes = [float(parts["total"][1]) for parts in (baseline, design)]
-    tops = np.zeros(2)
-    parts = {
-        declared.doc: (float(value), float(design[path][1]))
-        for path, (declared, value) in baseline.items()
-        if path != "total"
-    }
-    shown = {label: pair for label, pair in parts.items() if max(pair) > _NEGLIGIBLE * wholes[0]}
-    for index, (label, pair) in enumerate(shown.items()):
-        axes.bar(
-            (0, 1),
-            pair,
-            bottom=tops,
-            width=0.62,
-            color=PALETTE[index % len(PALETTE)],
-            label=shortened(label, _LONGEST),
-        )
-        tops += pair
-    for place, (top, whole) in enumerate(zip(tops, wholes, strict=True)):
-        note(axes, units.show(whole, "s", 3), (place, top), (0, 3), ha="center")
-    axes.set_xticks((0, 1), ("baseline", "design"))
-    axes.set_title(BREAKDOWNS[name])
-    axes.set_ylim(0, 1.1 * tops.max())
-    set_unit(axes.yaxis, "s")
+    """Draws where the time goes in the baseline and in the design, as two stacked bars for every workload.
+
+    Of several workloads, whose times may differ by decades, bars are over the time of the workload in the
+    baseline; their times stand above them.
+    """
+    pairs, several = _report_pairs(result), result.relative
+    colours: dict[str, str] = {}
+    places, highest = [], 0.0
+    for number, reports in enumerate(pairs.values()):
+        name = time_breakdowns(reports[0])[0]
+        both = [outputs(getattr(report, name)) for report in reports]
+        wholes = [float(parts["total"][1]) for parts in both]
+        scale = wholes[0] if several else 1.0
+        own = [number * (2 + _GAP), number * (2 + _GAP) + 1]
+        places += own
+        tops = np.zeros(2)
+        for path, (declared, value) in both[0].items():
+            pair = np.array([float(value), float(both[1][path][1])])
+            if path == "total" or max(pair) <= _NEGLIGIBLE * wholes[0]:
+                continue
+            label = None if declared.doc in colours else wrapped(declared.doc, _LONGEST)
+            colour = colours.setdefault(declared.doc, PALETTE[len(colours) % len(PALETTE)])
+            axes.bar(own, pair / scale, bottom=tops, width=0.62, color=colour, label=label)
+            tops += pair / scale
+        for place, top, whole in zip(own, tops, wholes, strict=True):
+            note(axes, units.show(whole, "s", 3), (place, top), (0, 3), ha="center", fontsize=9)
+        highest = max(highest, tops.max())
+    axes.set_xticks(places, ("baseline", "design") * len(pairs), fontsize=9 if several else None)
+    axes.set_ylim(0, 1.1 * highest)
+    if several:
+        named = [shortened(name, _WORKLOAD) for name in pairs]
+        for number, name in enumerate(named):
+            under = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "top"}
+            note(axes, name, (number * (2 + _GAP) + 0.5, 0), (0, -20), fontsize=10, **under)
+        axes.set_title("Time over the baseline's")
+    else:
+        axes.set_title(BREAKDOWNS[name])
+        set_unit(axes.yaxis, "s")
     legend_beside(axes, fontsize=8)
     bare(axes, keep="left")
+
+
+def _report_pairs(result: Any) -> dict[str, tuple[Any, Any]]:
+    """The reports of every workload in the baseline and in the design, by the name of the workload."""
+    first = result.problem.workloads[0].name
+    before, after = result.problem.baseline_outcome.reports(first), result.outcome.reports(first)
+    return {name: (report, after[name]) for name, report in before.items()}
 
 
 def _draw_constraints(axes: Axes, result: Any) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from problem_texts import NODE, problem_of
 
+from diffperf.api.codesign_answer import conflict_lines, verdict
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.problem_file import ProblemReader, load_problem
 from diffperf.explore.codesign.result import Codesign
@@ -115,13 +116,21 @@ to = "400 MB"
     assert result.shadow_price(0) == pytest.approx(slope, rel=0.05)
 
 
-def cheapest_that_satisfies_the_rest(problem):
-    """The cost of the cheapest design of the whole grid that the other constraints allow."""
+def grid_outputs(problem):
+    """Memory excess, power and cost of the whole grid of designs."""
     grid = np.array(list(itertools.product(range(40, 161), range(2, 10))), dtype=float)
     with jax.enable_x64(True):
         outcomes = jax.jit(jax.vmap(lambda x: problem.outcome(x, Exact())))(grid)
-    allowed = (np.asarray(outcomes.report.memory.excess) <= 0) & (np.asarray(outcomes.chip.power) <= 400)
-    return np.asarray(outcomes.report.cost.manufacturing)[allowed].min()
+    report = outcomes.report
+    return [
+        np.asarray(each) for each in (report.memory.excess, outcomes.chip.power, report.cost.manufacturing)
+    ]
+
+
+def cheapest_that_satisfies_the_rest(problem):
+    """The cost of the cheapest design of the whole grid that the other constraints allow."""
+    excess, power, cost = grid_outputs(problem)
+    return cost[(excess <= 0) & (power <= 400)].min()
 
 
 def test_infeasible_budget_names_what_cannot_be_met(search, whole):
@@ -135,12 +144,49 @@ def test_infeasible_budget_names_what_cannot_be_met(search, whole):
     # The least-violating design is the smallest the memory allows, not the fastest.
     assert result.x[0] <= 60
     # The budget alone is too small: no design within the bounds costs as little.
-    assert result.conflict.constraints == (0,)
+    assert result.conflict.sets == ((0,),)
     (relief,) = result.conflict.reliefs
-    assert relief.limit == pytest.approx(cheapest_that_satisfies_the_rest(result.problem), rel=1e-9)
+    assert relief.limits == pytest.approx([cheapest_that_satisfies_the_rest(result.problem)], rel=1e-9)
     # What breaks its limits has no prices.
     rows = result.constraints()
     assert all(row.price is None and row.multiplier is None and not row.active for row in rows)
+
+
+def test_independent_conflicts_are_all_named_with_one_way_out(search, whole):
+    """The way out moves both limits to the design of the whole grid for which that is least in total."""
+    limits = whole.problem.limits
+    limits[0], limits[2] = 400.0, 50.0
+    search.reset(limits)
+    result = search.answer()
+    assert result.conflict.sets == ((2,), (0,))  # the last constraints first
+    (relief,) = result.conflict.reliefs
+    assert relief.constraints == (2, 0)
+    memory, power, cost = grid_outputs(result.problem)
+    total = (cost / 400 + power / 50)[memory <= 0]
+    assert relief.limits[1] / 400 + relief.limits[0] / 50 == pytest.approx(total.min(), rel=1e-9)
+    lines = conflict_lines(result)
+    assert [line.split(":")[0] for line in lines] == [
+        "in conflict",
+        "also in conflict, without these",
+        "  the cheapest way out",
+    ]
+    assert "chip.power ≤" in lines[2]
+    assert " and cost.manufacturing ≤" in lines[2]
+
+
+def test_a_stopped_search_proves_nothing(search, whole, monkeypatch):
+    limits = whole.problem.limits
+    limits[0] = 400.0
+    search.reset(limits)
+    with monkeypatch.context() as patched:
+        patched.setattr(search, "enumerate", interrupted)
+        said = verdict(search.answer())
+    assert "No design that satisfies every constraint was found in 0." in said
+    assert "the search had not ended" in said
+
+
+def interrupted():
+    raise KeyboardInterrupt
 
 
 def test_interruption_keeps_the_best_so_far(search, whole, monkeypatch):

@@ -31,7 +31,7 @@ class Analytic(Scorer):
         return Smoothed(self.values(x, limits) - self.bias, slopes * self.cube.reals.slope(x))
 
 
-GOAL, LIMITS = Goal(0, (0,)), np.array([1.0])
+GOAL, LIMITS = Goal((0,), (0,)), np.array([1.0])
 
 
 @pytest.mark.parametrize("bias", [0.0, 0.01])

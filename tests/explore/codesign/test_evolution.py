@@ -47,10 +47,10 @@ def test_it_meets_constraints_that_only_a_corner_satisfies():
 
 def test_designs_compare_by_violation_first():
     scores = ExactScores(np.array([[1.0, -1.0], [0.0, 0.1], [2.0, -1.0], [np.nan, -1.0]]), np.zeros(4))
-    assert scores.ranking(Goal(0, (0,))).order.tolist()[:2] == [0, 2]
-    assert scores.ranking(Goal(0, (0,))).order[-1] == 1
+    assert scores.ranking(Goal((0,), (0,))).order.tolist()[:2] == [0, 2]
+    assert scores.ranking(Goal((0,), (0,))).order[-1] == 1
     # Without the constraint the second is the best, and what has no score the worst.
-    assert scores.ranking(Goal(0, ())).order.tolist() == [1, 0, 2, 3]
+    assert scores.ranking(Goal((0,), ())).order.tolist() == [1, 0, 2, 3]
 
 
 def a_cube():

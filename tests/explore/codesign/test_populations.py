@@ -18,7 +18,7 @@ CUBE = Cube(
     (CountSlot("units", [2], 1, 4),),
     3,
 )
-GOAL = Goal(0, ())
+GOAL = Goal((0,), ())
 
 
 def score(points, goal):

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from problem_texts import problem_of
 
+from diffperf.api.codesign_answer import judged_over
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.search import Search
+from diffperf.explore.codesign.tipping import Tipping
 from diffperf.hardware.technology import MemoryTechnology
 from diffperf.load import load, load_technology
 from diffperf.quantity import replace
@@ -257,3 +259,40 @@ def test_mistakes_are_one_clear_line(tmp_path, old, new, message):
     with pytest.raises(ConfigError, match=message) as raised:
         problem_of(tmp_path, text.replace(old, new, 1))
     assert "\n" not in str(raised.value)
+
+
+def test_the_quantile_of_a_robust_design_is_said(tmp_path):
+    text = HEAD + CHAT + VARIABLES + LIMITS + UNCERTAIN.replace("MEASURE", "quantile")
+    uncertainty = problem_of(tmp_path, text).uncertainty
+    assert judged_over(uncertainty) == "in the 0.9 quantile of 8 samples of what is uncertain"
+
+
+def test_what_would_have_to_be_otherwise_is_no_geometry_of_wafers(tmp_path):
+    inputs = Tipping(problem_of(tmp_path, HEAD + CHAT + VARIABLES + LIMITS)).inputs
+    assert "technology.process.defect_density" in inputs
+    assert not [path for path in inputs if "wafer_diameter" in path or path.endswith("reticle")]
+
+
+def test_the_first_workload_s_name_begins_paths_too(tmp_path):
+    """As of an output, "chat.memory.excess"; and what is no output is named as it was written."""
+    own = '[[variable]]\npath = "chat.strategy.tp"\nvalues = [1, 2, 4, 8]\n'
+    problem = problem_of(tmp_path, HEAD + CHAT + PREFILL + VARIABLES + own + LIMITS)
+    assert [variable.path for variable in problem.variables][-1] == "strategy.tp"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            '"memory.excess"',
+            '"chta.memory.excess"',
+            r'found "chta\.memory\.excess".*mean "chat\.memory\.excess"',
+        ),
+        ('minimize = "time"', 'maximize = "mfu"', r'maximize: found "mfu".*chat \(decode\) has no mfu'),
+    ],
+)
+def test_outputs_that_a_workload_lacks_are_named_as_written(tmp_path, old, new, message):
+    text = HEAD + CHAT + PREFILL.replace('"prefill"', '"training"') + VARIABLES + LIMITS
+    with pytest.raises(ConfigError, match=message) as raised:
+        problem_of(tmp_path, text.replace(old, new, 1))
+    assert len(str(raised.value)) < 500

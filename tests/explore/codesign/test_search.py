@@ -15,6 +15,7 @@ from diffperf.explore.codesign.against import bought_systems
 from diffperf.explore.codesign.checkpoint import Checkpoint
 from diffperf.explore.codesign.limit_front import front
 from diffperf.explore.codesign.neighbours import changes, merits, pairs
+from diffperf.explore.codesign.scoring import Scorer
 from diffperf.explore.codesign.search import Search
 from diffperf.explore.codesign.slots import CountSlot
 from diffperf.relax import Exact
@@ -163,6 +164,17 @@ def test_out_of_time_the_best_so_far_is_the_answer(fresh, best):
     assert np.all(np.isfinite(result.x))
 
 
+def test_derivatives_are_not_compiled_where_there_is_no_time_for_it(search, monkeypatch):
+    """Whoever gives one second does not wait for a compiler: the population's best design is the answer."""
+    monkeypatch.setattr(Scorer, "slopes_are_stored", lambda scorer: False)
+    monkeypatch.setattr(Scorer, "compile_slopes", lambda scorer: pytest.fail("compiles"))
+    hurried = Search(search.problem, population=256, budget_seconds=1.0)
+    result = hurried.answer()
+    assert result.stopped == "out of time"
+    assert np.all(np.isfinite(result.x))
+    assert not result.priced
+
+
 def test_a_stopped_search_goes_on_to_the_same_design(fresh, tmp_path):
     """To the same bits, by the same compiled programs: other tests may have changed where they are stored."""
     whole = fresh.answer()
@@ -218,18 +230,17 @@ def test_a_conflict_is_named_with_what_would_make_room(fresh, best):
     conflicting = Search(dataclasses.replace(problem, constraints=constraints), population=256)
     result = conflicting.answer()
     assert not result.feasible
-    assert result.conflict.constraints == (0, 1)
-    reliefs = {relief.constraint: relief for relief in result.conflict.reliefs}
-    for index, relief in reliefs.items():
-        assert relief.limit > constraints[index].limit
+    assert result.conflict.sets == ((0, 1),)
+    for relief in result.conflict.reliefs:
+        (index,), (limit,) = relief.constraints, relief.limits
+        assert limit > constraints[index].limit
         # The relieved limit is met, and by no more than it has to be.
         outcome = problem.outcome(jnp.asarray(relief.x), Exact())
         values = [float(outcome.report.cost.manufacturing), float(outcome.report.time)]
-        assert values[index] == pytest.approx(relief.limit, rel=1e-9)
+        assert values[index] == pytest.approx(limit, rel=1e-9)
         assert values[1 - index] <= constraints[1 - index].limit * (1 + 1e-9)
-    assert (
-        1 < result.conflict.reliefs[0].limit / constraints[result.conflict.reliefs[0].constraint].limit < 1.1
-    )
+    least = result.conflict.reliefs[0]
+    assert 1 < least.limits[0] / constraints[least.constraints[0]].limit < 1.1
 
 
 def test_a_variable_that_nothing_pays_for_is_named(fresh):

@@ -129,3 +129,8 @@ def test_an_empty_file_and_an_earlier_table_may_be_replaced(space, tmp_path):
     check_output_file(out)
     sweep(space, out)
     check_output_file(out)
+
+
+def test_the_table_and_the_results_need_two_places(space, tmp_path):
+    with pytest.raises(ConfigError, match="both --out and --results"):
+        sweep(space, tmp_path / "x.parquet", results=tmp_path / "x.parquet")

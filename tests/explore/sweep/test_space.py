@@ -132,6 +132,14 @@ def test_rank_follows_the_output(space_of):
         ('[set]\n"system.n_device" = 8\n' + AXIS, "system.n_device", '"n_devices"'),
         ('[set]\n"hbm.bandwith" = "1 TB/s"\n' + AXIS, "set.hbm.bandwith", "hbm.bandwidth"),
         (AXIS + AXIS, "axis[1].path", "merge"),
+        ("[set]\nstrategy.tp = 4\n" + AXIS, "set.strategy.tp", "leave one out"),
+        ("[strategy]\ntp = 4\n" + AXIS, "strategy.tp", "leave one out"),
+        ('[[axis]]\npath = "modle"\nvalues = ["gpt3-22b"]', "axis[0].path", 'did you mean "model"'),
+        (
+            '[[axis]]\npath = "phase"\nvalues = ["decode"]',
+            "axis[0].path",
+            "model, system, accelerator, stack",
+        ),
         ('phase = "decode"\n[strategy]\nzero = "3"\n' + AXIS, "strategy.zero", "leave it out"),
         (
             'phase = "generate"\n[[axis]]\npath = "strategy.virtual_stages"\nvalues = [1, 2]',

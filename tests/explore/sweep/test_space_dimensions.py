@@ -8,7 +8,7 @@ import pytest
 
 import diffperf as dp
 from diffperf.errors import ConfigError
-from diffperf.explore.sweep.sweep import sweep
+from diffperf.explore.sweep.sweep import excluding_constraints, sweep
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -63,6 +63,13 @@ def test_constraints_hold_where_python_says_so(space_of):
             and ((chosen != "full" and dp_degree % 2 == 0) or tp / 2 > 1)
         )
         assert bool(space.allows(space.point(digits, space.inputs))) == expected
+
+
+def test_the_constraint_that_empties_a_space_is_named(space_of):
+    space = space_of(HEAD + "where = ['strategy.tp > 999', 'strategy.pp <= 8']\n" + FACTORS)
+    assert excluding_constraints(space) == 'where: "strategy.tp > 999" excludes all of 30 points examined'
+    space = space_of(HEAD + "where = ['strategy.tp > 4', 'strategy.tp < 4']\n" + FACTORS)
+    assert "all of them together" in excluding_constraints(space)
 
 
 CONFIGS = """
