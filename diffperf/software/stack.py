@@ -44,6 +44,12 @@ class Stack(Declared):
         bounds=(1e-9, 1e-1),
         default=1e-9,
     )
+    expert_launch: Scalar = quantity(
+        "s",
+        "time of the host to launch the kernel of one expert, where every expert has a kernel of its own",
+        bounds=(1e-9, 1e-2),
+        default=1e-9,
+    )
     step_overhead: Scalar = quantity(
         "s",
         "time of a training step outside its passes and its optimizer: data, clipping, logging",
@@ -256,6 +262,10 @@ class Stack(Declared):
     repeats_kv_heads: Weights = switch(
         "inference without grouped-query attention: key and value heads are repeated for all query heads, in "
         "the weights and in the cache",
+        default=False,
+    )
+    separate_experts: Weights = switch(
+        "training multiplies the tokens of every expert in a kernel of its own, in place of one for all",
         default=False,
     )
     reads_idle_experts: Weights = switch(

@@ -92,9 +92,12 @@ def _operators_of_layer(
     if not trained:
         idle = c.system.stack.reads_idle_experts.on * strategy.expert_format["fp8"]
     linear = linear_layers(layers, c.model.hidden, strategy, rank_tokens, idle)
+    if trained:
+        linear = linear.with_experts_apart(c.system.stack.separate_experts.on)
     operators = [operators_of(linear, part="matmul", runs=share)]
     if trained:
-        gradients = {"backward": linear.input_gradient, "weights": linear.weight_gradient}
+        summed = linear.weight_gradient.added_to(strategy.gradient_width)
+        gradients = {"backward": linear.input_gradient, "weights": summed}
         operators += [
             operators_of(table, part="matmul", runs=share, direction=direction)
             for direction, table in gradients.items()
@@ -238,7 +241,7 @@ def _training_head(c: Configuration) -> list[Operators]:
         for table, direction in (
             (projection, "forward"),
             (projection.input_gradient, "backward"),
-            (projection.weight_gradient, "weights"),
+            (projection.weight_gradient.added_to(strategy.gradient_width), "weights"),
         )
     ]
     loss = Streams.table({"loss": LOSS_BYTES * strategy.tokens * model.vocabulary / strategy.tp})

@@ -8,6 +8,7 @@ its operators; a leading axis, where there is one, runs over the kinds of layers
 operators. All dimensions are those that remain on one device after parallelism.
 """
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 
@@ -45,12 +46,17 @@ class Gemms(eqx.Module):
 
     A batch below one counts as that part of a kernel, a batch of 0 as no kernel. `roles` says what B
     is, a name from `ROLES` for each operator: in inference number formats may differ between them.
+    `accumulator` is the bytes of an element of C where products are added to it, so that kernels read and
+    write it; 0 where they only write C, in the format of products. `kernels` is the number of kernels that
+    share the batch.
     """
 
     m: Float[Array, "*kinds operators"]
     n: Float[Array, "*kinds operators"]
     k: Float[Array, "*kinds operators"]
     batch: Float[Array, "*kinds operators"]
+    accumulator: Float[Array, "*kinds operators"]
+    kernels: Float[Array, "*kinds operators"]
     names: tuple[str, ...] = eqx.field(static=True, default=())
     roles: tuple[str, ...] = eqx.field(static=True, default=())
 
@@ -59,7 +65,9 @@ class Gemms(eqx.Module):
         """A table from (m, n, k, batch) of each operator by its name, and the roles but "linear"."""
         m, n, k, batch = _stacked(rows)
         of_rows = tuple((roles or {}).get(name, "linear") for name in rows)
-        return cls(m=m, n=n, k=k, batch=batch, names=tuple(rows), roles=of_rows)
+        sizes = {"m": m, "n": n, "k": k, "batch": batch}
+        alone = {"accumulator": jnp.zeros_like(m), "kernels": jnp.ones_like(m)}
+        return cls(**sizes, **alone, names=tuple(rows), roles=of_rows)
 
     @property
     def flops(self) -> Float[Array, "*kinds operators"]:
@@ -70,13 +78,26 @@ class Gemms(eqx.Module):
     def input_gradient(self) -> "Gemms":
         """dA[m, k] = dC[m, n] · Bᵀ[n, k] of every operator."""
         names = tuple(f"{name}, gradient of inputs" for name in self.names)
-        return Gemms(m=self.m, n=self.k, k=self.n, batch=self.batch, names=names, roles=self.roles)
+        return dataclasses.replace(self, n=self.k, k=self.n, names=names)
 
     @property
     def weight_gradient(self) -> "Gemms":
         """dB[k, n] = Aᵀ[k, m] · dC[m, n] of every operator."""
         names = tuple(f"{name}, gradient of weights" for name in self.names)
-        return Gemms(m=self.k, n=self.n, k=self.m, batch=self.batch, names=names, roles=self.roles)
+        return dataclasses.replace(self, m=self.k, k=self.m, names=names)
+
+    def added_to(self, accumulator: Array | float) -> "Gemms":
+        """The same products, added to sums of `accumulator` bytes an element."""
+        return dataclasses.replace(self, accumulator=jnp.broadcast_to(accumulator, self.m.shape))
+
+    def with_experts_apart(self, apart: Array | float) -> "Gemms":
+        """The same products, with `apart` the weight of a kernel for each expert in place of one for all."""
+        of_experts = jnp.asarray([float(role == "expert") for role in self.roles], self.m.dtype)
+        return self.in_kernels(1 + apart * of_experts * larger(self.batch - 1, 0.0))
+
+    def in_kernels(self, kernels: Array | float) -> "Gemms":
+        """The same products, with the batch of each operator shared by some kernels."""
+        return dataclasses.replace(self, kernels=jnp.broadcast_to(kernels, self.m.shape))
 
 
 class Streams(eqx.Module):

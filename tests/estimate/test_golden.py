@@ -12,8 +12,9 @@ markup of a product of their vendor, have that price; all were written again whe
 repairs, racks and the facility joined depreciation and electricity, and with power and the energy
 of networks when switches and transceivers came to draw their power at any load. Training steps that overlap
 communication were written again when each tier's links came to carry their own bytes, and collectives of one
-group to run one after the other; two driven by TensorRT-LLM's stack when that was fitted again. They notice
-what changes unawares.
+group to run one after the other; two driven by TensorRT-LLM's stack when that was fitted again. Training
+steps were written again when gradients of weights came to be added to sums and experts to have kernels of
+their own, and generation on hgx-b200 with the exponent of its power. They notice what changes unawares.
 """
 
 import dataclasses

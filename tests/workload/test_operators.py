@@ -55,6 +55,15 @@ def test_backward_is_twice_forward(gpt):
         assert len(set(gradient.names) | set(gemms.names)) == 8
 
 
+def test_only_experts_have_kernels_of_their_own():
+    sizes = (real(512), real(1024), real(2048), real(8))
+    table = Gemms.table({"experts up": sizes, "qkv": sizes}, {"experts up": "expert"})
+    for weight, kernels in ((0.0, [1, 1]), (0.5, [4.5, 1]), (1.0, [8, 1])):
+        apart = table.with_experts_apart(real(weight))
+        for each in (apart, apart.input_gradient, apart.weight_gradient.added_to(4.0)):
+            np.testing.assert_array_equal(each.kernels, kernels)
+
+
 def test_gradients_of_a_gemm_have_the_shapes_of_autodiff():
     """The gradient GEMMs are those that jax itself writes for C = A·B."""
     m, n, k = 3, 5, 7

@@ -1,5 +1,6 @@
 """Time of matrix products: tiles on compute units, reuse through the memory levels."""
 
+import dataclasses
 import functools
 
 import jax.numpy as jnp
@@ -47,18 +48,22 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
       at its share of the peak rate, yet never faster than the pipeline of its main loop;
     - at every memory level, the bytes that reuse in blocks leaves: batch · (m·k·max(1, n / column block) +
       k·n·max(1, m / row block)) elements of operands and batch · m·n elements of products, of the widths
-      of activations, stored weights and products;
+      of activations, stored weights and products; products that are added to C read and write it;
     - on the vector units, the conversion of weights that are stored in another format than they are
       multiplied in, once for every row of tiles that reads them.
 
     The block of the level outside the innermost is that of a cluster of compute units, a tile for each, as
     far as their innermost level holds it: multicast fetches what they share once. Formats under 16 bits
     add the kernels that convert the activations.
+
+    Where a batch takes several kernels, each has its own waves and its own start, and together they take no
+    less than their launches by the host.
     """
     relax, units, matrix = machine.relax, machine.accelerator.compute_units, machine.matrix
-    m, n, k, batch = gemms.m, gemms.n, gemms.k, larger(gemms.batch, 1.0)
+    m, n, k, whole_batch = gemms.m, gemms.n, gemms.k, larger(gemms.batch, 1.0)
+    batch = whole_batch / gemms.kernels  # of one kernel
     rows, columns = jnp.asarray(TILES.T[..., None], m.dtype)
-    traffic = _traffic(m, n=n, k=k, batch=batch, rows=rows, columns=columns, machine=machine)
+    traffic = _traffic(gemms, batch, rows, columns, machine)
 
     unit_flop_time = matrix.flop_time * inverse(matrix.format.efficiency) * units
     tiles = batch * relax.ceil(m / rows) * relax.ceil(n / columns)
@@ -92,7 +97,14 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
         arithmetic=flops * matrix.flop_energy + _unpacking_energy(unpacked, machine),
         traffic=jnp.stack(least),
     )
-    return (work + _conversion(batch * m * k, machine)) * smaller(1.0, gemms.batch)
+    work = _launched(work * gemms.kernels, gemms.kernels, machine)
+    return (work + _conversion(whole_batch * m * k, machine)) * smaller(1.0, gemms.batch)
+
+
+def _launched(work: Work, kernels: Array, machine: Machine) -> Work:
+    """The work of some kernels, which waits for the host where all their launches but one take longer."""
+    wait = machine.relax.excess((kernels - 1) * machine.expert_launch, work.time)
+    return dataclasses.replace(work, time=work.time + wait)
 
 
 def _or_matrix_vector(gemms: Gemms, tiles: Array, traffic: list[Array], machine: Machine) -> Array:
@@ -129,7 +141,7 @@ def _exposed_latency(gemms: Gemms, waves: Array, machine: Machine) -> Array | fl
     return 1 + several * (inverse(at_once) - 1)
 
 
-def _traffic(m, n, k, batch, rows, columns, machine: Machine) -> list[Array]:
+def _traffic(gemms: Gemms, batch: Array, rows: Array, columns: Array, machine: Machine) -> list[Array]:
     """Bytes that every memory level outside the innermost serves, for each tile shape where no cache lies
     between the level and the compute units.
 
@@ -137,6 +149,8 @@ def _traffic(m, n, k, batch, rows, columns, machine: Machine) -> list[Array]:
     and Kung, STOC 1981).
     """
     relax, matrix, shares = machine.relax, machine.matrix, machine.shares
+    m, n, k, accumulator = gemms.m, gemms.n, gemms.k, gemms.accumulator
+    product_width = jnp.where(accumulator > 0, 2 * accumulator, matrix.output_width)
     stored_width = matrix.width if matrix.stored_width is None else matrix.stored_width
     per_byte = inverse(3 * matrix.width)
     side = jnp.sqrt(machine.accelerator.cluster)  # of a cluster, in compute units
@@ -149,7 +163,7 @@ def _traffic(m, n, k, batch, rows, columns, machine: Machine) -> list[Array]:
             column_block = relax.minimum(columns * side, column_block)
         left = matrix.width * (m * k * relax.maximum(1.0, n * inverse(column_block)))
         right = stored_width * (k * n * relax.maximum(1.0, m * inverse(row_block)))
-        products = matrix.output_width * m * n
+        products = product_width * m * n
         if shares is not None:
             left, products = (part * shares.activations[level] for part in (left, products))
             right = right * shares.weights[level]

@@ -186,6 +186,7 @@ class Machine(eqx.Module):
 
     accelerator: Accelerator
     kernel_overhead: Scalar  # s that a kernel adds and no other kernel hides
+    expert_launch: Scalar  # s of the host for the kernel of an expert, where every expert has one
     levels: tuple[LevelTime, ...]  # the memory levels outside the innermost, from the inside out
     reuse: tuple[Scalar, ...]  # bytes that the next cache inside each of these levels has for reuse
     matrix: MatrixUnits
@@ -224,6 +225,7 @@ class Machine(eqx.Module):
         return cls(
             accelerator=accelerator,
             kernel_overhead=overhead,
+            expert_launch=system.stack.expert_launch,
             levels=tuple(LevelTime.of(level, relax) for level in accelerator.memory[1:]),
             reuse=accelerator.reuse_capacities(free),
             matrix=MatrixUnits.of(system, strategy.precision),

@@ -16,6 +16,7 @@ from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import stream_latency, stream_time
 from diffperf.estimate.network.placement import place
 from diffperf.estimate.network.transfers import COLLECTIVES
+from diffperf.explore.measured.benchmarks import duration_and_runs
 from diffperf.explore.measured.names import StackNames
 from diffperf.explore.measured.platforms import Platforms, double_precision, stated_network
 from diffperf.explore.measured.stacking import (
@@ -52,36 +53,42 @@ def _gemm_unrepresentable(row: Row) -> str | None:
     return unknown_precision(row, "dtype")
 
 
-# How often a measured kernel runs on end, where its row does not say for how long: benchmarks run it a few
-# times, short kernels before the power limit slows the clock (an estimate). SimuMax's GEMMs ran on until it
-# did: they reach 60 to 75 % of the rates of brief runs at the same shapes.
-_BRIEF_RUNS, _SUSTAINED_RUNS = 10.0, 1e6
-_SUSTAINED_GROUPS = ("simumax-gemm",)
+# Texts in the column `layout` that name a pass of the products of experts, in rows with the sizes of the
+# forward pass: the product's sizes (m, n, k), and bytes of an element of the sums that it is added to.
+_EXPERT_PASSES = {
+    "fwd": (("m", "n", "k"), 0.0),
+    "bwd_grad_act": (("m", "k", "n"), 0.0),
+    "bwd_grad_w": (("k", "n", "m"), 4.0),
+}
 
 
-def _runs(row: Row) -> float:
-    """Number of times that the kernel of a row without a duration ran on end."""
-    return _SUSTAINED_RUNS if row["group"] in _SUSTAINED_GROUPS else _BRIEF_RUNS
+def _products(row: Row) -> tuple[float, ...]:
+    """Sizes (m, n, k, batch) of a row's products, bytes of an element of sums that they are added to, and
+    kernels: one for each expert, as Transformer Engine's GroupedLinear launches them, or one for all.
+    """
+    sizes, accumulator = _EXPERT_PASSES.get(row["layout"] or "", (("m", "n", "k"), 0.0))
+    kernels = row["batch"] if row["layout"] in _EXPERT_PASSES else 1.0
+    return (*(row[size] for size in sizes), row["batch"], accumulator, kernels)
 
 
 def _gemm_inputs(
     rows: Sequence[Row], platforms: Platforms
 ) -> tuple[System, Strategy, np.ndarray, np.ndarray, np.ndarray]:
-    """Systems, number formats and sizes (m, n, k, batch) of the products; for how many seconds, and how
-    often they ran on end, of which one is 0.
+    """Systems, number formats and products; for how many seconds, and how often they ran on end, of which
+    one is 0.
     """
-    sizes = np.stack([numbers(rows, name) for name in ("m", "n", "k", "batch")], axis=1)
-    durations = np.array([row["duration_s"] or 0.0 for row in rows])
-    runs = np.array([0.0 if row["duration_s"] else _runs(row) for row in rows])
-    return systems_of(rows, platforms), _formats(rows), sizes, durations, runs
+    products = np.array([_products(row) for row in rows], dtype=float)
+    durations, runs = np.array([duration_and_runs(row) for row in rows], dtype=float).T
+    return systems_of(rows, platforms), _formats(rows), products, durations, runs
 
 
 def _gemm_estimate(
-    system: System, formats: Strategy, sizes: Float[Array, "4"], duration: Scalar, runs: Scalar
+    system: System, formats: Strategy, product: Float[Array, "6"], duration: Scalar, runs: Scalar
 ) -> Outputs:
     machine = Machine.of(system, formats, Exact())
-    product = operators_of(Gemms.table({"product": tuple(sizes)}), part="matmul")
-    work = evaluate([product], machine).total()
+    *sizes, accumulator, kernels = product
+    table = Gemms.table({"product": tuple(sizes)}).added_to(accumulator).in_kernels(kernels)
+    work = evaluate([operators_of(table, part="matmul")], machine).total()
     clock = clock_under_limit(work, machine, duration + runs * work.time)
     return {"latency_s": clock.slow(work).time}
 

@@ -3,6 +3,7 @@ term of the roofline counts.
 """
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -114,6 +115,59 @@ def _with(machine, **changes):
     """The machine with other numbers for the format of its operands."""
     matrix = dataclasses.replace(machine.matrix, format=replace(machine.matrix.format, changes))
     return dataclasses.replace(machine, matrix=matrix)
+
+
+def test_a_kernel_for_each_expert_has_its_own_waves_and_start(system):
+    """Against waves counted tile by tile: three products alone, and all their tiles in one kernel."""
+    m, n, k, experts = 64, 64 * 30, 1000, 3
+
+    def compute(products):
+        tiles = [(products * math.ceil(m / r) * math.ceil(n / c), r * c) for r, c in TILES]
+        return (
+            min(math.ceil(number / UNITS) * size for number, size in tiles)
+            * 2
+            * k
+            * UNITS
+            / RATE
+            / EFFICIENCY
+        )
+
+    device = _machine(system, hbm=FREE, l2=FREE)
+    together, apart = (
+        gemm_work(_gemm(m, n, k, experts).in_kernels(kernels), device) for kernels in (1.0, 3.0)
+    )
+    assert float(together.time[0]) == pytest.approx(compute(experts) + OVERHEAD, rel=1e-12)
+    assert float(apart.time[0]) == pytest.approx(experts * (compute(1) + OVERHEAD), rel=1e-12)
+    assert compute(experts) < 0.98 * experts * compute(1)
+    assert float(apart.flops[0]) == float(together.flops[0])
+
+
+def test_kernels_of_experts_wait_for_their_launches(system):
+    """Eight small products take seven launches of the host, and their slope by the launch is seven."""
+    device = _machine(system, hbm=FREE, l2=FREE)
+
+    def time(launch, expert_kernels=8.0):
+        slow_host = dataclasses.replace(device, expert_launch=launch)
+        return gemm_work(_gemm(64, 64, 64, batch=8).in_kernels(expert_kernels), slow_host).time[0]
+
+    assert float(time(real(1e-4))) == pytest.approx(7e-4, rel=1e-12)
+    assert float(jax.grad(time)(real(1e-4))) == pytest.approx(7, rel=1e-12)
+    assert float(time(real(1e-9))) == pytest.approx(8 * float(time(real(1e-9), 1.0)), rel=0.3)
+    assert float(time(real(1e-4), 1.0)) == float(time(real(1e-9), 1.0))
+
+
+@pytest.mark.parametrize("accumulator", [2.0, 4.0])
+def test_products_that_are_added_read_and_write_their_sums(system, accumulator):
+    """Of a gradient of weights over few tokens, whose time is that of its sums in device memory."""
+    device = _machine(system, l2=FREE)
+    m, n, k = 8192, 8192, 16
+    alone, added = (
+        gemm_work(table, device) for table in (_gemm(m, n, k), _gemm(m, n, k).added_to(accumulator))
+    )
+    more = (2 * accumulator - 2) * m * n
+    assert float(added.traffic[1, 0] - alone.traffic[1, 0]) == pytest.approx(more, rel=1e-12)
+    streamed = float(added.time[0]) - OVERHEAD - 1e-6
+    assert streamed == pytest.approx(2 * accumulator * m * n / HBM, rel=0.01)
 
 
 def test_a_tile_is_never_faster_than_its_main_loop(system):
