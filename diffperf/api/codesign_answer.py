@@ -205,8 +205,8 @@ class CodesignAnswer(Answer):
         explained = {"explanation": self.explanation.as_dict()} if self.explanation else {}
         basis = basis_of_design(str(self.result.design.technology.name))
         idle = [variable.name for variable in self.idle]
-        told = {"basis": basis, "unpaid": unpaid, "without_effect": idle, "against": bought}
-        return self.result.as_dict() | told | explained
+        sections = {"basis": basis, "unpaid": unpaid, "without_effect": idle, "against": bought}
+        return self.result.as_dict() | sections | explained
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each variable, in the baseline and in the design."""
