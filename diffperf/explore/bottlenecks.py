@@ -160,7 +160,8 @@ def _operator_rows(
     columns = zip(asked.names, asked.parts, shares, *numbers, strict=True)
     for name, part, share, run_time, runs, flops, traffic in columns:
         bounds = {resource: max(float(saved), 0.0) for resource, saved in zip(resources, share, strict=True)}
-        bounds[OVERHEAD] = max(1.0 - sum(bounds.values()), 0.0)
+        # With the shares below 0: of resources that, as they grow, lower the clock of all operators.
+        bounds[OVERHEAD] = max(1.0 - float(sum(share)), 0.0)
         if run_time * runs > 0:
             yield Operator(
                 name=name,

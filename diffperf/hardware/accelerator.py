@@ -12,7 +12,7 @@ from diffperf.hardware.formats import PRECISION_BYTES, PRECISIONS
 from diffperf.hardware.memory_level import MemoryLevel, kinds_of
 from diffperf.hardware.package import Package
 from diffperf.quantity import Declared, Label, Scalar, Weights, label, quantity
-from diffperf.relax import smaller
+from diffperf.relax import larger, smaller
 
 # The format that operands are converted to and multiplied in, where silicon lacks their own.
 _FALLBACKS = {
@@ -272,4 +272,4 @@ class Accelerator(Declared):
         fp32 is where there are no matrix units for it.
         """
         of_matrix_units = self.compute_energy * self.matrix.bf16.rate / self.matrix_rate(precision)
-        return smaller(of_matrix_units, self.vector_energy)
+        return smaller(of_matrix_units, larger(self.vector_energy, self.compute_energy))

@@ -76,7 +76,9 @@ def test_collectives_add_up_to_those_of_the_report(listed):
 
 
 def test_bounds_are_what_a_faster_resource_saves(listed):
-    """Against operators of systems whose memory is half a per cent faster and slower."""
+    """Against operators of systems whose memory is half a per cent faster and slower. A faster memory that
+    draws more power lowers the clock of all operators: it bounds none of those that it slows.
+    """
     configuration, rows = listed
     memory = configuration.system.accelerator.device_memory.name
     path, step = f"system.accelerator.memory.{memory}.bandwidth", 5e-3
@@ -87,13 +89,18 @@ def test_bounds_are_what_a_faster_resource_saves(listed):
     )
     for row in rows:
         saved = -np.log(fast[row.name] / slow[row.name]) / (2 * step)
-        assert row.bounds[f"{memory} bandwidth"] == pytest.approx(saved, abs=5e-3), row.name
+        assert row.bounds[f"{memory} bandwidth"] == pytest.approx(max(saved, 0.0), abs=5e-3), row.name
 
 
 def test_shares_add_up_and_name_the_largest(listed):
-    _, rows = listed
+    """To 1, and beyond it where the step runs at the power limit: faster memory or matrix units then lower
+    the clock of all operators, and slow those that they do not bound (attention cores by 9 %).
+    """
+    configuration, rows = listed
+    report = training(configuration.model, configuration.system, configuration.strategy, Exact())
+    most = 1.02 if float(report.clock) == 1 else 1.12
     for row in rows:
-        assert sum(row.bounds.values()) == pytest.approx(1.0, abs=0.02), row.name
+        assert 0.98 <= sum(row.bounds.values()) <= most, row.name
         assert row.bounds[row.bound] == max(row.bounds.values())
     by_name = {row.name.split(" (")[0]: row for row in rows}
     assert by_name["loss"].bound == "hbm bandwidth"
