@@ -55,8 +55,8 @@ SEARCHED = {
     "virtual_stages": "numbers of virtual stages as even as the stages must be (schedule 1f1b only)",
     "micro_batch": f"micro-batches of {', '.join(f'{size:g}' for size in _MICRO_BATCHES)} sequences",
     "last_stage_layers": "fewer layers in the last stage, and the first, where layers do not divide",
-    "recompute": "recomputation: none, full, of scores where they are stored, or of norms and activation "
-    "functions, latent up-projections, or all but attention",
+    "recompute": "recomputation: none, full, of scores where they are stored, or of norms and experts' "
+    "activation functions, latent up-projections, or all but attention",
     "zero": "ZeRO stages 0 to 3, stages 2 and 3 without a pipeline",
 }
 # All fields that may be searched, in the order in which they are set: dp is what tp, pp and cp leave of the
@@ -269,10 +269,12 @@ def _recomputations(inputs: Configuration, schedules: Iterable[str]) -> list[str
 
 def _recomputed_sets(model: Model) -> set[frozenset[str]]:
     """The sets of operator classes that a model has, each once."""
+    dense = all(layers.mixture is None for layers in model.layers)
     absent = {
         "up_projections": all(layers.latent is None for layers in model.layers),
         "mlp": all(layers.mixture is not None for layers in model.layers),
-        "experts": all(layers.mixture is None for layers in model.layers),
+        "experts": dense,
+        "activation_functions": dense,  # those of experts alone (Megatron-Core's moe_act)
     }
     return {frozenset(name for name in chosen if not absent.get(name)) for chosen in _RECOMPUTED_SETS}
 
