@@ -268,6 +268,10 @@ class Stack(Declared):
         "training multiplies the tokens of every expert in a kernel of its own, in place of one for all",
         default=False,
     )
+    separate_expert_biases: Weights = switch(
+        "training adds the biases of the experts' second product by kernels of their own for every expert",
+        default=False,
+    )
     reads_idle_experts: Weights = switch(
         "grouped products in fp8 read the weights of experts without tokens as well", default=False
     )

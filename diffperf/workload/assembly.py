@@ -19,6 +19,7 @@ from diffperf.workload.layer_operators import (
     TokenPass,
     attention_core,
     elementwise_kernels,
+    expert_bias_kernels,
     expert_copies,
     linear_layers,
     recurrence_kernels,
@@ -122,6 +123,14 @@ def _operators_of_layer(
             for kernels, times in tables
             if kernels is not None
         ]
+        if trained and layers.mixture is not None and stack.separate_expert_biases.possible["on"]:
+            kernels, times = expert_bias_kernels(
+                layers, c.model, strategy, rank_tokens, backward=direction == "backward"
+            )
+            weight = stack.separate_expert_biases.on * layers.biases.on
+            operators.append(
+                operators_of(kernels, part="elementwise", runs=share * weight * times, direction=direction)
+            )
     return operators
 
 

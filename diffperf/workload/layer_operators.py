@@ -11,6 +11,9 @@ from diffperf.workload.model import Layers, Mixture, Model
 from diffperf.workload.operators import AttentionCore, Gemms, Streams
 from diffperf.workload.strategy import Strategy
 
+# Bytes of a number in fp32, in which routers have the probabilities of experts.
+_FP32 = 4.0
+
 # Bytes of a dropout mask over those of a 16-bit element: kernels that apply dropout read or write one byte
 # for each element.
 _MASK = 0.5
@@ -271,6 +274,35 @@ def expert_copies(
         return None
     copied = 2 * routed_tokens(layers, strategy, tokens) * model.hidden
     return _streams({"copy to experts": copied, "copy from experts": copied}, strategy, backward)
+
+
+def expert_bias_kernels(
+    layers: Layers, model: Model, strategy: Strategy, tokens: Scalar, *, backward: bool = False
+) -> tuple[Streams, Scalar]:
+    """The kernels that add the bias of an expert's second product, times the probability of the expert, and
+    how many of them a pass has. The bytes are those of a mean kernel.
+
+    Megatron-Core adds these biases for one expert after the other, with probabilities in fp32, and then puts
+    the experts' outputs together (`TEGroupedMLP._apply_bias` in megatron/core/transformer/moe/experts.py).
+    Forward there are two kernels for each expert, the product (writes fp32) and the sum (reads the output
+    and fp32, writes fp32), then the concatenation and the conversion back. Backward there are five for each
+    expert: the conversion of the sum's gradient, the gradients of probability and bias as products that are
+    written in fp32 and then summed up; the gradient is converted once before, and put together once after.
+    """
+    assert layers.mixture is not None
+    element = strategy.activation_width
+    on_device = routed_tokens(layers, strategy, tokens) * expert_load(strategy) * strategy.experts_tp
+    experts = layers.mixture.experts / strategy.ep
+    if backward:
+        conversions, joined = 2 * (element + _FP32), 2 * element
+        gradients = 2 * (2 * _FP32 + _FP32)  # a product reads and writes, its sum reads
+        moved, kernels, suffix = conversions + joined + gradients, 5 * experts + 2, ", backward"
+    else:
+        product, added = _FP32, element + 2 * _FP32
+        joined, converted = 2 * _FP32, _FP32 + element
+        moved, kernels, suffix = product + added + joined + converted, 2 * experts + 2, ""
+    size = moved * on_device * model.hidden
+    return Streams.table({f"biases of experts{suffix}": size / kernels}), kernels
 
 
 def _streams(elements: dict[str, Scalar], strategy: Strategy, backward: bool) -> Streams:

@@ -36,6 +36,7 @@ _CLASS_OF = {
     "router": ("experts",),
     "copy to experts": ("experts",),
     "copy from experts": ("experts",),
+    "biases of experts": ("experts",),
 }
 
 

@@ -37,7 +37,7 @@ FRAMEWORKS = {
     "nanotron": ("nanotron",),
     "NeMo": ("nemo",),
     "Megatron-Core": ("megatron-core",),
-    "Megatron-Bridge": ("megatron-bridge", "megatron-bridge-26.04"),
+    "Megatron-Bridge": ("megatron-bridge", "megatron-bridge-26.04", "megatron-bridge-26.04-blackwell"),
     "MaxText": ("maxtext",),
 }
 # The parameters that are fitted to measured runs of one stack or another.

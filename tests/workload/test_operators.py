@@ -15,6 +15,7 @@ from diffperf.workload.layer_operators import (
     TokenPass,
     attention_core,
     elementwise_kernels,
+    expert_bias_kernels,
     linear_layers,
     sequence_shards,
     visited_share,
@@ -325,6 +326,40 @@ def test_elementwise_kernels_by_hand(llama, gpt):
     kernels = elementwise_kernels(gpt.layers[0], gpt, strategy, real(tokens))
     expected = [2 * h, 2 * h, 3.5 * h, 3.5 * h, 2 * ffn, 0]
     np.testing.assert_allclose(kernels.bytes, [2 * tokens * elements for elements in expected])
+
+
+@pytest.mark.parametrize(("ep", "expert_tp"), [(1, 0), (8, 1), (4, 2)])
+def test_biases_of_experts_kernel_by_kernel(ep, expert_tp):
+    """What PyTorch's kernels for `torch.cat([t + b * p for t, b, p in …]).to(bf16)` and for its gradients
+    read and write, with outputs t of experts in bf16 and probabilities p in fp32, for every expert of a device.
+    """
+    model, tokens, tp = dp.load_model("gpt-oss-120b"), 4096, 2
+    fields = {"tp": tp, "dp": 8, "ep": ep, "expert_tp": expert_tp, "global_batch": 8}
+    strategy = dp.load_strategy(fields)
+    experts = 128 // ep
+    elements = tokens / tp * 4 * (expert_tp or tp) * 2880  # of the outputs of all experts of a device
+    half, single = 2 * elements, 4 * elements
+    forward = {  # read, written; vectors of one number for each token or channel are left out
+        "b * p": (0, single),
+        "t + (b * p)": (half + single, single),
+        "cat": (single, single),
+        "to bf16": (single, half),
+    }
+    backward = {
+        "gradient to fp32": (half, single),
+        "gradient of t": (single, half),
+        "gradient of the split, put together": (half, half),
+        "gradient times b": (single, single),
+        "… summed over channels": (single, 0),
+        "gradient times p": (single, single),
+        "… summed over tokens": (single, 0),
+    }
+    for kernels, kinds, of_all in ((forward, 2, 2), (backward, 5, 2)):
+        size, number = expert_bias_kernels(
+            model.layers[0], model, strategy, real(tokens), backward=kernels is backward
+        )
+        assert float(number) == kinds * experts + of_all
+        assert float(size.bytes[0] * number) == pytest.approx(sum(map(sum, kernels.values())), rel=1e-6)
 
 
 def test_key_value_heads_are_replicated_where_ranks_outnumber_them():

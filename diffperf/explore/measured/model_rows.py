@@ -129,13 +129,8 @@ def _cells(row: Row) -> tuple[Any, ...]:
 
 
 def _names_config(row: Row) -> bool:
-    """Whether a row's model is that of the config that the row names.
-
-    Stacks are calibrated on training runs of models as the columns describe them; a run of which no column
-    describes the model has that of its config.
-    """
-    described = any(row.cells.get(column) for column in ARCHITECTURE if column != "model")
-    return not (row.kind == "training" and described) and _config(row) is not None
+    """Whether a row's model is that of the config that the row names."""
+    return _config(row) is not None
 
 
 @functools.lru_cache(maxsize=1024)
