@@ -253,6 +253,14 @@ class Stack(Declared):
         bounds=(0.1, 20),
         default=1.0,
     )
+    fused_softmax_batches: Scalar = quantity(
+        "",
+        "multiple of the sequences times heads of a device for which one kernel scales, masks and takes the "
+        "softmax of stored scores in training, where others take five; 0 for one kernel in any case",
+        bounds=(0, 64),
+        default=0.0,
+        integer=True,
+    )
     routing_kernels: Scalar = quantity(
         "",
         "kernels that sort the tokens of an expert layer by experts, and back, in inference",

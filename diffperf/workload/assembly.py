@@ -20,6 +20,7 @@ from diffperf.workload.layer_operators import (
     attention_core,
     elementwise_kernels,
     expert_copies,
+    fused_softmax,
     linear_layers,
     recurrence_kernels,
     vocabulary_projection,
@@ -129,7 +130,7 @@ def _attention_of_layer(
     layers: Layers, c: Configuration, tokens: TokenPass, share: Scalar | float, directions: Iterable[str]
 ) -> list[Operators]:
     """The operators of a layer's attention core, or of the recurrence in its place."""
-    strategy = c.strategy
+    strategy, trained = c.strategy, "backward" in directions
     if layers.attends:
         nodes = None
         if tokens.outputs is not None:
@@ -141,6 +142,7 @@ def _attention_of_layer(
             Weights.only("generation" if tokens.generating else "context", FUSED_KERNELS),
             element=strategy.activation_width,
             dropout=layers.dropout.on,
+            fused_softmax=fused_softmax(layers, strategy, c.system.stack) if trained else None,
             runs=share,
             directions=directions,
             nodes=nodes,
@@ -169,6 +171,7 @@ def attention_operators(
     *,
     element: Scalar,
     dropout: Scalar,
+    fused_softmax: Scalar | None = None,
     runs: Scalar | float = 1.0,
     directions: Iterable[str] = ("forward",),
     nodes: tuple[Float[Array, " nodes"], Float[Array, " nodes"]] | None = None,
@@ -181,6 +184,7 @@ def attention_operators(
     - `fused`: weights over `FUSED_KERNELS`, for fused attention's forward pass; its backward pass has one
       kernel.
     - `element`: bytes of an activation; `dropout`: weight of dropout on the scores.
+    - `fused_softmax`: weight of one kernel for the softmax of standard attention, None for 1.
     - `runs`, `directions`: see `Operators`.
     - `nodes`: contexts that stand for the growing context of a generation, and their shares of it; fused
       kernels are evaluated at each of them, standard attention, whose time is affine, at the core's own.
@@ -196,7 +200,7 @@ def attention_operators(
             tables: list[Gemms | Streams] = (
                 [products.input_gradient, products.weight_gradient] if backward else [products]
             )
-            tables.append(core.softmax(element, dropout, backward=backward))
+            tables.append(core.softmax(element, dropout, backward=backward, fused=fused_softmax))
             operators += [
                 operators_of(
                     table,

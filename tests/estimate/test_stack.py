@@ -1,6 +1,7 @@
 """What the fields of a software stack do to an estimate, against answers worked out by hand."""
 
 import csv
+import dataclasses
 from pathlib import Path
 
 import jax
@@ -118,6 +119,22 @@ def test_measured_runs_reduce_gradients_as_their_stack_does(tmp_path, framework,
     (measured,) = read_measurements(tmp_path / "runs.csv").rows
     strategy = inputs_of("training", measured)[2]
     assert float(strategy.overlap_gradients.on) == overlaps
+
+
+def test_a_softmax_of_five_kernels_takes_a_quarter_more_launches(gpt, system):
+    """The host launches sixteen kernels of a forward pass of a layer, or twenty: it waits for hardly anything
+    else where that takes 100 ms.
+    """
+    slow = with_stack(system, host_launch=1e-1)
+    table = {"tp": 8, "global_batch": 1, "sequence_length": 128, "attention": "standard"}
+    strategy = dp.load_strategy(table, n_devices=8)
+    layers = dataclasses.replace(gpt.layers[0], heads=gpt.layers[0].heads / 6)  # two on a device
+    small = dataclasses.replace(gpt, layers=(layers,))
+    waits = [
+        float(training(small, with_stack(slow, fused_softmax_batches=of), strategy, Exact()).breakdown.host)
+        for of in (1.0, 4.0)
+    ]
+    assert waits[1] / waits[0] == pytest.approx(1.25, rel=0.02)
 
 
 def stalled(gpt, system, devices: int, seconds: float, **table):
