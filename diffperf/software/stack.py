@@ -261,6 +261,14 @@ class Stack(Declared):
         default=0.0,
         integer=True,
     )
+    head_alignment: Scalar = quantity(
+        "byte",
+        "multiple of the bytes of a head's query for which matrix units take the products of stored scores "
+        "in training, where vector units take the others; 0 for matrix units in any case",
+        bounds=(0, 256),
+        default=0.0,
+        integer=True,
+    )
     routing_kernels: Scalar = quantity(
         "",
         "kernels that sort the tokens of an expert layer by experts, and back, in inference",

@@ -17,6 +17,7 @@ from diffperf.workload.configuration import Configuration
 from diffperf.workload.growing_context import context_nodes
 from diffperf.workload.layer_operators import (
     TokenPass,
+    aligned_heads,
     attention_core,
     elementwise_kernels,
     expert_copies,
@@ -143,6 +144,7 @@ def _attention_of_layer(
             element=strategy.activation_width,
             dropout=layers.dropout.on,
             fused_softmax=fused_softmax(layers, strategy, c.system.stack) if trained else None,
+            matrix_units=aligned_heads(layers, strategy, c.system.stack) if trained else None,
             runs=share,
             directions=directions,
             nodes=nodes,
@@ -172,6 +174,7 @@ def attention_operators(
     element: Scalar,
     dropout: Scalar,
     fused_softmax: Scalar | None = None,
+    matrix_units: Scalar | None = None,
     runs: Scalar | float = 1.0,
     directions: Iterable[str] = ("forward",),
     nodes: tuple[Float[Array, " nodes"], Float[Array, " nodes"]] | None = None,
@@ -185,6 +188,7 @@ def attention_operators(
       kernel.
     - `element`: bytes of an activation; `dropout`: weight of dropout on the scores.
     - `fused_softmax`: weight of one kernel for the softmax of standard attention, None for 1.
+    - `matrix_units`: weight of the matrix units for the products of standard attention, None for 1.
     - `runs`, `directions`: see `Operators`.
     - `nodes`: contexts that stand for the growing context of a generation, and their shares of it; fused
       kernels are evaluated at each of them, standard attention, whose time is affine, at the core's own.
@@ -197,6 +201,8 @@ def attention_operators(
         backward = direction == "backward"
         if attention.possible["standard"]:
             products = core.products
+            if matrix_units is not None:
+                products = products.with_matrix_units(matrix_units)
             tables: list[Gemms | Streams] = (
                 [products.input_gradient, products.weight_gradient] if backward else [products]
             )

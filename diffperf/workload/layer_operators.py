@@ -226,6 +226,23 @@ def fused_softmax(layers: Layers, strategy: Strategy, stack: Stack) -> Scalar | 
     return is_multiple(batches, stack.fused_softmax_batches)
 
 
+def aligned_heads(layers: Layers, strategy: Strategy, stack: Stack) -> Scalar | None:
+    """1 where the matrix units take the products of stored scores in training, 0 where the vector units do;
+    None in stacks whose products the matrix units take in any case.
+
+    The matrices of heads lie side by side in memory, so that each begins at a multiple of 16 bytes, as
+    kernels for matrix units load them, where a head takes one (NVIDIA, "Tips for Optimizing GPU Performance
+    Using Tensor Cores": dimensions of 16 bits in multiples of 8, else CUDA cores).
+    """
+    if absent(stack.head_alignment):
+        return None
+    width = strategy.activation_width
+    queries, values = (
+        is_multiple(size * width, stack.head_alignment) for size in (layers.head_dim, layers.value_dim)
+    )
+    return queries * values
+
+
 def inner_elements(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar:
     """Elements on one device of the MLP's inner activation, summed over all experts that its tokens visit."""
     if layers.mixture is None:

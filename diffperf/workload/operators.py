@@ -54,7 +54,7 @@ class Gemms(eqx.Module):
     is, a name from `ROLES` for each operator: in inference number formats may differ between them.
     `accumulator` is the bytes of an element of C where products are added to it, so that kernels read and
     write it; 0 where they only write C, in the format of products. `kernels` is the number of kernels that
-    share the batch.
+    share the batch. `on_vector_units` is 1 where the matrix units cannot take the operands, else 0.
     """
 
     m: Float[Array, "*kinds operators"]
@@ -63,6 +63,7 @@ class Gemms(eqx.Module):
     batch: Float[Array, "*kinds operators"]
     accumulator: Float[Array, "*kinds operators"]
     kernels: Float[Array, "*kinds operators"]
+    on_vector_units: Float[Array, "*kinds operators"]
     names: tuple[str, ...] = eqx.field(static=True, default=())
     roles: tuple[str, ...] = eqx.field(static=True, default=())
 
@@ -73,7 +74,7 @@ class Gemms(eqx.Module):
         of_rows = tuple((roles or {}).get(name, "linear") for name in rows)
         sizes = {"m": m, "n": n, "k": k, "batch": batch}
         alone = {"accumulator": jnp.zeros_like(m), "kernels": jnp.ones_like(m)}
-        return cls(**sizes, **alone, names=tuple(rows), roles=of_rows)
+        return cls(**sizes, **alone, on_vector_units=jnp.zeros_like(m), names=tuple(rows), roles=of_rows)
 
     @property
     def flops(self) -> Float[Array, "*kinds operators"]:
@@ -100,6 +101,10 @@ class Gemms(eqx.Module):
         """The same products, with `apart` the weight of a kernel for each expert in place of one for all."""
         of_experts = jnp.asarray([float(role == "expert") for role in self.roles], self.m.dtype)
         return self.in_kernels(1 + apart * of_experts * larger(self.batch - 1, 0.0))
+
+    def with_matrix_units(self, weight: Array | float) -> "Gemms":
+        """The same products, on the matrix units by a weight and on the vector units by the rest."""
+        return dataclasses.replace(self, on_vector_units=jnp.broadcast_to(1.0 - weight, self.m.shape))
 
     def in_kernels(self, kernels: Array | float) -> "Gemms":
         """The same products, with the batch of each operator shared by some kernels."""

@@ -5,6 +5,7 @@ import dataclasses
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import training
@@ -20,7 +21,7 @@ from diffperf.quantity import replace
 from diffperf.relax import Exact
 from diffperf.workload.assembly import layer_operators, training_pass
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import elementwise_kernels
+from diffperf.workload.layer_operators import aligned_heads, elementwise_kernels
 from diffperf.workload.operators import Gemms
 
 DATA = Path(__file__).parents[1] / "data"
@@ -119,6 +120,30 @@ def test_measured_runs_reduce_gradients_as_their_stack_does(tmp_path, framework,
     (measured,) = read_measurements(tmp_path / "runs.csv").rows
     strategy = inputs_of("training", measured)[2]
     assert float(strategy.overlap_gradients.on) == overlaps
+
+
+def test_products_of_heads_that_are_not_aligned_run_on_vector_units(system):
+    """Large products take their FLOP at the same share of either peak, and the energy of a vector unit's
+    FLOP.
+    """
+    gemms, device = Gemms.table({"product": (8192.0, 8192.0, 8192.0, 1.0)}), machine(system)
+    matrix, vector = (gemm_work(gemms.with_matrix_units(weight), device) for weight in (1.0, 0.0))
+    np.testing.assert_array_equal(matrix.time, gemm_work(gemms, device).time)
+    flops = 2 * 8192.0**3
+    peak = float(system.accelerator.vector * device.matrix.format.efficiency)
+    assert float(vector.time[0]) == pytest.approx(flops / peak, rel=0.03)
+    assert float(vector.arithmetic[0]) == pytest.approx(flops * float(system.accelerator.vector_energy))
+
+
+@pytest.mark.parametrize(("head_dim", "aligned"), [(128, 1), (216, 1), (150, 0), (108, 0), (450, 0), (75, 0)])
+def test_heads_of_sixteen_bits_are_aligned_in_multiples_of_eight(gpt, head_dim, aligned):
+    """As NVIDIA advises for matrix units; stacks without `head_alignment` know no such rule."""
+    layers = dataclasses.replace(gpt.layers[0], head_dim=jnp.asarray(float(head_dim)))
+    strategy = dp.load_strategy({"attention": "standard"})
+    stack = dp.load_system("dgx-a100", stack="megatron-lm").stack
+    assert float(aligned_heads(layers, strategy, stack)) == aligned
+    other = dp.load_system("dgx-a100", stack="llm-foundry-fsdp").stack
+    assert aligned_heads(layers, strategy, other) is None
 
 
 def test_a_softmax_of_five_kernels_takes_a_quarter_more_launches(gpt, system):
