@@ -261,6 +261,14 @@ class Stack(Declared):
         default=0.0,
         integer=True,
     )
+    loss_traffic: Scalar = quantity(
+        "byte",
+        "bytes that the loss and its gradient move to and from memory for a logit in training",
+        bounds=(2, 1e3),
+        # A cast from 16 bits to fp32 (2 + 4), the maximum (4), exponential and sum (4 + 4), and the gradient
+        # (4 + 2).
+        default=24.0,
+    )
     head_alignment: Scalar = quantity(
         "byte",
         "multiple of the bytes of a head's query for which matrix units take the products of stored scores "

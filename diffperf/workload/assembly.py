@@ -32,10 +32,6 @@ from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.state_space_operators import state_space_operators
 from diffperf.workload.strategy import Strategy
 
-# Bytes that the loss moves for one logit: a cast from 16 bits to fp32 (2 + 4), the maximum (4), exponential
-# and sum (4 + 4), and the gradient (4 + 2).
-LOSS_BYTES = 24.0
-
 FUSED_KERNELS = ("context", "generation")  # the fused attention kernels, for prompts and for generated tokens
 
 
@@ -254,7 +250,8 @@ def _training_head(c: Configuration) -> list[Operators]:
             (projection.weight_gradient.added_to(strategy.gradient_width), "weights"),
         )
     ]
-    loss = Streams.table({"loss": LOSS_BYTES * strategy.tokens * model.vocabulary / strategy.tp})
+    moved = c.system.stack.loss_traffic * strategy.tokens * model.vocabulary / strategy.tp
+    loss = Streams.table({"loss": moved})
     return [*operators, operators_of(loss, part="head", per="micro-batch", runs=1 + model.mtp_layers)]
 
 

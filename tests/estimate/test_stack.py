@@ -19,7 +19,7 @@ from diffperf.explore.measured.predictions import inputs_of
 from diffperf.explore.measured.table import read_measurements
 from diffperf.quantity import replace
 from diffperf.relax import Exact
-from diffperf.workload.assembly import layer_operators, training_pass
+from diffperf.workload.assembly import layer_operators, training_operators, training_pass
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import aligned_heads, elementwise_kernels
 from diffperf.workload.operators import Gemms
@@ -133,6 +133,29 @@ def test_products_of_heads_that_are_not_aligned_run_on_vector_units(system):
     peak = float(system.accelerator.vector * device.matrix.format.efficiency)
     assert float(vector.time[0]) == pytest.approx(flops / peak, rel=0.03)
     assert float(vector.arithmetic[0]) == pytest.approx(flops * float(system.accelerator.vector_energy))
+
+
+# Bytes that every operation of Megatron-LM's cross_entropy.py reads and writes for a logit, without those
+# whose tensors have no logits.
+CROSS_ENTROPY = {
+    "float()": (2, 4),
+    "torch.max(logits)": (4, 0),
+    "logits.sub_(maximum)": (4, 4),
+    "torch.exp(logits, out=logits)": (4, 4),
+    "logits.sum()": (4, 0),
+    "logits.div_(sum)": (4, 4),
+    "gradient.mul_(gradient of the loss)": (4, 4),
+    "gradient of float()": (4, 2),
+}
+
+
+def test_megatrons_loss_is_made_of_eight_passes_over_the_logits(gpt):
+    strategy = dp.load_strategy({"tp": 8, "sequence_length": 512, "micro_batch": 2})
+    c = Configuration(gpt, dp.load_system("dgx-a100", stack="megatron-deepspeed"), strategy)
+    groups = [group for group in training_operators(c, jnp.asarray(1.0)) if group.names == ("loss",)]
+    (loss,) = groups
+    expected = 1024 * 51200 / 8 * np.sum(list(CROSS_ENTROPY.values()))
+    np.testing.assert_allclose(loss.table.bytes, [expected])
 
 
 @pytest.mark.parametrize(("head_dim", "aligned"), [(128, 1), (216, 1), (150, 0), (108, 0), (450, 0), (75, 0)])
