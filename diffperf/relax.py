@@ -64,6 +64,18 @@ def least(values: Float[Array, "n ..."]) -> Float[Array, "..."]:
     return functools.reduce(smaller, jnp.unstack(values))
 
 
+def is_multiple(x: Array | float, of: Array | float) -> Array:
+    """1 where the whole number nearest to `x` is a multiple of `of`, else 0; every number is one of `of` < 1.
+
+    A kernel that needs whole groups is chosen by such a rule. Neighbours of a number tell nothing about the
+    number itself, so the slope is 0 and no relaxation smooths the rule.
+    """
+    whole = jnp.round(jax.lax.stop_gradient(jnp.asarray(x)))
+    group = larger(jax.lax.stop_gradient(jnp.asarray(of, whole.dtype)), 1.0)
+    remainder = whole - group * jnp.round(whole / group)
+    return jnp.where(jnp.abs(remainder) < 0.5, 1.0, 0.0).astype(whole.dtype)
+
+
 @jax.custom_jvp
 def inverse(x: Array | float) -> Array:
     """1/x, with a derivative made of products.

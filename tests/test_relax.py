@@ -15,6 +15,7 @@ from diffperf.relax import (
     absent,
     choose,
     inverse,
+    is_multiple,
     larger,
     largest,
     least,
@@ -409,3 +410,16 @@ def test_plain_numbers_take_part():
         assert float(relax.maximum(1.0, jnp.asarray(0.5))) == pytest.approx(1.0, rel=1e-4)
         assert float(relax.minimum(2.0, jnp.asarray(0.5), 1.0)) == pytest.approx(0.5, rel=1e-4)
         assert float(relax.excess(jnp.asarray(3.0), 1.0)) == pytest.approx(2.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_multiples_of_whole_numbers(dtype):
+    """As the remainder says, also where a division left a rounding error; the slope is 0 at any number."""
+    numbers = np.arange(1, 2000)
+    for of in (0, 1, 3, 4, 8, 64):
+        quotients = jnp.asarray(7 * numbers, dtype) * jnp.asarray(1 / 7, dtype)
+        expected = numbers % max(of, 1) == 0
+        np.testing.assert_array_equal(is_multiple(quotients, jnp.asarray(of, dtype)), expected)
+    slope = jax.vmap(jax.grad(is_multiple, argnums=(0, 1)))
+    found = slope(jnp.asarray([3.6, 4.0, 4.4, 8.0], dtype), jnp.full(4, 4.0, dtype))
+    np.testing.assert_array_equal(found, np.zeros((2, 4)))

@@ -12,8 +12,10 @@ from diffperf.estimate.kernels.evaluation import LabelValues, TimedOperators
 from diffperf.estimate.kernels.roofline import Work, waiting
 from diffperf.estimate.network.transfers import TimedCollective, Transfer
 from diffperf.quantity import Scalar
-from diffperf.relax import inverse, larger, positive
+from diffperf.relax import absent, inverse, larger, positive
 from diffperf.workload.configuration import Configuration
+from diffperf.workload.layer_operators import fused_softmax
+from diffperf.workload.operators import SEPARATE_SOFTMAX_KERNELS
 from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.schedule import StagePass, unpaired_micro_batches
 from diffperf.workload.stages import device_stages, layers_of_model, over_kinds
@@ -23,6 +25,8 @@ PerKind = Float[Array, "..."]  # of a layer of each kind, or of all kinds alike
 # Rounding errors of the time of a stage, in units of the last place (an estimate). Under DualPipe the first
 # and the last device hold the same two stages, and rounding must not say which of them is slower.
 _ROUNDING = 64.0
+
+_KERNELS_OF_PASS = 16.0  # of a forward pass of a layer: see `_launched_kernels`
 
 _LAYER_PURPOSES = ("tensor parallelism", "context parallelism", "expert parallelism")
 _STEP_PURPOSES = ("pipeline", "gradients", "weights", "tied embedding")
@@ -258,7 +262,22 @@ def _idle_share(
     return jnp.where(after >= (1 - rounding) * slowest, 1.0, share)
 
 
-def _host_waits(c: Configuration, network: NetworkStep) -> tuple[Scalar, PerKind]:
+def _launched_kernels(c: Configuration) -> PerKind:
+    """Kernels of a pass of a layer of each kind, over those with a fused softmax of stored scores.
+
+    A forward pass of Megatron-LM takes sixteen, as its transformer.py runs them with fusions: four linear
+    layers, two products of scores, their softmax and dropout, a copy of the outputs, two norms, the
+    activation, two additions of bias, dropout and residual, and two all-reduces. That the backward pass takes
+    as large a share more is an estimate.
+    """
+    stack, strategy = c.system.stack, c.strategy
+    fused = [fused_softmax(layers, strategy, stack) if layers.attends else None for layers in c.model.grouped]
+    one = jnp.ones_like(strategy.tp)
+    further = SEPARATE_SOFTMAX_KERNELS / _KERNELS_OF_PASS * strategy.attention.standard
+    return jnp.stack([one if weight is None else 1 + (1 - weight) * further for weight in fused])
+
+
+def _host_waits(c: Configuration, network: NetworkStep) -> tuple[PerKind, PerKind]:
     """Seconds that the host takes to launch one pass of a layer, and that a layer's forward pass waits for
     the host's routing, by kind.
 
@@ -266,8 +285,11 @@ def _host_waits(c: Configuration, network: NetworkStep) -> tuple[Scalar, PerKind
     capacity do not need that.
     """
     stack, strategy = c.system.stack, c.strategy
+    launch = stack.host_launch
+    if not absent(stack.fused_softmax_batches):
+        launch = launch * _launched_kernels(c)
     tensor_parallel = c.relax.minimum(1.0, strategy.tp - 1)
     stalls = network.crosses_tiers * tensor_parallel * strategy.tp * stack.rank_stall
     routes = jnp.asarray([float(kind.mixture is not None) for kind in c.model.grouped], strategy.tp.dtype)
     routing = jnp.where(strategy.capacity_factor > 0, 0.0, stack.routing_wait)
-    return stack.host_launch + stalls, routes * routing
+    return launch + stalls, routes * routing

@@ -253,6 +253,30 @@ class Stack(Declared):
         bounds=(0.1, 20),
         default=1.0,
     )
+    fused_softmax_batches: Scalar = quantity(
+        "",
+        "multiple of the sequences times heads of a device for which one kernel scales, masks and takes the "
+        "softmax of stored scores in training, where others take five; 0 for one kernel in any case",
+        bounds=(0, 64),
+        default=0.0,
+        integer=True,
+    )
+    loss_traffic: Scalar = quantity(
+        "byte",
+        "bytes that the loss and its gradient move to and from memory for a logit in training",
+        bounds=(2, 1e3),
+        # A cast from 16 bits to fp32 (2 + 4), the maximum (4), exponential and sum (4 + 4), and the gradient
+        # (4 + 2).
+        default=24.0,
+    )
+    head_alignment: Scalar = quantity(
+        "byte",
+        "multiple of the bytes of a head's query for which matrix units take the products of stored scores "
+        "in training, where vector units take the others; 0 for matrix units in any case",
+        bounds=(0, 256),
+        default=0.0,
+        integer=True,
+    )
     routing_kernels: Scalar = quantity(
         "",
         "kernels that sort the tokens of an expert layer by experts, and back, in inference",

@@ -11,11 +11,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from diffperf.hardware.formats import PRECISION_BYTES
 from diffperf.quantity import Scalar
 from diffperf.relax import larger
 from diffperf.software.stack import Stack
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import expert_load, inner_elements, routed_tokens, sequence_shards
+from diffperf.workload.layer_operators import (
+    expert_load,
+    fused_softmax,
+    inner_elements,
+    routed_tokens,
+    sequence_shards,
+)
 from diffperf.workload.model import Layers, Model
 from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.strategy import Strategy
@@ -48,17 +55,22 @@ class ModelActivations(eqx.Module):
     working: Float[Array, " kinds"]  # while a layer runs backward, beyond what it kept
 
 
-def attention_score_bytes(layers: Layers, strategy: Strategy) -> Scalar:
+def attention_score_bytes(layers: Layers, strategy: Strategy, stack: Stack | None = None) -> Scalar:
     """Bytes that standard attention stores: softmax output, dropout mask, dropout output.
 
-    With 2-byte elements these are 5·a·s²·b/t (arXiv 2205.05198, Equation 2).
+    With 2-byte elements these are 5·a·s²·b/t (arXiv 2205.05198, Equation 2). A softmax that is not fused
+    keeps its output in fp32 as well.
     """
     if not layers.attends:
         return jnp.zeros_like(strategy.tokens)
     element = strategy.activation_width
     heads = layers.heads / (strategy.tp * strategy.cp)
     scores = strategy.micro_batch * heads * strategy.sequence_length**2
-    return scores * (element + layers.dropout.on * (1 + element))
+    stored = element + layers.dropout.on * (1 + element)
+    fused = None if stack is None else fused_softmax(layers, strategy, stack)
+    if fused is not None:
+        stored = stored + (1 - fused) * PRECISION_BYTES["fp32"]
+    return scores * stored
 
 
 class _LayerTensors(eqx.Module):
@@ -123,7 +135,7 @@ def _attention_tensors(layers: Layers, strategy: Strategy) -> tuple[Scalar, Scal
     return strategy.kept_activation_width * latents, element * projected, others
 
 
-def _layer_tensors(layers: Layers, model: Model, strategy: Strategy) -> _LayerTensors:
+def _layer_tensors(layers: Layers, model: Model, strategy: Strategy, stack: Stack | None) -> _LayerTensors:
     """Activations that Megatron-LM's fusions keep of one layer and one micro-batch."""
     element, kept = strategy.activation_width, strategy.kept_activation_width
     tokens, residual = strategy.tokens, strategy.tokens * model.hidden
@@ -144,7 +156,7 @@ def _layer_tensors(layers: Layers, model: Model, strategy: Strategy) -> _LayerTe
         norm_outputs=residual * kept * norm_outputs / shards + tokens * latent_norms,
         function_outputs=functions,
         projected=tokens * projected,
-        scores=attention_score_bytes(layers, strategy) * strategy.attention.standard
+        scores=attention_score_bytes(layers, strategy, stack) * strategy.attention.standard
         if strategy.attention.possible["standard"]
         else jnp.zeros_like(inner),
         others=residual * (norm_inputs * element + 2 * layers.dropout.on) / shards + tokens * attention,
@@ -159,7 +171,7 @@ def layer_activations(
     Without a stack, the layer keeps what Megatron-LM's fusions do; a stack may keep more, and the inputs
     of its column-parallel layers whole.
     """
-    tensors = _layer_tensors(layers, model, strategy)
+    tensors = _layer_tensors(layers, model, strategy, stack)
     residual = strategy.tokens * model.hidden * strategy.activation_width
     shards = sequence_shards(strategy)
     shares = Recomputation.of(strategy).of_layers(layers)

@@ -17,10 +17,12 @@ from diffperf.workload.configuration import Configuration
 from diffperf.workload.growing_context import context_nodes
 from diffperf.workload.layer_operators import (
     TokenPass,
+    aligned_heads,
     attention_core,
     elementwise_kernels,
     expert_bias_kernels,
     expert_copies,
+    fused_softmax,
     linear_layers,
     recurrence_kernels,
     vocabulary_projection,
@@ -30,10 +32,6 @@ from diffperf.workload.operators import AttentionCore, Gemms, Operators, Streams
 from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.state_space_operators import state_space_operators
 from diffperf.workload.strategy import Strategy
-
-# Bytes that the loss moves for one logit: a cast from 16 bits to fp32 (2 + 4), the maximum (4), exponential
-# and sum (4 + 4), and the gradient (4 + 2).
-LOSS_BYTES = 24.0
 
 FUSED_KERNELS = ("context", "generation")  # the fused attention kernels, for prompts and for generated tokens
 
@@ -138,7 +136,7 @@ def _attention_of_layer(
     layers: Layers, c: Configuration, tokens: TokenPass, share: Scalar | float, directions: Iterable[str]
 ) -> list[Operators]:
     """The operators of a layer's attention core, or of the recurrence in its place."""
-    strategy = c.strategy
+    strategy, trained = c.strategy, "backward" in directions
     if layers.attends:
         nodes = None
         if tokens.outputs is not None:
@@ -150,6 +148,8 @@ def _attention_of_layer(
             Weights.only("generation" if tokens.generating else "context", FUSED_KERNELS),
             element=strategy.activation_width,
             dropout=layers.dropout.on,
+            fused_softmax=fused_softmax(layers, strategy, c.system.stack) if trained else None,
+            matrix_units=aligned_heads(layers, strategy, c.system.stack) if trained else None,
             runs=share,
             directions=directions,
             nodes=nodes,
@@ -178,6 +178,8 @@ def attention_operators(
     *,
     element: Scalar,
     dropout: Scalar,
+    fused_softmax: Scalar | None = None,
+    matrix_units: Scalar | None = None,
     runs: Scalar | float = 1.0,
     directions: Iterable[str] = ("forward",),
     nodes: tuple[Float[Array, " nodes"], Float[Array, " nodes"]] | None = None,
@@ -190,6 +192,8 @@ def attention_operators(
     - `fused`: weights over `FUSED_KERNELS`, for fused attention's forward pass; its backward pass has one
       kernel.
     - `element`: bytes of an activation; `dropout`: weight of dropout on the scores.
+    - `fused_softmax`: weight of one kernel for the softmax of standard attention, None for 1.
+    - `matrix_units`: weight of the matrix units for the products of standard attention, None for 1.
     - `runs`, `directions`: see `Operators`.
     - `nodes`: contexts that stand for the growing context of a generation, and their shares of it; fused
       kernels are evaluated at each of them, standard attention, whose time is affine, at the core's own.
@@ -202,10 +206,12 @@ def attention_operators(
         backward = direction == "backward"
         if attention.possible["standard"]:
             products = core.products
+            if matrix_units is not None:
+                products = products.with_matrix_units(matrix_units)
             tables: list[Gemms | Streams] = (
                 [products.input_gradient, products.weight_gradient] if backward else [products]
             )
-            tables.append(core.softmax(element, dropout, backward=backward))
+            tables.append(core.softmax(element, dropout, backward=backward, fused=fused_softmax))
             operators += [
                 operators_of(
                     table,
@@ -253,7 +259,8 @@ def _training_head(c: Configuration) -> list[Operators]:
             (projection.weight_gradient.added_to(strategy.gradient_width), "weights"),
         )
     ]
-    loss = Streams.table({"loss": LOSS_BYTES * strategy.tokens * model.vocabulary / strategy.tp})
+    moved = c.system.stack.loss_traffic * strategy.tokens * model.vocabulary / strategy.tp
+    loss = Streams.table({"loss": moved})
     return [*operators, operators_of(loss, part="head", per="micro-batch", runs=1 + model.mtp_layers)]
 
 

@@ -6,7 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.quantity import Scalar
-from diffperf.relax import larger, positive
+from diffperf.relax import absent, is_multiple, larger, positive
+from diffperf.software.stack import Stack
 from diffperf.workload.model import Layers, Mixture, Model
 from diffperf.workload.operators import AttentionCore, Gemms, Streams
 from diffperf.workload.strategy import Strategy
@@ -213,6 +214,36 @@ def attention_core(layers: Layers, strategy: Strategy, tokens: TokenPass) -> Att
         latent=jnp.asarray(latent_share, heads.dtype),
         launches=blocks,
     )
+
+
+def fused_softmax(layers: Layers, strategy: Strategy, stack: Stack) -> Scalar | None:
+    """1 where one kernel scales and masks the scores of standard attention in training and takes their
+    softmax, 0 where several do; None in stacks whose kernels do so for any scores.
+
+    Megatron-LM's kernel takes sequences · heads in multiples of the four that a block of its threads works
+    on (`is_kernel_available` in fused_softmax.py).
+    """
+    if absent(stack.fused_softmax_batches):
+        return None
+    batches = strategy.micro_batch * layers.heads / (strategy.tp * strategy.cp)
+    return is_multiple(batches, stack.fused_softmax_batches)
+
+
+def aligned_heads(layers: Layers, strategy: Strategy, stack: Stack) -> Scalar | None:
+    """1 where the matrix units take the products of stored scores in training, 0 where the vector units do;
+    None in stacks whose products the matrix units take in any case.
+
+    The matrices of heads lie side by side in memory, so that each begins at a multiple of 16 bytes, as
+    kernels for matrix units load them, where a head takes one (NVIDIA, "Tips for Optimizing GPU Performance
+    Using Tensor Cores": dimensions of 16 bits in multiples of 8, else CUDA cores).
+    """
+    if absent(stack.head_alignment):
+        return None
+    width = strategy.activation_width
+    queries, values = (
+        is_multiple(size * width, stack.head_alignment) for size in (layers.head_dim, layers.value_dim)
+    )
+    return queries * values
 
 
 def inner_elements(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar:

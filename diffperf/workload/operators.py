@@ -21,6 +21,12 @@ from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, smaller
 from diffperf.workload.model import NO_WINDOW
 
+_FP32 = 4.0  # bytes of a score in fp32
+
+# Kernels of a softmax that is not fused, beyond the one of a softmax that is: conversions to fp32 and back,
+# scale and mask (`AttentionCore.softmax`).
+SEPARATE_SOFTMAX_KERNELS = 4.0
+
 # What dropout moves, in elements of 16 bits: it reads and writes them with a mask of one byte (arXiv
 # 2205.05198 §4.1).
 _DROPOUT_PASSES = 2.5
@@ -48,7 +54,7 @@ class Gemms(eqx.Module):
     is, a name from `ROLES` for each operator: in inference number formats may differ between them.
     `accumulator` is the bytes of an element of C where products are added to it, so that kernels read and
     write it; 0 where they only write C, in the format of products. `kernels` is the number of kernels that
-    share the batch.
+    share the batch. `on_vector_units` is 1 where the matrix units cannot take the operands, else 0.
     """
 
     m: Float[Array, "*kinds operators"]
@@ -57,6 +63,7 @@ class Gemms(eqx.Module):
     batch: Float[Array, "*kinds operators"]
     accumulator: Float[Array, "*kinds operators"]
     kernels: Float[Array, "*kinds operators"]
+    on_vector_units: Float[Array, "*kinds operators"]
     names: tuple[str, ...] = eqx.field(static=True, default=())
     roles: tuple[str, ...] = eqx.field(static=True, default=())
 
@@ -67,7 +74,7 @@ class Gemms(eqx.Module):
         of_rows = tuple((roles or {}).get(name, "linear") for name in rows)
         sizes = {"m": m, "n": n, "k": k, "batch": batch}
         alone = {"accumulator": jnp.zeros_like(m), "kernels": jnp.ones_like(m)}
-        return cls(**sizes, **alone, names=tuple(rows), roles=of_rows)
+        return cls(**sizes, **alone, on_vector_units=jnp.zeros_like(m), names=tuple(rows), roles=of_rows)
 
     @property
     def flops(self) -> Float[Array, "*kinds operators"]:
@@ -94,6 +101,10 @@ class Gemms(eqx.Module):
         """The same products, with `apart` the weight of a kernel for each expert in place of one for all."""
         of_experts = jnp.asarray([float(role == "expert") for role in self.roles], self.m.dtype)
         return self.in_kernels(1 + apart * of_experts * larger(self.batch - 1, 0.0))
+
+    def with_matrix_units(self, weight: Array | float) -> "Gemms":
+        """The same products, on the matrix units by a weight and on the vector units by the rest."""
+        return dataclasses.replace(self, on_vector_units=jnp.broadcast_to(1.0 - weight, self.m.shape))
 
     def in_kernels(self, kernels: Array | float) -> "Gemms":
         """The same products, with the batch of each operator shared by some kernels."""
@@ -221,19 +232,39 @@ class AttentionCore(eqx.Module):
         }
         return Gemms.table(rows, dict.fromkeys(rows, "cache"))
 
-    def softmax(self, element: Scalar, dropout: Scalar, *, backward: bool) -> Streams:
+    def softmax(
+        self, element: Scalar, dropout: Scalar, *, backward: bool, fused: Scalar | None = None
+    ) -> Streams:
         """The kernels between the products of standard attention, which stream the scores, in one of its
         passes.
 
         The fused scale-mask-softmax kernel reads and writes the scores (backward it reads gradients as
         well); dropout on its output, by weight, reads and writes them with a one-byte mask. `element` is
         the width of an activation in bytes.
+
+        `fused` is the weight of that kernel, None for 1. The others convert scores to fp32, scale them, set
+        masked ones to −10,000 in place, take their softmax and convert it back, each in a kernel of its own:
+        `forward_torch_softmax` in fused_softmax.py of Megatron-LM. Each reads and writes the scores, and the
+        gradient of the softmax reads its output as well; the mask, which heads share, is not counted.
         """
         suffix = ", backward" if backward else ""
         passes = 3.0 if backward else 2.0
+        softmax = element * passes
+        separate: dict[str, Scalar] = {}
+        if fused is not None:
+            softmax = fused * softmax + (1 - fused) * _FP32 * passes
+            of_each = (1 - fused) * self.scores
+            conversion, in_place = (element + _FP32) * of_each, 2 * _FP32 * of_each
+            separate = {
+                f"scores to fp32{suffix}": conversion,
+                f"scale of scores{suffix}": in_place,
+                f"mask of scores{suffix}": in_place,
+                f"scores from fp32{suffix}": conversion,
+            }
         return Streams.table(
             {
-                f"softmax{suffix}": element * passes * self.scores,
+                f"softmax{suffix}": softmax * self.scores,
+                **separate,
                 f"dropout of scores{suffix}": element * _DROPOUT_PASSES * dropout * self.scores,
             }
         )

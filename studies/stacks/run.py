@@ -123,6 +123,7 @@ NANOTRON_PARAMETERS = (
 )
 KERNEL_PARAMETERS = ("matrix_efficiency", "attention_efficiency")
 BRIDGE = "megatron-bridge-26.04"
+BRIDGE_ON_BLACKWELL = f"{BRIDGE}-blackwell"
 FITS = (
     TrainingFit("mosaic", "h100-sxm5-80gb", "llm-foundry-fsdp-hopper", FSDP_PARAMETERS),
     TrainingFit("mosaic", "a100-sxm4-80gb", "llm-foundry-fsdp", FSDP_PARAMETERS),
@@ -136,11 +137,17 @@ FITS = (
         "megatron-core",
         ("matrix_efficiency", "collective_units", "network_efficiency"),
     ),
-    TrainingFit("nemo", "gb200", BRIDGE, KERNEL_PARAMETERS, takes=dense),
+    TrainingFit("nemo", "gb200", BRIDGE_ON_BLACKWELL, KERNEL_PARAMETERS, takes=dense),
     TrainingFit("nemo", "h100-sxm5-80gb", BRIDGE, ("routing_wait",), takes=with_experts),
-    TrainingFit("nemo", "gb200", BRIDGE, ("routing_wait",), takes=with_experts),
+    TrainingFit("nemo", "gb200", BRIDGE_ON_BLACKWELL, ("routing_wait",), takes=with_experts),
     *(
-        TrainingFit("nemo", "gb300", BRIDGE, (f"accelerator.matrix.{name}.efficiency",), takes=dense_in(name))
+        TrainingFit(
+            "nemo",
+            "gb300",
+            BRIDGE_ON_BLACKWELL,
+            (f"accelerator.matrix.{name}.efficiency",),
+            takes=dense_in(name),
+        )
         for name in ("fp8", "mxfp8", "nvfp4")
     ),
     TrainingFit("others", "tpu-v5e", "maxtext", ("matrix_efficiency",)),

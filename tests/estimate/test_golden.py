@@ -14,7 +14,9 @@ of networks when switches and transceivers came to draw their power at any load.
 communication were written again when each tier's links came to carry their own bytes, and collectives of one
 group to run one after the other; two driven by TensorRT-LLM's stack when that was fitted again. Training
 steps were written again when gradients of weights came to be added to sums and experts to have kernels of
-their own, and generation on hgx-b200 with the exponent of its power. They notice what changes unawares.
+their own, and generation on hgx-b200 with the exponent of its power; those with stored scores that
+Megatron's fused softmax does not take, and those under its stack with DeepSpeed, when kernels of their own
+and the passes of the loss came to count. They notice what changes unawares.
 """
 
 import dataclasses

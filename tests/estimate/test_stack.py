@@ -1,9 +1,11 @@
 """What the fields of a software stack do to an estimate, against answers worked out by hand."""
 
 import csv
+import dataclasses
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import training
@@ -17,9 +19,9 @@ from diffperf.explore.measured.predictions import inputs_of
 from diffperf.explore.measured.table import read_measurements
 from diffperf.quantity import replace
 from diffperf.relax import Exact
-from diffperf.workload.assembly import layer_operators, training_pass
+from diffperf.workload.assembly import layer_operators, training_operators, training_pass
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import elementwise_kernels
+from diffperf.workload.layer_operators import aligned_heads, elementwise_kernels
 from diffperf.workload.operators import Gemms
 
 DATA = Path(__file__).parents[1] / "data"
@@ -118,6 +120,69 @@ def test_measured_runs_reduce_gradients_as_their_stack_does(tmp_path, framework,
     (measured,) = read_measurements(tmp_path / "runs.csv").rows
     strategy = inputs_of("training", measured)[2]
     assert float(strategy.overlap_gradients.on) == overlaps
+
+
+def test_products_of_heads_that_are_not_aligned_run_on_vector_units(system):
+    """Large products take their FLOP at the same share of either peak, and the energy of a vector unit's
+    FLOP.
+    """
+    gemms, device = Gemms.table({"product": (8192.0, 8192.0, 8192.0, 1.0)}), machine(system)
+    matrix, vector = (gemm_work(gemms.with_matrix_units(weight), device) for weight in (1.0, 0.0))
+    np.testing.assert_array_equal(matrix.time, gemm_work(gemms, device).time)
+    flops = 2 * 8192.0**3
+    peak = float(system.accelerator.vector * device.matrix.format.efficiency)
+    assert float(vector.time[0]) == pytest.approx(flops / peak, rel=0.03)
+    assert float(vector.arithmetic[0]) == pytest.approx(flops * float(system.accelerator.vector_energy))
+
+
+# Bytes that every operation of Megatron-LM's cross_entropy.py reads and writes for a logit, without those
+# whose tensors have no logits.
+CROSS_ENTROPY = {
+    "float()": (2, 4),
+    "torch.max(logits)": (4, 0),
+    "logits.sub_(maximum)": (4, 4),
+    "torch.exp(logits, out=logits)": (4, 4),
+    "logits.sum()": (4, 0),
+    "logits.div_(sum)": (4, 4),
+    "gradient.mul_(gradient of the loss)": (4, 4),
+    "gradient of float()": (4, 2),
+}
+
+
+def test_megatrons_loss_is_made_of_eight_passes_over_the_logits(gpt):
+    strategy = dp.load_strategy({"tp": 8, "sequence_length": 512, "micro_batch": 2})
+    c = Configuration(gpt, dp.load_system("dgx-a100", stack="megatron-deepspeed"), strategy)
+    groups = [group for group in training_operators(c, jnp.asarray(1.0)) if group.names == ("loss",)]
+    (loss,) = groups
+    expected = 1024 * 51200 / 8 * np.sum(list(CROSS_ENTROPY.values()))
+    np.testing.assert_allclose(loss.table.bytes, [expected])
+
+
+@pytest.mark.parametrize(("head_dim", "aligned"), [(128, 1), (216, 1), (150, 0), (108, 0), (450, 0), (75, 0)])
+def test_heads_of_sixteen_bits_are_aligned_in_multiples_of_eight(gpt, head_dim, aligned):
+    """As NVIDIA advises for matrix units; stacks without `head_alignment` know no such rule."""
+    layers = dataclasses.replace(gpt.layers[0], head_dim=jnp.asarray(float(head_dim)))
+    strategy = dp.load_strategy({"attention": "standard"})
+    stack = dp.load_system("dgx-a100", stack="megatron-lm").stack
+    assert float(aligned_heads(layers, strategy, stack)) == aligned
+    other = dp.load_system("dgx-a100", stack="llm-foundry-fsdp").stack
+    assert aligned_heads(layers, strategy, other) is None
+
+
+def test_a_softmax_of_five_kernels_takes_a_quarter_more_launches(gpt, system):
+    """The host launches sixteen kernels of a forward pass of a layer, or twenty: it waits for hardly anything
+    else where that takes 100 ms.
+    """
+    slow = with_stack(system, host_launch=1e-1)
+    table = {"tp": 8, "global_batch": 1, "sequence_length": 128, "attention": "standard"}
+    strategy = dp.load_strategy(table, n_devices=8)
+    layers = dataclasses.replace(gpt.layers[0], heads=gpt.layers[0].heads / 6)  # two on a device
+    small = dataclasses.replace(gpt, layers=(layers,))
+    waits = [
+        float(training(small, with_stack(slow, fused_softmax_batches=of), strategy, Exact()).breakdown.host)
+        for of in (1.0, 4.0)
+    ]
+    assert waits[1] / waits[0] == pytest.approx(1.25, rel=0.02)
 
 
 def stalled(gpt, system, devices: int, seconds: float, **table):

@@ -77,6 +77,16 @@ class TestActivationsOfOneLayer:
         assert mixed == pytest.approx(expected, rel=1e-12)
 
 
+def test_a_softmax_that_is_not_fused_keeps_its_output_in_fp32(gpt):
+    """Its gradient reads it: 4·a·s²·b/t bytes more, where sequences times heads are no multiple of four."""
+    stack = dp.load_system("dgx-a100", n_devices=96, stack="megatron-lm").stack
+    for t, further in ((24, 0), (32, 4), (48, 4)):
+        strategy = dp.load_strategy({"tp": t, "sequence_length": 128, "attention": "standard"})
+        fused, found = (layer_activations(gpt.layers[0], gpt, strategy, of) for of in (None, stack))
+        expected = float(fused.kept) + further * 96 / t * 128**2
+        assert float(found.kept) == pytest.approx(expected, rel=1e-12)
+
+
 def test_gated_mlp_and_grouped_queries_by_tensor(llama):
     """Stored, 2 bytes each: inputs of norms, of QKV and of the MLP; Q, K, V and attention output; gate, up
     and their product.

@@ -16,6 +16,7 @@ from diffperf.workload.layer_operators import (
     attention_core,
     elementwise_kernels,
     expert_bias_kernels,
+    fused_softmax,
     linear_layers,
     sequence_shards,
     visited_share,
@@ -290,6 +291,61 @@ def test_attention_counts_by_enumeration(queries, context):
     assert float(core.query_elements) == sequences * queries * heads * dim
     assert float(core.kv_elements) == 2 * sequences * context * kv_heads * dim
     assert float(core.products.flops.sum()) == 4 * sequences * heads * queries * context * dim
+
+
+def test_softmax_kernels_by_hand():
+    """Bytes of a score of 2 bytes: fused, 2 + 2 forward and 3 · 2 backward.
+
+    Else in fp32: 2 + 4 to convert it, 4 + 4 to scale, to mask and for the softmax (4 + 4 + 4 backward, which
+    reads its output), 4 + 2 to convert it back. Dropout: 2 + 2 and a mask of 1.
+    """
+    core = AttentionCore(
+        sequences=real(2),
+        queries=real(8),
+        context=real(8),
+        heads=real(3),
+        kv_heads=real(3),
+        head_dim=real(4),
+    )
+    scores = 2 * 3 * 8 * 8
+    for backward, one, softmax in ((False, 4, 8), (True, 6, 12)):
+        fused = core.softmax(real(2), real(1), backward=backward, fused=real(1))
+        separate = core.softmax(real(2), real(1), backward=backward, fused=real(0))
+        assert [name.removesuffix(", backward") for name in separate.names] == [
+            "softmax",
+            "scores to fp32",
+            "scale of scores",
+            "mask of scores",
+            "scores from fp32",
+            "dropout of scores",
+        ]
+        np.testing.assert_allclose(fused.bytes, scores * np.array([one, 0, 0, 0, 0, 5]))
+        np.testing.assert_allclose(separate.bytes, scores * np.array([softmax, 6, 8, 8, 6, 5]))
+        always = core.softmax(real(2), real(1), backward=backward)
+        np.testing.assert_allclose(always.bytes, scores * np.array([one, 5]))
+
+
+def fused_kernel_is_available(batches: int, queries: int, context: int) -> bool:
+    """The rule of Megatron-LM's fused_softmax.py for causal masks: `is_kernel_available`, and the batches of
+    a block of 128 threads as scaled_masked_softmax.h counts them.
+    """
+    if not (context > 16 and queries % 4 == 0 and context % 4 == 0 and batches % 4 == 0):
+        return False
+    elements = 1 << (context - 1).bit_length()
+    batches_of_warp = 2 if elements <= 128 else 1
+    return batches % (128 // min(elements, 32) * batches_of_warp) == 0
+
+
+@pytest.mark.parametrize("stack", ["megatron-lm", "megatron-deepspeed", "megatron-core"])
+def test_softmax_is_fused_where_megatrons_kernel_is_available(gpt, stack):
+    """GPT-3 has 96 heads; what fuses softmax follows numbers, and has no slope."""
+    system = dp.load_system("dgx-a100", n_devices=8, stack=stack)
+    for tp, micro_batch in itertools.product((1, 2, 8, 16, 32, 48), (1, 2, 3, 4)):
+        strategy = replace(dp.load_strategy({"micro_batch": micro_batch}), {"tp": float(tp)})
+        found = fused_softmax(gpt.layers[0], strategy, system.stack)
+        assert bool(found) == fused_kernel_is_available(micro_batch * 96 // tp, 2048, 2048)
+    other = dp.load_system("dgx-a100", n_devices=8, stack="llm-foundry-fsdp")
+    assert fused_softmax(gpt.layers[0], dp.load_strategy({}), other.stack) is None
 
 
 @pytest.mark.parametrize("parallel", [True, False])

@@ -56,6 +56,8 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     far as their innermost level holds it: multicast fetches what they share once. Formats under 16 bits
     add the kernels that convert the activations.
 
+    Products that the matrix units cannot take run at the same share of the vector units' peak rate.
+
     Where a batch takes several kernels, each has its own waves and its own start, and together they take no
     less than their launches by the host.
     """
@@ -65,7 +67,8 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     rows, columns = jnp.asarray(TILES.T[..., None], m.dtype)
     traffic = _traffic(gemms, batch, rows, columns, machine)
 
-    unit_flop_time = matrix.flop_time * inverse(matrix.format.efficiency) * units
+    flop_time, flop_energy = _of_units(gemms, machine)
+    unit_flop_time = flop_time * inverse(matrix.format.efficiency) * units
     tiles = batch * relax.ceil(m / rows) * relax.ceil(n / columns)
     flops = 2 * m * n * k * batch
     unpacked = batch * k * n * relax.ceil(m / rows)
@@ -94,11 +97,19 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
         time=roofline + machine.kernel_overhead,
         clocked=clocked_time(machine, roofline, memory_times(machine, least)),
         flops=flops,
-        arithmetic=flops * matrix.flop_energy + _unpacking_energy(unpacked, machine),
+        arithmetic=flops * flop_energy + _unpacking_energy(unpacked, machine),
         traffic=jnp.stack(least),
     )
     work = _launched(work * gemms.kernels, gemms.kernels, machine)
     return (work + _conversion(whole_batch * m * k, machine)) * smaller(1.0, gemms.batch)
+
+
+def _of_units(gemms: Gemms, machine: Machine) -> tuple[Array, Array]:
+    """Seconds and joules of a FLOP at the peak rate of the units that multiply: matrix or vector units."""
+    vector, accelerator, matrix = gemms.on_vector_units, machine.accelerator, machine.matrix
+    time = matrix.flop_time + vector * (inverse(accelerator.vector) - matrix.flop_time)
+    energy = matrix.flop_energy + vector * (accelerator.vector_energy - matrix.flop_energy)
+    return time, energy
 
 
 def _launched(work: Work, kernels: Array, machine: Machine) -> Work:

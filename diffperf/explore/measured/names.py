@@ -17,6 +17,8 @@ class SystemNames:
     - `hardware`: the texts in the column `hardware` that mean the system, beside the system's own name.
     - `tables`: the kinds of tables in which those texts mean this system, and another one in all others;
       without any, they mean it in every table.
+    - `source`: how texts in the column `source` begin in whose rows those texts of `hardware` mean this
+      system, and another one in all others: a cluster of which a source tells.
     - `interconnect`: the texts in the column `interconnect` that name a network between nodes and say no
       more of it; the outermost tier of the system stands for that network.
     - `node`: the name of the network tier whose domains are machines of `devices_per_node` devices; the
@@ -26,6 +28,7 @@ class SystemNames:
 
     hardware: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
+    source: tuple[str, ...] = ()
     interconnect: tuple[str, ...] = ()
     node: str = ""
 

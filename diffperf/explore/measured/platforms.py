@@ -91,12 +91,18 @@ class Platforms:
             return self.own[hardware]
         return _shipped_platform(_shipped_systems()[hardware], double_precision())
 
-    def name_in(self, kind: str, hardware: str) -> str:
-        """The name of the platform that a text in the column `hardware` means in tables of some kind.
+    def name_in(self, kind: str, hardware: str, source: str | None = None) -> str:
+        """The name of the platform that a text in the column `hardware` means in a row of some kind of table,
+        with its text in the column `source`.
 
-        It is the text itself, unless a shipped system claims the text for such tables alone.
+        It is the text itself, unless a shipped system claims the text for such tables or sources alone.
         """
-        return hardware if hardware in self.own else _systems_of_tables().get((kind, hardware), hardware)
+        if hardware in self.own:
+            return hardware
+        for text, beginning, name in _systems_of_sources():
+            if text == hardware and (source or "").startswith(beginning):
+                return name
+        return _systems_of_tables().get((kind, hardware), hardware)
 
     @property
     def hardware(self) -> list[str]:
@@ -237,7 +243,10 @@ def _system_names() -> dict[str, SystemNames]:
 def _shipped_systems() -> dict[str, str]:
     """The shipped system that every known text in the column `hardware` means."""
     of_hardware = {
-        text: name for name, names in _system_names().items() for text in names.hardware if not names.tables
+        text: name
+        for name, names in _system_names().items()
+        for text in names.hardware
+        if not names.tables and not names.source
     }
     return {name: name for name in _system_names()} | of_hardware
 
@@ -251,6 +260,19 @@ def _systems_of_tables() -> dict[tuple[str, str], str]:
         for kind in names.tables
         for text in names.hardware
     }
+
+
+@functools.cache
+def _systems_of_sources() -> list[tuple[str, str, str]]:
+    """Texts in the column `hardware`, with how texts in the column `source` begin in rows in which they mean
+    a shipped system, and that system.
+    """
+    return [
+        (text, beginning, name)
+        for name, names in _system_names().items()
+        for text in names.hardware
+        for beginning in names.source
+    ]
 
 
 @functools.cache

@@ -185,7 +185,8 @@ class _Reader:
         if str(values.get("model")).endswith(MODEL_FILES):
             values["model"] = self._model_file(values["model"])
         values |= implied_values(kind, cells, values)
-        values["hardware"] = self._hardware(self.platforms.name_in(kind, values["hardware"]))
+        named = self.platforms.name_in(kind, values["hardware"], values.get("source"))
+        values["hardware"] = self._hardware(named)
         if (column := SOFTWARE.get(kind)) is not None and str(values[column]).endswith(".toml"):
             values[column] = self._stack(column, values[column])
         self.line_of[row_id] = line

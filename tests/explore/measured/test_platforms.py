@@ -52,13 +52,13 @@ def test_no_two_configs_claim_the_same_name():
     for folder, cls in (("systems", SystemNames), ("stacks", StackNames)):
         for config in available(folder):
             names = vars(read_names(cls, config_root() / folder / f"{config}.toml"))
-            # A system may mean a name in some kinds of tables alone, a stack on some accelerators.
-            accelerators = names.get("on") or names.get("tables") or ("any",)
+            # A system may mean a name in some tables or of some sources alone, a stack on some accelerators.
+            accelerators = names.get("on") or names.get("tables") or names.get("source") or ("any",)
             lists = {column: value for column, value in names.items() if isinstance(value, tuple)}
             claims += [
                 (column, name, accelerator)
                 for column, value in lists.items()
-                if column not in ("on", "tables")
+                if column not in ("on", "tables", "source")
                 for name in value
                 for accelerator in accelerators
             ]
@@ -75,6 +75,18 @@ def test_a_name_may_mean_another_system_in_one_kind_of_table(tmp_path):
     own = Platforms().with_system("l40s-8")
     assert own.name_in("collectives", "l40s") == "l40s"
     assert str(own["l40s"].system.name) == "l40s-8"
+
+
+def test_a_name_may_mean_another_system_of_one_source():
+    """BLOOM was planned on Jean Zay, whose A100 have a third of the NVLink of those of a DGX A100."""
+    platforms, planned = Platforms(), "github:bigscience-workshop/bigscience@9e64edec2ad1:train/README.md"
+    assert platforms.name_in("training", "a100-sxm4-80gb", planned) == "jean-zay-a100"
+    assert platforms.name_in("training", "a100-sxm4-80gb", "arXiv 2205.05198") == "a100-sxm4-80gb"
+    assert platforms.name_in("training", "a100-sxm4-80gb") == "a100-sxm4-80gb"
+    own = platforms.with_system("dgx-a100")
+    assert own.name_in("training", "a100-sxm4-80gb", planned) == "a100-sxm4-80gb"
+    links = [float(system_of(name).network[0].bandwidth) for name in ("jean-zay-a100", "dgx-a100")]
+    assert links == [4 * 25e9, 12 * 25e9]
 
 
 def test_a_systems_own_name_means_it_too():
