@@ -387,7 +387,7 @@ def test_elementwise_kernels_by_hand(llama, gpt):
 @pytest.mark.parametrize(("ep", "expert_tp"), [(1, 0), (8, 1), (4, 2)])
 def test_biases_of_experts_kernel_by_kernel(ep, expert_tp):
     """What PyTorch's kernels for `torch.cat([t + b * p for t, b, p in …]).to(bf16)` and for its gradients
-    read and write, with outputs t of experts in bf16 and probabilities p in fp32, for every expert of a device.
+    read and write, with outputs t in bf16 and probabilities p in fp32, for every expert of a device.
     """
     model, tokens, tp = dp.load_model("gpt-oss-120b"), 4096, 2
     fields = {"tp": tp, "dp": 8, "ep": ep, "expert_tp": expert_tp, "global_batch": 8}
