@@ -1,22 +1,14 @@
 """Reports and their tables for every shipped model, against reference values and against each other.
 
-The reference values of `tests/data/golden_reports.json` were written by the estimator before its operators
-and collectives came from one assembly (commit ec9da90), for strategies that use every choice, whole and
-mixed, on systems of every structure and with every stack. Those of generation were written again when
-inference got operands of their own widths, the experts that tokens visit, pipelines in steady state and
-calibrated serving stacks; so were the 16 training steps driven by those stacks. Training steps under
-DualPipe and of models with several kinds of layers were written again when devices and stages came to count
-what they hold, and HFU when it came to count attention as MFU does, and what is
-recomputed as the time does. Costs on accelerators with a published price, or at the
-markup of a product of their vendor, have that price; all were written again when interest,
-repairs, racks and the facility joined depreciation and electricity, and with power and the energy
-of networks when switches and transceivers came to draw their power at any load. Training steps that overlap
-communication were written again when each tier's links came to carry their own bytes, and collectives of one
-group to run one after the other; two driven by TensorRT-LLM's stack when that was fitted again. Training
-steps were written again when gradients of weights came to be added to sums and experts to have kernels of
-their own, and generation on hgx-b200 with the exponent of its power; those with stored scores that
-Megatron's fused softmax does not take, and those under its stack with DeepSpeed, when kernels of their own
-and the passes of the loss came to count. They notice what changes unawares.
+The reference values of `tests/data/golden_reports.json` notice what changes unawares: strategies that use
+every choice, whole and mixed, on systems of every structure and with every stack. They were first written by
+the estimator before its operators and collectives came from one assembly (commit ec9da90). After a change of
+physics that CHANGELOG.md names,
+
+    python tests/estimate/test_golden.py
+
+writes those that changed again, and prints by how much the times changed, of which models, systems and
+stacks: all of them must be those that the change is about.
 """
 
 import dataclasses
@@ -38,7 +30,8 @@ from diffperf.quantity import Quantity, replace, walk
 from diffperf.relax import Exact, Smooth
 from diffperf.workload.configuration import Configuration
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_reports.json").read_text(encoding="utf-8"))
+FILE = Path(__file__).parents[1] / "data" / "golden_reports.json"
+GOLDEN = json.loads(FILE.read_text(encoding="utf-8"))
 BY_MODEL = {
     key: list(cases)
     for key, cases in itertools.groupby(GOLDEN["cases"], lambda case: (case["phase"], case["model"]))
@@ -88,11 +81,16 @@ def configuration_of(case: dict) -> Configuration:
     )
 
 
+def numbers_of(report) -> dict[str, float]:
+    """The numbers of a report, by their paths."""
+    return {path: float(value) for path, declared, value in walk(report) if isinstance(declared, Quantity)}
+
+
 def assert_as_before(case: dict, report) -> None:
     """Every number within 1e-9; a part of the time within 1e-12 of the whole, where it is a small
     difference.
     """
-    values = {path: float(value) for path, declared, value in walk(report) if isinstance(declared, Quantity)}
+    values = numbers_of(report)
     expected = dict(zip(GOLDEN["columns"][case["phase"]], case["values"], strict=True))
     for path, number in expected.items():
         small = 1e-12 * expected["time"] if path.startswith(("breakdown", "prefill", "decode")) else 0.0
@@ -191,3 +189,30 @@ def test_single_passes_add_up_too(phase, model):
     report = estimate(configuration, phase)
     assert_adds_up(report, phase_tables(configuration.for_inference(), phase))
     assert float(report.breakdown.context_parallel) > 0 or phase == "prefill" or model == "matmulfree-2.7b"
+
+
+def write_again() -> None:
+    """Writes the reference values that changed, and prints which."""
+    lines = FILE.read_text(encoding="utf-8").splitlines()
+    for case in GOLDEN["cases"]:
+        report, _ = jax.device_get(PROGRAMS[case["phase"]](configuration_of(case)))
+        try:
+            assert_as_before(case, report)
+        except AssertionError as changed:
+            values = numbers_of(report)
+            new = [float(f"{values[path]:.12g}") for path in GOLDEN["columns"][case["phase"]]]
+            names = (case["phase"], case["model"], case["system"], case["stack"])
+            print(*names, f"time {new[0] / case['values'][0] - 1:+.3%}", str(changed).splitlines()[0])
+            at = next(index for index, line in enumerate(lines) if json_of(case) in line)
+            lines[at] = lines[at].replace(json_of(case), json_of(case | {"values": new}))
+    FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def json_of(case: dict) -> str:
+    """A case as its line in the file has it."""
+    return json.dumps(case, separators=(",", ":"), ensure_ascii=False)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    write_again()
