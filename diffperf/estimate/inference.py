@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy, energy_beside_work
-from diffperf.estimate.exposure import LayerCompute, Traffic, exposed, exposed_of_layer
+from diffperf.estimate.exposure import LayerCompute, Traffic, Window, exposed, exposed_of_layer
 from diffperf.estimate.kernels.clock import Clock, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate
 from diffperf.estimate.kernels.machine import Machine
@@ -374,13 +374,14 @@ def _timed_pass(
 
     sent = _sent(collectives, c)
     compute = LayerCompute(
-        matmul=layer_parts["matmul"].time, attention=layer_parts["attention"].time, whole=whole.time
+        **{part: Window.of(layer_parts[part], c.system, c.relax) for part in ("matmul", "attention")},
+        whole=Window.of(whole, c.system, c.relax),
     )
     in_layer = {purpose: Traffic.of(transfer) for purpose, transfer in sent.items()}
     handed_on = in_layer.pop("pipeline")
     layer_exposed = exposed_of_layer(in_layer, compute, c, generating=tokens.generating)
     in_layers = [traffic * depth for traffic in in_layer.values()]
-    pipeline = exposed(handed_on, depth * whole.time, strategy.overlap_transfers, c, in_layers)
+    pipeline = exposed(handed_on, compute.whole * depth, strategy.overlap_transfers, c, in_layers)
     exposed_times = {purpose: depth * time for purpose, time in layer_exposed.items()} | {
         "pipeline": pipeline
     }
