@@ -14,7 +14,9 @@ of networks when switches and transceivers came to draw their power at any load.
 communication were written again when each tier's links came to carry their own bytes, and collectives of one
 group to run one after the other; two driven by TensorRT-LLM's stack when that was fitted again. Training
 steps were written again when gradients of weights came to be added to sums and experts to have kernels of
-their own, and generation on hgx-b200 with the exponent of its power. They notice what changes unawares.
+their own, and generation on hgx-b200 with the exponent of its power. All were written again when collectives
+came to read and write device memory, which takes energy and slows the work beside them, and when power of
+nodes came in parts. They notice what changes unawares.
 """
 
 import dataclasses
