@@ -78,6 +78,9 @@ class PassReport(Readable):
     clock: Scalar = output(
         "", "clock of the compute units that the power limit leaves, over the clock of the peak rates"
     )
+    frequency: Scalar = output(
+        "Hz", "clock of the compute units; 0 where the accelerator's boost clock is not published"
+    )
     breakdown: PassTime
     memory: Memory
     energy: Energy
@@ -97,6 +100,12 @@ class GenerationReport(Readable):
     )
     decode_clock: Scalar = output(
         "", "clock that the power limit leaves to decode passes, over the clock of the peak rates"
+    )
+    prefill_frequency: Scalar = output(
+        "Hz", "clock of the prefill; 0 where the accelerator's boost clock is not published"
+    )
+    decode_frequency: Scalar = output(
+        "Hz", "clock of decode passes; 0 where the accelerator's boost clock is not published"
     )
     tokens_per_joule: Scalar = output("token/J", "output tokens per joule")
     cost_per_million_tokens: Scalar = output("USD", "cost per million output tokens")
@@ -191,6 +200,8 @@ def generation_report(c: Configuration, timed: dict[str, TimedPass]) -> Generati
         power=spent.total / (time * c.system.n_devices),
         prefill_clock=inverse(first.clock.slowdown),
         decode_clock=inverse(each.clock.slowdown),
+        prefill_frequency=c.system.accelerator.boost_clock * inverse(first.clock.slowdown),
+        decode_frequency=c.system.accelerator.boost_clock * inverse(each.clock.slowdown),
         tokens_per_joule=tokens / spent.total,
         cost_per_million_tokens=cost.run / tokens * 1e6,
         prefill=first.breakdown,
@@ -478,6 +489,7 @@ def _pass_report(c: Configuration, timed: TimedPass, tokens: Scalar) -> PassRepo
         tokens_per_second=tokens / timed.busy,
         power=timed.energy.total / (time * c.system.n_devices),
         clock=inverse(timed.clock.slowdown),
+        frequency=c.system.accelerator.boost_clock * inverse(timed.clock.slowdown),
         breakdown=timed.breakdown,
         memory=inference_memory(c),
         energy=timed.energy,

@@ -82,6 +82,9 @@ class TrainingReport(Readable):
     clock: Scalar = output(
         "", "clock of the compute units that the power limit leaves, over the clock of the peak rates"
     )
+    frequency: Scalar = output(
+        "Hz", "clock of the compute units; 0 where the accelerator's boost clock is not published"
+    )
     breakdown: StepTime
     memory: Memory
     energy: Energy
@@ -298,6 +301,7 @@ def _report(
         hfu=hardware_flops(c.model, strategy) / available,
         power=spent.total / (time * c.system.n_devices),
         clock=inverse(clock.slowdown),
+        frequency=c.system.accelerator.boost_clock * inverse(clock.slowdown),
         breakdown=breakdown,
         memory=training_memory(c),
         energy=spent,
