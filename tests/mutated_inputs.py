@@ -66,6 +66,7 @@ READERS = {
     "systems": "estimate llama-2-7b FILE",
     "accelerators": "cost system.toml",
     "prices": "cost system.toml",
+    "hosts": "cost system.toml",
     "networks": "cost system.toml",
     "technology": "codesign problem.toml",
     "nodes": "codesign problem.toml",
@@ -82,6 +83,7 @@ PROBLEM = (load.config_root() / "problems" / "gpt3-175b-under-a100-budget.toml")
 BESIDE = {
     "accelerators": {"system.toml": 'extends = "one-device"\naccelerator = "FILE"\n'},
     "prices": {"system.toml": 'extends = "dgx-h100"\nprices = "FILE"\n'},
+    "hosts": {"system.toml": 'extends = "dgx-h100"\nhost = "FILE"\n'},
     "networks": {
         "system.toml": 'extends = "one-device"\naccelerator = "l40s"\n[[network]]\nextends = "FILE"\n'
     },

@@ -190,6 +190,7 @@ class CostAnswer(Answer):
         if self.design is not None:
             lines += [table(self.design, f"Its design, divided over {self.volume} accelerators"), ""]
         lines += [table(self.hour.purchase, "The system: purchase price"), "", hour_table(self.per_hour)]
+        lines += ["", table(self.hour.node, "A device's share of a node, at the device's power limit")]
         if any(
             tier[name] for tier in network_rows(self.system) for name in ("price", "power", "switch_area")
         ):

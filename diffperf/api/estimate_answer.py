@@ -13,6 +13,7 @@ from diffperf.api.from_python import asked, phase_of, relaxation
 from diffperf.api.input_values import plain
 from diffperf.api.layout_lines import (
     describe_choice,
+    describe_clock,
     describe_conversion,
     describe_fit,
     describe_greatest,
@@ -192,6 +193,7 @@ class EstimateAnswer(PointAnswer):
             *self._described_greatest(),
             self.certainty.line(),
             *(describe_utilization(self.report) if self.phase == "training" else []),
+            *describe_clock(self.question, self.report),
             *(describe_training(self.training) if self.training else []),
             *([self._described_rent()] if self.rent else []),
             "",

@@ -46,6 +46,22 @@ def describe_utilization(report: Any) -> list[str]:
     ]
 
 
+def describe_clock(question: Question, report: Any) -> list[str]:
+    """A line for the slowest clock of a report, where the power limit pushes it below the base clock that the
+    maker guarantees.
+    """
+    accelerator = question.system.accelerator
+    base = float(accelerator.base_clock)
+    names = ("frequency", "prefill_frequency", "decode_frequency")
+    clocks = [float(getattr(report, name)) for name in names if hasattr(report, name)]
+    if not clocks or not 0 < min(clocks) < base:
+        return []
+    return [
+        f"[bold yellow]Below the base clock[/bold yellow]: the power limit leaves {min(clocks) / 1e6:,.0f} "
+        f"MHz of {accelerator.name}'s {base / 1e6:,.0f} MHz; its energies may be estimated too high"
+    ]
+
+
 def describe_conversion(question: Question, strategy: Strategy) -> list[str]:
     """A line about operands that the accelerator has no matrix units for, where there are any."""
     accelerator, name = question.system.accelerator, strategy.precision.likeliest()

@@ -134,7 +134,7 @@ def _config(kind: str, like: str, run: str) -> Iterator[str]:
 
 
 # Keys of configs that hold the name of another config.
-_NAMED = ("accelerator", "stack", "inference_stack", "prices", "calibration", "collectives")
+_NAMED = ("accelerator", "stack", "inference_stack", "prices", "host", "calibration", "collectives")
 
 
 def _value(value: Any, declared: Quantity | Choice) -> str | None:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from diffperf.cost.embodied_carbon import package_carbon
 from diffperf.cost.network_cost import TierCost, network_cost
 from diffperf.cost.package_cost import PackageCost, package_cost
+from diffperf.hardware.host import NodePower
 from diffperf.hardware.system import System
 from diffperf.quantity import Declared, Scalar, output
 from diffperf.relax import Relaxation, inverse, larger
@@ -40,6 +41,7 @@ class Cost(Declared):
 
     accelerator: PackageCost
     purchase: Purchase
+    node: NodePower
     manufacturing: Scalar = output("USD", "manufacturing cost of one accelerator")
     capital: Scalar = output("USD", "purchase price of the system")
     depreciation: Scalar = output("USD/s", "depreciation of the system")
@@ -50,7 +52,8 @@ class Cost(Declared):
     rate: Scalar = output("USD/s", "owning and running the system: all of the rates above")
     run: Scalar = output("USD", "cost of the run: owning and running the system for its time")
     facility_power: Scalar = output(
-        "W", "power of the facility in the run: devices, hosts, network, and what cooling and conversion add"
+        "W",
+        "power of the facility in the run: nodes, network, and cooling and conversion outside them",
     )
     switch_area: Scalar = output("mm^2", "silicon of the network's switches per device")
     package_carbon: Scalar = output("kg", "CO2e of making one accelerator's package")
@@ -89,22 +92,26 @@ def rental(system: System) -> Scalar:
     return system.n_devices * system.accelerator.rent
 
 
-def host_and_network_power(system: System, network: TierCost) -> Scalar:
-    """Watts per device beside the device: its host with adapters, and switches and transceivers that draw
-    power at any load."""
-    return system.prices.host_power + network.power
-
-
 def provisioned_power(system: System, network: TierCost) -> Scalar:
-    """Watts that racks and facility must feed: devices at their power limits, hosts and network."""
-    return system.n_devices * (system.accelerator.power_limit + host_and_network_power(system, network))
+    """Watts that racks and facility must feed: nodes whose devices are at their power limits and whose
+    processors are at full load, and the network's switches and transceivers, which draw their power at any
+    load.
+    """
+    limit = system.accelerator.power_limit
+    node = system.host.node_power(limit, jnp.ones_like(limit))
+    return system.n_devices * (node.total + network.power)
+
+
+def node_power(system: System, power: Scalar) -> NodePower:
+    """A device's share of its node in a run in which the devices draw `power` in all."""
+    return system.host.node_power(power / system.n_devices, system.host.processor_load)
 
 
 def facility_power(system: System, power: Scalar, network: TierCost) -> Scalar:
-    """Watts of a facility whose devices draw `power` in all: with hosts and network, and the share that
-    cooling and conversion add (PUE).
+    """Watts of a facility whose devices draw `power` in all: with their nodes and the network, and the share
+    that cooling and conversion outside the nodes add (PUE).
     """
-    return (power + system.n_devices * host_and_network_power(system, network)) * system.prices.pue
+    return system.n_devices * (node_power(system, power).total + network.power) * system.prices.pue
 
 
 def facility_energy(system: System, time: Scalar | float, energy: Scalar, network: TierCost) -> Scalar:
@@ -139,6 +146,7 @@ def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxa
     return Cost(
         accelerator=accelerator,
         purchase=bought,
+        node=node_power(system, energy / time),
         manufacturing=accelerator.total,
         capital=bought.total,
         depreciation=depreciation,

@@ -20,7 +20,7 @@ class Energy(eqx.Module):
     """Joules of a phase, over all devices."""
 
     compute: Scalar = output("J", "energy of arithmetic of matrix and vector units")
-    memory: Scalar = output("J", "energy of memory traffic")
+    memory: Scalar = output("J", "energy of memory traffic, that of collectives included")
     network: Scalar = output("J", "energy of network traffic")
     active: Scalar = output("J", "energy of clocks, instructions and leakage of working devices")
     static: Scalar = output("J", "energy of the idle power, which is drawn at any load")
@@ -57,7 +57,8 @@ def energy(
     return dataclasses.replace(
         energy_beside_work(c, time, at_work, clock),
         compute=devices * work.arithmetic,
-        memory=devices * (caches * clock.energy + memory),
+        memory=devices
+        * (caches * clock.energy + memory + transfer.memory * accelerator.device_memory.energy),
         network=devices * jnp.sum(transfer.sent * jnp.stack([tier.energy for tier in system.network])),
     )
 

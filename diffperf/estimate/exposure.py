@@ -1,19 +1,24 @@
 """Exposed time of communication: the part that the work beside it does not hide.
 
 One rule holds for every purpose of communication and for every phase. Work hides communication as long as
-neither its links nor its group of devices are occupied by other communication. What stays hidden takes
-compute units away from the work for as long (the `collective_units` of the software stack), and the rest is
-exposed. A stack that reserves units for the dispatch to experts (`exchange_units`) pays for them in its
-kernels.
+neither its links nor its group of devices are occupied by other communication, and the rest is exposed. What
+stays hidden takes compute units away from the work for as long (the `collective_units` of the software
+stack), and bandwidth of device memory for what the collective reads and writes there; Rashidi et al. (ISCA
+2021, arXiv 2007.00156) measured that both slow down the work. A stack that reserves units for the dispatch
+to experts (`exchange_units`) pays for them in its kernels.
 """
 
 from collections.abc import Mapping, Sequence
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from diffperf.estimate.kernels.machine import LevelTime
+from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import Transfer
+from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import Relaxation, choose, inverse, larger, smaller
 from diffperf.workload.configuration import Configuration
@@ -24,47 +29,88 @@ _NO_TIME = 1e-15  # s, below the time of a byte on any link
 Seconds = Float[Array, "*kinds"]  # of an average layer, of a layer of each kind, or of a step
 
 
-class LayerCompute(eqx.Module):
-    """Seconds of computation in an average layer, or in a layer of each kind, under which its communication
-    may run.
+class Window(eqx.Module):
+    """Work under which communication may run.
+
+    - `time`: seconds.
+    - `memory`: those of them that grow as device memory becomes slower. By the roofline's 4-norm of a
+      kernel's parts, a part adds to the time by its fourth power.
     """
 
-    matmul: Seconds
-    attention: Seconds
-    whole: Seconds  # all operators of the layer, recomputed ones included
+    time: Seconds
+    memory: Seconds
+
+    @classmethod
+    def of(cls, work: Work, system: System, relax: Relaxation) -> "Window":
+        """The window of some work.
+
+        What does not follow the clock of the compute units follows device memory, but for the starts of
+        kernels: it is no more than memory takes for its bytes.
+        """
+        served = work.traffic[system.accelerator.device_level - 1]
+        bytes_time = served * memory_byte_time(system, relax)
+        return cls(time=work.time, memory=smaller(work.time - work.clocked, bytes_time))
+
+    def __mul__(self, count: Array | float) -> "Window":
+        return Window(time=self.time * count, memory=self.memory * count)
+
+    def in_layers(self, layers: Float[Array, " kinds"]) -> "Window":
+        """The window of some layers of each kind in total, from that of one layer of each kind."""
+        return Window(time=over_kinds(layers, self.time), memory=over_kinds(layers, self.memory))
+
+
+def memory_byte_time(system: System, relax: Relaxation) -> Scalar:
+    """Seconds in which device memory serves a byte."""
+    return LevelTime.of(system.accelerator.device_memory, relax).byte
+
+
+class LayerCompute(eqx.Module):
+    """Computation in an average layer, or in a layer of each kind, under which its communication may run."""
+
+    matmul: Window
+    attention: Window
+    whole: Window  # all operators of the layer, recomputed ones included
 
 
 class Traffic(eqx.Module):
-    """Communication of one purpose: its seconds, hidden or not, and the seconds for which its bytes fill the
-    links of each network tier.
+    """Communication of one purpose.
+
+    - `time`: its seconds, hidden or not.
+    - `busy`: the seconds for which its bytes fill the links of each network tier.
+    - `memory`: the bytes that it reads from and writes to the device memory.
     """
 
     time: Seconds
     busy: Float[Array, "tiers *kinds"]
+    memory: Seconds | float = 0.0
 
     @classmethod
     def of(cls, transfer: Transfer, count: Seconds | float = 1.0) -> "Traffic":
         """The traffic of a number of runs of a transfer, in all or in a layer of each kind."""
-        return cls(time=transfer.time * count, busy=jnp.multiply.outer(transfer.busy, jnp.asarray(count)))
+        return cls(
+            time=transfer.time * count,
+            busy=jnp.multiply.outer(transfer.busy, jnp.asarray(count)),
+            memory=transfer.memory * count,
+        )
 
     def __mul__(self, count: Array | float) -> "Traffic":
-        return Traffic(time=self.time * count, busy=self.busy * count)
+        return Traffic(time=self.time * count, busy=self.busy * count, memory=self.memory * count)
 
     def in_layers(self, layers: Float[Array, " kinds"]) -> "Traffic":
         """The traffic of some layers of each kind in total, from the traffic of one layer of each kind."""
-        return Traffic(time=over_kinds(layers, self.time), busy=over_kinds(layers, self.busy))
+        return jax.tree.map(lambda number: over_kinds(layers, number), self)
 
 
 def exposed(
     traffic: Traffic,
-    window: Array,
+    window: Window,
     overlap: Weights,
     c: Configuration,
     others: Sequence[Traffic] = (),
     in_group: Sequence[Traffic] = (),
     reserved_units: Scalar | float = 0.0,
 ) -> Array:
-    """Seconds that communication adds to `window` seconds of work beside it.
+    """Seconds that communication adds to the work of a window beside it.
 
     Where the strategy overlaps both, two bounds limit what the work hides, each on its own as in a roofline.
     Both allow for traffic that comes first, of `others` and, in the group of the same devices, of `in_group`:
@@ -74,23 +120,28 @@ def exposed(
       PyTorch);
     - on each tier no more bytes than its links carry in the window beside those of all other traffic.
 
-    The hidden part slows the work down by the share of the compute units that it occupies, without those
-    that stay reserved for it.
+    The hidden part slows the work down by the share of each resource that it takes, as far as the work
+    follows that resource: by the share of the bandwidth of device memory where the work follows that, and
+    elsewhere by the share of the compute units, without those that stay reserved for it. Work that device
+    memory binds all the time takes longer by what memory takes for the bytes of the hidden part.
     """
 
     def overlapped() -> Array:
         """Seconds that overlapped communication adds: the exposed part, and the slowdown by the rest."""
-        relax, free = c.relax, window
+        relax, free = c.relax, window.time
         if in_group:
-            free = relax.excess(window, sum(earlier.time for earlier in in_group))
+            free = relax.excess(window.time, sum(earlier.time for earlier in in_group))
         remaining = _not_covered(traffic.time, free, relax)
         earlier_on_links = [earlier.busy for earlier in (*others, *in_group)]
         if earlier_on_links:
-            free_links = relax.excess(window, sum(earlier_on_links))
+            free_links = relax.excess(window.time, sum(earlier_on_links))
             kept_out = relax.reduce_maximum(_not_covered(traffic.busy, free_links, relax))
             remaining = relax.maximum(remaining, kept_out)
         units = larger(c.system.stack.collective_units - reserved_units, 0.0)
-        slowdown = smaller(units * inverse(c.system.accelerator.compute_units), 1.0)
+        of_units = units * inverse(c.system.accelerator.compute_units)
+        of_bandwidth = traffic.memory * memory_byte_time(c.system, relax) * inverse(traffic.time + _NO_TIME)
+        follows_memory = window.memory * inverse(window.time + _NO_TIME)
+        slowdown = smaller(of_units + follows_memory * (of_bandwidth - of_units), 1.0)
         return remaining + slowdown * (traffic.time - remaining)
 
     return choose(overlap, {"off": lambda: traffic.time, "on": overlapped})
@@ -126,7 +177,7 @@ def exposed_of_layer(
     context = exposed(of_context, compute.attention, around, c)
     experts = exposed(
         traffic["expert parallelism"],
-        compute.whole + tensor + context,
+        Window(time=compute.whole.time + tensor + context, memory=compute.whole.memory),
         strategy.overlap_experts,
         c,
         others=(of_tensor, of_context),

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy, energy_beside_work
-from diffperf.estimate.exposure import LayerCompute, Traffic, exposed, exposed_of_layer
+from diffperf.estimate.exposure import LayerCompute, Traffic, Window, exposed, exposed_of_layer
 from diffperf.estimate.kernels.clock import Clock, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate
 from diffperf.estimate.kernels.machine import Machine
@@ -78,6 +78,9 @@ class PassReport(Readable):
     clock: Scalar = output(
         "", "clock of the compute units that the power limit leaves, over the clock of the peak rates"
     )
+    frequency: Scalar = output(
+        "Hz", "clock of the compute units; 0 where the accelerator's boost clock is not published"
+    )
     breakdown: PassTime
     memory: Memory
     energy: Energy
@@ -97,6 +100,12 @@ class GenerationReport(Readable):
     )
     decode_clock: Scalar = output(
         "", "clock that the power limit leaves to decode passes, over the clock of the peak rates"
+    )
+    prefill_frequency: Scalar = output(
+        "Hz", "clock of the prefill; 0 where the accelerator's boost clock is not published"
+    )
+    decode_frequency: Scalar = output(
+        "Hz", "clock of decode passes; 0 where the accelerator's boost clock is not published"
     )
     tokens_per_joule: Scalar = output("token/J", "output tokens per joule")
     cost_per_million_tokens: Scalar = output("USD", "cost per million output tokens")
@@ -191,6 +200,8 @@ def generation_report(c: Configuration, timed: dict[str, TimedPass]) -> Generati
         power=spent.total / (time * c.system.n_devices),
         prefill_clock=inverse(first.clock.slowdown),
         decode_clock=inverse(each.clock.slowdown),
+        prefill_frequency=c.system.accelerator.boost_clock * inverse(first.clock.slowdown),
+        decode_frequency=c.system.accelerator.boost_clock * inverse(each.clock.slowdown),
         tokens_per_joule=tokens / spent.total,
         cost_per_million_tokens=cost.run / tokens * 1e6,
         prefill=first.breakdown,
@@ -374,13 +385,14 @@ def _timed_pass(
 
     sent = _sent(collectives, c)
     compute = LayerCompute(
-        matmul=layer_parts["matmul"].time, attention=layer_parts["attention"].time, whole=whole.time
+        **{part: Window.of(layer_parts[part], c.system, c.relax) for part in ("matmul", "attention")},
+        whole=Window.of(whole, c.system, c.relax),
     )
     in_layer = {purpose: Traffic.of(transfer) for purpose, transfer in sent.items()}
     handed_on = in_layer.pop("pipeline")
     layer_exposed = exposed_of_layer(in_layer, compute, c, generating=tokens.generating)
     in_layers = [traffic * depth for traffic in in_layer.values()]
-    pipeline = exposed(handed_on, depth * whole.time, strategy.overlap_transfers, c, in_layers)
+    pipeline = exposed(handed_on, compute.whole * depth, strategy.overlap_transfers, c, in_layers)
     exposed_times = {purpose: depth * time for purpose, time in layer_exposed.items()} | {
         "pipeline": pipeline
     }
@@ -477,6 +489,7 @@ def _pass_report(c: Configuration, timed: TimedPass, tokens: Scalar) -> PassRepo
         tokens_per_second=tokens / timed.busy,
         power=timed.energy.total / (time * c.system.n_devices),
         clock=inverse(timed.clock.slowdown),
+        frequency=c.system.accelerator.boost_clock * inverse(timed.clock.slowdown),
         breakdown=timed.breakdown,
         memory=inference_memory(c),
         energy=timed.energy,

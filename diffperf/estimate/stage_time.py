@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from diffperf.estimate.exposure import LayerCompute, Traffic, exposed_of_layer
+from diffperf.estimate.exposure import LayerCompute, Traffic, Window, exposed_of_layer
 from diffperf.estimate.kernels.evaluation import LabelValues, TimedOperators
 from diffperf.estimate.kernels.roofline import Work, waiting
 from diffperf.estimate.network.transfers import TimedCollective, Transfer
@@ -44,27 +44,29 @@ class LayerStep(eqx.Module):
     work: Work  # of both passes, with what is recomputed
 
     @classmethod
-    def of(cls, operators: TimedOperators) -> "LayerStep":
+    def of(cls, operators: TimedOperators, c: Configuration) -> "LayerStep":
         """Seconds and work of the operators of the layers of each kind."""
         parts = {
             "forward": {"direction": "forward"},
             "backward": {"direction": "backward"},
             "weights": {"direction": "weights"},
             "elementwise": {"part": "elementwise"},
-            "matmul": {"part": "matmul"},
-            "attention": {"part": "attention"},
         }
         kinds = _kinds_of(operators)
         times = operators.times([{**kind, **part} for part in parts.values() for kind in kinds])
         time = dict(zip(parts, jnp.reshape(times, (len(parts), len(kinds))), strict=True))
         work = layer_work(operators)
+        matmul, attention = (
+            operators.totals([{**kind, "part": part} for kind in kinds]) for part in ("matmul", "attention")
+        )
+        whole, matmul, attention = (Window.of(part, c.system, c.relax) for part in (work, matmul, attention))
         return cls(
             forward=time["forward"],
             backward=time["backward"] + time["weights"],
             weight_gradients=time["weights"],
             recomputed=operators.times(kinds, recomputed=True),
             elementwise=time["elementwise"],
-            compute=LayerCompute(matmul=time["matmul"], attention=time["attention"], whole=work.time),
+            compute=LayerCompute(matmul=matmul, attention=attention, whole=whole),
             work=work,
         )
 
@@ -143,6 +145,7 @@ class SlowestStage(eqx.Module):
     - `head`: vocabulary projections for which every micro-batch keeps the last stage.
     - `forward`, `backward`: seconds of a micro-batch on the mean stage before the last, with exposed
       communication and what is recomputed.
+    - `memory_share`: share of the seconds of both passes that grow as device memory becomes slower.
     - `waits`: seconds that a layer of each kind waits for the host in both passes.
     - `exposed`: exposed seconds of a layer of each kind by the purpose of collectives.
     - `traffic`: collectives of the layers in both passes of a micro-batch on the mean stage before the last.
@@ -155,6 +158,7 @@ class SlowestStage(eqx.Module):
     head: Scalar
     forward: Scalar
     backward: Scalar
+    memory_share: Scalar
     waits: PerKind
     exposed: dict[str, PerKind]
     traffic: list[Traffic]
@@ -191,12 +195,14 @@ class SlowestStage(eqx.Module):
         # and drains.
         purpose = "expert parallelism"
         hidden = (traffic[purpose].time - exposed[purpose]) * c.strategy.schedule.dualpipe
+        both_passes = positive(over_kinds(before, forward + backward))
         alone = over_kinds(before, hidden / 2)
         return cls(
             layers=layers,
             head=stages.heads[-1],
             forward=over_kinds(before, forward),
             backward=over_kinds(before, backward),
+            memory_share=over_kinds(before, layer.compute.whole.memory) * inverse(both_passes),
             waits=waits,
             exposed=exposed,
             traffic=[of_layer.in_layers(before) for of_layer in traffic.values()],

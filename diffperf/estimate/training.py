@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy
-from diffperf.estimate.exposure import Traffic, exposed
+from diffperf.estimate.exposure import Traffic, Window, exposed
 from diffperf.estimate.kernels.clock import Clock, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate
 from diffperf.estimate.kernels.machine import Machine
@@ -81,6 +81,9 @@ class TrainingReport(Readable):
     power: Scalar = output("W", "average power per device")
     clock: Scalar = output(
         "", "clock of the compute units that the power limit leaves, over the clock of the peak rates"
+    )
+    frequency: Scalar = output(
+        "Hz", "clock of the compute units; 0 where the accelerator's boost clock is not published"
     )
     breakdown: StepTime
     memory: Memory
@@ -156,11 +159,11 @@ def timed_step(c: Configuration) -> TimedStep:
     timed_operators = clock.slow_all(timed_operators)
     timed_collectives = transfers(collectives, c.system, relax, c.system.stack.network_efficiency)
     network = NetworkStep.of(timed_collectives, c)
-    layer = LayerStep.of(timed_operators)
+    layer = LayerStep.of(timed_operators, c)
     head, optimizer = (timed_operators.total(per=per) for per in ("micro-batch", "step"))
     stage = SlowestStage.of(c, layer, network, head)
     passes, heads = strategy.micro_batches * stage.layers, strategy.micro_batches * stage.head
-    compute = over_kinds(passes, layer.work.time)
+    compute = layer.compute.whole.in_layers(passes)
     handed_on = Traffic.of(network.totals["pipeline"])
     in_layers = [traffic * strategy.micro_batches for traffic in stage.traffic]
     pipeline = exposed(handed_on, compute, strategy.overlap_transfers, c, in_layers)
@@ -168,8 +171,8 @@ def timed_step(c: Configuration) -> TimedStep:
     exposed_times["expert parallelism"] = exposed_times["expert parallelism"] + stage.uncovered
     exposed_times |= {"pipeline": pipeline} | _data_parallel(c, network, stage)
     breakdown = StepTime(
-        matmul=over_kinds(passes, layer.compute.matmul),
-        attention=over_kinds(passes, layer.compute.attention),
+        matmul=over_kinds(passes, layer.compute.matmul.time),
+        attention=over_kinds(passes, layer.compute.attention.time),
         elementwise=over_kinds(passes, layer.elementwise),
         recompute=over_kinds(passes, layer.recomputed),
         host=over_kinds(passes, stage.waits) + c.system.stack.step_overhead,
@@ -180,7 +183,7 @@ def timed_step(c: Configuration) -> TimedStep:
         pipeline_bubble=bubble(stage.micro_batch, strategy, relax),
         pipeline_transfers=pipeline,
         data_parallel=exposed_times["gradients"] + exposed_times["weights"] + exposed_times["tied embedding"],
-        offload=relax.excess(offloaded_activations, compute) + offloaded_states,
+        offload=relax.excess(offloaded_activations, compute.time) + offloaded_states,
         optimizer=optimizer.time,
     )
     done = _work_of_device(timed_operators, layers, heads_of_device)
@@ -241,10 +244,14 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
         strategy.shards_weights
     )  # 1 where weights are gathered for both passes, 0 for the forward pass only
 
+    def window(time: Scalar) -> Window:
+        """A window of so many seconds of both passes, or of one alike."""
+        return Window(time=time, memory=stage.memory_share * time)
+
     gathered = 1 + both * further  # micro-batches
     of_weights = exposed(
         weights,
-        gathered * (stage.forward + both * stage.backward),
+        window(gathered * (stage.forward + both * stage.backward)),
         strategy.overlap_weights,
         c,
         others=[traffic * (gathered * (1 + both)) for traffic in in_pass],
@@ -252,7 +259,7 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
     reduced = 1 + strategy.shards_gradients * further  # micro-batches
     of_gradients = exposed(
         gradients,
-        reduced * stage.backward,
+        window(reduced * stage.backward),
         strategy.overlap_gradients,
         c,
         others=[traffic * reduced for traffic in in_pass],
@@ -294,6 +301,7 @@ def _report(
         hfu=hardware_flops(c.model, strategy) / available,
         power=spent.total / (time * c.system.n_devices),
         clock=inverse(clock.slowdown),
+        frequency=c.system.accelerator.boost_clock * inverse(clock.slowdown),
         breakdown=breakdown,
         memory=training_memory(c),
         energy=spent,

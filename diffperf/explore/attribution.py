@@ -30,14 +30,14 @@ SYSTEM_PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "power": (
         (
             *("compute_energy", "vector_energy", "static_power", "active_power", "waiting_share"),
-            *("power_limit", "power_exponent", "power_window"),
+            *("power_limit", "power_exponent", "power_window", "boost_clock", "base_clock"),
         ),
         (),
     ),
     "network": ((), ("network",)),
     "software": ((), ("stack", "inference_stack")),
     "price": (("package", "purchase_price", "priced_manufacturing", "rent"), ("prices",)),
-    "host and size": ((), ("n_devices", "host_bandwidth", "reliability")),
+    "host and size": ((), ("n_devices", "host", "host_bandwidth", "reliability")),
 }
 
 Change = Callable[[Configuration], Configuration]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from diffperf.explore.sensitivity import SLOPE, Sensitivity
 
-_POWER = ("energy", "power", "waiting_share")
+_POWER = ("energy", "power", "waiting_share", "clock")
 _OF_SYSTEM = {
     "network": "network",
     "stack": "software",

@@ -155,6 +155,18 @@ class Accelerator(Declared):
         # An estimate: power sensors of data-centre GPUs average over 25 to 100 ms (Yang et al., SC'24).
         default=0.05,
     )
+    boost_clock: Scalar = quantity(
+        "Hz",
+        "clock of the compute units at which the peak matrix rates hold; 0 where it is not published",
+        bounds=(0, 1e12),
+        default=0.0,
+    )
+    base_clock: Scalar = quantity(
+        "Hz",
+        "clock of the compute units that its maker guarantees at the power limit; 0 where not published",
+        bounds=(0, 1e12),
+        default=0.0,
+    )
     purchase_price: Scalar = quantity(
         "USD",
         "published purchase price of the accelerator; 0 for its manufacturing cost times the markup of the "
@@ -228,9 +240,13 @@ class Accelerator(Declared):
 
     @classmethod
     def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
-        """The inconsistency of the memory levels with each other: (key, found, expected, remedy), None for
-        none.
+        """The inconsistency of the clocks, or of the memory levels, with each other: (key, found, expected,
+        remedy), None for none.
         """
+        base, boost = (float(values.get(name, 0.0)) for name in ("base_clock", "boost_clock"))
+        if base > boost:
+            found = f"{base / 1e9:.4g} GHz beside a boost clock of {boost / 1e9:.4g} GHz"
+            return "base_clock", found, "at most the boost clock", "give both clocks, or neither"
         kinds = kinds_of(values["memory"])
         held = [level for level, kind in zip(values["memory"], kinds, strict=True) if level.holds is not None]
         if kinds.count("memory") != 1:

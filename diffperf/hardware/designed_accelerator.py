@@ -75,6 +75,8 @@ def accelerator_of(design: ChipDesign, technology: Technology, template: Acceler
         active_power=active_power(design, made.voltage, own_clock, made.die_area, technology),
         waiting_share=template.waiting_share,
         power_limit=made.power,
+        boost_clock=template.boost_clock * made.clock,
+        base_clock=jnp.zeros_like(template.base_clock),  # of no product
         power_exponent=template.power_exponent,
         power_window=template.power_window,
         kernel_latency=template.kernel_latency,

@@ -3,6 +3,7 @@
 from typing import Any
 
 from diffperf.hardware.accelerator import Accelerator
+from diffperf.hardware.host import Host
 from diffperf.hardware.network import NetworkTier
 from diffperf.hardware.reliability import Reliability
 from diffperf.quantity import Declared, Label, Scalar, label, quantity
@@ -23,13 +24,7 @@ class Prices(Declared):
     )
     electricity: Scalar = quantity("USD/J", "price of electricity", bounds=(1e-10, 1e-5), kind="price")
     pue: Scalar = quantity(
-        "", "power of the facility over that of the devices and their hosts", bounds=(1, 5), kind="price"
-    )
-    host_power: Scalar = quantity(
-        "W",
-        "power drawn by the host, its network adapters and fans, per device",
-        bounds=(0.1, 1e5),
-        kind="price",
+        "", "power of the facility over that of its nodes and network", bounds=(1, 5), kind="price"
     )
     lifetime: Scalar = quantity(
         "s",
@@ -109,6 +104,7 @@ class System(Declared):
     stack: Stack  # the software of training runs
     inference_stack: Stack  # the software of prefill, decode and generation
     prices: Prices
+    host: Host
     reliability: Reliability
     n_devices: Scalar = quantity("", "number of devices in the system", bounds=(1, 1e7), integer=True)
     host_bandwidth: Scalar = quantity(
@@ -127,10 +123,12 @@ class System(Declared):
     @classmethod
     def complete(cls, table: dict[str, Any]) -> dict[str, Any]:
         """The fields that a system's file gives: one stack alone serves both phases, and its reliability is
-        that of systems which were studied unless it says more.
+        that of systems which were studied unless it says more, its host that of DGX H100.
 
         The key `measured` is no field: it says what tables of measurements call the system, for
         `diffperf.explore.measured.names`.
         """
-        fields = {"reliability": {}} | {key: value for key, value in table.items() if key != "measured"}
+        fields = {"reliability": {}, "host": "dgx-h100-node"} | {
+            key: value for key, value in table.items() if key != "measured"
+        }
         return {"inference_stack": fields["stack"], **fields} if "stack" in fields else fields

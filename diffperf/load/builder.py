@@ -16,6 +16,7 @@ from diffperf import units
 from diffperf.errors import ConfigError, MissingKeys, did_you_mean
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.floorplan import Family
+from diffperf.hardware.host import Host
 from diffperf.hardware.network import NetworkTier
 from diffperf.hardware.node import Node
 from diffperf.hardware.packaging import Bond, Layer, Packaging
@@ -50,6 +51,7 @@ FOLDERS: dict[type, str] = {
     Stack: "stacks",
     CollectiveLibrary: "collectives",
     Prices: "prices",
+    Host: "hosts",
     Calibration: "calibrations",
 }
 

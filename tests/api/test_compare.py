@@ -32,7 +32,7 @@ def test_a_cell_of_inference_is_an_estimate(generation):
         prices = dp.load_system(cell.system).prices
         megawatts = float(report.cost.electricity) / float(prices.electricity) / 1e6
         assert cell.tokens_per_second_per_megawatt == pytest.approx(cell.tokens_per_second / megawatts)
-        assert megawatts > 8 * float(report.power + prices.host_power) / 1e6
+        assert megawatts > 8 * float(report.cost.node.total) / 1e6
         million = float(report.cost_per_million_tokens)
         assert cell.tokens_per_dollar_owned == pytest.approx(1e6 / million, rel=1e-9)
         assert answer.interval is not None

@@ -23,7 +23,12 @@ def test_cost(run, tmp_path):
     # NVLink, and half an adapter, port and link of NDR InfiniBand with half their 29 W.
     network = 1000 + (1364 + 562.5 + 1280) / 2
     each = 2 * data["cost"]["manufacturing"] + prices["host"] + network
-    watts = data["system"]["accelerator"]["power_limit"] + prices["host_power"] + 29 / 2
+    node, host = data["cost"]["node"], data["system"]["host"]
+    assert node["accelerators"] == data["system"]["accelerator"]["power_limit"]
+    assert "power of fans" in result.stdout
+    # At full load of the host's processors, whose other half of the way from idle is not in the hour's power.
+    busier = (1 - host["processor_load"]) * (host["processors_busy"] - host["processors_idle"])
+    watts = node["total"] + busier * (1 + host["fans"]) / host["supply_efficiency"] + 29 / 2
     tiers = data["network"]
     assert [tier["tier"] for tier in tiers] == ["nvlink", "infiniband"]
     assert sum(tier["price"] for tier in tiers) == pytest.approx(network)

@@ -55,7 +55,8 @@ def test_two_systems_side_by_side(run, answer):
     # An adapter, one port and one link of NDR InfiniBand, which draw 12 W and 17 W.
     network = 1000 + 1364 + 562.5 + 1280
     assert owner["hour"]["network"] == pytest.approx(network / paid_hours, rel=1e-6)
-    assert owner["hour"]["electricity"] == pytest.approx((700 + 407 + 29) / 1000 * 1.2 * 0.0806, rel=1e-6)
+    node = (700 + 57.5 + 24 + 31 + 40 + 32) * 1.17 / 0.95  # W, with fans and supplies
+    assert owner["hour"]["electricity"] == pytest.approx((node + 29) / 1000 * 1.2 * 0.0806, rel=1e-6)
     assert owner["hour"]["total"] == pytest.approx(data["per_hour"]["total"] / 8, rel=1e-6)
     assert (owner["rent"], other["rent"]) == (pytest.approx(1.78), pytest.approx(1.3))
     text = run("cost dgx-h100 --against mi300x-8").stdout

@@ -56,7 +56,8 @@ def test_owning_and_running_by_hand(system):
     cost = run_cost(owned, real(time), real(joules), Exact())
     # Half a port of NDR InfiniBand with its adapter and link, in one level of switches for rails of eight.
     network, network_watts = 1000 + (1364 + 562.5 + 1280) / 2, (12 + 17) / 2
-    watts = float(owned.accelerator.power_limit + prices.host_power) + network_watts
+    limit = owned.accelerator.power_limit
+    watts = float(owned.host.node_power(limit, real(1.0)).total) + network_watts
     device = float(cost.manufacturing * prices.accelerator_markup + prices.host) + network
     bought = device + 0.1 * watts
     working = 0.8 * YEAR  # seconds a year
@@ -70,7 +71,8 @@ def test_owning_and_running_by_hand(system):
     assert float(cost.capital) == pytest.approx(64 * bought, rel=1e-12)
     for name, in_a_year in expected.items():
         assert float(getattr(cost, name)) == pytest.approx(64 * in_a_year / working, rel=1e-3), name
-    drawn = 64 * (300 + float(prices.host_power) + network_watts) * float(prices.pue)
+    assert float(cost.node.accelerators) == pytest.approx(300)
+    drawn = 64 * (float(cost.node.total) + network_watts) * float(prices.pue)
     assert float(cost.electricity) == pytest.approx(drawn * float(prices.electricity), rel=1e-12)
     assert float(cost.run) == pytest.approx(
         time * sum(float(getattr(cost, name)) for name in RATES), rel=1e-12

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import diffperf as dp
-from diffperf.estimate.exposure import Traffic, exposed
+from diffperf.estimate.exposure import Traffic, Window, exposed, memory_byte_time
 from diffperf.estimate.network.transfers import Transfer, transfers
 from diffperf.estimate.training import timed_step
 from diffperf.quantity import Weights, locate, replace
@@ -20,6 +20,7 @@ from diffperf.workload.strategy import Strategy
 
 UNITS = 108  # compute units of an A100
 BOTH = Weights(jnp.array([0.0, 1.0]), ("off", "on"))
+OF_FOUR_SECONDS = Window(time=jnp.asarray(4.0), memory=jnp.asarray(0.0))  # all of them by the compute units
 OVERLAPS = ("gradients", "weights", "tensor", "context", "experts", "transfers")
 
 
@@ -56,7 +57,7 @@ def test_by_hand(llama, system, seconds, tiers, others, expected):
     """Under 4 s of work, where collectives occupy a quarter of the compute units."""
     c = configuration(llama, system, UNITS / 4)
     busy = [traffic(time, *on_tiers) for time, on_tiers in others]
-    added = exposed(traffic(seconds, *tiers), jnp.asarray(4.0), BOTH, c, busy)
+    added = exposed(traffic(seconds, *tiers), OF_FOUR_SECONDS, BOTH, c, busy)
     assert float(added) == pytest.approx(expected, rel=1e-12)
 
 
@@ -71,8 +72,60 @@ def test_by_hand(llama, system, seconds, tiers, others, expected):
 def test_collectives_of_a_group_run_one_after_the_other(llama, system, seconds, shares, earlier, expected):
     c = configuration(llama, system, UNITS / 4)
     time, on_tiers = earlier
-    added = exposed(traffic(seconds, *shares), jnp.asarray(4.0), BOTH, c, in_group=[traffic(time, *on_tiers)])
+    added = exposed(traffic(seconds, *shares), OF_FOUR_SECONDS, BOTH, c, in_group=[traffic(time, *on_tiers)])
     assert float(added) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("follows", "bandwidth", "expected"),
+    [
+        (0.0, 1.0, 3 / 4),  # bound by compute units, of which collectives take a quarter for 3 s
+        (4.0, 0.5, 3 / 2),  # bound by device memory, half of whose bandwidth collectives take
+        (4.0, 0.0, 0.0),  # its bandwidth is all its own: compute units are not missed
+        (1.0, 0.5, 3 * (3 / 4 * 1 / 4 + 1 / 4 * 1 / 2)),  # one kernel of four is bound by device memory
+        (4.0, 2.0, 3.0),  # never more than the time of the communication
+    ],
+)
+def test_work_loses_what_it_follows(llama, system, follows, bandwidth, expected):
+    """3 s of communication under 4 s of work, `follows` of which grow with the time of device memory, of
+    whose bandwidth communication takes a share.
+    """
+    c = configuration(llama, system, UNITS / 4)
+    bytes_ = 3 * bandwidth / memory_byte_time(c.system, Exact())
+    beside = Traffic(time=jnp.asarray(3.0), busy=3 * jnp.array([1.0, 0.0]), memory=bytes_)
+    added = exposed(beside, Window(time=jnp.asarray(4.0), memory=jnp.asarray(follows)), BOTH, c)
+    assert float(added) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_streams_follow_device_memory_and_large_products_do_not(llama, system):
+    """A stream grows with the time of device memory by as much as it takes to serve its bytes; of a product
+    with 200 times as many FLOP per byte as the device has per byte of bandwidth, hardly anything does.
+    """
+    device = system.accelerator
+    byte = float(memory_byte_time(system, Exact()))
+    assert byte == pytest.approx(1 / float(device.device_memory.bandwidth * device.device_memory.efficiency))
+    strategy = dp.load_strategy({"tp": 8, "global_batch": 8, "micro_batch": 8, "sequence_length": 4096})
+    step = timed_step(Configuration(llama, replace(system, {"n_devices": 8.0}), strategy))
+    stream = step.operators.total(part="elementwise")
+    window = Window.of(stream, system, Exact())
+    assert float(window.memory) == pytest.approx(float(stream.traffic[device.device_level - 1]) * byte)
+    assert float(window.memory) > 0.9 * float(window.time)
+    product = Window.of(step.operators.total(part="matmul"), system, Exact())
+    assert float(product.memory) < 0.2 * float(product.time)
+
+
+def test_slopes_of_contention_for_memory(llama, system):
+    """Communication under work costs more with slower memory, by the derivative that differences find."""
+    strategy = dp.load_strategy({"dp": 64, "zero": 3, "global_batch": 64, "overlap_gradients": True})
+    path = "accelerator.memory.hbm.bandwidth"
+    bandwidth = float(locate(system, path)[0])
+
+    def time(factor):
+        return dp.training_step(llama, replace(system, {path: factor * bandwidth}), strategy).time
+
+    step = 1e-5
+    difference = (float(time(1 + step)) - float(time(1 - step))) / (2 * step)
+    assert float(jax.grad(time)(1.0)) == pytest.approx(difference, rel=1e-6)
 
 
 def test_links_are_busy_while_bytes_are_on_them(system):
@@ -123,7 +176,7 @@ def test_faster_links_hide_no_less(llama, system, other, tier):
         faster = replace(system, {path: locate(system, path)[0] * factor})
         c = configuration(llama, faster, 0.0)
         [timed] = transfers([collective], faster, Exact())
-        return float(exposed(Traffic.of(timed.transfer), jnp.asarray(4.0), BOTH, c, beside))
+        return float(exposed(Traffic.of(timed.transfer), OF_FOUR_SECONDS, BOTH, c, beside))
 
     times = [added(factor) for factor in (1.0, 1.1, 1.25, 1.5, 2.0, 4.0)]
     assert times == sorted(times, reverse=True)
@@ -173,7 +226,7 @@ def test_slopes(llama, system, seconds, second_tier):
         c = configuration(llama, system, UNITS / 4, relax)
         busy = [traffic(2.0, 1.0, second_tier)]
         ring = Traffic(jnp.asarray(time), time * jnp.array([1.0, second_tier]))
-        return exposed(ring, jnp.asarray(4.0), BOTH, c, busy)
+        return exposed(ring, OF_FOUR_SECONDS, BOTH, c, busy)
 
     def difference(relax, low, high):
         return (added(seconds + high, relax) - added(seconds + low, relax)) / (high - low)

@@ -239,10 +239,11 @@ def test_layers_with_experts_wait_for_the_routing(system):
 
 def test_hidden_communication_slows_what_hides_it(llama, system):
     """By a share of the time that overlapping saves: the step lies that far on the way from overlapped to
-    not.
+    not, where no work follows device memory. What follows it does not miss compute units, but bandwidth.
     """
+    fast = replace(system, {"accelerator.memory.hbm.bandwidth": 1e20})
 
-    def step(contention: float, overlap: bool) -> float:
+    def step(contention: float, overlap: bool, system=fast) -> float:
         table = {"zero": "3", "global_batch": 256, "overlap_gradients": overlap, "overlap_weights": overlap}
         strategy = dp.load_strategy(table, n_devices=64)
         units = contention * float(system.accelerator.compute_units)
@@ -251,5 +252,8 @@ def test_hidden_communication_slows_what_hides_it(llama, system):
 
     hidden, exposed = step(0.0, True), step(0.0, False)
     assert exposed > 1.01 * hidden
-    assert step(0.3, True) == pytest.approx(hidden + 0.3 * (exposed - hidden), rel=1e-9)
+    assert step(0.3, True) == pytest.approx(hidden + 0.3 * (exposed - hidden), rel=1e-6)
     assert step(0.3, False) == pytest.approx(exposed, rel=1e-12)
+    without, with_units = step(0.0, True, system), step(0.3, True, system)
+    saved = step(0.0, False, system) - without
+    assert 0 < with_units - without < 0.3 * saved

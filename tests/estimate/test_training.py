@@ -174,7 +174,10 @@ def test_offloaded_activations_travel_there_and_back(gpt, system, share):
 
 
 def test_choices_interpolate(gpt, system):
-    """A relaxed choice is the mixture of the definite ones, where the report is linear in it."""
+    """A relaxed choice is the mixture of the definite ones, where the report is linear in it.
+
+    The share of the work that follows device memory, by which hidden communication slows it, is a quotient.
+    """
     base = {"tp": 8, "pp": 4, "global_batch": 64, "dp": 2}
     times = {}
     for r in ("none", "full"):
@@ -182,7 +185,7 @@ def test_choices_interpolate(gpt, system):
     mixed = training(
         gpt, system, dp.load_strategy({**base, "recompute": {"none": 0.25, "full": 0.75}}), Exact()
     )
-    assert float(mixed.time) == pytest.approx(0.25 * times["none"] + 0.75 * times["full"], rel=1e-9)
+    assert float(mixed.time) == pytest.approx(0.25 * times["none"] + 0.75 * times["full"], rel=1e-7)
 
 
 def test_real_degrees_lie_between_whole_ones(gpt, system):

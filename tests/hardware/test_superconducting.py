@@ -102,7 +102,10 @@ def test_energy_has_its_cooling_once(board):
     assert float(report.energy.compute / uncooled.energy.compute) == pytest.approx(401, rel=1e-6)
     assert float(cold["compute_energy"]) == pytest.approx(10_000 * 0.5 * 2e-20 / 2, rel=1e-6)
     assert float(system.prices.pue) == 1.0
-    watts = float(report.energy.total / report.time + system.prices.host_power)
+    node = report.cost.node
+    assert float(node.accelerators) == pytest.approx(float(report.energy.total / report.time))
+    assert float(node.fans) == float(node.conversion) == 0.0
+    watts = float(node.total)
     electricity = watts * float(system.prices.electricity)
     assert float(report.cost.electricity) == pytest.approx(electricity, rel=1e-6)
 

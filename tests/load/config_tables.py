@@ -88,7 +88,6 @@ SYSTEM = {
         "host": "$2,000",
         "electricity": "0.1 USD/kWh",
         "pue": 1.2,
-        "host_power": "200 W",
         "lifetime": "4 years",
         "utilization": "80 %",
     },

@@ -4,6 +4,7 @@ Collectives work tier by tier, each with its best algorithm, on what the inner t
 at once, in rings through all members.
 """
 
+import dataclasses
 import functools
 import operator
 from collections import Counter
@@ -26,6 +27,8 @@ from diffperf.workload.collective import Collective
 # The share of the innermost tier's ramp that rings have in any group: their ramp is divided by.
 _LEAST_RAMP = 1e-6
 
+_NO_TIME = 1e-15  # s, below the time of a byte on any link
+
 # Fields of a collective that only an all-to-all asks for.
 _OF_COPIES = ("copies", "once", "groups", "groups_visited")
 
@@ -37,17 +40,20 @@ class Transfer(eqx.Module):
     - `sent`: bytes that each device sends over each tier.
     - `busy`: seconds for which those bytes fill a device's links of each tier: less than `time`, by
       latencies, by protocols that send flags with the bytes, and by slower tiers.
+    - `memory`: bytes that each device reads from and writes to its device memory.
     """
 
     time: Scalar
     sent: Float[Array, " tiers"]
     busy: Float[Array, " tiers"]
+    memory: Scalar
 
     @classmethod
     def nothing(cls, system: System) -> "Transfer":
         """No communication."""
         on_tiers = jnp.zeros_like(jnp.stack([tier.size for tier in system.network]))
-        return cls(time=jnp.zeros_like(system.n_devices), sent=on_tiers, busy=on_tiers)
+        nothing = jnp.zeros_like(system.n_devices)
+        return cls(time=nothing, sent=on_tiers, busy=on_tiers, memory=nothing)
 
     def __add__(self, other: "Transfer") -> "Transfer":
         return jax.tree.map(jnp.add, self, other)
@@ -120,29 +126,52 @@ def all_reduce(group: Group, volume: Scalar) -> Transfer:
 
     The fastest counts on each tier: rings, the library's reductions of fewer steps such as trees, sending
     everything to everyone at once, or switches that reduce.
+
+    Device memory (NCCL, src/device/all_reduce.h, of V bytes in n shares): n − 1 shares are received and sent
+    to be added up, as in `reduce_scatter`, and n − 1 are handed on. The added share is sent from registers:
+    5·n − 4 shares are read and written. A tree moves as many bytes for each that it sends. Switches that
+    reduce read the buffer once, and write the result once.
     """
     wire = group.wire(volume * inverse(group.within))
     ways = algorithms.neighbours(wire, 2.0), algorithms.alternative(wire, 2.0)
-    times = group.relax.minimum(
+    by_devices = group.relax.minimum(
         *map(wire.quick, ways),
         *map(wire.bulk, ways),
         wire.between_pairs(algorithms.one_shot(wire))[0],
-        wire.bulk(algorithms.in_network(wire)),
     )
-    return _by_tiers_or_rings(group, times * group.fabric.joined, volume, rounds=2.0)
+    by_switches = wire.bulk(algorithms.in_network(wire))
+    times = group.relax.minimum(by_devices, by_switches)
+    switches = group.relax.step(_lead(by_switches, by_devices))
+    return _by_tiers_or_rings(
+        group, times * group.fabric.joined, volume, rounds=2.0, copies=(5.0, 1.0), switches=switches
+    )
 
 
 def reduce_scatter(group: Group, volume: Scalar) -> Transfer:
-    """Reduce-scatter of a `volume`-byte buffer, tier by tier from the inside out."""
-    wire = group.wire(volume * inverse(group.within))
-    ways = algorithms.neighbours(wire, 1.0), algorithms.alternative(wire, 1.0)
-    times = group.relax.minimum(*map(wire.quick, ways), *map(wire.bulk, ways))
-    return _by_tiers_or_rings(group, times * group.fabric.joined, volume, rounds=1.0)
+    """Reduce-scatter of a `volume`-byte buffer, tier by tier from the inside out.
+
+    Device memory (NCCL, src/device/reduce_scatter.h, of V bytes in n shares): each of the n − 1 shares that
+    arrive is written, and read again with the device's own share of it; the first share that a device sends
+    is read, and the result is written: 3·n − 1 shares in all.
+    """
+    return _scattered_or_gathered(group, volume, copies=(3.0, 2.0))
 
 
 def all_gather(group: Group, volume: Scalar) -> Transfer:
-    """All-gather into a `volume`-byte buffer: the mirror image of a reduce-scatter."""
-    return reduce_scatter(group, volume)
+    """All-gather into a `volume`-byte buffer: the mirror image of a reduce-scatter, but for device memory, in
+    which n − 1 shares are written as they arrive, and as many are read as they are sent.
+    """
+    return _scattered_or_gathered(group, volume, copies=(2.0, 0.0))
+
+
+def _scattered_or_gathered(group: Group, volume: Scalar, copies: tuple[float, float]) -> Transfer:
+    """Reduce-scatter or all-gather, which take as long and send as much; `copies` as in
+    `_by_tiers_or_rings`.
+    """
+    wire = group.wire(volume * inverse(group.within))
+    ways = algorithms.neighbours(wire, 1.0), algorithms.alternative(wire, 1.0)
+    times = group.relax.minimum(*map(wire.quick, ways), *map(wire.bulk, ways))
+    return _by_tiers_or_rings(group, times * group.fabric.joined, volume, rounds=1.0, copies=copies)
 
 
 def broadcast(group: Group, volume: Scalar) -> Transfer:
@@ -224,16 +253,33 @@ def _transfer(group: Group, time: Scalar, sent: Float[Array, " tiers"]) -> Trans
     """The transfer of so many bytes on each tier.
 
     Links are busy for no longer than it takes: switches that reduce and multicast carry fewer bytes than
-    are counted here.
+    are counted here. What a device sends is read from device memory, and as much that it receives is written
+    there.
     """
-    return Transfer(time=time, sent=sent, busy=smaller(sent * inverse(group.fabric.rate), time))
+    busy = smaller(sent * inverse(group.fabric.rate), time)
+    return Transfer(time=time, sent=sent, busy=busy, memory=2 * jnp.sum(sent))
+
+
+def _lead(time: Array, other: Array) -> Array:
+    """By how much one way is faster than another, over the time of both; −1 to 1."""
+    return (other - time) * inverse(time + other + _NO_TIME)
 
 
 def _by_tiers_or_rings(
-    group: Group, times: Float[Array, " tiers"], volume: Scalar, rounds: float
+    group: Group,
+    times: Float[Array, " tiers"],
+    volume: Scalar,
+    rounds: float,
+    copies: tuple[float, float],
+    switches: Array | float = 0.0,
 ) -> Transfer:
     """One tier after the other, from the inside out and back in, or in rings through all tiers: the
     faster.
+
+    Device memory serves, of the buffer that a tier works on, `copies[0]` times the other members' share and
+    `copies[1]` times the device's own, or on the tiers whose `switches` reduce the buffer twice. What a
+    library copies besides, to buffers for a network adapter, is not counted, nor are caches that hold such
+    buffers.
     """
     time = jnp.sum(times)
     if len(group.fabric.ways) > 1:
@@ -242,8 +288,15 @@ def _by_tiers_or_rings(
         # do.
         if group.at_kinks:
             time = time * (1 + jnp.where(group.fills, 4, -4) * jnp.finfo(time.dtype).eps)
-        time = group.relax.minimum(time, *_rings(group, volume, rounds))
-    return _started(group, time, rounds * group.part * (volume * inverse(group.within)))
+        rings = group.relax.minimum(*_rings(group, volume, rounds))
+        switches = switches * group.relax.step(_lead(time, rings))
+        time = group.relax.minimum(time, rings)
+    buffers = volume * inverse(group.within)
+    of_others, of_own = copies
+    by_devices = of_others * group.part + of_own * group.fabric.own * group.fabric.joined
+    served = by_devices + switches * (2 * group.present - by_devices)
+    transfer = _started(group, time, rounds * group.part * buffers)
+    return dataclasses.replace(transfer, memory=jnp.sum(served * buffers))
 
 
 def _rings(group: Group, volume: Scalar, rounds: float) -> list[Scalar]:

@@ -47,6 +47,7 @@ class CacheTransfer(eqx.Module):
         distance = (prefill.devices + decode.devices) / 2
         transfer = send(place(c.system, jnp.full_like(distance, 2.0), distance, c.relax), sent)
         per_byte = jnp.stack([tier.energy for tier in c.system.network])
+        memory_energy = c.system.accelerator.device_memory.energy
         # The bytes are proportional to the length of the prompt, which is log-normal.
         spread = 1 + requests.input_spread**2
         return cls(
@@ -54,7 +55,10 @@ class CacheTransfer(eqx.Module):
             square=transfer.time**2 * spread,
             cube=transfer.time**3 * spread**3,
             lanes=c.relax.minimum(prefill.engines, decode.engines),
-            energy=jnp.sum(transfer.sent * per_byte) * kept / sent * decode.engine_devices,
+            energy=(jnp.sum(transfer.sent * per_byte) + transfer.memory * memory_energy)
+            * kept
+            / sent
+            * decode.engine_devices,
         )
 
     @property

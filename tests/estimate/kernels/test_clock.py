@@ -186,8 +186,8 @@ def test_training_13b_on_a_dgx_h100():
     system = dp.load_system("dgx-h100", n_devices=8)
     strategy = {"tp": 2, "zero": 3, "global_batch": 128, "micro_batch": 2, "sequence_length": 4096}
     report = dp.training_step(dp.load_model("llama-2-13b"), system, dp.load_strategy(strategy, n_devices=8))
-    node = 8 * (float(report.power) + float(system.prices.host_power))
-    assert node == pytest.approx(8400, rel=0.1)
+    assert float(report.cost.node.accelerators) == pytest.approx(float(report.power))
+    assert 8 * float(report.cost.node.total) == pytest.approx(8400, rel=0.1)
 
 
 def test_slowing_adds_to_every_operator(device):
