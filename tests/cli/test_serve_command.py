@@ -80,6 +80,7 @@ def test_pools_are_compared_or_left_out(run, tmp_path):
     assert "pools" not in without.stdout
 
 
+@pytest.mark.slow
 def test_pools_that_do_not_serve_say_why_in_a_line(run):
     for options, words in (
         ("--ttft 1ms", "no two pools meet TTFT up to 1 ms"),

@@ -130,6 +130,7 @@ def test_the_tighter_pool_is_the_one_that_saturates():
         assert all(float(getattr(state, other)) < 0.9 for other in others)
 
 
+@pytest.mark.slow
 def test_requests_wait_for_slots():
     case = Case(1024, 256, 2048, 1, 1, 0.01, 0.4, cap=32)
     capacity = 1 / float(case.estimated("rate", 1.0).requests.saturation)

@@ -81,6 +81,7 @@ def test_power_stays_when_tokens_are_drafted(llama, system):
     assert float(drafting.tokens_per_joule) > 1.5 * float(plain.tokens_per_joule)
 
 
+@pytest.mark.slow
 def test_a_server_with_one_client_drafts_as_a_generation_does(llama, system):
     """Without spread of lengths, and in steps that hold the whole prompt."""
     alone = replace(system, {"n_devices": 1})

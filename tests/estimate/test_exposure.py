@@ -97,6 +97,7 @@ def test_work_loses_what_it_follows(llama, system, follows, bandwidth, expected)
     assert float(added) == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_streams_follow_device_memory_and_large_products_do_not(llama, system):
     """A stream grows with the time of device memory by as much as it takes to serve its bytes; of a product
     with 200 times as many FLOP per byte as the device has per byte of bandwidth, hardly anything does.
@@ -114,6 +115,7 @@ def test_streams_follow_device_memory_and_large_products_do_not(llama, system):
     assert float(product.memory) < 0.2 * float(product.time)
 
 
+@pytest.mark.slow
 def test_slopes_of_contention_for_memory(llama, system):
     """Communication under work costs more with slower memory, by the derivative that differences find."""
     strategy = dp.load_strategy({"dp": 64, "zero": 3, "global_batch": 64, "overlap_gradients": True})
@@ -241,6 +243,7 @@ def test_slopes(llama, system, seconds, second_tier):
         assert sides[0] < float(smooth) < sides[1]
 
 
+@pytest.mark.slow
 def test_constants_of_a_compiled_program_stay_finite_in_float32():
     """Where all inputs are constants, compilers multiply constants of two factors first: what nothing sent
     is divided by must not overflow then (at 1e-30 the step took nan seconds).

@@ -95,6 +95,7 @@ def test_without_failures_everything_is_useful(llama_405b, report):
     assert float(run.emissions) > float(run.energy * safe.prices.carbon_intensity)
 
 
+@pytest.mark.slow
 def test_gradients_are_finite_differences(llama_405b, report):
     paths = (
         "reliability.device_mtbf",

@@ -170,6 +170,7 @@ def test_shares_within_float32(hopper):
     assert slope < 0
 
 
+@pytest.mark.slow
 def test_host_memory_holds_what_device_memory_lacks_room_for():
     """GH200: what 96 GB of HBM lack for Llama 70B's 141 GB and its cache is read over NVLink-C2C."""
     asked = {"phase": "decode", "devices": 1, "global_batch": 1}

@@ -134,6 +134,7 @@ def test_tokens_that_are_sent_together(engine, load):
     assert float(together.time_per_output_token) == pytest.approx(step * (1 - 7 / 255), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_host_verifies_drafts_after_each_step(llama, system):
     """Of one sequence at a time; without drafts nothing is verified."""
     one, strategy = replace(system, {"n_devices": 1}), dp.load_strategy({})

@@ -45,6 +45,7 @@ def test_v100_multiplies_in_fp16():
     assert 80 * 1024 * float(device.boost_clock) == pytest.approx(float(device.matrix.fp16.rate), rel=0.01)
 
 
+@pytest.mark.slow
 def test_every_boost_clock_is_checked():
     given = {name for name in available("accelerators") if float(accelerator(name).boost_clock) > 0}
     assert given == {*OF_UNIT, "v100-sxm2-32gb"}
@@ -56,6 +57,7 @@ def test_a_base_clock_above_the_boost_clock_is_refused():
         dp.load_system({"extends": "one-device", "accelerator": table})
 
 
+@pytest.mark.slow
 def test_reports_say_the_clock():
     """A training step's clock is the share of the boost clock that the power limit leaves."""
     system = dp.load_system("dgx-h100", n_devices=8)

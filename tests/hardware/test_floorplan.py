@@ -165,6 +165,7 @@ def test_no_room_for_units_stays_finite(float32):
     assert 0 < float(value) < 20e12
 
 
+@pytest.mark.slow
 def test_a_limit_below_the_power_without_a_clock_is_one_line():
     plan = replace(H100, {"power_limit": 60.0})
     blueprint, template = blueprint_of(plan)

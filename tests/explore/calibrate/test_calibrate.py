@@ -196,6 +196,7 @@ def test_a_fit_that_does_not_converge(table, monkeypatch):
         calibrate([table])
 
 
+@pytest.mark.slow
 def test_parameters_that_no_row_tells_apart(table):
     """Only their product matters, and a prior this wide says nothing of either."""
     paths = ["hbm.efficiency", "hbm.bandwidth"]

@@ -59,6 +59,7 @@ def test_the_stack_is_recovered_from_rows_of_all_hardware(fitted):
     assert errors.cross_validated.median_ape < 1e-3 < errors.before.median_ape
 
 
+@pytest.mark.slow
 def test_the_config_predicts_what_the_fit_predicts(fitted, table, tmp_path):
     write_stack(fitted, STACK, tmp_path / "mine.toml")
     own, shipped = load(Stack, str(tmp_path / "mine.toml")), load(Stack, STACK)

@@ -30,6 +30,7 @@ def workloads():
     return [*generations, (one, "prefill")]
 
 
+@pytest.mark.slow
 def test_results_are_those_of_one_after_the_other(workloads):
     together = of_each(estimate, *map(list, zip(*workloads, strict=True)))
     for (configuration, phase), report in zip(workloads, together, strict=True):
@@ -56,6 +57,7 @@ def test_a_function_is_called_once_for_those_that_are_alike(workloads):
     assert called == ["decode"]
 
 
+@pytest.mark.slow
 def test_traced_numbers_are_differentiated_each_for_itself(workloads):
     (one, phase), (longer, _) = workloads[:2]
 

@@ -27,6 +27,7 @@ at_most = 0
 """
 
 
+@pytest.mark.slow
 def test_a_design_with_wider_links_pays_for_them(tmp_path):
     """NVLink of a DGX A100 is $1,000 a device at 300 GB/s; a design's link is priced in proportion, and the
     slope of the purchase is that price over that bandwidth."""

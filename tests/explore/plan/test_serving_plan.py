@@ -146,6 +146,7 @@ def test_nothing_fits_memory(search, requests):
     assert float(ranked.nearest.report.memory.excess) > 0
 
 
+@pytest.mark.slow
 def test_what_is_impossible_or_unknown(search):
     with pytest.raises(dp.ConfigError, match=r"strategy\.tp"):
         plan_serving(search(tp=3.0))

@@ -84,6 +84,7 @@ def test_a_lock_file_left_behind_blocks_nobody(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_damaged_parts_are_estimated_again(space, reference, tmp_path):
     out, done = tmp_path / "out.parquet", []
 

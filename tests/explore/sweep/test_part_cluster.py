@@ -114,6 +114,7 @@ def test_a_plan_arrives_with_all_its_digits(space_of):
     assert jax.tree.leaves(arrived.space.inputs)[0].dtype == np.float64
 
 
+@pytest.mark.slow
 def test_a_worker_compiles_a_plan_once(space_of, monkeypatch):
     space, compiled = space_of(SPACE), []
     plan, other = (SweepPlan.of(space, dtype, BLOCK, False) for dtype in (np.float64, np.float32))

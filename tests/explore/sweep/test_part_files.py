@@ -73,6 +73,7 @@ def test_damaged_files_are_no_parts(files, part, kind):
     assert files.read(0) is None
 
 
+@pytest.mark.slow
 def test_parts_of_another_plan_are_not_taken_over(files, part, space_of):
     files.write(0, part)
     other = SweepPlan.of(space_of(SPACE.replace("gpt3-22b", "gpt3-175b")), np.float64, 512, True)

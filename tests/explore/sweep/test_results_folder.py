@@ -90,6 +90,7 @@ def test_a_single_file_has_the_same_rows(space, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.parquet", "results", "space.toml"]
 
 
+@pytest.mark.slow
 def test_damaged_and_missing_parts_are_estimated_again(space, tmp_path):
     folder = tmp_path / "results"
     run(space, folder)
@@ -104,6 +105,7 @@ def test_damaged_and_missing_parts_are_estimated_again(space, tmp_path):
     assert files_of(folder) == whole
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_goes_on(space, tmp_path):
     folder, done = tmp_path / "results", []
     run(space, tmp_path / "reference")

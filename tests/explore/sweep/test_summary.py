@@ -131,6 +131,7 @@ def test_single_precision_is_ranked_again_in_double(space, table):
     assert result.fitting == len(table)
 
 
+@pytest.mark.slow
 def test_a_table_has_the_same_summary(space, table, tmp_path):
     result = sweep(space, tmp_path / "out.parquet", dtype=np.float64, chunk=space.size)
     check(result, table, 1e-12)

@@ -106,6 +106,7 @@ def test_float32_agrees(space, tmp_path):
         assert np.allclose(single[path], double[path], rtol=1e-4), path
 
 
+@pytest.mark.slow
 def test_best_rows_are_the_best_of_the_table(space, tmp_path):
     result = sweep(space, tmp_path / "out.parquet")
     rows = [row for row in pq.read_table(result.path).to_pylist() if row["feasible"] and row["fits"]]
@@ -158,6 +159,7 @@ def test_one_row_group_a_chunk_and_no_leftovers(tmp_path):
     assert np.allclose(cut["time"], whole["time"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_trace_for_the_whole_sweep(tmp_path, monkeypatch):
     from diffperf.explore.sweep import point_estimates as module
 
