@@ -98,20 +98,16 @@ def provisioned_power(system: System, network: TierCost) -> Scalar:
     load.
     """
     limit = system.accelerator.power_limit
-    node = system.host.node_power(limit, jnp.ones_like(limit))
-    return system.n_devices * (node.total + network.power)
-
-
-def node_power(system: System, power: Scalar) -> NodePower:
-    """A device's share of its node in a run in which the devices draw `power` in all."""
-    return system.host.node_power(power / system.n_devices, system.host.processor_load)
+    node = system.host.grid_power(limit, jnp.ones_like(limit))
+    return system.n_devices * (node + network.power)
 
 
 def facility_power(system: System, power: Scalar, network: TierCost) -> Scalar:
     """Watts of a facility whose devices draw `power` in all: with their nodes and the network, and the share
     that cooling and conversion outside the nodes add (PUE).
     """
-    return system.n_devices * (node_power(system, power).total + network.power) * system.prices.pue
+    node = system.host.grid_power(power / system.n_devices, system.host.processor_load)
+    return system.n_devices * (node + network.power) * system.prices.pue
 
 
 def facility_energy(system: System, time: Scalar | float, energy: Scalar, network: TierCost) -> Scalar:
@@ -146,7 +142,7 @@ def run_cost(system: System, time: Scalar | float, energy: Scalar, relax: Relaxa
     return Cost(
         accelerator=accelerator,
         purchase=bought,
-        node=node_power(system, energy / time),
+        node=system.host.node_power(energy / time / system.n_devices, system.host.processor_load),
         manufacturing=accelerator.total,
         capital=bought.total,
         depreciation=depreciation,

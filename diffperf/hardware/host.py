@@ -23,7 +23,7 @@ class NodePower(eqx.Module):
 
     @property
     def total(self) -> Scalar:
-        """Watts of all parts."""
+        """Watts of all parts, `Host.grid_power`."""
         host = self.processors + self.memory + self.adapters + self.switches + self.board
         return self.accelerators + host + self.fans + self.conversion
 
@@ -73,19 +73,31 @@ class Host(Declared):
     def node_power(self, device: Scalar, load: Scalar) -> NodePower:
         """Power of a node per device, each of which draws `device` watts, with the processors at a load of 0
         to 1.
-
-        Fans move air in proportion to the heat; the supplies feed all of it, fans too.
         """
-        processors = self.processors_idle + load * (self.processors_busy - self.processors_idle)
-        cooled = device + processors + self.memory + self.adapters + self.switches + self.board
+        cooled = device + self._beside_devices(load)
         fans = self.fans * cooled
         return NodePower(
             accelerators=device,
-            processors=processors,
+            processors=self._processors(load),
             memory=self.memory,
             adapters=self.adapters,
             switches=self.switches,
             board=self.board,
             fans=fans,
-            conversion=(cooled + fans) * (inverse(self.supply_efficiency) - 1),
+            conversion=self.grid_power(device, load) - cooled - fans,
         )
+
+    def grid_power(self, device: Scalar, load: Scalar) -> Scalar:
+        """Watts that a node draws from the grid per device: `node_power` without its parts.
+
+        Fans move air in proportion to the heat; the supplies feed all of it, fans too.
+        """
+        return (device + self._beside_devices(load)) * ((1 + self.fans) * inverse(self.supply_efficiency))
+
+    def _processors(self, load: Scalar) -> Scalar:
+        """Watts of the processors at a load."""
+        return self.processors_idle + load * (self.processors_busy - self.processors_idle)
+
+    def _beside_devices(self, load: Scalar) -> Scalar:
+        """Watts of all that fans cool beside the accelerators."""
+        return self._processors(load) + self.memory + self.adapters + self.switches + self.board
