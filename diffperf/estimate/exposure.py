@@ -138,11 +138,15 @@ def exposed(
             kept_out = relax.reduce_maximum(_not_covered(traffic.busy, free_links, relax))
             remaining = relax.maximum(remaining, kept_out)
         units = larger(c.system.stack.collective_units - reserved_units, 0.0)
-        of_units = units * inverse(c.system.accelerator.compute_units)
-        of_bandwidth = traffic.memory * memory_byte_time(c.system, relax) * inverse(traffic.time + _NO_TIME)
+        of_units = smaller(units * inverse(c.system.accelerator.compute_units), 1.0)
         follows_memory = window.memory * inverse(window.time + _NO_TIME)
-        slowdown = smaller(of_units + follows_memory * (of_bandwidth - of_units), 1.0)
-        return remaining + slowdown * (traffic.time - remaining)
+        # Memory serves the bytes in no more than the time of the communication. Where both are zero, slopes
+        # are those of communication that takes hardly any time, all of which is hidden.
+        served = traffic.memory * memory_byte_time(c.system, relax)
+        hidden = 1 - remaining * inverse(traffic.time + _NO_TIME)
+        of_memory = jnp.where(served > traffic.time, traffic.time, served) * hidden
+        of_units = of_units * (traffic.time - remaining)
+        return remaining + of_units + follows_memory * (of_memory - of_units)
 
     return choose(overlap, {"off": lambda: traffic.time, "on": overlapped})
 

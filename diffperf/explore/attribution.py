@@ -36,8 +36,8 @@ SYSTEM_PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "network": ((), ("network",)),
     "software": ((), ("stack", "inference_stack")),
-    "price": (("package", "purchase_price", "priced_manufacturing", "rent"), ("prices",)),
-    "host and size": ((), ("n_devices", "host", "host_bandwidth", "reliability")),
+    "price": (("package", "purchase_price", "priced_manufacturing", "rent"), ("prices", "host")),
+    "host and size": ((), ("n_devices", "host_bandwidth", "reliability")),
 }
 
 Change = Callable[[Configuration], Configuration]
