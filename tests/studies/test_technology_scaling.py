@@ -80,8 +80,12 @@ def test_elasticities_match_finite_differences():
 
 
 def test_elasticities_of_an_accelerator_add_up_to_what_is_not_latency(results):
+    """Less than 0 only by contention, to first order: faster compute leaves more of the time to device memory,
+    of whose bandwidth collectives take a part.
+    """
     shares = results.elasticity[..., :4]
-    assert np.all(shares > -0.01)
+    assert np.all(shares > -0.015)
+    assert np.mean(shares > -0.005) > 0.99
     assert np.all(shares.sum(axis=-1) < 1 + 1e-9)
     assert np.all(shares.sum(axis=-1) > 0.8)
 
