@@ -27,8 +27,6 @@ from diffperf.workload.collective import Collective
 # The share of the innermost tier's ramp that rings have in any group: their ramp is divided by.
 _LEAST_RAMP = 1e-6
 
-_NO_TIME = 1e-15  # s, below the time of a byte on any link
-
 # Fields of a collective that only an all-to-all asks for.
 _OF_COPIES = ("copies", "once", "groups", "groups_visited")
 
@@ -129,19 +127,19 @@ def all_reduce(group: Group, volume: Scalar) -> Transfer:
 
     Device memory (NCCL, src/device/all_reduce.h, of V bytes in n shares): n − 1 shares are received and sent
     to be added up, as in `reduce_scatter`, and n − 1 are handed on. The added share is sent from registers:
-    5·n − 4 shares are read and written. A tree moves as many bytes for each that it sends. Switches that
-    reduce read the buffer once, and write the result once.
+    5·n − 4 shares are read and written. A tree moves as many bytes for each that it sends. Where switches
+    reduce, a device reads the buffer once, and writes the result once: on such tiers that is counted for any
+    algorithm, as the others are faster there for small buffers alone, or in rings that leave the tier.
     """
     wire = group.wire(volume * inverse(group.within))
     ways = algorithms.neighbours(wire, 2.0), algorithms.alternative(wire, 2.0)
-    by_devices = group.relax.minimum(
+    times = group.relax.minimum(
         *map(wire.quick, ways),
         *map(wire.bulk, ways),
         wire.between_pairs(algorithms.one_shot(wire))[0],
+        wire.bulk(algorithms.in_network(wire)),
     )
-    by_switches = wire.bulk(algorithms.in_network(wire))
-    times = group.relax.minimum(by_devices, by_switches)
-    switches = group.relax.step(_lead(by_switches, by_devices))
+    switches = 1 - algorithms.lacks_reduction(group.fabric)
     return _by_tiers_or_rings(
         group, times * group.fabric.joined, volume, rounds=2.0, copies=(5.0, 1.0), switches=switches
     )
@@ -260,11 +258,6 @@ def _transfer(group: Group, time: Scalar, sent: Float[Array, " tiers"]) -> Trans
     return Transfer(time=time, sent=sent, busy=busy, memory=2 * jnp.sum(sent))
 
 
-def _lead(time: Array, other: Array) -> Array:
-    """By how much one way is faster than another, over the time of both; −1 to 1."""
-    return (other - time) * inverse(time + other + _NO_TIME)
-
-
 def _by_tiers_or_rings(
     group: Group,
     times: Float[Array, " tiers"],
@@ -288,9 +281,7 @@ def _by_tiers_or_rings(
         # do.
         if group.at_kinks:
             time = time * (1 + jnp.where(group.fills, 4, -4) * jnp.finfo(time.dtype).eps)
-        rings = group.relax.minimum(*_rings(group, volume, rounds))
-        switches = switches * group.relax.step(_lead(time, rings))
-        time = group.relax.minimum(time, rings)
+        time = group.relax.minimum(time, *_rings(group, volume, rounds))
     buffers = volume * inverse(group.within)
     of_others, of_own = copies
     by_devices = of_others * group.part + of_own * group.fabric.own * group.fabric.joined
