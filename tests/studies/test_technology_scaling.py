@@ -80,7 +80,7 @@ def test_elasticities_match_finite_differences():
 
 
 def test_elasticities_of_an_accelerator_add_up_to_what_is_not_latency(results):
-    """Less than 0 only by contention, to first order: faster compute leaves more of the time to device memory,
+    """Less than 0 only by contention, to first order: faster compute leaves more of the time to memory,
     of whose bandwidth collectives take a part.
     """
     shares = results.elasticity[..., :4]
