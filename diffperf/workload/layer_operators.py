@@ -5,15 +5,13 @@ kernels.
 import equinox as eqx
 import jax.numpy as jnp
 
+from diffperf.hardware.formats import PRECISION_BYTES
 from diffperf.quantity import Scalar
 from diffperf.relax import absent, is_multiple, larger, positive
 from diffperf.software.stack import Stack
 from diffperf.workload.model import Layers, Mixture, Model
 from diffperf.workload.operators import AttentionCore, Gemms, Streams
 from diffperf.workload.strategy import Strategy
-
-# Bytes of a number in fp32, in which routers have the probabilities of experts.
-_FP32 = 4.0
 
 # Bytes of a dropout mask over those of a 16-bit element: kernels that apply dropout read or write one byte
 # for each element.
@@ -321,16 +319,16 @@ def expert_bias_kernels(
     written in fp32 and then summed up; the gradient is converted once before, and put together once after.
     """
     assert layers.mixture is not None
-    element = strategy.activation_width
+    element, single = strategy.activation_width, PRECISION_BYTES["fp32"]
     on_device = routed_tokens(layers, strategy, tokens) * expert_load(strategy) * strategy.experts_tp
     experts = layers.mixture.experts / strategy.ep
     if backward:
-        conversions, joined = 2 * (element + _FP32), 2 * element
-        gradients = 2 * (2 * _FP32 + _FP32)  # a product reads and writes, its sum reads
+        conversions, joined = 2 * (element + single), 2 * element
+        gradients = 2 * (2 * single + single)  # a product reads and writes, its sum reads
         moved, kernels, suffix = conversions + joined + gradients, 5 * experts + 2, ", backward"
     else:
-        product, added = _FP32, element + 2 * _FP32
-        joined, converted = 2 * _FP32, _FP32 + element
+        product, added = single, element + 2 * single
+        joined, converted = 2 * single, single + element
         moved, kernels, suffix = product + added + joined + converted, 2 * experts + 2, ""
     size = moved * on_device * model.hidden
     return Streams.table({f"biases of experts{suffix}": size / kernels}), kernels

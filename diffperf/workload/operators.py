@@ -17,11 +17,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from diffperf.hardware.formats import PRECISION_BYTES
 from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, smaller
 from diffperf.workload.model import NO_WINDOW
-
-_FP32 = 4.0  # bytes of a score in fp32
 
 # Kernels of a softmax that is not fused, beyond the one of a softmax that is: conversions to fp32 and back,
 # scale and mask (`AttentionCore.softmax`).
@@ -252,9 +251,10 @@ class AttentionCore(eqx.Module):
         softmax = element * passes
         separate: dict[str, Scalar] = {}
         if fused is not None:
-            softmax = fused * softmax + (1 - fused) * _FP32 * passes
+            single = PRECISION_BYTES["fp32"]
+            softmax = fused * softmax + (1 - fused) * single * passes
             of_each = (1 - fused) * self.scores
-            conversion, in_place = (element + _FP32) * of_each, 2 * _FP32 * of_each
+            conversion, in_place = (element + single) * of_each, 2 * single * of_each
             separate = {
                 f"scores to fp32{suffix}": conversion,
                 f"scale of scores{suffix}": in_place,

@@ -88,7 +88,7 @@ def _shipped_groups(row: Row | Cells) -> tuple[Any, Any]:
 
 def model_structure(row: Row) -> Hashable:
     """The structure of a row's model: kinds of layers, their experts and their latent attention."""
-    return jax.tree.structure(_model(_cells(row), _names_config(row), double_precision()))
+    return jax.tree.structure(_model(_cells(row), double_precision()))
 
 
 def stacked_models(
@@ -100,19 +100,18 @@ def stacked_models(
 ) -> Model:
     """The models of rows of one structure, with a leading axis.
 
-    In inference the model is the shipped one where the row names it and its columns agree: with its windows,
-    biases, latents and parallel blocks, of which tables say nothing. Of any other model's family tables say
-    only whether its MLP is gated. Gated ones are read as Llama's: RMSNorm, rotary positions, no biases. Plain
-    ones are read as GPT's: LayerNorm and biases, as many learned positions as `positions` says. Plain
-    models have dropout in training. `modules` is 1 where the shipped modules of multi-token prediction
-    run, else 0.
+    The model is the shipped one where the row names it and its columns agree: with its windows, biases,
+    latents and parallel blocks, of which tables say nothing. Of any other model's family tables say only
+    whether its MLP is gated. Gated ones are read as Llama's: RMSNorm, rotary positions, no biases. Plain ones
+    are read as GPT's: LayerNorm and biases, as many learned positions as `positions` says. Plain models have
+    dropout in training. `modules` is 1 where the shipped modules of multi-token prediction run, else 0.
     """
-    keys = [(_cells(row), _names_config(row)) for row in rows]
+    keys = [_cells(row) for row in rows]
     distinct = {key: index for index, key in enumerate(dict.fromkeys(keys))}
     which = np.array([distinct[key] for key in keys])
-    models = [_model(*key, double_precision()) for key in distinct]
+    models = [_model(key, double_precision()) for key in distinct]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves)[which], *models)
-    unlearned = np.array([row["gated_mlp"] or _names_config(row) for row in rows])
+    unlearned = np.array([row["gated_mlp"] or _config(row) is not None for row in rows])
     dropout = np.array([training and not row["gated_mlp"] for row in rows], dtype=int)
     one_hot = real(np.eye(2)[dropout])
     return dataclasses.replace(
@@ -128,16 +127,11 @@ def _cells(row: Row) -> tuple[Any, ...]:
     return tuple(row[column] for column in ARCHITECTURE)
 
 
-def _names_config(row: Row) -> bool:
-    """Whether a row's model is that of the config that the row names."""
-    return _config(row) is not None
-
-
 @functools.lru_cache(maxsize=1024)
-def _model(cells: tuple[Any, ...], shipped: bool, x64: bool) -> Model:
+def _model(cells: tuple[Any, ...], x64: bool) -> Model:
     """The model of rows with some values in the columns of the architecture: NumPy arrays."""
     row = dict(zip(ARCHITECTURE, cells, strict=True))
-    model = _config(row) if shipped else None
+    model = _config(row)
     return jax.tree.map(np.asarray, _model_of_columns(row) if model is None else model)
 
 
