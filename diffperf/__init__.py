@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from diffperf.api.sweep_answer import sweep
     from diffperf.api.validation_answer import validate
     from diffperf.batch_last import vmap_last
-    from diffperf.compiler import compile_quickly
+    from diffperf.compiler import compile_quickly, throughput_options
     from diffperf.errors import ConfigError
     from diffperf.estimate.inference import decode, generate, prefill
     from diffperf.estimate.phases import PHASES
@@ -94,6 +94,7 @@ __all__ = [
     "sensitivity",
     "serve",
     "sweep",
+    "throughput_options",
     "training_step",
     "validate",
     "vmap_last",
@@ -135,6 +136,7 @@ _HOMES = {
     "sensitivity": "diffperf.api.sensitivity_question",
     "serve": "diffperf.api.serve_answer",
     "sweep": "diffperf.api.sweep_answer",
+    "throughput_options": "diffperf.compiler",
     "training_step": "diffperf.api.pure_phases",
     "validate": "diffperf.api.validation_answer",
     "vmap_last": "diffperf.batch_last",

@@ -8,6 +8,7 @@ alone are not compiled. Gradients for hundreds of inputs are faster with the bat
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from jax.extend.core import JaxprEqn
 
 from diffperf.flat_program import FlatProgram, traced_flat
 from diffperf.numpy_operations import ELEMENTWISE
+from diffperf.shared_values import opaque_one
 from diffperf.tracing import without_garbage_collection
 
 
@@ -38,8 +40,24 @@ class Value(NamedTuple):
         return shape[:-1] if self.batched else shape
 
 
-# From an operation, its operands and the size of the batch to its results, with the batch last.
-Rule = Callable[[JaxprEqn, Sequence[Value], int], list[Any]]
+# Reductions of so few members are written out as operations on whole arrays: five memory levels at most.
+_MOST_WRITTEN_OUT = 5
+_COMBINATIONS = {"reduce_max": lax.max, "reduce_min": lax.min, "reduce_prod": lax.mul, "reduce_sum": lax.add}
+
+
+class Batch(NamedTuple):
+    """What all operations with a batch need to know.
+
+    - `size`: how many configurations it has.
+    - `one`: a one that XLA cannot see through (`opaque_one`).
+    """
+
+    size: int
+    one: Any
+
+
+# From an operation, its operands and the batch to its results, with the batch last.
+Rule = Callable[[JaxprEqn, Sequence[Value], Batch], list[Any]]
 
 
 def vmap_last(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,14 +73,14 @@ def vmap_last(function: Callable[..., Any]) -> Callable[..., Any]:
         one = [jax.ShapeDtypeStruct(np.shape(leaf)[:-1], jnp.result_type(leaf)) for leaf in leaves]
         program, _, structure_of_results = traced_flat(function, structure.unflatten(one))
         with without_garbage_collection():
-            results = _mapped(program, [Value(leaf, True) for leaf in leaves], size)
+            results = _mapped(program, [Value(leaf, True) for leaf in leaves], Batch(size, opaque_one()))
         arrays = [_with_batch(result, result.shape, size) for result in results]
         return structure_of_results.unflatten(arrays)
 
     return mapped
 
 
-def _mapped(program: FlatProgram, inputs: Sequence[Value], size: int) -> list[Value]:
+def _mapped(program: FlatProgram, inputs: Sequence[Value], batch: Batch) -> list[Value]:
     """The results of a program for inputs of which some have a batch of that size."""
     values = {number: Value(constant, False) for number, constant in program.constants.items()}
     values |= _pairs(program.inputs, inputs)
@@ -73,7 +91,7 @@ def _mapped(program: FlatProgram, inputs: Sequence[Value], size: int) -> list[Va
             results = [Value(array, operand.batched) for array, operand in zip(arrays, operands, strict=True)]
         elif any(operand.batched for operand in operands):
             rule = _RULES.get(name, _by_vmap)
-            results = [Value(result, True) for result in rule(equation, operands, size)]
+            results = [Value(result, True) for result in rule(equation, operands, batch)]
         else:
             arrays = [jnp.asarray(operand.array) for operand in operands]
             result = equation.primitive.bind(*arrays, **equation.params)
@@ -104,52 +122,70 @@ def _shape_of_result(equation: JaxprEqn) -> tuple[int, ...]:
 # --- rules for operations of which some operands have a batch
 
 
-def _elementwise(equation: JaxprEqn, operands: Sequence[Value], size: int) -> list[Any]:
+def _elementwise(equation: JaxprEqn, operands: Sequence[Value], batch: Batch) -> list[Any]:
     """An operation on each element: all operands in the shape of the result."""
     shape = _shape_of_result(equation)
-    arrays = [_with_batch(operand, shape, size) for operand in operands]
+    arrays = [_with_batch(operand, shape, batch.size) for operand in operands]
     return [equation.primitive.bind(*arrays, **equation.params)]
 
 
-def _on_axes(equation: JaxprEqn, operands: Sequence[Value], size: int) -> list[Any]:
+def _on_axes(equation: JaxprEqn, operands: Sequence[Value], batch: Batch) -> list[Any]:
     """An operation along axes that its parameters count from the first: the batch behind them changes
     nothing."""
-    arrays = [_with_batch(operand, operand.shape, size) for operand in operands]
+    arrays = [_with_batch(operand, operand.shape, batch.size) for operand in operands]
     results = equation.primitive.bind(*arrays, **equation.params)
     return list(results) if equation.primitive.multiple_results else [results]
 
 
-def _broadcast_in_dim(equation: JaxprEqn, operands: Sequence[Value], size: int) -> list[Any]:
+def _reduction(equation: JaxprEqn, operands: Sequence[Value], batch: Batch) -> list[Any]:
+    """A reduction to a number for each place on the other axes; one of few members is written out.
+
+    XLA's loop over what is reduced is the innermost one, so that its processor code is not vectorized. The
+    written-out result is divided by a one: XLA would compute it again for everything that uses it.
+    """
+    (operand,), axes = operands, equation.params["axes"]
+    count = math.prod(operand.shape[axis] for axis in axes)
+    is_real = jnp.issubdtype(jnp.result_type(operand.array), jnp.floating)
+    if not is_real or not 1 < count <= _MOST_WRITTEN_OUT or jax.default_backend() != "cpu":
+        return _on_axes(equation, operands, batch)
+    combined, combine = operand.array, _COMBINATIONS[equation.primitive.name]
+    for axis in sorted(axes, reverse=True):
+        members = [lax.index_in_dim(combined, at, axis, keepdims=False) for at in range(operand.shape[axis])]
+        combined = functools.reduce(combine, members)
+    return [combined / batch.one.astype(combined.dtype)]
+
+
+def _broadcast_in_dim(equation: JaxprEqn, operands: Sequence[Value], batch: Batch) -> list[Any]:
     shape, axes = equation.params["shape"], equation.params["broadcast_dimensions"]
-    return [lax.broadcast_in_dim(operands[0].array, (*shape, size), (*axes, len(shape)))]
+    return [lax.broadcast_in_dim(operands[0].array, (*shape, batch.size), (*axes, len(shape)))]
 
 
-def _reshape(equation: JaxprEqn, operands: Sequence[Value], size: int) -> list[Any]:
+def _reshape(equation: JaxprEqn, operands: Sequence[Value], batch: Batch) -> list[Any]:
     if equation.params["dimensions"] is not None:
-        return _by_vmap(equation, operands, size)
-    return [lax.reshape(operands[0].array, (*equation.params["new_sizes"], size))]
+        return _by_vmap(equation, operands, batch)
+    return [lax.reshape(operands[0].array, (*equation.params["new_sizes"], batch.size))]
 
 
-def _transpose(equation: JaxprEqn, operands: Sequence[Value], size: int) -> list[Any]:
+def _transpose(equation: JaxprEqn, operands: Sequence[Value], batch: Batch) -> list[Any]:
     axes = equation.params["permutation"]
     return [lax.transpose(operands[0].array, (*axes, len(axes)))]
 
 
-def _slice(equation: JaxprEqn, operands: Sequence[Value], size: int) -> list[Any]:
+def _slice(equation: JaxprEqn, operands: Sequence[Value], batch: Batch) -> list[Any]:
     starts, limits = equation.params["start_indices"], equation.params["limit_indices"]
     strides = equation.params["strides"] or (1,) * len(starts)
-    return [lax.slice(operands[0].array, (*starts, 0), (*limits, size), (*strides, 1))]
+    return [lax.slice(operands[0].array, (*starts, 0), (*limits, batch.size), (*strides, 1))]
 
 
-def _pad(equation: JaxprEqn, operands: Sequence[Value], size: int) -> list[Any]:
+def _pad(equation: JaxprEqn, operands: Sequence[Value], batch: Batch) -> list[Any]:
     array, value = operands
     if value.batched:
-        return _by_vmap(equation, operands, size)
+        return _by_vmap(equation, operands, batch)
     padding = (*equation.params["padding_config"], (0, 0, 0))
-    return [lax.pad(_with_batch(array, array.shape, size), jnp.asarray(value.array), padding)]
+    return [lax.pad(_with_batch(array, array.shape, batch.size), jnp.asarray(value.array), padding)]
 
 
-def _gather(equation: JaxprEqn, operands: Sequence[Value], size: int) -> list[Any]:
+def _gather(equation: JaxprEqn, operands: Sequence[Value], batch: Batch) -> list[Any]:
     """Rows at known places are slices, of which XLA knows the bounds. Others are those of `jax.vmap`."""
     table, places = operands
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
@@ -157,18 +193,18 @@ def _gather(equation: JaxprEqn, operands: Sequence[Value], size: int) -> list[An
     takes_rows = len(axes) == 1 and numbers.collapsed_slice_dims == axes and len(places.shape) == 2
     is_known = table.batched and not places.batched and isinstance(places.array, np.ndarray)
     if not (takes_rows and is_known) or numbers.operand_batching_dims:
-        return _by_vmap(equation, operands, size)
+        return _by_vmap(equation, operands, batch)
     (axis,) = axes
     length = table.shape[axis]
     whole = all(size == (1 if at == axis else table.shape[at]) for at, size in enumerate(sizes))
     if not whole or np.any(places.array < 0) or np.any(places.array >= length):
-        return _by_vmap(equation, operands, size)
+        return _by_vmap(equation, operands, batch)
     (to,) = set(range(len(_shape_of_result(equation)))) - set(numbers.offset_dims)
     rows = [lax.index_in_dim(table.array, int(place), axis, keepdims=False) for place in places.array[:, 0]]
     return [jnp.stack(rows, axis=to)]
 
 
-def _by_vmap(equation: JaxprEqn, operands: Sequence[Value], size: int) -> list[Any]:
+def _by_vmap(equation: JaxprEqn, operands: Sequence[Value], batch: Batch) -> list[Any]:
     """Any other operation, as `jax.vmap` maps it."""
     bind = functools.partial(equation.primitive.bind, **equation.params)
     axes = tuple(-1 if operand.batched else None for operand in operands)
@@ -182,8 +218,9 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("convert_element_type", "div", "integer_pow", "round", "rsqrt"), _elementwise),
     "select_n": _elementwise,
     **dict.fromkeys(("argmax", "argmin", "cummax", "cummin", "cumprod", "cumsum"), _on_axes),
-    **dict.fromkeys(("reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod"), _on_axes),
-    **dict.fromkeys(("concatenate", "reduce_sum", "rev", "split", "squeeze", "stack", "unstack"), _on_axes),
+    **dict.fromkeys(("reduce_and", "reduce_or"), _on_axes),
+    **dict.fromkeys(_COMBINATIONS, _reduction),
+    **dict.fromkeys(("concatenate", "rev", "split", "squeeze", "stack", "unstack"), _on_axes),
     "broadcast_in_dim": _broadcast_in_dim,
     "gather": _gather,
     "pad": _pad,

@@ -48,6 +48,13 @@ _COMPUTED_ONCE = {
 }
 
 
+def opaque_one() -> jax.Array:
+    """A one that XLA cannot see through: a value divided by it stays the same to the last bit and is computed
+    once, because XLA computes no division twice.
+    """
+    return jax.lax.optimization_barrier(jnp.ones(()))
+
+
 def _shared_values(program: FlatProgram) -> set[int]:
     """The values with several uses that XLA would compute again for many of them."""
     uses = Counter(value for step in program.steps for value in step.used)
@@ -79,10 +86,10 @@ def compute_once(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args)
         with without_garbage_collection():
             program, leaves, structure = traced_flat(function, args)
-            shared, opaque = _shared_values(program), jax.lax.optimization_barrier(jnp.ones(()))
+            shared, one = _shared_values(program), opaque_one()
             values = program.evaluate(
                 leaves,
-                lambda number, value: value / opaque.astype(value.dtype) if number in shared else value,
+                lambda number, value: value / one.astype(value.dtype) if number in shared else value,
             )
         return jax.tree.unflatten(structure, values)
 

@@ -23,6 +23,7 @@ CASES = {
     "one size with another": lambda x, y: x[:, None] * y[None, :] + TABLE[:, :1, None],
     "choices by a number": lambda x, y: lax.select_n(x[0] > y[0], jnp.stack([x, y]), jnp.ones((2, 3))),
     "sums": lambda x, y: (jnp.sum(jnp.outer(x, y), 0), jnp.max(x), jnp.prod(y), jnp.any(x > y)),
+    "sums of many and of whole numbers": lambda x, y: (jnp.sum(jnp.outer(x, y)), jnp.sum(x > y), jnp.min(x)),
     "places": lambda x, y: (jnp.argmax(y), jnp.argmin(jnp.outer(x, y), axis=1)),
     "running sums": lambda x, y: (jnp.cumsum(x), jnp.cumsum(jnp.outer(x, y)[::-1], axis=1)),
     "shapes": lambda x, y: jnp.outer(x, y).reshape(9).reshape(3, 3).T[1:, ::2].squeeze(),

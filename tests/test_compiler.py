@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from interpreted_jit import compiled_jit
 
+import diffperf as dp
 from diffperf.compiler import _KNOWN_TO, StoredFunction
 from diffperf.quantity import Label, label
 
@@ -63,7 +64,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def scaling(often: bool = True) -> tuple[StoredFunction, list[str]]:
+def scaling(often: bool = True, optimized: bool = True) -> tuple[StoredFunction, list[str]]:
     """A function as a new process would have it, and the list it writes to when it is traced."""
     traced: list[str] = []
 
@@ -72,7 +73,7 @@ def scaling(often: bool = True) -> tuple[StoredFunction, list[str]]:
         product = point.x * factors["a"] * factors["b"]
         return {"result": Point(point.name, product**2 if power == "square" else product)}
 
-    return StoredFunction(scaled, ("power",), often=often), traced
+    return StoredFunction(scaled, ("power",), often=often, optimized=optimized), traced
 
 
 def arguments(x: float, name: str = "one") -> tuple[Point, dict[str, np.ndarray]]:
@@ -145,12 +146,22 @@ def test_without_a_folder_nothing_is_stored():
     assert list(function.programs.values()) == [None]
 
 
-def test_traced_arguments_become_part_of_the_caller_s_program(folder):
-    function, _ = scaling()
+@pytest.mark.parametrize("options", [{"often": False}, {"often": True}, {"optimized": False}])
+def test_traced_arguments_become_part_of_the_caller_s_program(folder, options):
+    """Whatever the compiler options of the function by itself are: JAX refuses them inside a program."""
+    function, _ = scaling(**options)
     point, factors = arguments(3.0)
     slope = jax.grad(lambda x: function(Point("one", x), factors, "square")["result"].x)(point.x)
     assert float(slope) == 600.0
     assert list(folder.glob("*.program")) == []
+
+
+def test_wide_vectors_change_no_result():
+    """Programs for many configurations give the numbers that others do, to rounding."""
+    x = jnp.linspace(0.1, 9.0, 1001)
+    function = jax.jit(lambda x: jnp.log(x) / (1 + x) - jnp.sqrt(x))
+    wide = jax.jit(function.__wrapped__, compiler_options=dp.throughput_options() or None)
+    np.testing.assert_allclose(wide(x), function(x), rtol=1e-14)
 
 
 def test_few_programs_are_kept(folder, monkeypatch):

@@ -195,7 +195,8 @@ def rate(benchmark: Benchmark, block: int = BLOCK) -> dict[str, float]:
     by_blocks = block_by_block if len(jax.tree.leaves(one)) < MANY_RESULTS else in_a_loop
     mapped, blocks = by_blocks(*benchmark, block)
     start = time.process_time()
-    compiled = jax.jit(mapped).lower(*blocks[0]).compile()
+    options = dp.throughput_options() if hasattr(dp, "throughput_options") else None
+    compiled = jax.jit(mapped).lower(*blocks[0]).compile(options)
     compile_seconds = time.process_time() - start
 
     def seconds() -> float:

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from diffperf.batch_last import vmap_last
+from diffperf.compiler import throughput_options
 from diffperf.explore.sweep.chunk_candidates import Reached, candidates
 from diffperf.explore.sweep.designed_points import configuration_of, reported
 from diffperf.explore.sweep.device_sizes import block_of, on_cpu
@@ -102,7 +103,7 @@ def compile_summaries(rules: SummaryRules, chunk: int) -> ChunkSummaries:
     reached = rules.thresholds(nothing), rules.references(nothing)
     arguments = places, np.int32(0), np.int32(0), reached, np.bool_(False)
     programs = {
-        region: jax.jit(_summarizer(rules, chunk, region)).lower(*arguments).compile()
+        region: jax.jit(_summarizer(rules, chunk, region)).lower(*arguments).compile(throughput_options())
         for region in rules.space.regions
     }
     return ChunkSummaries(rules, chunk, programs)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 from numpy.typing import DTypeLike
 
 from diffperf.batch_last import vmap_last
-from diffperf.compiler import flattened
+from diffperf.compiler import flattened, throughput_options
 from diffperf.explore.sweep.axis import Axis, ConfigAxis, Digits
 from diffperf.explore.sweep.designed_points import configuration_of, reported
 from diffperf.explore.sweep.device_sizes import BLOCK, block_of
@@ -85,7 +85,7 @@ def compile_chunk_program(
         return jax.tree.map(lambda leaf: leaf.reshape(chunk), jax.lax.map(evaluate_block, offsets))
 
     places = jax.ShapeDtypeStruct((len(space.shape),), jnp.int32)
-    return jax.jit(evaluate_chunk).lower(places).compile()
+    return jax.jit(evaluate_chunk).lower(places).compile(throughput_options())
 
 
 def interpreted_chunk_program(
@@ -120,7 +120,7 @@ def point_tables(space: Space, dtype: DTypeLike) -> Callable[[Int[np.ndarray, " 
         evaluate_block = jax.vmap(_point_evaluator(space, dtype, region))
         if points <= FEW:
             return _interpreted(evaluate_block, digits)
-        return jax.jit(evaluate_block).lower(digits).compile()
+        return jax.jit(evaluate_block).lower(digits).compile(throughput_options())
 
     def evaluate(numbers: Int[np.ndarray, " points"]) -> pa.Table:
         tables = []
