@@ -17,7 +17,7 @@ from diffperf.explore.calibrate.interval import Z90
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.network import NetworkTier
 from diffperf.hardware.system import System
-from diffperf.load import FOLDERS, available, find, load, read_toml
+from diffperf.load import FOLDERS, available, find, load, read_toml, reading_once
 from diffperf.load.calibration import Calibration
 from diffperf.quantity import Quantity, walk
 from diffperf.report.tables import show
@@ -40,10 +40,11 @@ def list_configs(kind: str | None, json_file: str | None) -> None:
     if kind is not None and kind not in KINDS:
         hint = did_you_mean(kind, list(KINDS))
         raise ConfigError(COMMAND_LINE, "KIND", f'"{kind}"', "a kind of config", hint)
-    lines = {
-        folder: {name: facts(folder, name) for name in available(folder)}
-        for folder in ([kind] if kind else KINDS)
-    }
+    with reading_once():
+        lines = {
+            folder: {name: facts(folder, name) for name in available(folder)}
+            for folder in ([kind] if kind else KINDS)
+        }
     sections = [part for folder, configs in lines.items() for part in ("", section(folder, configs))]
     show_after_files(lambda: [Group(*sections[1:])], json_output(json_file, lambda: lines))
 

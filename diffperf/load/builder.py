@@ -3,14 +3,18 @@
 A field that is a module itself is a table, an array of tables, or the name of another config.
 """
 
+import contextlib
 import dataclasses
 import functools
 import types
 import typing
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import jax
 
 from diffperf import units
 from diffperf.errors import ConfigError, MissingKeys, did_you_mean, spelled_alike
@@ -57,6 +61,24 @@ FOLDERS: dict[type, str] = {
 }
 
 
+# The modules that a block `reading_once` has read, by class, file and type of float; None outside of one.
+_READ: ContextVar[dict[tuple[type, Path, Any], Any] | None] = ContextVar("_READ", default=None)
+
+
+@contextlib.contextmanager
+def reading_once() -> Iterator[None]:
+    """A block in which a config that several others name is read once, and they share its module.
+
+    It is for many configs at once: the shipped systems name 189 files 1,336 times. A file that changes while
+    the block lasts is not read again, and nothing may be loaded in it that JAX traces.
+    """
+    outside = _READ.set({})
+    try:
+        yield
+    finally:
+        _READ.reset(outside)
+
+
 def read_module(cls: type[eqx.Module], path: Path) -> Any:
     """The module of class `cls` that a TOML file holds, or the model that a `config.json` describes.
 
@@ -64,6 +86,17 @@ def read_module(cls: type[eqx.Module], path: Path) -> Any:
     repository of Hugging Face, as its folder.
     **Raises:** `ConfigError`.
     """
+    read = _READ.get()
+    if read is None:
+        return _module_of_file(cls, path)
+    key = cls, path.resolve(), jax.dtypes.canonicalize_dtype(float)
+    if key not in read:
+        read[key] = _module_of_file(cls, path)
+    return read[key]
+
+
+def _module_of_file(cls: type[eqx.Module], path: Path) -> Any:
+    """The module that a file holds."""
     builder = Builder(display(path), path.parent, (path.resolve(),))
     if path.suffix == ".json":
         name = path.resolve().parent.name if path.stem == "config" else path.stem
