@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         load_space,
         load_stack,
         load_strategy,
-        load_study,
         load_system,
     )
     from diffperf.api.map_answer import bottleneck_map
@@ -85,7 +84,6 @@ __all__ = [
     "load_space",
     "load_stack",
     "load_strategy",
-    "load_study",
     "load_system",
     "override",
     "plan",
@@ -127,7 +125,6 @@ _HOMES = {
     "load_space": "diffperf.api.loading",
     "load_stack": "diffperf.api.loading",
     "load_strategy": "diffperf.api.loading",
-    "load_study": "diffperf.api.loading",
     "load_system": "diffperf.api.loading",
     "override": "diffperf.api.override_inputs",
     "plan": "diffperf.api.plan_answer",

@@ -1,7 +1,7 @@
 """The one error that users see: which file and key, what was found and expected there, and what to change."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 ARGUMENTS = "arguments"  # named in place of a file where input comes from the arguments of a Python function
 _MOST_LISTED = 12  # known words that an error lists where a command lists them, too
@@ -59,8 +59,16 @@ def did_you_mean(word: str, known: Sequence[str], listing: str = "") -> str:
 
     Where `listing` names a command that lists them, it stands in place of more than a dozen known words.
     """
-    by_lower_case = {name.lower(): name for name in reversed(known)}
-    near = difflib.get_close_matches(word.lower(), [name.lower() for name in known], n=1, cutoff=0.6)
-    if near:
-        return f'did you mean "{by_lower_case[near[0]]}"?'
+    if near := spelled_alike(word, known):
+        return near
     return f"see {listing}" if listing and len(known) > _MOST_LISTED else "known: " + ", ".join(known)
+
+
+def spelled_alike(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    """A hint at the known word that is spelled most like `word`; empty where none is similar.
+
+    `likeness` is the least share of letters that both have in the same order.
+    """
+    by_lower_case = {name.lower(): name for name in reversed(list(known))}
+    near = difflib.get_close_matches(word.lower(), by_lower_case, n=1, cutoff=likeness)
+    return f'did you mean "{by_lower_case[near[0]]}"?' if near else ""

@@ -25,7 +25,8 @@ from diffperf.explore.codesign.against import BoughtSystem, bought_systems
 from diffperf.explore.codesign.problem import Constraint, DesignProblem, Uncertainty, output_of
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.result import Codesign, ConstraintRow
-from diffperf.explore.codesign.search import POPULATION, Progress, Search
+from diffperf.explore.codesign.search import Search
+from diffperf.explore.codesign.search_state import POPULATION, Progress
 from diffperf.explore.codesign.unpaid import Unpaid
 from diffperf.explore.codesign.variables import Variable
 from diffperf.report.tables import as_dict, is_nothing, outputs, show, table

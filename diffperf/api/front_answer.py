@@ -24,7 +24,8 @@ from diffperf.explore.codesign.limit_front import front as best_along
 from diffperf.explore.codesign.problem import Constraint, DesignProblem
 from diffperf.explore.codesign.problem_file import load_problem
 from diffperf.explore.codesign.result import ACTIVE_MULTIPLIER, Codesign
-from diffperf.explore.codesign.search import POPULATION, Search
+from diffperf.explore.codesign.search import Search
+from diffperf.explore.codesign.search_state import POPULATION
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

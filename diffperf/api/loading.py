@@ -3,8 +3,6 @@
 Numbers have the precision that the caller has set for JAX. What is loaded already is returned as it is.
 """
 
-import difflib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,7 @@ from diffperf.api.boundary import asker_of, naming
 from diffperf.api.input_values import plain
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.system import System
-from diffperf.load import Source, available, find, read_toml
+from diffperf.load import Source
 from diffperf.load import load_accelerator as read_accelerator
 from diffperf.load import load_calibration as read_calibration
 from diffperf.load import load_model as read_model
@@ -112,30 +110,3 @@ def load_problem(problem: "DesignProblem | str | Path | dict[str, Any]") -> "Des
     from diffperf.explore.codesign.problem_file import load_problem as read_problem
 
     return read_problem(problem, asker_of("load_problem"), "problem")
-
-
-@naming("load_study")
-def load_study(study: "DesignProblem | Space | str | Path | dict[str, Any]") -> "DesignProblem | Space":
-    """The question of a study: a design problem, or the space of a sweep, whichever its config declares.
-
-        dp.load_study("gpt3-175b-under-a100-budget")  # as dp.load_problem
-        dp.load_study({"model": "gpt3-22b", "system": "dgx-a100", "axis": [...]})  # as dp.load_space
-
-    A path or a table with axes is a space. **Raises:** `ConfigError`, in one line.
-    """
-    from diffperf.explore.codesign.problem import DesignProblem
-    from diffperf.explore.codesign.problem_file import load_problem as read_problem
-    from diffperf.explore.sweep.space import Space
-    from diffperf.explore.sweep.space_file import load_space as read_space
-
-    if isinstance(study, DesignProblem | Space):
-        return study
-    asked_by = asker_of("load_study"), "study"
-    if isinstance(study, Mapping):
-        is_space = "axis" in study
-    else:
-        spaces = available("spaces")
-        nearest = difflib.get_close_matches(str(study), [*available("problems"), *spaces], 1)
-        folder = "spaces" if nearest and nearest[0] in spaces else "problems"
-        is_space = "axis" in read_toml(find(str(study), folder, asked_by=asked_by))
-    return read_space(study, *asked_by) if is_space else read_problem(study, *asked_by)

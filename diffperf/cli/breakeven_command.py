@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from diffperf.api.answer import print_lines
 from diffperf.api.break_even_answer import VARY, BreakEvenAnswer
 from diffperf.api.question import Question
+from diffperf.cli.answer_output import show
 from diffperf.cli.completion import names_of
 from diffperf.cli.options import (
     axis_range,
@@ -16,7 +16,7 @@ from diffperf.cli.options import (
     plot_option,
     question_options,
 )
-from diffperf.cli.terminal import console, progress, write_json
+from diffperf.cli.terminal import progress
 
 
 @click.command()
@@ -58,7 +58,4 @@ def breakeven(
     """Find where one system overtakes another as an input varies: every crossing of an output in a range."""
     with progress(f"compiling and estimating {phase} over the range"):
         answer = BreakEvenAnswer.of(question, against=against, phase=phase, x=x, vary=vary, output=output)
-    print_lines(console(json_file), answer.lines())
-    write_json(answer.to_dict(), json_file)
-    if plot:
-        answer.plot(plot)
+    show(answer, json_file=json_file, plot=plot)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from diffperf.api.answer import print_lines
 from diffperf.api.question import COMMAND_LINE
+from diffperf.cli.answer_output import show
 from diffperf.cli.completion import names_of
 from diffperf.cli.options import json_option, measured_system_option, options, plot_option, where_option
-from diffperf.cli.terminal import console, progress, write_json
+from diffperf.cli.terminal import progress
 from diffperf.errors import ConfigError
 from diffperf.report.output_files import check_writable
 
@@ -118,10 +118,7 @@ def calibrate(files, hardware, paths, stack, where, systems, json_file, plot, ou
             asker=COMMAND_LINE,
             settings=chosen,
         )
-    print_lines(console(json_file), answer.lines())
-    write_json(answer.to_dict(), json_file)
-    if plot:
-        answer.plot(plot)
+    show(answer, json_file=json_file, plot=plot)
 
 
 def _read(files, systems, conditions):

@@ -10,12 +10,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from diffperf.api.answer import print_lines
 from diffperf.api.question import COMMAND_LINE
+from diffperf.cli.answer_output import show, text_output
 from diffperf.cli.completion import names_of
 from diffperf.cli.group import Interrupted
 from diffperf.cli.options import json_option, options, output_file, plot_option
-from diffperf.cli.terminal import console, write_json, write_output
 
 if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help` need not wait for
     from diffperf.api.codesign_answer import CodesignAnswer
@@ -86,33 +85,18 @@ def codesign(
     settings = {"population": population, "seed": seed}
     if front is not None:
         along = search_front(problem, front, points, **settings)
-        write_answer(along, along.lines(), json_file, html_file, plot)
+        show(along, text_output(html_file, along.to_html), json_file=json_file, plot=plot)
         feasible, stopped = along.feasible, along.front.designs[-1].stopped
     else:
         names = [name.strip() for name in against.split(",")] if against else []
         answer = search(problem, names, explain, **settings, **stops)
-        write_answer(answer, answer.result_lines(), json_file, html_file, plot)
+        page = text_output(html_file, answer.to_html)
+        show(answer, page, json_file=json_file, plot=plot, lines=answer.result_lines)
         feasible, stopped = answer.feasible, answer.result.stopped
     if stopped == "interrupted":
         raise Interrupted("interrupted: this is the best design so far")
     if not feasible:
         ctx.exit(3)
-
-
-def write_answer(
-    answer: "CodesignAnswer | FrontAnswer",
-    lines: list,
-    json_file: str | None,
-    html_file: str | None,
-    plot: str | None,
-) -> None:
-    """Prints an answer, and writes it as JSON, as a page and as a figure where that is asked for."""
-    print_lines(console("-" if "-" in (json_file, html_file) else None), lines)
-    write_json(answer.to_dict(), json_file)
-    if html_file:
-        write_output(answer.to_html(), html_file)
-    if plot:
-        answer.plot(plot)
 
 
 @contextlib.contextmanager

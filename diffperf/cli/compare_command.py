@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from diffperf.api.answer import print_lines
 from diffperf.api.compare_answer import CompareAnswer, calibrations
 from diffperf.api.question import COMMAND_LINE, Question
+from diffperf.cli.answer_output import show, text_output
 from diffperf.cli.completion import names_of
 from diffperf.cli.options import (
     STRATEGY_FIELDS,
@@ -20,7 +20,7 @@ from diffperf.cli.options import (
     set_option,
     strategy_options,
 )
-from diffperf.cli.terminal import console, progress, write_json, write_output
+from diffperf.cli.terminal import progress
 from diffperf.explore.inputs import check_phase
 from diffperf.explore.plan.candidates import FIELDS
 
@@ -129,12 +129,5 @@ def compare(
             asker=COMMAND_LINE,
             advance=advance,
         )
-    terminal = console("-" if "-" in (json_file, csv_file, html_file) else None)
-    print_lines(terminal, answer.lines())
-    write_json(answer.to_dict(), json_file)
-    if csv_file:
-        write_output(answer.to_csv(), csv_file)
-    if html_file:
-        write_output(answer.to_html(), html_file)
-    if plot:
-        answer.plot(plot)
+    tables = text_output(csv_file, answer.to_csv), text_output(html_file, answer.to_html)
+    show(answer, *tables, json_file=json_file, plot=plot)

@@ -9,15 +9,15 @@ from rich.table import Table
 
 from diffperf import units
 from diffperf.api.question import COMMAND_LINE
+from diffperf.cli.answer_output import json_output, show_after_files
 from diffperf.cli.completion import kinds
 from diffperf.cli.options import json_option
-from diffperf.cli.terminal import console, write_json
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.calibrate.interval import Z90
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.network import NetworkTier
 from diffperf.hardware.system import System
-from diffperf.load import FOLDERS, available, find, load, read_toml
+from diffperf.load import FOLDERS, available, find, load, read_toml, reading_once
 from diffperf.load.calibration import Calibration
 from diffperf.quantity import Quantity, walk
 from diffperf.report.tables import show
@@ -40,13 +40,13 @@ def list_configs(kind: str | None, json_file: str | None) -> None:
     if kind is not None and kind not in KINDS:
         hint = did_you_mean(kind, list(KINDS))
         raise ConfigError(COMMAND_LINE, "KIND", f'"{kind}"', "a kind of config", hint)
-    lines = {
-        folder: {name: facts(folder, name) for name in available(folder)}
-        for folder in ([kind] if kind else KINDS)
-    }
+    with reading_once():
+        lines = {
+            folder: {name: facts(folder, name) for name in available(folder)}
+            for folder in ([kind] if kind else KINDS)
+        }
     sections = [part for folder, configs in lines.items() for part in ("", section(folder, configs))]
-    console(json_file).print(Group(*sections[1:]))
-    write_json(lines, json_file)
+    show_after_files(lambda: [Group(*sections[1:])], json_output(json_file, lambda: lines))
 
 
 def section(folder: str, configs: dict[str, str]) -> Table:

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import click
 
-from diffperf.api.answer import print_lines
 from diffperf.api.cost_answer import CostAnswer, curve_over, priced_source, priced_with
 from diffperf.api.question import COMMAND_LINE, read_system
+from diffperf.cli.answer_output import show
 from diffperf.cli.completion import names_of
 from diffperf.cli.options import axis_range, json_option, options, plot_option, system_options
-from diffperf.cli.terminal import console, write_json
 from diffperf.cli.training_and_rent_options import rent_option
 from diffperf.estimate.phases import PHASES
 
@@ -79,7 +78,4 @@ def cost(
     other = None if against is None else read_system(priced_source(against))[0]
     curve = curve_over(priced, model=model, phase=phase, over=over, settings=settings, asker=COMMAND_LINE)
     answer = CostAnswer.of(priced, volume=volume, other=other, rent=rent, asker=COMMAND_LINE, curve=curve)
-    print_lines(console(json_file), answer.lines())
-    write_json(answer.to_dict(), json_file)
-    if plot:
-        answer.plot(plot)
+    show(answer, json_file=json_file, plot=plot)

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import click
 
-from diffperf.api.answer import print_lines
 from diffperf.api.die_answer import DieAnswer
 from diffperf.api.question import COMMAND_LINE
+from diffperf.cli.answer_output import show
 from diffperf.cli.completion import names_of
 from diffperf.cli.options import assignments, json_option, options, plot_option
-from diffperf.cli.terminal import console, write_json
 
 
 @click.command()
@@ -52,7 +51,4 @@ def die(
     AREA has a unit ("628 mm2", "6.28 cm2") or is in mm². The figure is the price of a good mm² over the area.
     """
     answer = DieAnswer.of(area, nodes=nodes, aspect=aspect, age=age, settings=settings, asker=COMMAND_LINE)
-    print_lines(console(json_file), answer.lines())
-    write_json(answer.to_dict(), json_file)
-    if plot:
-        answer.plot(plot)
+    show(answer, json_file=json_file, plot=plot)

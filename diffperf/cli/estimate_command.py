@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from diffperf.api.answer import print_lines
 from diffperf.api.estimate_answer import EstimateAnswer
 from diffperf.api.question import Question
+from diffperf.cli.answer_output import show
 from diffperf.cli.options import (
     json_option,
     options,
@@ -15,7 +15,7 @@ from diffperf.cli.options import (
     question_options,
     smooth_option,
 )
-from diffperf.cli.terminal import console, progress, write_json
+from diffperf.cli.terminal import progress
 from diffperf.cli.training_and_rent_options import rent_option, tokens_option
 from diffperf.relax import Relaxation
 
@@ -54,9 +54,6 @@ def estimate(
         answer = EstimateAnswer.of(
             question, phase, relax, tokens=tokens, rent=rent, list_operators=list_operators
         )
-    print_lines(console(json_file), answer.lines())
-    write_json(answer.to_dict(), json_file)
-    if plot:
-        answer.plot(plot)
+    show(answer, json_file=json_file, plot=plot)
     if not answer.fits:
         ctx.exit(DOES_NOT_FIT)

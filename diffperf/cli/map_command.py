@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from diffperf.api.answer import print_lines
 from diffperf.api.map_answer import MapAnswer
 from diffperf.api.question import Question
+from diffperf.cli.answer_output import show
 from diffperf.cli.options import (
     axis_range,
     json_option,
@@ -15,7 +15,7 @@ from diffperf.cli.options import (
     plot_option,
     question_options,
 )
-from diffperf.cli.terminal import console, progress, write_json
+from diffperf.cli.terminal import progress
 from diffperf.explore.bottleneck_map import CELLS
 
 _METAVAR = "PATH=LOW..HIGH"
@@ -53,7 +53,4 @@ def bottleneck_map(
     level, a network tier, power, or latencies."""
     with progress(f"compiling and differentiating {phase} in {cells * cells:,} cells"):
         answer = MapAnswer.of(question, phase, x, y, cells)
-    print_lines(console(json_file), answer.lines())
-    write_json(answer.to_dict(), json_file)
-    if plot:
-        answer.plot(plot)
+    show(answer, json_file=json_file, plot=plot)

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import click
 
-from diffperf.api.answer import print_lines
 from diffperf.api.plan_answer import PlanAnswer, search_of
 from diffperf.api.question import Question
+from diffperf.cli.answer_output import show, text_output
 from diffperf.cli.options import json_option, options, output_file, plot_option, question_options
-from diffperf.cli.terminal import console, progress, write_json, write_output
+from diffperf.cli.terminal import progress
 from diffperf.cli.training_and_rent_options import rent_option, tokens_option
 from diffperf.explore.plan.candidates import FIELDS
 from diffperf.explore.plan.reasons import OBJECTIVES
+from diffperf.report.output_files import STDOUT
 
 
 class DoesNotFit(click.ClickException):
@@ -76,13 +77,9 @@ def plan(
     search = search_of(question, schedules, rent)
     with progress(f"comparing {len(search):,} strategies", len(search)) as advance:
         answer = PlanAnswer.of(question, search, by, top, tokens=tokens, rent=rent, advance=advance)
-    terminal = console("-" if flags == "-" else json_file)
-    write_json(answer.to_dict(), json_file)
     if not answer.fits:
-        print_lines(terminal, answer.lines()[:-1])  # the last line is the error's
+        # The last line is the error's, and stdout that is for the flags gets nothing.
+        show(answer, json_file=json_file, lines=lambda: [] if flags == STDOUT else answer.lines()[:-1])
         raise DoesNotFit(answer.refusal)
-    print_lines(terminal, answer.lines())
-    if flags is not None:
-        write_output("\n".join(answer.flags()) + "\n", flags)
-    if plot:
-        answer.plot(plot)
+    best = text_output(flags, lambda: "\n".join(answer.flags()) + "\n")
+    show(answer, best, json_file=json_file, plot=plot)

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from diffperf.api.answer import print_lines
 from diffperf.api.question import Question
 from diffperf.api.sensitivity_question import SAMPLES, sensitivity_answer
+from diffperf.cli.answer_output import show
 from diffperf.cli.completion import names_of
 from diffperf.cli.options import (
     assignments,
@@ -18,7 +18,7 @@ from diffperf.cli.options import (
     question_options,
     smooth_option,
 )
-from diffperf.cli.terminal import console, progress, write_json
+from diffperf.cli.terminal import progress
 from diffperf.relax import Relaxation
 
 
@@ -109,7 +109,4 @@ def sensitivity(
             to=to_system or to_settings or None,
             **asked,
         )
-    print_lines(console(json_file), answer.lines())
-    write_json(answer.to_dict(), json_file)
-    if plot:
-        answer.plot(plot)
+    show(answer, json_file=json_file, plot=plot)

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from diffperf.api.answer import print_lines
 from diffperf.api.asked_requests import OF_REQUESTS, flag_of, target_time
 from diffperf.api.question import COMMAND_LINE, Question
 from diffperf.api.serve_answer import ServeAnswer, one_of, search_of_layouts
+from diffperf.cli.answer_output import show
 from diffperf.cli.options import (
     STRATEGY_FIELDS,
     Decorator,
@@ -20,7 +20,7 @@ from diffperf.cli.options import (
     plot_option,
     question_options,
 )
-from diffperf.cli.terminal import console, progress, write_json
+from diffperf.cli.terminal import progress
 from diffperf.cli.training_and_rent_options import rent_option
 from diffperf.errors import ConfigError
 from diffperf.explore.plan.pools_plan import POOLS
@@ -155,12 +155,7 @@ def serve(
         answer = ServeAnswer.of(
             question, search=search, by=by, top=top, pools=pools, engine=engine, rent=rent
         )
-    terminal = console(json_file)
-    write_json(answer.to_dict(), json_file)
-    if plot:
-        answer.plot(plot)
+    show(answer, json_file=json_file, plot=plot, lines=None if answer.serves else answer.headline)
     if not answer.serves:
-        print_lines(terminal, answer.headline())
         with progress("looking for a system that fits"):
             raise DoesNotServe(answer.refusal)
-    print_lines(terminal, answer.lines())

@@ -5,14 +5,14 @@ from pathlib import Path
 import click
 import numpy as np
 
-from diffperf.api.answer import print_lines
 from diffperf.api.question import COMMAND_LINE
 from diffperf.api.sweep_answer import SweepAnswer, asked_to_keep, check_table, cluster_of
+from diffperf.cli.answer_output import show
 from diffperf.cli.completion import names_of
 from diffperf.cli.estimate_command import DOES_NOT_FIT
 from diffperf.cli.group import Interrupted
 from diffperf.cli.options import json_option, names_of_list, options, plot_option
-from diffperf.cli.terminal import console, progress, write_json
+from diffperf.cli.terminal import progress
 from diffperf.explore.sweep.results_folder import finished_parts
 from diffperf.explore.sweep.space_file import load_space
 from diffperf.explore.sweep.sweep import parts_folder
@@ -104,9 +104,6 @@ def sweep(
         raise Interrupted(f"interrupted: {kept}; run the same command again to go on") from None
 
     answer = SweepAnswer(declared, result)
-    print_lines(console(json_file, answer.width), answer.lines())
-    write_json(answer.to_dict(), json_file)
-    if plot:
-        answer.plot(plot)
+    show(answer, json_file=json_file, plot=plot)
     if not result.fitting:
         click.get_current_context().exit(DOES_NOT_FIT)

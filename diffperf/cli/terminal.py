@@ -1,11 +1,8 @@
-"""Output of every command: tables, JSON, progress."""
+"""The terminal of every command, texts that go to files or to stdout, and progress."""
 
 import contextlib
-import json
 import threading
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
-from typing import Any
 
 import click
 from rich.console import Console
@@ -14,27 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from diffperf.report.output_files import STDOUT, write_text
 
 WIDTH = 120  # columns where the output is not a terminal
-# The form of the JSON answers: raised when a key goes, or changes its place, meaning or unit.
-SCHEMA = 1
 
 
-def console(json_file: str | None = None, width: int = WIDTH) -> Console:
-    """The console that tables go to: stdout, or nowhere where stdout is the JSON's.
-
-    `width` is how many columns it has where it is not a terminal.
-    """
-    terminal = Console(quiet=json_file == "-", highlight=False)
-    return terminal if terminal.is_terminal else Console(quiet=json_file == "-", highlight=False, width=width)
-
-
-def write_json(data: dict[str, Any], file: str | None) -> None:
-    """Writes `data` to a file, or to stdout for "-"; does nothing without a file.
-
-    The key "diffperf" says by which release, and in which form, so that a reader can refuse another one.
-    """
-    if file is not None:
-        written_by = {"diffperf": {"version": version("diffperf"), "schema": SCHEMA}}
-        write_output(json.dumps(written_by | data, indent=2, ensure_ascii=False) + "\n", file)
+def console(width: int = WIDTH) -> Console:
+    """The console of stdout. `width` is how many columns it has where it is not a terminal."""
+    terminal = Console(highlight=False)
+    return terminal if terminal.is_terminal else Console(highlight=False, width=width)
 
 
 def write_output(text: str, file: str) -> None:

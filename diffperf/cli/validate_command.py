@@ -2,8 +2,8 @@
 
 import click
 
-from diffperf.api.answer import print_lines
 from diffperf.api.question import COMMAND_LINE
+from diffperf.cli.answer_output import Output, show
 from diffperf.cli.options import (
     calibration_option,
     figure_option,
@@ -13,7 +13,7 @@ from diffperf.cli.options import (
     plot_option,
     where_option,
 )
-from diffperf.cli.terminal import console, progress, write_json
+from diffperf.cli.terminal import progress
 
 
 def _print_template(ctx: click.Context, parameter: click.Parameter, kind: str | None) -> None:
@@ -71,11 +71,7 @@ def validate(ctx, file, by, where, systems, calibration, json_file, plot, residu
     for message in messages(result.faults):
         click.echo(message, err=True)
     answer = ValidationAnswer(file, result, by)
-    print_lines(console(json_file), answer.lines())
-    write_json(answer.to_dict(), json_file)
-    if plot:
-        answer.plot(plot)
-    if residuals:
-        answer.plot_residuals(residuals, of)
+    drawn = Output(residuals, lambda file: answer.plot_residuals(file, of))
+    show(answer, drawn, json_file=json_file, plot=plot)
     if len(result.faults) == answer.summary.rows:
         ctx.exit(1)

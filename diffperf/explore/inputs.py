@@ -9,11 +9,10 @@ import jax
 
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.estimate.phases import PHASES, estimate
+from diffperf.load.similar_inputs import LISTED, input_elsewhere
 from diffperf.quantity import Quantity, locate, walk
 from diffperf.report.tables import outputs
 from diffperf.workload.configuration import Configuration
-
-_LISTED = 6  # paths that an error lists, at most
 
 
 def report_outputs(inputs: Configuration, phase: str) -> dict[str, Quantity]:
@@ -90,21 +89,27 @@ def _only_ending(known: list[str], path: str, file: str, key: str) -> str | None
     """
     matches = [each for each in known if each.endswith("." + path)]
     if len(matches) > 1:
-        listed = ", ".join(matches[:_LISTED]) + (", …" if len(matches) > _LISTED else "")
+        listed = ", ".join(matches[:LISTED]) + (", …" if len(matches) > LISTED else "")
         found = f'"{path}", which ends {len(matches)} paths'
         raise ConfigError(file, key, found, "one input", f"write one of: {listed}")
     return matches[0] if matches else None
 
 
 def _nearest(inputs: eqx.Module, path: str) -> str:
-    """A hint that names the input whose path ends most like `path`; empty where no path is similar."""
+    """A hint that names the input whose path ends as `path` but for a letter or two, else the inputs that its
+    last name describes, else the one whose path ends most like it; empty where no path is similar.
+    """
     endings: dict[str, str] = {}
     for known, _, _ in walk(inputs):
         names = known.split(".")
         for start in range(len(names)):
             endings.setdefault(".".join(names[start:]), known)
-    near = difflib.get_close_matches(path, endings, n=1, cutoff=0.7)
-    return f'did you mean "{endings[near[0]]}"?' if near else ""
+
+    def ending(likeness: float) -> str:
+        near = difflib.get_close_matches(path, endings, n=1, cutoff=likeness)
+        return f'did you mean "{endings[near[0]]}"?' if near else ""
+
+    return ending(0.9) or input_elsewhere(path.rpartition(".")[2], inputs) or ending(0.7)
 
 
 def check_phase(phase: object, file: str, key: str) -> str:

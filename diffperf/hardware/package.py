@@ -5,6 +5,7 @@ The formulas that turn prices and yields into costs are in `diffperf.cost`.
 
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -165,12 +166,14 @@ class Package(Declared):
     @classmethod
     def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
         """What is wrong with the pieces together: (key, found, expected, remedy), None for nothing."""
-        if not any(np.any(np.asarray(die.bond["none"]) > 0) for die in values["dies"]):
+        # By NumPy: JAX would compile each operation. With an axis, even of one kind, its results are arrays.
+        dies = jax.tree.map(np.atleast_1d, values["dies"])
+        if not any(np.any(die.bond["none"] > 0) for die in dies):
             expected, remedy = "one or more on the carrier", 'say bond = "none" for the dies at the bottom'
             return "dies", "only dies that are stacked on other dies", expected, remedy
         stacks = float(np.max(values["memory_stacks"]))
         side = _STACK_SIDE * float(np.sqrt(np.min(values["stack_area"])))
-        edge = _edge_on_carrier(values["dies"])
+        edge = _edge_on_carrier(dies)
         if stacks * side > edge:
             found = f"{stacks:g} memory stacks, {stacks * side:.0f} mm side by side"
             expected = f"at most {edge // side:.0f}, along the {edge:.0f} mm of the dies' edges"

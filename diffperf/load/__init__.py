@@ -4,7 +4,7 @@ The keys of a file are the fields of a module, checked against their declaration
 Everything wrong with a file is a `ConfigError`: one line with file, key, found, expected and remedy.
 """
 
-from diffperf.load.builder import FOLDERS
+from diffperf.load.builder import FOLDERS, reading_once
 from diffperf.load.checks import checked
 from diffperf.load.files import available, config_root, display, find, is_accelerator_file, read_toml
 from diffperf.load.override import declared_at, literal, override
@@ -48,5 +48,6 @@ __all__ = [
     "load_technology",
     "override",
     "read_toml",
+    "reading_once",
     "refuse_training_fields",
 ]

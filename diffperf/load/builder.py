@@ -3,17 +3,21 @@
 A field that is a module itself is a table, an array of tables, or the name of another config.
 """
 
+import contextlib
 import dataclasses
 import functools
 import types
 import typing
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import jax
 
 from diffperf import units
-from diffperf.errors import ConfigError, MissingKeys, did_you_mean
+from diffperf.errors import ConfigError, MissingKeys, did_you_mean, spelled_alike
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.floorplan import Family
 from diffperf.hardware.host import Host
@@ -28,6 +32,7 @@ from diffperf.load.checks import checked, shown
 from diffperf.load.extending import EXTENDS, Origin, absolute_paths, extended, refuse_circle
 from diffperf.load.files import display, find, read_toml
 from diffperf.load.huggingface import read_huggingface
+from diffperf.load.similar_inputs import key_elsewhere, module_class
 from diffperf.quantity import declaration, segment
 from diffperf.software.collective_library import CollectiveLibrary
 from diffperf.software.stack import Stack
@@ -56,6 +61,24 @@ FOLDERS: dict[type, str] = {
 }
 
 
+# The modules that a block `reading_once` has read, by class, file and type of float; None outside of one.
+_READ: ContextVar[dict[tuple[type, Path, Any], Any] | None] = ContextVar("_READ", default=None)
+
+
+@contextlib.contextmanager
+def reading_once() -> Iterator[None]:
+    """A block in which a config that several others name is read once, and they share its module.
+
+    It is for many configs at once: the shipped systems name 189 files 1,336 times. A file that changes while
+    the block lasts is not read again, and nothing may be loaded in it that JAX traces.
+    """
+    outside = _READ.set({})
+    try:
+        yield
+    finally:
+        _READ.reset(outside)
+
+
 def read_module(cls: type[eqx.Module], path: Path) -> Any:
     """The module of class `cls` that a TOML file holds, or the model that a `config.json` describes.
 
@@ -63,6 +86,17 @@ def read_module(cls: type[eqx.Module], path: Path) -> Any:
     repository of Hugging Face, as its folder.
     **Raises:** `ConfigError`.
     """
+    read = _READ.get()
+    if read is None:
+        return _module_of_file(cls, path)
+    key = cls, path.resolve(), jax.dtypes.canonicalize_dtype(float)
+    if key not in read:
+        read[key] = _module_of_file(cls, path)
+    return read[key]
+
+
+def _module_of_file(cls: type[eqx.Module], path: Path) -> Any:
+    """The module that a file holds."""
     builder = Builder(display(path), path.parent, (path.resolve(),))
     if path.suffix == ".json":
         name = path.resolve().parent.name if path.stem == "config" else path.stem
@@ -185,7 +219,7 @@ class Builder:
                 remedy = did_you_mean(str(value), list(alternatives))
                 raise self.error(key, shown(value), _expected(field), remedy)
             return value
-        cls = _module_class(field.type)
+        cls = module_class(field.type)
         if isinstance(field.type, types.GenericAlias):  # tuple[Module, ...]
             return self._array(cls, value, key)
         return self._nested(cls, value, key)
@@ -241,24 +275,20 @@ def _fields_of_configs() -> frozenset[str]:
     return frozenset(names)
 
 
-def _module_class(annotation: Any) -> type[eqx.Module]:
-    """The class of module in an annotation `Module`, `Module | None` or `tuple[Module, ...]`."""
-    return next(iter(typing.get_args(annotation)), annotation)
-
-
 def _remedy_for_unknown_key(key: str, table: dict[str, Any], fields: dict[str, dataclasses.Field]) -> str:
     """The place of an unknown key: in an optional part that has such a key, else under a similar name."""
     for field in fields.values():
         if not isinstance(field.type, types.UnionType):
             continue
-        part = dataclasses.fields(_module_class(field.type))
+        part = dataclasses.fields(module_class(field.type))
         if any(inner.name == key for inner in part):
             names = [
                 inner.name for inner in part if inner.name in table or inner.default is dataclasses.MISSING
             ]
             keys = ", ".join(f"{name} = {shown(table[name]) if name in table else '…'}" for name in names)
             return f"write {field.name} = {{ {keys} }}"
-    return did_you_mean(key, list(fields))
+    near = spelled_alike(key, fields)
+    return near or key_elsewhere(key, System, Model, Technology) or did_you_mean(key, list(fields))
 
 
 def _expected(field: dataclasses.Field) -> str:
@@ -271,7 +301,7 @@ def _expected(field: dataclasses.Field) -> str:
         return "one of " + ", ".join(alternatives)
     if (text := field.metadata.get("label")) is not None:
         return text
-    cls = _module_class(field.type)
+    cls = module_class(field.type)
     if isinstance(field.type, types.GenericAlias):  # tuple[Module, ...]
         return f"[[{field.name}]] tables of {cls.__name__} keys"
     if cls in FOLDERS:

@@ -1,7 +1,7 @@
 """Hugging Face `config.json` of decoder transformers, read as the keys of a model config.
 
-What a file does not say, the code of its family (`model_type`) decides: what each family implies is listed
-here, from transformers' `models/*/configuration_*.py`. What a file says goes first.
+What a file does not say, the code of its family (`model_type`) decides: `huggingface_families`. What a file
+says goes first.
 """
 
 import json
@@ -10,42 +10,7 @@ from typing import Any
 
 from diffperf.errors import ConfigError
 from diffperf.load.checks import shown
-
-# fmt: off
-# Families by what their code implies. MLPs of two matrices; those of all other families are read as gated.
-_PLAIN = {
-    "gpt2", "gpt_neox", "gpt_neo", "gptj", "codegen", "opt", "bloom", "falcon", "mpt", "phi", "gpt_bigcode",
-    "starcoder2", "nemotron", "arcee",
-}
-# Biases in linear layers and norms.
-_BIASED = _PLAIN - {"falcon", "mpt", "nemotron", "arcee"} | {"gpt_oss"}
-# Biases of the query, key and value projections alone, by how the family begins (qwen2_moe, qwen2_vl, …).
-_QKV_BIASED = ("qwen2",)
-# Attention and MLP side by side.
-_PARALLEL = {"gptj", "codegen", "phi", "gpt_neox", "falcon", "cohere", "cohere2"}
-# One matrix for input and output embeddings.
-_TIED = {
-    "gpt2", "gpt_neo", "opt", "bloom", "falcon", "mpt", "gpt_bigcode", "starcoder2", "cohere", "cohere2",
-    "gemma", "gemma2", "gemma3_text",
-}
-# Learned position embeddings, and the rows that they have beyond the longest sequence.
-_LEARNED_POSITIONS = {"gpt2": 0, "gpt_neo": 0, "gpt_bigcode": 0, "opt": 2}
-# Sliding windows: one in so many layers has none.
-_FULL_EVERY = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4, "llama4_text": 4}
-# Gated MLPs, norms before attention and MLP, rotary positions: families built like Llama, by how their names
-# begin (qwen3_moe, gemma3_text, …). A file without a `model_type` is read as one of them.
-_LIKE_LLAMA = (
-    "llama", "mistral", "mixtral", "ministral", "qwen2", "qwen3", "gemma", "phi3", "phi4", "phimoe",
-    "deepseek", "kimi", "gpt_oss", "cohere", "internlm", "baichuan", "yi", "olmo", "stablelm",
-    "granite", "glm", "chatglm", "exaone", "minimax", "ernie4_5", "hunyuan", "dots1", "smollm",
-    "aquila", "orion", "solar", "apertus", "seed_oss", "xverse", "decilm", "persimmon", "helium",
-)
-# Not decoder transformers.
-_OTHER_FAMILIES = {
-    "bert", "t5", "mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "jamba", "zamba", "zamba2",
-    "bamba", "falcon_h1", "minimax_text_01",
-}
-# fmt: on
+from diffperf.load.huggingface_families import HuggingFaceFamily, family_of
 
 # Architectures that a model config cannot describe, by the key that gives them away.
 _UNREPRESENTED = {
@@ -74,8 +39,6 @@ _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts")
 _SHARED_FFN = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _FFN = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
-# What the classes of `transformers` take where a config names no length.
-_CONTEXT_WINDOWS = {"falcon": 2048}
 _DROPOUT = ("attn_pdrop", "resid_pdrop", "attention_dropout", "hidden_dropout", "dropout")
 # Larger numbers are not computed with: they go into the table as they are, for the bounds of the fields to
 # refuse.
@@ -125,12 +88,12 @@ def _model_table(config: dict[str, Any]) -> dict[str, Any]:
     """
     if isinstance(config.get("text_config"), dict):
         config = config | config["text_config"]
-    family = str(config.get("model_type", ""))
-    _refuse(config, family)
+    family = _family(config)
+    _refuse(config)
     return {
         "hidden": _get(config, "hidden"),
         "vocabulary": _get(config, "vocabulary"),
-        "tied_embeddings": bool(config.get("tie_word_embeddings", family in _TIED)),
+        "tied_embeddings": bool(config.get("tie_word_embeddings", family.tied_embeddings)),
         "learned_positions": _positions(config, family),
         "context_window": _context_window(config, family),
         "mtp_layers": config.get("num_nextn_predict_layers") or 0,
@@ -138,13 +101,20 @@ def _model_table(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refuse(config: dict[str, Any], family: str) -> None:
-    """Raises `_Unsupported` for architectures that a model config cannot describe."""
-    if config.get("is_encoder_decoder") or family in _OTHER_FAMILIES:
-        raise _Unsupported("model_type", f'"{family}"', "a decoder-only transformer", "use another model")
-    if family and family not in _PLAIN and not family.startswith(_LIKE_LLAMA) and family != "dbrx":
+def _family(config: dict[str, Any]) -> HuggingFaceFamily:
+    """The family of a config. Raises `_Unsupported` where it is unknown, or no decoder transformer."""
+    name = str(config.get("model_type", ""))
+    family = family_of(name)
+    if config.get("is_encoder_decoder") or (family is not None and not family.decoder):
+        raise _Unsupported("model_type", f'"{name}"', "a decoder-only transformer", "use another model")
+    if family is None:
         remedy = "write llama in its place if the model is built like Llama, or a model's TOML file"
-        raise _Unsupported("model_type", f'"{family}"', "a family that is known here", remedy)
+        raise _Unsupported("model_type", f'"{name}"', "a family that is known here", remedy)
+    return family
+
+
+def _refuse(config: dict[str, Any]) -> None:
+    """Raises `_Unsupported` for architectures that a model config cannot describe."""
     keys = config | _part(config, "ffn_config")
     for key, architecture in _UNREPRESENTED.items():
         if keys.get(key):
@@ -156,7 +126,7 @@ def _refuse(config: dict[str, Any], family: str) -> None:
         raise _Unsupported("word_embed_proj_dim", shown(width), expected, "not represented yet")
 
 
-def _layers(config: dict[str, Any], family: str) -> list[dict[str, Any]]:
+def _layers(config: dict[str, Any], family: HuggingFaceFamily) -> list[dict[str, Any]]:
     """A table of each kind of layers with its count, in the order in which the kinds first appear."""
     count = _get(config, "layers")
     if not _is_whole(count) or not 1 <= count <= _MOST_LAYERS:
@@ -172,28 +142,28 @@ def _layers(config: dict[str, Any], family: str) -> list[dict[str, Any]]:
     ]
 
 
-def _layer(config: dict[str, Any], family: str, sparse: bool, window: Any) -> dict[str, Any]:
+def _layer(config: dict[str, Any], family: HuggingFaceFamily, sparse: bool, window: Any) -> dict[str, Any]:
     """The table of one kind of layers, without their count."""
-    plain, biases = family in _PLAIN, _biases(config, family)
+    biases = _biases(config, family)
     table = {
         "heads": _get(config, "heads"),
-        "gated": not plain,
+        "gated": family.gated,
         "biases": biases,
         "dropout": any(config.get(name) for name in _DROPOUT),
-        "qkv_biases": not biases and bool(config.get("attention_bias") or family.startswith(_QKV_BIASED)),
+        "qkv_biases": not biases and bool(config.get("attention_bias") or family.qkv_biases),
         "parallel": _parallel(config, family),
     }
     if window is not None:
         table["window"] = window
-    return table | _attention(config, family) | _mlp(config, family, sparse)
+    return table | _attention(config) | _mlp(config, family, sparse)
 
 
-def _attention(config: dict[str, Any], family: str) -> dict[str, Any]:
+def _attention(config: dict[str, Any]) -> dict[str, Any]:
     """The keys of a layer's attention: heads of keys and values, dimensions of a head, latent attention."""
     heads = _get(config, "heads")
     if config.get("kv_lora_rank") is None:
         head_dim = config.get("head_dim") or _number(_get(config, "hidden")) / max(_number(heads), 1)
-        return {"kv_heads": _kv_heads(config, family, heads), "head_dim": head_dim}
+        return {"kv_heads": _kv_heads(config, heads), "head_dim": head_dim}
     latent = {
         "query_rank": _whole(config, "q_lora_rank", 0),
         "kv_rank": _whole(config, "kv_lora_rank"),
@@ -207,7 +177,7 @@ def _attention(config: dict[str, Any], family: str) -> dict[str, Any]:
     }
 
 
-def _kv_heads(config: dict[str, Any], family: str, heads: Any) -> Any:
+def _kv_heads(config: dict[str, Any], heads: Any) -> Any:
     """The number of key and value heads: those of grouped or multi-query attention, else the query heads.
 
     Falcon-7B's file gives a number that only holds in the newer of its family's two architectures.
@@ -217,19 +187,19 @@ def _kv_heads(config: dict[str, Any], family: str, heads: Any) -> Any:
         or config.get("num_kv_heads")
         or _part(config, "attn_config").get("kv_n_heads")
     )
-    if family == "falcon" and not config.get("new_decoder_architecture"):
+    if config.get("model_type") == "falcon" and not config.get("new_decoder_architecture"):
         grouped = None
     return grouped or (1 if config.get("multi_query") else heads)
 
 
-def _mlp(config: dict[str, Any], family: str, sparse: bool) -> dict[str, Any]:
+def _mlp(config: dict[str, Any], family: HuggingFaceFamily, sparse: bool) -> dict[str, Any]:
     """The keys of a layer's MLP: its inner dimension, and the mixture where the layer has experts."""
     ffn = _first(config, _FFN) or _whole(config, "expansion_ratio", 4) * _number(_get(config, "hidden"))
     if not sparse:
         # Llama 4's `intermediate_size` is that of the experts; its dense layers have a key of their own.
         return {"ffn": config.get("intermediate_size_mlp") or ffn}
     expert = config.get("moe_intermediate_size") or ffn
-    shared = max(_whole(config, name, 0) for name in _SHARED_EXPERTS) or int(family == "llama4_text")
+    shared = max(_whole(config, name, 0) for name in _SHARED_EXPERTS) or family.shared_experts
     mixture = {
         "experts": _first(config, _EXPERTS),
         "experts_per_token": _get(config, "experts per token"),
@@ -253,7 +223,7 @@ def _is_sparse(config: dict[str, Any], index: int) -> bool:
     return regular and not (isinstance(dense, list) and index in dense)
 
 
-def _windows(config: dict[str, Any], family: str, count: int) -> list[Any]:
+def _windows(config: dict[str, Any], family: HuggingFaceFamily, count: int) -> list[Any]:
     """The window of each layer in tokens, None where a query sees all tokens.
 
     Llama 4's attention within chunks is read as a window as long as a chunk: exact up to the length of a
@@ -265,7 +235,7 @@ def _windows(config: dict[str, Any], family: str, count: int) -> list[Any]:
     window = max(
         _whole(config, name, 0) for name in ("sliding_window", "attention_chunk_size", "window_size")
     )
-    if not window or not config.get("use_sliding_window", not family.startswith("qwen")):
+    if not window or not config.get("use_sliding_window", not family.optional_windows):
         return [None] * count
     if types is not None:
         return [window if kind in _WINDOWED else None for kind in types]
@@ -273,8 +243,8 @@ def _windows(config: dict[str, Any], family: str, count: int) -> list[Any]:
     rotary = config.get("no_rope_layers")
     if isinstance(rotary, list) and rotary:
         return [window if any(rotary[index : index + 1]) else None for index in range(count)]
-    first = _whole(config, "max_window_layers", 0) if family.startswith("qwen") else 0
-    period = _whole(config, "no_rope_layer_interval", _FULL_EVERY.get(family, 0))
+    first = _whole(config, "max_window_layers", 0) if family.optional_windows else 0
+    period = _whole(config, "no_rope_layer_interval", family.full_attention_every)
     period = _whole(config, "sliding_window_pattern", period)
     return [
         None if index < first or (period and (index + 1) % period == 0) else window for index in range(count)
@@ -292,33 +262,33 @@ def _check_types(types: Any, count: int) -> None:
             raise _Unsupported("layer_types", shown(kind), expected, "not represented yet")
 
 
-def _biases(config: dict[str, Any], family: str) -> bool:
+def _biases(config: dict[str, Any], family: HuggingFaceFamily) -> bool:
     """Whether linear layers and norms have biases."""
     for name in ("bias", "use_bias"):
         if name in config:
             return bool(config[name])
-    return not config["no_bias"] if "no_bias" in config else family in _BIASED
+    return not config["no_bias"] if "no_bias" in config else family.biases
 
 
-def _parallel(config: dict[str, Any], family: str) -> bool:
+def _parallel(config: dict[str, Any], family: HuggingFaceFamily) -> bool:
     """Whether attention and MLP are side by side, behind one norm."""
-    parallel = config.get("use_parallel_residual", config.get("parallel_attn", family in _PARALLEL))
+    parallel = config.get("use_parallel_residual", config.get("parallel_attn", family.parallel))
     return bool(parallel or config.get("new_decoder_architecture"))
 
 
-def _positions(config: dict[str, Any], family: str) -> Any:
+def _positions(config: dict[str, Any], family: HuggingFaceFamily) -> Any:
     """The rows of a learned position embedding, 0 without one."""
-    if family == "mpt":  # positions are learned where they are neither linear biases (ALiBi) nor rotary
+    if config.get("model_type") == "mpt":  # learned where they are neither linear biases (ALiBi) nor rotary
         attention = _part(config, "attn_config")
         learned = attention.get("alibi") is False and not attention.get("rope")
         return (config.get("max_seq_len") or 0) if learned else 0
-    if family not in _LEARNED_POSITIONS:
+    if not family.learned_positions:
         return 0
     longest = _first(config, ("max_position_embeddings", "n_positions")) or 0
-    return longest + _LEARNED_POSITIONS[family] if _is_whole(longest) and longest else longest
+    return longest + family.extra_positions if _is_whole(longest) and longest else longest
 
 
-def _context_window(config: dict[str, Any], family: str) -> Any:
+def _context_window(config: dict[str, Any], family: HuggingFaceFamily) -> Any:
     """Tokens of the longest sequence that the model is made for, 0 where nothing limits it: linear position
     biases (ALiBi) go on.
 
@@ -326,10 +296,10 @@ def _context_window(config: dict[str, Any], family: str) -> Any:
     github.com/vllm-project/vllm: YaRN that before the interpolation, where the config names it. Llama 3's
     and LongRoPE's configs give the length after it.
     """
-    if family == "bloom" or config.get("alibi") or _part(config, "attn_config").get("alibi"):
+    if family.unlimited_context or config.get("alibi") or _part(config, "attn_config").get("alibi"):
         return 0
     longest = _first(config, ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"))
-    longest = longest or _CONTEXT_WINDOWS.get(family, 0)
+    longest = longest or family.context_window
     scaling = _part(config, "rope_scaling")
     kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
     before = (scaling.get("original_max_position_embeddings") if kind == "yarn" else None) or longest

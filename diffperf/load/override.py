@@ -7,8 +7,9 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
+from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean, spelled_alike
 from diffperf.load.checks import checked
+from diffperf.load.similar_inputs import input_elsewhere
 from diffperf.quantity import AnyModule, Choice, Label, Quantity, is_traced, locate, replace, segment
 
 
@@ -72,7 +73,7 @@ def declared_at(module: eqx.Module, path: str, file: str, key: str | None = None
         node, declared = locate(module, path)
     except KeyError as problem:
         known, missing = problem.args[0]
-        hint = did_you_mean(missing, known) if known else f"{path.rsplit('.', 1)[0]} has no parts"
+        hint = _remedy_for_unknown_name(module, path, missing, known)
         raise ConfigError(file, key, f'unknown name "{missing}"', "a path into the inputs", hint) from None
     if declared is not None:
         return declared
@@ -86,6 +87,21 @@ def declared_at(module: eqx.Module, path: str, file: str, key: str | None = None
         raise ConfigError(file, key, "a variant", "a number or a choice", remedy)
     remedy = f"go on with one of: {', '.join(_parts(node))}"
     raise ConfigError(file, key, "a group of inputs", "one input", remedy)
+
+
+def _remedy_for_unknown_name(module: eqx.Module, path: str, missing: str, known: list[str]) -> str:
+    """The name that a path should have instead of a missing one, or the input that it describes elsewhere.
+
+    What a path into a part of a part misses, such as `system.prices.host_power`, is looked for in the part.
+    """
+    if not known:
+        return f"{path.rpartition('.')[0]} has no parts"
+    if near := spelled_alike(missing, known):
+        return near
+    first, last = path.partition(".")[0], path.rpartition(".")[2]
+    part = getattr(module, first, None) if path.count(".") > 1 else None
+    inside = (part, f"{first}.") if isinstance(part, eqx.Module) else (module, "")
+    return input_elsewhere(last, *inside) or did_you_mean(missing, known)
 
 
 def _parts(node: Any) -> list[str]:

@@ -91,22 +91,12 @@ def test_loading_questions():
     assert space.size > 1
     assert str(problem.baseline.model.name) == "gpt3-175b"
     assert dp.load_space(space) is space
-    assert dp.load_study(space) is space
-    assert dp.load_study(problem) is problem
-    assert dp.load_study("gpt3-175b-strategy-sweep").size == space.size
-    assert dp.load_study("gpt3-175b-under-a100-budget").name == problem.name
-    axis = {"path": "strategy.tp", "values": [1, 8]}
-    assert dp.load_study({"model": "gpt3-22b", "system": "dgx-a100", "axis": [axis]}).size == 2
     assert str(dp.load_stack("vllm").name) == "vllm"
     assert dp.load_calibration("h100-sxm5-80gb").hardware == "h100-sxm5-80gb"
     with pytest.raises(dp.ConfigError, match=r"^dp\.load_problem: "):
         dp.load_problem("gpt9")
     with pytest.raises(dp.ConfigError, match=r"^dp\.load_space: "):
         dp.load_space({"model": "gpt3-22b"})
-    with pytest.raises(dp.ConfigError, match=r'^dp\.load_study: study: found "gpt3-175b-under-a100-budge"'):
-        dp.load_study("gpt3-175b-under-a100-budge")
-    with pytest.raises(dp.ConfigError, match='did you mean "gpt3-175b-strategy-sweep"'):
-        dp.load_study("gpt3-175b-strategy-swee")
 
 
 @pytest.mark.slow

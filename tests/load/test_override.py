@@ -26,7 +26,7 @@ def test_override_reaches_into_optional_parts(tmp_path):
         ("layers.0.mixture", ["a part that is not there"]),
         ("layers.1.mixture", ["go on with one of: experts, experts_per_token, shared_ffn"]),
         ("layers.1.mixture.expert", ['did you mean "experts"?']),
-        ("layers.1.experts", ["known: "]),
+        ("layers.1.experts", ['did you mean "layers.1.mixture.experts"?']),
     ],
 )
 def test_override_refuses_parts_that_are_not_there(tmp_path, path, words):

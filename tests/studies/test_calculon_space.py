@@ -17,9 +17,9 @@ def strategies():
 
 
 @pytest.fixture(scope="module")
-def study(strategies):
+def strategy_space(strategies):
     sys.modules["strategies"] = strategies  # as a script finds the file beside it
-    yield study_module("calculon_space", "run")
+    yield study_module("calculon_space", "strategy_space")
     del sys.modules["strategies"]
 
 
@@ -93,7 +93,7 @@ def test_the_space_of_figure_5(strategies):
     assert strategies.calculon_executions(within) == 10_956_160
 
 
-def test_constraints_leave_as_many_points_as_are_counted(strategies, study):
+def test_constraints_leave_as_many_points_as_are_counted(strategies, strategy_space):
     """For one layout of every combination of groups of one and of several devices."""
     kinds = {
         tuple(degree > 1 for degree in layout[:3]): layout
@@ -102,7 +102,7 @@ def test_constraints_leave_as_many_points_as_are_counted(strategies, study):
     }
     chosen = list(kinds.values())
     assert len(chosen) == 8
-    space = load_space(study.space_of(chosen, (0,), study.ORDERS))
+    space = load_space(strategy_space.space_of(chosen, (0,), strategy_space.ORDERS))
     places = jnp.asarray([space.digits(number) for number in range(space.size)])
 
     @jax.jit
@@ -112,4 +112,4 @@ def test_constraints_leave_as_many_points_as_are_counted(strategies, study):
         return jnp.all(jnp.stack([each.holds(point) for each in space.where]))
 
     left = int(allowed(places).sum())
-    assert left == strategies.mapped_points(chosen, (0,), len(study.ORDERS)) < space.size
+    assert left == strategies.mapped_points(chosen, (0,), len(strategy_space.ORDERS)) < space.size

@@ -18,204 +18,49 @@ What is reported is evaluated without relaxation, and satisfies every constraint
 the multipliers of the last descent: what the objective gains per unit of each limit, whole numbers held.
 """
 
-import contextvars
 import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from importlib.metadata import version
-from pathlib import Path
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
-from diffperf.compiler import digest_of
-from diffperf.explore.codesign.checkpoint import Checkpoint
-from diffperf.explore.codesign.conflict import Conflict, conflict_of
-from diffperf.explore.codesign.cube import Cube
+from diffperf.explore.codesign.conflict import conflict_of
 from diffperf.explore.codesign.descent import LAST_SHARPNESS, Descended, Descent
 from diffperf.explore.codesign.evolution import Evolution
-from diffperf.explore.codesign.layouts import Layouts
 from diffperf.explore.codesign.neighbours import promising
 from diffperf.explore.codesign.no_effect import without_effect
-from diffperf.explore.codesign.populations import Populations, evolve_in_chunks
-from diffperf.explore.codesign.problem import DesignProblem
+from diffperf.explore.codesign.populations import evolve_in_chunks
 from diffperf.explore.codesign.refused_steps import refused_steps
-from diffperf.explore.codesign.relaxation import WITHIN_REACH, Relaxation
-from diffperf.explore.codesign.result import Codesign, Stopped, TracePoint
-from diffperf.explore.codesign.scoring import Goal, Ranking, Scorer
-from diffperf.explore.codesign.slots import slots
+from diffperf.explore.codesign.relaxation import WITHIN_REACH
+from diffperf.explore.codesign.result import Codesign, Stopped
+from diffperf.explore.codesign.scoring import Goal
+from diffperf.explore.codesign.search_state import IMPROVED, OutOfTime, SearchState
 from diffperf.explore.codesign.unpaid import Unpaid, unpaid_variables
 from diffperf.explore.codesign.variables import Variable
 
-_LARGEST_LOG = 700.0  # of a number that float64 holds
-
-POPULATION = 1024  # designs that evolve together
 DESCENTS = 8  # the most designs that a stage descends from
 FEW_DESCENTS = 3  # of such designs where descents prepare another stage, or the goal is not the search's
 ROUNDS = 16  # at most
 UNIMPROVED = 2  # rounds without an improvement that end the search
-IMPROVED = 1e-6  # of the log of the objective, that counts
 PROMISED = 1e-4  # improvement of the log of the objective by a neighbour that is worth a descent
 HOPELESS = 0.05  # violation of an evolved population above which descents only look for a smaller one
-LESS_VIOLATING = 0.01  # share of the violation that a better design must save to count
 SAME = 1e-9  # difference of scores that is a rounding error
 JUDGED = 32  # designs from which is judged which variables nothing pays for
 # Combinations of whole numbers, choices and layouts that are all tried, where no variable is real.
 MOST_ENUMERATED = 500_000
-# Derivatives take 5 to 25 seconds to compile: with a smaller budget that is not begun.
-SLOPES_SECONDS = 10.0
 # The objective gives way by this much to a design whose multipliers can be read as prices.
 REFINED = 2e-5
 
-Progress = Callable[[str, float], None]  # (what is going on, fraction done)
 
+class Search(SearchState):
+    """The search for the best design of one problem: the stages, and the rounds that they make up.
 
-def _silent(stage: str, done: float) -> None:
-    """Reports no progress."""
-
-
-class OutOfTime(Exception):
-    """The search has spent its budget of seconds."""
-
-
-class Search:
-    """The search for the best design of one problem, with compiled programs that all its stages share.
-
-    **Arguments:**
-
-    - `population`: the number of designs that evolve together.
-    - `seed`: of the samples and the evolution; the result is deterministic in it.
-    - `budget_seconds`: the time after which the search stops with the best design so far. Where it is too
-      short to compile derivatives, and none are stored, the best design of the population is the answer.
-    - `checkpoint`: a file for the state between rounds, from which the same search goes on after it was
-      stopped; deleted when the search is through.
-    - `progress`: called with a word on what is going on and the fraction done.
+    Its arguments are those of `SearchState`.
     """
-
-    def __init__(
-        self,
-        problem: DesignProblem,
-        *,
-        population: int = POPULATION,
-        seed: int = 0,
-        budget_seconds: float = math.inf,
-        checkpoint: Path | None = None,
-        progress: Progress = _silent,
-    ):
-        self.problem, self.population, self.seed = problem, population, seed
-        self.budget_seconds, self.checkpoint, self.progress = budget_seconds, checkpoint, progress
-        self.goal = Goal.of(problem)
-        self.cube = Cube.of(problem.vector, slots(problem.vector, problem.layouts))
-        self.scorer = Scorer(problem, self.cube, block=population)
-        self.slopes, self.report = self.compiling()
-        if problem.layouts:
-            self.cube = Cube.of(problem.vector, slots(problem.vector, self.likeliest_first()))
-            self.scorer.cube = self.cube
-        self.reset(problem.limits)
-
-    def likeliest_first(self) -> list[Layouts]:
-        """The layouts, the best of the baseline's hardware first: they are the likeliest for others too."""
-        problem, ordered = self.problem, []
-        with jax.enable_x64(True):
-            for layouts in problem.layouts:
-                rows = layouts.applied(problem.vector.start)
-                order = self.scorer.exact(rows, problem.limits).ranking(self.goal).order
-                ordered.append(layouts.sorted(order))
-        return ordered
-
-    def reset(self, limits: Float[np.ndarray, " constraints"]) -> None:
-        """Forgets everything but the compiled programs, to search again under other limits."""
-        self.limits, self.descent = limits, Descent(self.scorer, limits, self.goal)
-        self.relaxation = Relaxation(self.scorer, limits, self.goal)
-        self.random = np.random.default_rng(self.seed)
-        self.scorer.evaluations = 0
-        self.trace: list[TracePoint] = []
-        self.incumbent: Descended | None = None
-        self.descended: dict[tuple[float, ...], Descended] = {}
-        self.conflict: Conflict | None = None
-        self.alone: set[bytes] = set()  # designs of which no neighbour was better
-        self.relaxed: set[bytes] = set()  # designs whose whole numbers were relaxed
-        self.known: list[np.ndarray] = []  # designs to start from beside the baseline
-        self.began, self.deadline = time.monotonic(), math.inf
-
-    @property
-    def best(self) -> Descended:
-        """The best design so far. Raises `RuntimeError` before there is any."""
-        if self.incumbent is None:
-            raise RuntimeError("the search has not come to a design yet")
-        return self.incumbent
-
-    @property
-    def question(self) -> str:
-        """A digest of all that the search depends on."""
-        asked = (self.limits.tolist(), self.seed, self.population, version("diffperf"))
-        return digest_of(self.problem.digest, repr(asked))
-
-    def look_at_the_clock(self) -> None:
-        """Raises `OutOfTime` once the budget of seconds is spent and there is a design to show for it."""
-        if self.incumbent is not None and time.monotonic() > self.deadline:
-            raise OutOfTime
-
-    def score(self, points: Float[np.ndarray, "designs size"], goal: Goal | None = None) -> Ranking:
-        """Exact scores of the designs at points of the cube."""
-        self.look_at_the_clock()
-        return self.scorer.exact(self.cube.designs(points), self.limits).ranking(goal or self.goal)
-
-    def keep(self, design: Descended) -> bool:
-        """Remembers a design if it is the best so far; whether it is so by enough to go on searching."""
-        known = self.incumbent
-        if known is None:
-            self.incumbent = design
-            return True
-        if (design.violation, design.objective) < (known.violation, known.objective):
-            self.incumbent = design
-        if design.violation != known.violation:
-            return design.violation < known.violation * (1 - LESS_VIOLATING)
-        return design.objective < known.objective - IMPROVED
-
-    def keep_best_of(self, points: np.ndarray, ranking: Ranking) -> bool:
-        """Remembers the best of some scored points, as `keep` does."""
-        first = ranking.order[0]
-        return self.keep(
-            Descended(
-                x=self.cube.designs(points[first : first + 1])[0],
-                violation=float(ranking.violation[first]),
-                objective=float(ranking.objective[first]),
-                multipliers=np.zeros(len(self.limits)),
-                residual=math.inf,
-            )
-        )
-
-    def record(self, stage: str, done: float) -> None:
-        """Adds how good the best design is to the trace, and reports progress."""
-        objective = math.exp(min(self.best.objective, _LARGEST_LOG))
-        seconds = time.monotonic() - self.began
-        self.trace.append(TracePoint(stage, objective, self.best.violation, seconds))
-        self.progress(stage, done)
-
-    # --- populations
-
-    @property
-    def populations(self) -> Populations:
-        """The maker of populations, with the cube and the random numbers that the search has at present."""
-        return Populations(self.cube, self.score, self.population, self.random)
-
-    @property
-    def starts(self) -> Float[np.ndarray, "designs n"]:
-        """The designs that every Sobol sample contains: the baseline first, then those that are known."""
-        return np.stack([self.problem.vector.start, *self.known])
-
-    def population_of_round(self, number: int) -> Evolution:
-        """The population that a round begins with: in rounds 0, 2, … one over the whole cube, in rounds
-        1, 3, … one around the best design."""
-        if number % 2:
-            return self.populations.local_population(self.goal, self.best.x)
-        return self.populations.global_population(self.goal, self.starts)
 
     # --- stages
 
@@ -424,57 +269,6 @@ class Search:
             self.save(number, idle)
         if len(self.cube.relaxed) and self.slopes is None:
             raise OutOfTime
-
-    def wait_for_slopes(self, slopes: Future[None]) -> None:
-        """Waits until the derivatives are compiled. Raises `OutOfTime` where that takes too long."""
-        try:
-            left = self.deadline - time.monotonic()
-            slopes.result(None if math.isinf(left) else max(left, 0.0))
-        except TimeoutError:
-            if slopes.done():  # an error of the compilation itself
-                raise
-            raise OutOfTime from None
-
-    def compiling(self) -> tuple[Future[None] | None, Future[None]]:
-        """Compiles the derivatives, and then traces the answer, in a thread of their own.
-
-        None for the derivatives where the budget of seconds is too small to compile them.
-        """
-        # In the context of this thread, which says where programs are stored.
-        context, pool = contextvars.copy_context(), ThreadPoolExecutor(1, "diffperf-compile")
-        slopes = None
-        if self.budget_seconds >= SLOPES_SECONDS or self.scorer.slopes_are_stored():
-            slopes = pool.submit(context.run, self.scorer.compile_slopes)
-        report = pool.submit(context.run, self.scorer.trace_outcome)
-        pool.shutdown(wait=False)  # the thread ends with its programs
-        return slopes, report
-
-    def save(self, number: int, idle: int) -> None:
-        """Writes the state after a round, where the search has a checkpoint."""
-        if self.checkpoint is not None:
-            state = dict(self.random.bit_generator.state)
-            Checkpoint(
-                question=self.question,
-                number=number,
-                idle=idle,
-                evaluations=self.scorer.evaluations,
-                best=self.best,
-                descended=self.descended,
-                random=state,
-                trace=self.trace,
-            ).write(self.checkpoint)
-
-    def resumed(self) -> tuple[int, int]:
-        """The rounds done, and how many of the last were idle, from the checkpoint where there is one."""
-        state = self.checkpoint and Checkpoint.read(self.checkpoint, self.question)
-        if not state:
-            return 0, 0
-        self.incumbent, self.descended, self.trace = state.best, state.descended, state.trace
-        # A round ends with a visit of the neighbours.
-        self.alone, self.relaxed = {state.best.x.tobytes()}, {state.best.x.tobytes()}
-        self.random.bit_generator.state = state.random
-        self.scorer.evaluations = state.evaluations
-        return state.number, state.idle
 
     def answer(self, *, explain: bool = True) -> Codesign:
         """Runs the search; interrupted by Ctrl-C or out of time, the best design so far is the answer.
