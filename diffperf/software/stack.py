@@ -147,6 +147,11 @@ class Stack(Declared):
     )
 
     # Measured runs rarely say which of these options they used: tables of measurements ask the stack.
+    recomputes_functions: Weights = switch(
+        "whether selective recomputation in measured runs of the stack is that of norms and of experts' "
+        "activation functions, where FlashAttention leaves nothing of the attention core to recompute",
+        default=False,
+    )
     balanced_head: Weights = switch(
         "whether measured runs of the stack have fewer layers in the last pipeline stage, to make up for the "
         "vocabulary projection",
@@ -294,6 +299,14 @@ class Stack(Declared):
     )
     separate_expert_biases: Weights = switch(
         "training adds the biases of the experts' second product by kernels of their own for every expert",
+        default=False,
+    )
+    separate_clamps: Weights = switch(
+        "training clamps the inputs of the experts' activation function by kernels of their own",
+        default=False,
+    )
+    separate_scaled_rotary: Weights = switch(
+        "training rotates queries and keys by kernels that are not fused where rotary embeddings are scaled",
         default=False,
     )
     reads_idle_experts: Weights = switch(

@@ -79,6 +79,8 @@ def _training_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, 
     systems = systems_of(rows, platforms)
     gradients = ["fp32" if row["grad_dtype_bytes"] == _FP32_BYTES else row["precision"] for row in rows]
     same_names = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "global_batch")
+    functions = np.array([_recomputes_functions(row) for row in rows], dtype=float)
+    functions = functions * np.asarray(systems.stack.recomputes_functions.on)
     strategy = stacked_strategy(
         rows,
         **{name: numbers(rows, name) for name in same_names},
@@ -95,6 +97,8 @@ def _training_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, 
         overlap_experts=systems.stack.expert_overlap,
         balanced_head=systems.stack.balanced_head,
         **_uneven_stages(rows, systems),
+        recompute_norms=functions,
+        recompute_activation_functions=functions,
         recompute_up_projections=np.array([_recomputes_up_projections(row) for row in rows], dtype=float),
         precision=precision(rows, "precision"),
         gradient_precision=weights(gradients, PRECISIONS),
@@ -130,6 +134,15 @@ def _recomputes_up_projections(row: Row) -> bool:
     it nothing of the core (Megatron-Core's module mla_up_proj).
     """
     return row["attention"] == "mla" and row["recompute"] == "selective" and bool(row["flash_attention"])
+
+
+def _recomputes_functions(row: Row) -> bool:
+    """Whether selective recomputation may be that of norms and of the experts' activation functions, as
+    FlashAttention leaves it nothing of the core (Megatron-Core's modules layernorm and moe_act, which recipes
+    of gpt-oss name: scripts/performance/configs/gpt_oss of github.com/NVIDIA-NeMo/Megatron-Bridge).
+    """
+    routed, latent = (row["experts"] or 0) > 0, row["attention"] == "mla"
+    return routed and not latent and row["recompute"] == "selective" and bool(row["flash_attention"])
 
 
 def _training_estimate(model: Model, system: System, strategy: Strategy) -> Outputs:
