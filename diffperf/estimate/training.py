@@ -13,7 +13,7 @@ from diffperf.estimate.exposure import Traffic, Window, exposed
 from diffperf.estimate.kernels.clock import Clock, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate
 from diffperf.estimate.kernels.machine import Machine
-from diffperf.estimate.kernels.roofline import Work
+from diffperf.estimate.kernels.roofline import Work, waiting
 from diffperf.estimate.network.transfers import TimedCollective, Transfer, transfers
 from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
 from diffperf.estimate.stage_time import LayerStep, NetworkStep, SlowestStage, layer_work
@@ -161,7 +161,9 @@ def timed_step(c: Configuration) -> TimedStep:
     network = NetworkStep.of(timed_collectives, c)
     layer = LayerStep.of(timed_operators, c)
     head, optimizer = (timed_operators.total(per=per) for per in ("micro-batch", "step"))
-    stage = SlowestStage.of(c, layer, network, head)
+    # The host launches the kernels of embeddings, head and loss as it does those of layers.
+    head_wait = waiting(head.time, c.system.stack.head_launch)
+    stage = SlowestStage.of(c, layer, network, head.time + head_wait)
     passes, heads = strategy.micro_batches * stage.layers, strategy.micro_batches * stage.head
     compute = layer.compute.whole.in_layers(passes)
     handed_on = Traffic.of(network.totals["pipeline"])
@@ -175,7 +177,7 @@ def timed_step(c: Configuration) -> TimedStep:
         attention=over_kinds(passes, layer.compute.attention.time),
         elementwise=over_kinds(passes, layer.elementwise),
         recompute=over_kinds(passes, layer.recomputed),
-        host=over_kinds(passes, stage.waits) + c.system.stack.step_overhead,
+        host=over_kinds(passes, stage.waits) + heads * head_wait + c.system.stack.step_overhead,
         head=heads * head.time,
         tensor_parallel=exposed_times["tensor parallelism"],
         context_parallel=exposed_times["context parallelism"],

@@ -32,6 +32,13 @@ class Stack(Declared):
         bounds=(1e-9, 1e-1),
         default=1e-9,
     )
+    head_launch: Scalar = quantity(
+        "s",
+        "time of the host to launch the kernels of embeddings, vocabulary projection and loss of a "
+        "micro-batch in training, for which devices wait",
+        bounds=(1e-9, 1e-1),
+        default=1e-9,
+    )
     rank_stall: Scalar = quantity(
         "s",
         "host launch time that each tensor-parallel rank adds if the pipeline leaves the innermost tier",
@@ -147,6 +154,11 @@ class Stack(Declared):
     )
 
     # Measured runs rarely say which of these options they used: tables of measurements ask the stack.
+    half_gradients: Weights = switch(
+        "whether measured runs of the stack accumulate and reduce gradients in the format of products rather "
+        "than in fp32",
+        default=False,
+    )
     recomputes_functions: Weights = switch(
         "whether selective recomputation in measured runs of the stack is that of norms and of experts' "
         "activation functions, where FlashAttention leaves nothing of the attention core to recompute",
@@ -281,6 +293,24 @@ class Stack(Declared):
         bounds=(0, 256),
         default=0.0,
         integer=True,
+    )
+    row_alignment: Scalar = quantity(
+        "byte",
+        "multiple of the bytes of a row of a device's logits for which the products of the vocabulary "
+        "projection run at full efficiency in training; 0 for any row, as where software pads the vocabulary",
+        bounds=(0, 256),
+        default=0.0,
+        integer=True,
+    )
+    unaligned_efficiency: Scalar = quantity(
+        "",
+        "efficiency of the vocabulary projection's products where rows of logits are not aligned, over that "
+        "where they are",
+        bounds=(0.01, 1),
+        # "Certain vocabulary sizes could cause the language model head to fall back from a highly optimized
+        # cuBLAS kernel to a much slower CUTLASS path, tripling that layer's execution time": "Scaling LLM
+        # Post-Training at Netflix", Netflix Technology Blog, February 2026.
+        default=1 / 3,
     )
     routing_kernels: Scalar = quantity(
         "",

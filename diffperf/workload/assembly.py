@@ -18,6 +18,7 @@ from diffperf.workload.growing_context import context_nodes
 from diffperf.workload.layer_operators import (
     TokenPass,
     aligned_heads,
+    aligned_logits,
     attention_core,
     clamp_kernels,
     elementwise_kernels,
@@ -265,7 +266,13 @@ def _training_head(c: Configuration) -> list[Operators]:
     layers.
     """
     model, strategy = c.model, c.strategy
-    products = [(vocabulary_projection(model, strategy.tp, strategy.tokens), 1 + model.mtp_layers)]
+    logits, of_logits = vocabulary_projection(model, strategy.tp, strategy.tokens), 1 + model.mtp_layers
+    aligned = aligned_logits(model, strategy, c.system.stack)
+    if aligned is None:
+        products = [(logits, of_logits)]
+    else:
+        unaligned = logits.of_role("unaligned head")
+        products = [(logits, of_logits * aligned), (unaligned, of_logits * (1 - aligned))]
     if not absent(model.mtp_layers):
         size = (strategy.tokens, model.hidden / strategy.tp, 2 * model.hidden, 1.0)
         products.append((Gemms.table({"multi-token prediction projection": size}), model.mtp_layers))
@@ -280,7 +287,7 @@ def _training_head(c: Configuration) -> list[Operators]:
     ]
     moved = c.system.stack.loss_traffic * strategy.tokens * model.vocabulary / strategy.tp
     loss = Streams.table({"loss": moved})
-    return [*operators, operators_of(loss, part="head", per="micro-batch", runs=1 + model.mtp_layers)]
+    return [*operators, operators_of(loss, part="head", per="micro-batch", runs=of_logits)]
 
 
 def _optimizer(c: Configuration, owned_parameters: Scalar) -> Operators:

@@ -3,6 +3,7 @@ kernels.
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 
 from diffperf.hardware.formats import PRECISION_BYTES
@@ -242,6 +243,19 @@ def aligned_heads(layers: Layers, strategy: Strategy, stack: Stack) -> Scalar | 
         is_multiple(size * width, stack.head_alignment) for size in (layers.head_dim, layers.value_dim)
     )
     return queries * values
+
+
+def aligned_logits(model: Model, strategy: Strategy, stack: Stack) -> Scalar | None:
+    """1 where each row of a device's logits begins at a multiple of the bytes that kernels for matrix units
+    load at a time, else 0; None in stacks whose products run as fast in any case.
+
+    "Tensor Cores can be used most efficiently when dimensions are multiples of 16 bytes" (NVIDIA, Matrix
+    Multiplication Background User's Guide, Table 1). A rank has the whole numbers of the vocabulary's rows.
+    """
+    if absent(stack.row_alignment):
+        return None
+    entries = jnp.floor(jax.lax.stop_gradient(model.vocabulary / strategy.tp))
+    return is_multiple(entries * strategy.activation_width, stack.row_alignment)
 
 
 def inner_elements(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar:

@@ -63,7 +63,7 @@ def _training_unrepresentable(row: Row) -> str | None:
     return first_reason(
         unknown_architecture(row),
         unknown_precision(row, "precision"),
-        gradient_bytes not in (_HALF_BYTES, _FP32_BYTES) and f"gradients of {gradient_bytes:g} bytes",
+        gradient_bytes not in (None, _HALF_BYTES, _FP32_BYTES) and f"gradients of {gradient_bytes:g} bytes",
         row["schedule"] not in _SCHEDULES and f"schedule {row['schedule']}",
         row["virtual_stages"] is None and row["pp"] > 1 and "virtual stages unknown",
     )
@@ -73,11 +73,12 @@ def _training_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, 
     """Models, systems and strategies of training steps.
 
     Gradients are reduced in the number format in which they are accumulated. What a row does not say (which
-    collectives are hidden, and whether the last stage has fewer layers) is what its software does by
-    default.
+    collectives are hidden, whether the last stage has fewer layers, how wide gradients are) is what its
+    software does by default.
     """
     systems = systems_of(rows, platforms)
-    gradients = ["fp32" if row["grad_dtype_bytes"] == _FP32_BYTES else row["precision"] for row in rows]
+    half = np.asarray(systems.stack.half_gradients.on) > 0.5
+    gradients = [_gradients_of(row, bool(of_stack)) for row, of_stack in zip(rows, half, strict=True)]
     same_names = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "global_batch")
     functions = np.array([_recomputes_functions(row) for row in rows], dtype=float)
     functions = functions * np.asarray(systems.stack.recomputes_functions.on)
@@ -134,6 +135,14 @@ def _recomputes_up_projections(row: Row) -> bool:
     it nothing of the core (Megatron-Core's module mla_up_proj).
     """
     return row["attention"] == "mla" and row["recompute"] == "selective" and bool(row["flash_attention"])
+
+
+def _gradients_of(row: Row, half: bool) -> str:
+    """The number format of a run's gradients; `half` says whether that of its products is its software's
+    default, rather than fp32.
+    """
+    gradient_bytes = row["grad_dtype_bytes"] or (_HALF_BYTES if half else _FP32_BYTES)
+    return "fp32" if gradient_bytes == _FP32_BYTES else row["precision"]
 
 
 def _recomputes_functions(row: Row) -> bool:
