@@ -9,6 +9,28 @@ from diffperf.software.collective_library import CollectiveLibrary
 MEASURED, ESTIMATES = "measured runs", "estimates"
 
 
+class UnpaddedLogits(Declared):
+    """Logits of a vocabulary that training software multiplies as it is; others pad it.
+
+    "Tensor Cores can be used most efficiently when dimensions are multiples of 16 bytes" (NVIDIA, Matrix
+    Multiplication Background User's Guide, Table 1).
+    """
+
+    alignment: Scalar = quantity(
+        "byte",
+        "multiple of the bytes of a row of a device's logits for which the products of the vocabulary "
+        "projection run at full efficiency",
+        bounds=(1, 256),
+        integer=True,
+    )
+    efficiency: Scalar = quantity(
+        "",
+        "efficiency of the vocabulary projection's products where rows of logits are not aligned, over that "
+        "where they are",
+        bounds=(0.01, 1),
+    )
+
+
 class Stack(Declared):
     """The software that drives a system, compared with Megatron-LM where figures are ratios."""
 
@@ -294,24 +316,7 @@ class Stack(Declared):
         default=0.0,
         integer=True,
     )
-    row_alignment: Scalar = quantity(
-        "byte",
-        "multiple of the bytes of a row of a device's logits for which the products of the vocabulary "
-        "projection run at full efficiency in training; 0 for any row, as where software pads the vocabulary",
-        bounds=(0, 256),
-        default=0.0,
-        integer=True,
-    )
-    unaligned_efficiency: Scalar = quantity(
-        "",
-        "efficiency of the vocabulary projection's products where rows of logits are not aligned, over that "
-        "where they are",
-        bounds=(0.01, 1),
-        # "Certain vocabulary sizes could cause the language model head to fall back from a highly optimized
-        # cuBLAS kernel to a much slower CUTLASS path, tripling that layer's execution time": "Scaling LLM
-        # Post-Training at Netflix", Netflix Technology Blog, February 2026.
-        default=1 / 3,
-    )
+    unpadded_logits: UnpaddedLogits | None = None
     routing_kernels: Scalar = quantity(
         "",
         "kernels that sort the tokens of an expert layer by experts, and back, in inference",

@@ -247,15 +247,13 @@ def aligned_heads(layers: Layers, strategy: Strategy, stack: Stack) -> Scalar | 
 
 def aligned_logits(model: Model, strategy: Strategy, stack: Stack) -> Scalar | None:
     """1 where each row of a device's logits begins at a multiple of the bytes that kernels for matrix units
-    load at a time, else 0; None in stacks whose products run as fast in any case.
-
-    "Tensor Cores can be used most efficiently when dimensions are multiples of 16 bytes" (NVIDIA, Matrix
-    Multiplication Background User's Guide, Table 1). A rank has the whole numbers of the vocabulary's rows.
+    load at a time (`UnpaddedLogits`), else 0; None in stacks that pad the vocabulary. A rank has a whole
+    number of its entries.
     """
-    if absent(stack.row_alignment):
+    if stack.unpadded_logits is None:
         return None
     entries = jnp.floor(jax.lax.stop_gradient(model.vocabulary / strategy.tp))
-    return is_multiple(entries * strategy.activation_width, stack.row_alignment)
+    return is_multiple(entries * strategy.activation_width, stack.unpadded_logits.alignment)
 
 
 def inner_elements(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar:

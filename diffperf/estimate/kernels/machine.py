@@ -25,7 +25,7 @@ from diffperf.hardware.formats import (
 from diffperf.hardware.memory_level import MemoryLevel
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, Weights
-from diffperf.relax import Relaxation, absent, inverse
+from diffperf.relax import Relaxation, inverse
 from diffperf.workload.operators import ROLES
 from diffperf.workload.residency import Residency, in_device_memory
 from diffperf.workload.strategy import Strategy
@@ -114,15 +114,16 @@ def trained_units_by_role(system: System, strategy: Strategy) -> dict[str, Matri
     """The matrix units of training by the roles of weights; None where all products have operands of one
     format, as no vocabulary projection is left in 16 bits, and the same efficiency.
     """
-    if not strategy.unquantized_head.possible["on"] and absent(system.stack.row_alignment):
+    if not strategy.unquantized_head.possible["on"] and system.stack.unpadded_logits is None:
         return None
     linear = strategy.precision
     kept = strategy.unquantized_head.on * (sixteen_bits(linear).array - linear.array)
     head = MatrixUnits.of(system, Weights(linear.array + kept, PRECISIONS))
     roles = dict.fromkeys(_FORMATS_OF.values(), MatrixUnits.of(system, linear))
-    reached = head.format.efficiency * system.stack.unaligned_efficiency
-    unaligned = eqx.tree_at(lambda units: units.format.efficiency, head, reached)
-    return roles | {"head": head, "unaligned head": unaligned}
+    if (logits := system.stack.unpadded_logits) is not None:
+        reached = head.format.efficiency * logits.efficiency
+        roles["unaligned head"] = eqx.tree_at(lambda units: units.format.efficiency, head, reached)
+    return roles | {"head": head}
 
 
 # The role of `matrix_units_by_role` whose number formats the weights of a role have.
