@@ -13,7 +13,7 @@ from diffperf.estimate.exposure import Traffic, Window, exposed
 from diffperf.estimate.kernels.clock import Clock, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate
 from diffperf.estimate.kernels.machine import Machine
-from diffperf.estimate.kernels.roofline import Work, waiting
+from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import TimedCollective, Transfer, transfers
 from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
 from diffperf.estimate.stage_time import LayerStep, NetworkStep, SlowestStage, layer_work
@@ -162,7 +162,7 @@ def timed_step(c: Configuration) -> TimedStep:
     layer = LayerStep.of(timed_operators, c)
     head, optimizer = (timed_operators.total(per=per) for per in ("micro-batch", "step"))
     # The host launches the kernels of embeddings, head and loss as it does those of layers.
-    head_wait = waiting(head.time, c.system.stack.head_launch)
+    head_wait = relax.excess(c.system.stack.head_launch, head.time)
     stage = SlowestStage.of(c, layer, network, head.time + head_wait)
     passes, heads = strategy.micro_batches * stage.layers, strategy.micro_batches * stage.head
     compute = layer.compute.whole.in_layers(passes)

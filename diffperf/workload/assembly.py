@@ -143,7 +143,9 @@ def _unfused_operators(
     if layers.mixture is not None and stack.separate_clamps.possible["on"]:
         weight = stack.separate_clamps.on * layers.clamped_activation.on * layers.gated.on
         kernels.append((weight, clamp_kernels(layers, strategy, tokens, backward=backward)))
-    if layers.attends and layers.latent is None and stack.separate_scaled_rotary.possible["on"]:
+    # Of models with experts alone, to spare all others the evaluation: no other shipped model scales them.
+    scales = layers.mixture is not None and layers.attends and layers.latent is None
+    if scales and stack.separate_scaled_rotary.possible["on"]:
         weight = stack.separate_scaled_rotary.on * layers.scaled_rotary.on
         kernels.append((weight, scaled_rotary_kernels(layers, model, strategy, tokens, backward=backward)))
     return [
