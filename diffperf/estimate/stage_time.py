@@ -12,7 +12,7 @@ from diffperf.estimate.kernels.evaluation import LabelValues, TimedOperators
 from diffperf.estimate.kernels.roofline import Work, waiting
 from diffperf.estimate.network.transfers import TimedCollective, Transfer
 from diffperf.quantity import Scalar
-from diffperf.relax import absent, inverse, larger, positive
+from diffperf.relax import inverse, larger, positive
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import fused_softmax
 from diffperf.workload.operators import SEPARATE_SOFTMAX_KERNELS
@@ -26,7 +26,8 @@ PerKind = Float[Array, "..."]  # of a layer of each kind, or of all kinds alike
 # and the last device hold the same two stages, and rounding must not say which of them is slower.
 _ROUNDING = 64.0
 
-_KERNELS_OF_PASS = 16.0  # of a forward pass of a layer: see `_launched_kernels`
+# Kernels of a forward pass of a layer, and all-reduces among them: see `_launched_kernels`.
+_KERNELS_OF_PASS, _ALL_REDUCES_OF_PASS = 16.0, 2.0
 
 _LAYER_PURPOSES = ("tensor parallelism", "context parallelism", "expert parallelism")
 _STEP_PURPOSES = ("pipeline", "gradients", "weights", "tied embedding")
@@ -166,8 +167,10 @@ class SlowestStage(eqx.Module):
     micro_batch: StagePass
 
     @classmethod
-    def of(cls, c: Configuration, layer: LayerStep, network: NetworkStep, head: Work) -> "SlowestStage":
-        """Half of the exposed communication is in either pass.
+    def of(cls, c: Configuration, layer: LayerStep, network: NetworkStep, head: Scalar) -> "SlowestStage":
+        """The slowest stage where vocabulary projection and loss of a micro-batch take `head` seconds.
+
+        Half of the exposed communication is in either pass.
 
         The host launches kernels before the device needs them, and the device waits where its queue runs
         empty: a pass takes the longer of both, nearly.
@@ -187,7 +190,7 @@ class SlowestStage(eqx.Module):
         share = 1 / larger(c.strategy.pp - 1, 1.0)
         before = share * rows[0] + (1 - share) * rows[1]
         time = layer.work.time + 2 * half + waits
-        heads = stages.heads * head.time
+        heads = stages.heads * head
         layers = _layers_waited_for(c, rows, heads, time)
         passes = over_kinds(rows, forward + forward_wait), over_kinds(rows, backward + backward_wait)
         filling = _idle_share(c, *passes, heads)
@@ -269,18 +272,21 @@ def _idle_share(
 
 
 def _launched_kernels(c: Configuration) -> PerKind:
-    """Kernels of a pass of a layer of each kind, over those with a fused softmax of stored scores.
+    """Kernels of a pass of a layer of each kind, over those with a fused softmax of stored scores and tensor
+    parallelism.
 
     A forward pass of Megatron-LM takes sixteen, as its transformer.py runs them with fusions: four linear
     layers, two products of scores, their softmax and dropout, a copy of the outputs, two norms, the
-    activation, two additions of bias, dropout and residual, and two all-reduces. That the backward pass takes
-    as large a share more is an estimate.
+    activation, two additions of bias, dropout and residual, and two all-reduces, which a rank without tensor
+    parallelism leaves out (`_reduce` in mpu/mappings.py). That the backward pass takes as large a share more
+    or less is an estimate.
     """
     stack, strategy = c.system.stack, c.strategy
     fused = [fused_softmax(layers, strategy, stack) if layers.attends else None for layers in c.model.grouped]
-    one = jnp.ones_like(strategy.tp)
+    alone = 1 - c.relax.minimum(1.0, strategy.tp - 1)
+    always = 1 - _ALL_REDUCES_OF_PASS / _KERNELS_OF_PASS * alone
     further = SEPARATE_SOFTMAX_KERNELS / _KERNELS_OF_PASS * strategy.attention.standard
-    return jnp.stack([one if weight is None else 1 + (1 - weight) * further for weight in fused])
+    return jnp.stack([always if weight is None else always + (1 - weight) * further for weight in fused])
 
 
 def _host_waits(c: Configuration, network: NetworkStep) -> tuple[PerKind, PerKind]:
@@ -291,9 +297,7 @@ def _host_waits(c: Configuration, network: NetworkStep) -> tuple[PerKind, PerKin
     capacity do not need that.
     """
     stack, strategy = c.system.stack, c.strategy
-    launch = stack.host_launch
-    if not absent(stack.fused_softmax_batches):
-        launch = launch * _launched_kernels(c)
+    launch = stack.host_launch * _launched_kernels(c)
     tensor_parallel = c.relax.minimum(1.0, strategy.tp - 1)
     stalls = network.crosses_tiers * tensor_parallel * strategy.tp * stack.rank_stall
     routes = jnp.asarray([float(kind.mixture is not None) for kind in c.model.grouped], strategy.tp.dtype)

@@ -161,7 +161,9 @@ def timed_step(c: Configuration) -> TimedStep:
     network = NetworkStep.of(timed_collectives, c)
     layer = LayerStep.of(timed_operators, c)
     head, optimizer = (timed_operators.total(per=per) for per in ("micro-batch", "step"))
-    stage = SlowestStage.of(c, layer, network, head)
+    # The host launches the kernels of embeddings, head and loss as it does those of layers.
+    head_wait = relax.excess(c.system.stack.head_launch, head.time)
+    stage = SlowestStage.of(c, layer, network, head.time + head_wait)
     passes, heads = strategy.micro_batches * stage.layers, strategy.micro_batches * stage.head
     compute = layer.compute.whole.in_layers(passes)
     handed_on = Traffic.of(network.totals["pipeline"])
@@ -175,7 +177,7 @@ def timed_step(c: Configuration) -> TimedStep:
         attention=over_kinds(passes, layer.compute.attention.time),
         elementwise=over_kinds(passes, layer.elementwise),
         recompute=over_kinds(passes, layer.recomputed),
-        host=over_kinds(passes, stage.waits) + c.system.stack.step_overhead,
+        host=over_kinds(passes, stage.waits) + heads * head_wait + c.system.stack.step_overhead,
         head=heads * head.time,
         tensor_parallel=exposed_times["tensor parallelism"],
         context_parallel=exposed_times["context parallelism"],

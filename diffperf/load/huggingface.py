@@ -155,7 +155,28 @@ def _layer(config: dict[str, Any], family: HuggingFaceFamily, sparse: bool, wind
     }
     if window is not None:
         table["window"] = window
+    if sparse and config.get("swiglu_limit") is not None:  # gpt-oss
+        table["clamped_activation"] = True
+    if _scales_rotary(config):
+        table["scaled_rotary"] = True
     return table | _attention(config) | _mlp(config, family, sparse)
+
+
+def _scales_rotary(config: dict[str, Any]) -> bool:
+    """Whether cosines and sines of rotary embeddings are scaled: those of YaRN, by 0.1 · ln(factor) + 1, but
+    for configs that say otherwise.
+
+    DeepSeek's configs have two such factors of which they use the ratio, 1 where they are equal:
+    `_compute_yarn_parameters` in modeling_rope_utils.py of github.com/huggingface/transformers.
+    """
+    scaling = _part(config, "rope_scaling")
+    factor, of_all = scaling.get("factor"), scaling.get("mscale_all_dim")
+    if scaling.get("rope_type", scaling.get("type")) != "yarn" or not isinstance(factor, int | float):
+        return False
+    if scaling.get("attention_factor") is not None:
+        return scaling["attention_factor"] != 1
+    given = scaling.get("mscale") and of_all
+    return factor > 1 and not (given and scaling["mscale"] == of_all)
 
 
 def _attention(config: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,28 @@ from diffperf.software.collective_library import CollectiveLibrary
 MEASURED, ESTIMATES = "measured runs", "estimates"
 
 
+class UnpaddedLogits(Declared):
+    """Logits of a vocabulary that training software multiplies as it is; others pad it.
+
+    "Tensor Cores can be used most efficiently when dimensions are multiples of 16 bytes" (NVIDIA, Matrix
+    Multiplication Background User's Guide, Table 1).
+    """
+
+    alignment: Scalar = quantity(
+        "byte",
+        "multiple of the bytes of a row of a device's logits for which the products of the vocabulary "
+        "projection run at full efficiency",
+        bounds=(1, 256),
+        integer=True,
+    )
+    efficiency: Scalar = quantity(
+        "",
+        "efficiency of the vocabulary projection's products where rows of logits are not aligned, over that "
+        "where they are",
+        bounds=(0.01, 1),
+    )
+
+
 class Stack(Declared):
     """The software that drives a system, compared with Megatron-LM where figures are ratios."""
 
@@ -29,6 +51,13 @@ class Stack(Declared):
     host_launch: Scalar = quantity(
         "s",
         "time of the host to launch the kernels of one pass of a layer in training, for which devices wait",
+        bounds=(1e-9, 1e-1),
+        default=1e-9,
+    )
+    head_launch: Scalar = quantity(
+        "s",
+        "time of the host to launch the kernels of embeddings, vocabulary projection and loss of a "
+        "micro-batch in training, for which devices wait",
         bounds=(1e-9, 1e-1),
         default=1e-9,
     )
@@ -147,6 +176,16 @@ class Stack(Declared):
     )
 
     # Measured runs rarely say which of these options they used: tables of measurements ask the stack.
+    half_gradients: Weights = switch(
+        "whether measured runs of the stack accumulate and reduce gradients in the format of products rather "
+        "than in fp32",
+        default=False,
+    )
+    recomputes_functions: Weights = switch(
+        "whether selective recomputation in measured runs of the stack is that of norms and of experts' "
+        "activation functions, where FlashAttention leaves nothing of the attention core to recompute",
+        default=False,
+    )
     balanced_head: Weights = switch(
         "whether measured runs of the stack have fewer layers in the last pipeline stage, to make up for the "
         "vocabulary projection",
@@ -277,6 +316,7 @@ class Stack(Declared):
         default=0.0,
         integer=True,
     )
+    unpadded_logits: UnpaddedLogits | None = None
     routing_kernels: Scalar = quantity(
         "",
         "kernels that sort the tokens of an expert layer by experts, and back, in inference",
@@ -294,6 +334,14 @@ class Stack(Declared):
     )
     separate_expert_biases: Weights = switch(
         "training adds the biases of the experts' second product by kernels of their own for every expert",
+        default=False,
+    )
+    separate_clamps: Weights = switch(
+        "training clamps the inputs of the experts' activation function by kernels of their own",
+        default=False,
+    )
+    separate_scaled_rotary: Weights = switch(
+        "training rotates queries and keys by kernels that are not fused where rotary embeddings are scaled",
         default=False,
     )
     reads_idle_experts: Weights = switch(

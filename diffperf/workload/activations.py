@@ -135,6 +135,11 @@ def _attention_tensors(layers: Layers, strategy: Strategy) -> tuple[Scalar, Scal
     return strategy.kept_activation_width * latents, element * projected, others
 
 
+def _routed_elements(layers: Layers, strategy: Strategy) -> Scalar:
+    """Elements on one device of the inner activation of all experts that tokens are routed to."""
+    return routed_tokens(layers, strategy, strategy.tokens) * expert_load(strategy) * layers.ffn
+
+
 def _layer_tensors(layers: Layers, model: Model, strategy: Strategy, stack: Stack | None) -> _LayerTensors:
     """Activations that Megatron-LM's fusions keep of one layer and one micro-batch."""
     element, kept = strategy.activation_width, strategy.kept_activation_width
@@ -147,6 +152,11 @@ def _layer_tensors(layers: Layers, model: Model, strategy: Strategy, stack: Stac
     # Input(s) and output of the MLP's activation; tokens as experts get them and as they give them back.
     functions = kept * inner_elements(layers, strategy, tokens)
     inner = functions * (2 + layers.gated.on)
+    if stack is not None and layers.mixture is not None and stack.separate_clamps.possible["on"]:
+        # Gates and factors stay as they were before their clamps, and after.
+        clamped = stack.separate_clamps.on * layers.clamped_activation.on * layers.gated.on
+        before = 2 * element * clamped * _routed_elements(layers, strategy)
+        functions, inner = functions + before, inner + before
     if layers.mixture is not None:
         visiting = routed_tokens(layers, strategy, tokens) * expert_load(strategy) * model.hidden
         inner = inner + visiting * (kept + element * strategy.early_routing_weights.off)

@@ -18,13 +18,16 @@ from diffperf.workload.growing_context import context_nodes
 from diffperf.workload.layer_operators import (
     TokenPass,
     aligned_heads,
+    aligned_logits,
     attention_core,
+    clamp_kernels,
     elementwise_kernels,
     expert_bias_kernels,
     expert_copies,
     fused_softmax,
     linear_layers,
     recurrence_kernels,
+    scaled_rotary_kernels,
     vocabulary_projection,
 )
 from diffperf.workload.model import Layers
@@ -121,15 +124,34 @@ def _operators_of_layer(
             for kernels, times in tables
             if kernels is not None
         ]
-        if trained and layers.mixture is not None and stack.separate_expert_biases.possible["on"]:
-            kernels, times = expert_bias_kernels(
-                layers, c.model, strategy, rank_tokens, backward=direction == "backward"
-            )
-            weight = stack.separate_expert_biases.on * layers.biases.on
-            operators.append(
-                operators_of(kernels, part="elementwise", runs=share * weight * times, direction=direction)
-            )
+        if trained:
+            operators += _unfused_operators(layers, c, rank_tokens, share, direction)
     return operators
+
+
+def _unfused_operators(
+    layers: Layers, c: Configuration, tokens: Scalar, share: Scalar | float, direction: str
+) -> list[Operators]:
+    """The operators of a pass in training that some stacks run by kernels of their own, where a model has
+    them.
+    """
+    model, strategy, stack, backward = c.model, c.strategy, c.system.stack, direction == "backward"
+    kernels: list[tuple[Scalar, tuple[Streams, Scalar]]] = []
+    if layers.mixture is not None and stack.separate_expert_biases.possible["on"]:
+        weight = stack.separate_expert_biases.on * layers.biases.on
+        kernels.append((weight, expert_bias_kernels(layers, model, strategy, tokens, backward=backward)))
+    if layers.mixture is not None and stack.separate_clamps.possible["on"]:
+        weight = stack.separate_clamps.on * layers.clamped_activation.on * layers.gated.on
+        kernels.append((weight, clamp_kernels(layers, strategy, tokens, backward=backward)))
+    # Of models with experts alone, to spare all others the evaluation: no other shipped model scales them.
+    scales = layers.mixture is not None and layers.attends and layers.latent is None
+    if scales and stack.separate_scaled_rotary.possible["on"]:
+        weight = stack.separate_scaled_rotary.on * layers.scaled_rotary.on
+        kernels.append((weight, scaled_rotary_kernels(layers, model, strategy, tokens, backward=backward)))
+    return [
+        operators_of(table, part="elementwise", runs=share * weight * times, direction=direction)
+        for weight, (table, times) in kernels
+    ]
 
 
 def _attention_of_layer(
@@ -246,7 +268,13 @@ def _training_head(c: Configuration) -> list[Operators]:
     layers.
     """
     model, strategy = c.model, c.strategy
-    products = [(vocabulary_projection(model, strategy.tp, strategy.tokens), 1 + model.mtp_layers)]
+    logits, of_logits = vocabulary_projection(model, strategy.tp, strategy.tokens), 1 + model.mtp_layers
+    aligned = aligned_logits(model, strategy, c.system.stack)
+    if aligned is None:
+        products = [(logits, of_logits)]
+    else:
+        unaligned = logits.of_role("unaligned head")
+        products = [(logits, of_logits * aligned), (unaligned, of_logits * (1 - aligned))]
     if not absent(model.mtp_layers):
         size = (strategy.tokens, model.hidden / strategy.tp, 2 * model.hidden, 1.0)
         products.append((Gemms.table({"multi-token prediction projection": size}), model.mtp_layers))
@@ -261,7 +289,7 @@ def _training_head(c: Configuration) -> list[Operators]:
     ]
     moved = c.system.stack.loss_traffic * strategy.tokens * model.vocabulary / strategy.tp
     loss = Streams.table({"loss": moved})
-    return [*operators, operators_of(loss, part="head", per="micro-batch", runs=1 + model.mtp_layers)]
+    return [*operators, operators_of(loss, part="head", per="micro-batch", runs=of_logits)]
 
 
 def _optimizer(c: Configuration, owned_parameters: Scalar) -> Operators:

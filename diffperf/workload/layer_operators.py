@@ -3,6 +3,7 @@ kernels.
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 
 from diffperf.hardware.formats import PRECISION_BYTES
@@ -244,6 +245,17 @@ def aligned_heads(layers: Layers, strategy: Strategy, stack: Stack) -> Scalar | 
     return queries * values
 
 
+def aligned_logits(model: Model, strategy: Strategy, stack: Stack) -> Scalar | None:
+    """1 where each row of a device's logits begins at a multiple of the bytes that kernels for matrix units
+    load at a time (`UnpaddedLogits`), else 0; None in stacks that pad the vocabulary. A rank has a whole
+    number of its entries.
+    """
+    if stack.unpadded_logits is None:
+        return None
+    entries = jnp.floor(jax.lax.stop_gradient(model.vocabulary / strategy.tp))
+    return is_multiple(entries * strategy.activation_width, stack.unpadded_logits.alignment)
+
+
 def inner_elements(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar:
     """Elements on one device of the MLP's inner activation, summed over all experts that its tokens visit."""
     if layers.mixture is None:
@@ -332,6 +344,80 @@ def expert_bias_kernels(
         moved, kernels, suffix = product + added + joined + converted, 2 * experts + 2, ""
     size = moved * on_device * model.hidden
     return Streams.table({f"biases of experts{suffix}": size / kernels}), kernels
+
+
+# Kernels of Megatron-Core and PyTorch with the bytes that each reads and writes for an element in 16 bits; a
+# Boolean mask has one byte.
+_CLAMPS = (
+    2 + 2,  # gates below the limit
+    2 + 2,  # their factors within both limits
+    4 + 4,  # both put together again
+)
+_CLAMPS_BACKWARD = (
+    2 + 1,  # which gates are below the limit
+    1 + 2 + 2,  # gradients of those, 0 for the others
+    2 + 1,  # which factors are above the lower limit
+    2 + 1,  # below the upper one
+    1 + 1 + 1,  # and both
+    1 + 2 + 2,  # gradients of those
+    4 + 4,  # both put together
+)
+
+
+def clamp_kernels(
+    layers: Layers, strategy: Strategy, tokens: Scalar, *, backward: bool = False
+) -> tuple[Streams, Scalar]:
+    """The kernels that clamp the inputs of the activation function of gated experts, and how many of them a
+    pass has. The bytes are those of a mean kernel.
+
+    Megatron-Core clamps gates and their factors one after the other and puts them together again, before the
+    fused activation function (`weighted_bias_quick_geglu_impl` in
+    megatron/core/fusions/fused_bias_geglu.py). Backward PyTorch compares each with each of its limits and
+    selects gradients by the mask (`clamp_backward` in torch/csrc/autograd/FunctionsManual.cpp).
+    """
+    kernels = _CLAMPS_BACKWARD if backward else _CLAMPS
+    elements = routed_tokens(layers, strategy, tokens) * expert_load(strategy) * layers.ffn
+    number = jnp.full_like(elements, len(kernels))
+    suffix = ", backward" if backward else ""
+    return Streams.table({f"clamps of experts{suffix}": sum(kernels) * elements / number}), number
+
+
+# Passes over all elements of a tensor that is rotated, of each kernel.
+_ROTATION = (
+    2.0,  # times cosines
+    1.0,  # the sign of one half
+    2.0,  # both halves put together
+    2.0,  # times sines
+    3.0,  # sum
+    2.0,  # put together with the dimensions that are not rotated, of which there are none
+)
+_ROTATION_BACKWARD = (
+    2.0,  # gradient times sines
+    2.0,  # times cosines
+    1.0,  # the sign of one half
+    2.0,  # gradients of both halves put together
+    3.0,  # sum of both parts
+    1.0,  # zeros as the gradient of the dimensions that are not rotated
+    3.0,  # added
+)
+
+
+def scaled_rotary_kernels(
+    layers: Layers, model: Model, strategy: Strategy, tokens: Scalar, *, backward: bool = False
+) -> tuple[Streams, Scalar]:
+    """The kernels that rotate queries and keys by scaled cosines and sines, beyond the one that rotates both
+    in two passes, and how many of them a pass has. The bytes are those of a mean kernel.
+
+    Megatron-Core's fused kernel takes no scale, so that rotary embeddings of YaRN run as
+    `_apply_rotary_pos_emb_bshd` writes them, for queries and for keys
+    (megatron/core/models/common/embeddings/rope_utils.py: "mscale is not supported by TE's fused RoPE").
+    """
+    passes = _ROTATION_BACKWARD if backward else _ROTATION
+    rotated = _rotated_elements(layers, model, strategy, tokens)
+    number = jnp.full_like(rotated, 2 * len(passes) - 1)
+    suffix = ", backward" if backward else ""
+    size = strategy.activation_width * (sum(passes) - 2) * rotated
+    return Streams.table({f"scaled rotary embedding{suffix}": size / number}), number
 
 
 def _streams(elements: dict[str, Scalar], strategy: Strategy, backward: bool) -> Streams:

@@ -159,6 +159,12 @@ class Layers(eqx.Module):
     parallel: Weights = switch(
         "attention and MLP side by side, behind one norm (GPT-NeoX, PaLM)", default=False
     )
+    clamped_activation: Weights = switch(
+        "inputs of the activation function of gated experts are clamped (gpt-oss)", default=False
+    )
+    scaled_rotary: Weights = switch(
+        "cosines and sines of rotary embeddings are scaled (YaRN, arXiv 2309.00071 §3.4)", default=False
+    )
     window: Scalar = quantity(
         "",
         "latest tokens that a query sees (sliding window)",

@@ -36,8 +36,9 @@ Columns = Mapping[str, tuple[Array | float, ...]]  # a row of numbers for each o
 
 
 # What a product's B is: weights of the projections around attention, of other linear layers, of routed
-# experts, of the vocabulary projection, the KV cache, or activations.
-ROLES = ("attention", "linear", "expert", "head", "cache", "activations")
+# experts, of the vocabulary projection, the KV cache, or activations. In training, a vocabulary projection
+# whose rows of logits are not aligned has a role of its own.
+ROLES = ("attention", "linear", "expert", "head", "cache", "activations", "unaligned head")
 
 
 def _stacked(rows: Columns) -> list[Array]:
@@ -104,6 +105,10 @@ class Gemms(eqx.Module):
     def with_matrix_units(self, weight: Array | float) -> "Gemms":
         """The same products, on the matrix units by a weight and on the vector units by the rest."""
         return dataclasses.replace(self, on_vector_units=jnp.broadcast_to(1.0 - weight, self.m.shape))
+
+    def of_role(self, role: str) -> "Gemms":
+        """The same products, all of one role."""
+        return dataclasses.replace(self, roles=(role,) * len(self.names))
 
     def in_kernels(self, kernels: Array | float) -> "Gemms":
         """The same products, with the batch of each operator shared by some kernels."""

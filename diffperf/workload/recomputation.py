@@ -37,6 +37,7 @@ _CLASS_OF = {
     "copy to experts": ("experts",),
     "copy from experts": ("experts",),
     "biases of experts": ("experts",),
+    "clamps of experts": ("activation_functions", "experts"),
 }
 
 

@@ -77,6 +77,11 @@ def with_experts(row: Row) -> bool:
     return bool(row["experts"]) and not row["model"].startswith("gpt-oss")
 
 
+def on_one_node(row: Row) -> bool:
+    """Whether a run took no more devices than a node has."""
+    return row["n_devices"] <= row["devices_per_node"]
+
+
 # --- fits
 
 
@@ -128,7 +133,7 @@ FITS = (
     TrainingFit("mosaic", "h100-sxm5-80gb", "llm-foundry-fsdp-hopper", FSDP_PARAMETERS),
     TrainingFit("mosaic", "a100-sxm4-80gb", "llm-foundry-fsdp", FSDP_PARAMETERS),
     TrainingFit("mosaic", "a100-sxm4-40gb", "llm-foundry-fsdp", FSDP_PARAMETERS),
-    TrainingFit("vtrain", "a100-sxm4-80gb", "megatron-deepspeed", ("host_launch", "matrix_efficiency")),
+    TrainingFit("vtrain", "a100-sxm4-80gb", "vtrain", ("host_launch", "head_launch"), takes=on_one_node),
     TrainingFit(NANOTRON, "h100-sxm5-80gb", "nanotron", NANOTRON_PARAMETERS, takes=in_nodes),
     TrainingFit("nemo", "h100-sxm5-80gb", "nemo", KERNEL_PARAMETERS),
     TrainingFit(

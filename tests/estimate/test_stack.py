@@ -21,7 +21,7 @@ from diffperf.quantity import replace
 from diffperf.relax import Exact
 from diffperf.workload.assembly import layer_operators, training_operators, training_pass
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import aligned_heads, elementwise_kernels
+from diffperf.workload.layer_operators import aligned_heads, aligned_logits, elementwise_kernels
 from diffperf.workload.operators import Gemms
 
 DATA = Path(__file__).parents[1] / "data"
@@ -183,6 +183,75 @@ def test_a_softmax_of_five_kernels_takes_a_quarter_more_launches(gpt, system):
         for of in (1.0, 4.0)
     ]
     assert waits[1] / waits[0] == pytest.approx(1.25, rel=0.02)
+
+
+def waits_for_host(system, tp: int = 1, **table):
+    """Seconds that a small GPT on stored scores waits for its host in a step."""
+    model = dp.load_model("gpt2-medium")
+    table |= {"tp": tp, "attention": "standard", "sequence_length": 128}
+    strategy = dp.load_strategy(table, n_devices=tp)
+    return float(training(model, system, strategy, Exact()).breakdown.host)
+
+
+def test_ranks_without_tensor_parallelism_launch_no_all_reduces(system):
+    """Fourteen of Megatron-LM's sixteen kernels of a pass; 24 layers have a pass in either direction."""
+    slow = with_stack(system, host_launch=1e-1)
+    alone, of_two, of_four = (waits_for_host(slow, tp, global_batch=1) for tp in (1, 2, 4))
+    assert of_two == pytest.approx(24 * 2 * 1e-1, rel=0.05)
+    assert of_four == pytest.approx(of_two, rel=0.02)
+    assert alone / of_two == pytest.approx(14 / 16, rel=0.02)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_the_host_launches_the_head_once_a_micro_batch(system, micro_batches):
+    """A step waits for that longer than for the head's own kernels, which take far less than 100 ms."""
+    before, after = (
+        waits_for_host(with_stack(system, head_launch=seconds), global_batch=micro_batches)
+        for seconds in (1e-9, 1e-1)
+    )
+    assert after - before == pytest.approx(micro_batches * 1e-1, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "aligned"),
+    [(50257, {2}), (50304, {1, 2, 4, 8}), (50260, {1, 2, 4, 8} - {1, 2, 4, 8}), (50264, {1})],
+)
+def test_rows_of_logits_are_aligned_in_multiples_of_sixteen_bytes(gpt, vocabulary, aligned):
+    """The ranks on which the whole number of a row's entries is a multiple of eight: 50,257 // 2 = 25,128."""
+    assert aligned == {tp for tp in (1, 2, 4, 8) if vocabulary // tp % 8 == 0}
+    model = replace(gpt, {"vocabulary": vocabulary})
+    stack = dp.load_system("dgx-a100", stack="vtrain").stack
+    for tp in (1, 2, 4, 8):
+        found = float(aligned_logits(model, dp.load_strategy({"tp": tp}), stack))
+        assert found == (1.0 if tp in aligned else 0.0)
+    other = dp.load_system("dgx-a100", stack="megatron-deepspeed").stack
+    assert aligned_logits(model, dp.load_strategy({}), other) is None
+
+
+def test_a_vocabulary_that_is_not_aligned_takes_the_matrix_units_three_times_as_long(gpt):
+    """Netflix measured three times the time of a layer, of which caches take none here. At one vocabulary the
+    slope by it is that of finite differences, although the rule is a step between vocabularies.
+    """
+    system = dp.load_system("dgx-a100", stack="vtrain")
+    fast = {f"accelerator.memory.{level}.bandwidth": 1e15 for level in ("l2", "hbm")}
+    strategy = dp.load_strategy({"sequence_length": 4096, "attention": "standard"})
+
+    def products(vocabulary, system=system):
+        model = replace(gpt, {"vocabulary": vocabulary})
+        c = Configuration(model, system, strategy)
+        groups = [group for group in training_operators(c, jnp.asarray(1.0)) if group.part == "head"]
+        without_loss = [group for group in groups if group.names != ("loss",)]
+        return evaluate(without_loss, Machine.of(system, strategy, Exact())).total().time
+
+    aligned, unaligned = (float(products(vocabulary)) for vocabulary in (50304.0, 50303.0))
+    assert 2.5 < unaligned / aligned < 3
+    matrix_bound = replace(system, fast)
+    aligned, unaligned = (float(products(vocabulary, matrix_bound)) for vocabulary in (50304.0, 50303.0))
+    assert unaligned / aligned == pytest.approx(3, rel=0.02)
+    for vocabulary in (50304.2, 50303.2):
+        slope = float(jax.grad(products)(vocabulary))
+        difference = float(products(vocabulary + 0.1) - products(vocabulary - 0.1)) / 0.2
+        assert slope == pytest.approx(difference, rel=0.02)
 
 
 def stalled(gpt, system, devices: int, seconds: float, **table):

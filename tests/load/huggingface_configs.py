@@ -108,7 +108,16 @@ GPT_OSS = {
     "num_hidden_layers": 36,
     "num_key_value_heads": 8,
     "num_local_experts": 128,
+    "rope_scaling": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
     "sliding_window": 128,
+    "swiglu_limit": 7.0,
     "tie_word_embeddings": False,
     "vocab_size": 201088,
 }

@@ -54,6 +54,24 @@ def test_bytes_that_a_class_spares(field, kind, expected):
     assert float(recomputed) == pytest.approx(expected, rel=1e-9)
 
 
+def test_clamps_keep_gates_and_factors_until_they_are_recomputed():
+    """Experts of gpt-oss keep gates and their factors before the clamps and after, where these are kernels of
+    their own: four visited experts of 2,880, two tensors in bf16. With the activation function recomputed,
+    the output of the clamps goes as well.
+    """
+    model, stack = dp.load_model("gpt-oss-120b"), dp.load_system("dgx-h100", stack="megatron-bridge").stack
+    inner, layers = 2 * TOKENS * 4 * 2880, model.layers[0]
+
+    def kept(stack, **recomputed):
+        strategy = dp.load_strategy({"sequence_length": TOKENS} | recomputed)
+        return float(layer_activations(layers, model, strategy, stack).kept)
+
+    fused = replace(stack, {"separate_clamps": False})
+    assert kept(stack) - kept(fused) == pytest.approx(2 * inner, rel=1e-9)
+    spared = kept(stack) - kept(stack, recompute_activation_functions=1.0)
+    assert spared == pytest.approx(3 * inner, rel=1e-9)
+
+
 def test_classes_that_contain_each_other_spare_once():
     both = _spared(DEEPSEEK, 1, recompute_experts=1.0, recompute_activation_functions=1.0)
     assert both == pytest.approx(_spared(DEEPSEEK, 1, recompute_experts=1.0), rel=1e-12)

@@ -112,14 +112,17 @@ def matrix_units_by_role(system: System, strategy: Strategy) -> dict[str, Matrix
 
 def trained_units_by_role(system: System, strategy: Strategy) -> dict[str, MatrixUnits] | None:
     """The matrix units of training by the roles of weights; None where all products have operands of one
-    format, as no vocabulary projection is left in 16 bits.
+    format, as no vocabulary projection is left in 16 bits, and the same efficiency.
     """
-    if not strategy.unquantized_head.possible["on"]:
+    if not strategy.unquantized_head.possible["on"] and system.stack.unpadded_logits is None:
         return None
     linear = strategy.precision
     kept = strategy.unquantized_head.on * (sixteen_bits(linear).array - linear.array)
     head = MatrixUnits.of(system, Weights(linear.array + kept, PRECISIONS))
     roles = dict.fromkeys(_FORMATS_OF.values(), MatrixUnits.of(system, linear))
+    if (logits := system.stack.unpadded_logits) is not None:
+        reached = head.format.efficiency * logits.efficiency
+        roles["unaligned head"] = eqx.tree_at(lambda units: units.format.efficiency, head, reached)
     return roles | {"head": head}
 
 

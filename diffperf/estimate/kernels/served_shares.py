@@ -20,6 +20,7 @@ _CLASS_OF = {
     "linear": "mlp_weights",
     "expert": "expert_weights",
     "head": "embeddings",
+    "unaligned head": "embeddings",
     "cache": "kv_cache",
     "activations": "activations",
 }

@@ -40,6 +40,8 @@ class StackNames:
     - `framework`, `library`, `kernel`: how texts in the column of that name begin (in lower case) that mean
       the stack, such as "vllm"; "vllm >= 0.11" from that version on.
     - `table`: the kinds of tables without such a column whose rows mean the stack.
+    - `source`: how texts in the column `source` begin whose rows mean the stack, whatever their software is
+      called.
     - `replaces`, `on`: the stacks that this one stands in for on accelerators whose names begin with a text
       of `on`.
     - `served`: whether it does so for servers alone, not for single batches.
@@ -52,6 +54,7 @@ class StackNames:
     library: tuple[str, ...] = ()
     kernel: tuple[str, ...] = ()
     table: tuple[str, ...] = ()
+    source: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
     on: tuple[str, ...] = ()
     served: bool = False

@@ -63,7 +63,7 @@ def _training_unrepresentable(row: Row) -> str | None:
     return first_reason(
         unknown_architecture(row),
         unknown_precision(row, "precision"),
-        gradient_bytes not in (_HALF_BYTES, _FP32_BYTES) and f"gradients of {gradient_bytes:g} bytes",
+        gradient_bytes not in (None, _HALF_BYTES, _FP32_BYTES) and f"gradients of {gradient_bytes:g} bytes",
         row["schedule"] not in _SCHEDULES and f"schedule {row['schedule']}",
         row["virtual_stages"] is None and row["pp"] > 1 and "virtual stages unknown",
     )
@@ -73,12 +73,15 @@ def _training_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, 
     """Models, systems and strategies of training steps.
 
     Gradients are reduced in the number format in which they are accumulated. What a row does not say (which
-    collectives are hidden, and whether the last stage has fewer layers) is what its software does by
-    default.
+    collectives are hidden, whether the last stage has fewer layers, how wide gradients are) is what its
+    software does by default.
     """
     systems = systems_of(rows, platforms)
-    gradients = ["fp32" if row["grad_dtype_bytes"] == _FP32_BYTES else row["precision"] for row in rows]
+    half = np.asarray(systems.stack.half_gradients.on) > 0.5
+    gradients = [_gradients_of(row, bool(of_stack)) for row, of_stack in zip(rows, half, strict=True)]
     same_names = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "global_batch")
+    functions = np.array([_recomputes_functions(row) for row in rows], dtype=float)
+    functions = functions * np.asarray(systems.stack.recomputes_functions.on)
     strategy = stacked_strategy(
         rows,
         **{name: numbers(rows, name) for name in same_names},
@@ -95,6 +98,8 @@ def _training_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, 
         overlap_experts=systems.stack.expert_overlap,
         balanced_head=systems.stack.balanced_head,
         **_uneven_stages(rows, systems),
+        recompute_norms=functions,
+        recompute_activation_functions=functions,
         recompute_up_projections=np.array([_recomputes_up_projections(row) for row in rows], dtype=float),
         precision=precision(rows, "precision"),
         gradient_precision=weights(gradients, PRECISIONS),
@@ -130,6 +135,23 @@ def _recomputes_up_projections(row: Row) -> bool:
     it nothing of the core (Megatron-Core's module mla_up_proj).
     """
     return row["attention"] == "mla" and row["recompute"] == "selective" and bool(row["flash_attention"])
+
+
+def _gradients_of(row: Row, half: bool) -> str:
+    """The number format of a run's gradients; `half` says whether that of its products is its software's
+    default, rather than fp32.
+    """
+    gradient_bytes = row["grad_dtype_bytes"] or (_HALF_BYTES if half else _FP32_BYTES)
+    return "fp32" if gradient_bytes == _FP32_BYTES else row["precision"]
+
+
+def _recomputes_functions(row: Row) -> bool:
+    """Whether selective recomputation may be that of norms and of the experts' activation functions, as
+    FlashAttention leaves it nothing of the core (Megatron-Core's modules layernorm and moe_act, which recipes
+    of gpt-oss name: scripts/performance/configs/gpt_oss of github.com/NVIDIA-NeMo/Megatron-Bridge).
+    """
+    routed, latent = (row["experts"] or 0) > 0, row["attention"] == "mla"
+    return routed and not latent and row["recompute"] == "selective" and bool(row["flash_attention"])
 
 
 def _training_estimate(model: Model, system: System, strategy: Strategy) -> Outputs:

@@ -89,7 +89,7 @@ SCHEMAS: dict[str, dict[str, Column]] = {
         "recompute": field_column(Strategy, "recompute", needed=False, default="none"),
         "flash_attention": Column(FLAG, needed=False, default=True),
         "schedule": text_column("1f1b"),
-        "grad_dtype_bytes": count_column(8, needed=False, default=4.0),
+        "grad_dtype_bytes": count_column(8, needed=False),
         "framework": text_column(),
         "step_time_s": measured_column("s"),
         "tokens_per_s_per_device": measured_column("token/s"),

@@ -189,6 +189,8 @@ class _Reader:
         values["hardware"] = self._hardware(named)
         if (column := SOFTWARE.get(kind)) is not None and str(values[column]).endswith(".toml"):
             values[column] = self._stack(column, values[column])
+        elif column is not None:
+            values[column] = self.platforms.software_in(values[column], values.get("source"))
         self.line_of[row_id] = line
         return values
 

@@ -89,6 +89,21 @@ def test_a_name_may_mean_another_system_of_one_source():
     assert links == [4 * 25e9, 12 * 25e9]
 
 
+def test_rows_of_one_source_may_mean_another_stack(tmp_path):
+    """vTrain's runs on one node ran its own model, whatever their column `framework` says; a file of the
+    user's own stack means itself.
+    """
+    text = "Megatron-DeepSpeed"
+    single = "github:VIA-Research/vTrain@f8dda8473a48:data/ground_truth_single.csv"
+    platforms = Platforms()
+    assert platforms.software_in(text, single) == "vtrain"
+    assert platforms.software_in(text, single.replace("single", "multi")) == text
+    assert platforms.software_in(None, None) is None
+    path = tmp_path / "own.toml"
+    path.write_text('extends = "megatron-lm"\n', encoding="utf-8")
+    assert platforms.with_stack(path).software_in(str(path), single) == str(path)
+
+
 def test_a_systems_own_name_means_it_too():
     assert str(system_of("a100-cloud").network[-1].name) == "cloud"
     assert str(system_of("a100-sxm4-80gb").network[-1].name) == "infiniband"

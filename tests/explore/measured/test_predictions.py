@@ -44,6 +44,42 @@ def test_models_of_rows_are_the_shipped_ones(file, names):
         assert leaves(inputs_of(table.kind, row)[0])[1].tolist() == leaves(dp.load_model(shipped))[1].tolist()
 
 
+@pytest.mark.parametrize(
+    ("cells", "width"),
+    [
+        ({}, 4),
+        ({"grad_dtype_bytes": 2}, 2),
+        ({"framework": "vtrain"}, 2),
+        ({"framework": "vtrain", "grad_dtype_bytes": 4}, 4),
+    ],
+)
+def test_gradients_have_the_width_of_the_row_or_of_its_software(tmp_path, cells, width):
+    """A model of fp16 has gradients of two bytes, other software sums them in fp32."""
+    row = {"framework": "Megatron-DeepSpeed", "precision": "fp16", "grad_dtype_bytes": ""} | cells
+    (measured,) = read_measurements(changed(TRAINING, tmp_path / "runs.csv", row)).rows
+    assert float(inputs_of("training", measured)[2].gradient_width) == width
+
+
+@pytest.mark.parametrize(
+    ("cells", "recomputed"),
+    [
+        ({}, 1),
+        ({"framework": "Megatron-Core"}, 0),
+        ({"recompute": "none"}, 0),
+        ({"attention": "mla"}, 0),
+        ({"flash_attention": "false"}, 0),
+    ],
+)
+def test_selective_recomputation_of_experts_under_flash_attention(tmp_path, cells, recomputed):
+    """Megatron-Bridge's recipes recompute norms and the experts' activation functions of gpt-oss."""
+    row = {"framework": "Megatron-Bridge 26.04", "recompute": "selective", "flash_attention": "true"}
+    row |= {"model": "gpt-oss-120b", "hardware": "h100-sxm5-80gb", "attention": "gqa", "experts": 128}
+    (measured,) = read_measurements(changed(TRAINING, tmp_path / "runs.csv", row | cells)).rows
+    strategy = inputs_of("training", measured)[2]
+    assert float(strategy.recompute_norms) == recomputed
+    assert float(strategy.recompute_activation_functions) == recomputed
+
+
 @pytest.mark.slow
 def test_training_rows_are_estimated_as_the_library_does():
     row = read_measurements(TRAINING).rows[5]
