@@ -74,7 +74,8 @@ def _described(name: str, inputs: Iterable[tuple[str, str]]) -> list[str]:
             ranked.setdefault(rank, []).append(path)
     best = max(ranked, default=(False, 0))
     found = ranked.get(best, [])
-    return found if best > (False, 0) or len(found) == 1 else []
+    by_path, described = best > (False, 0), len(found) == 1 and len(words) > 1
+    return found if by_path or described else []  # one word alone stands in descriptions of other things too
 
 
 def _words(text: str) -> frozenset[str]:
