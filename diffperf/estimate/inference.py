@@ -81,6 +81,9 @@ class PassReport(Readable):
     frequency: Scalar = output(
         "Hz", "clock of the compute units; 0 where the accelerator's boost clock is not published"
     )
+    voltage: Scalar = output(
+        "", "supply voltage of the compute units, over that at the clock of the peak rates"
+    )
     breakdown: PassTime
     memory: Memory
     energy: Energy
@@ -490,6 +493,7 @@ def _pass_report(c: Configuration, timed: TimedPass, tokens: Scalar) -> PassRepo
         power=timed.energy.total / (time * c.system.n_devices),
         clock=inverse(timed.clock.slowdown),
         frequency=c.system.accelerator.boost_clock * inverse(timed.clock.slowdown),
+        voltage=timed.clock.voltage,
         breakdown=timed.breakdown,
         memory=inference_memory(c),
         energy=timed.energy,

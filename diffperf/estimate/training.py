@@ -85,6 +85,9 @@ class TrainingReport(Readable):
     frequency: Scalar = output(
         "Hz", "clock of the compute units; 0 where the accelerator's boost clock is not published"
     )
+    voltage: Scalar = output(
+        "", "supply voltage of the compute units, over that at the clock of the peak rates"
+    )
     breakdown: StepTime
     memory: Memory
     energy: Energy
@@ -304,6 +307,7 @@ def _report(
         power=spent.total / (time * c.system.n_devices),
         clock=inverse(clock.slowdown),
         frequency=c.system.accelerator.boost_clock * inverse(clock.slowdown),
+        voltage=clock.voltage,
         breakdown=breakdown,
         memory=training_memory(c),
         energy=spent,

@@ -30,7 +30,8 @@ SYSTEM_PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "power": (
         (
             *("compute_energy", "vector_energy", "static_power", "active_power", "waiting_share"),
-            *("power_limit", "power_exponent", "power_window", "boost_clock", "base_clock"),
+            *("power_limit", "power_exponent", "power_window"),
+            *("clock_limit", "boost_clock", "base_clock"),
         ),
         (),
     ),

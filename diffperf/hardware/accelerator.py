@@ -155,6 +155,13 @@ class Accelerator(Declared):
         # An estimate: power sensors of data-centre GPUs average over 25 to 100 ms (Yang et al., SC'24).
         default=0.05,
     )
+    clock_limit: Scalar = quantity(
+        "",
+        "highest clock that software allows the compute units (nvidia-smi --lock-gpu-clocks), over the clock "
+        "of the peak rates",
+        bounds=(0.1, 1),
+        default=1.0,
+    )
     boost_clock: Scalar = quantity(
         "Hz",
         "clock of the compute units at which the peak matrix rates hold; 0 where it is not published",

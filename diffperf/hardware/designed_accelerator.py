@@ -79,6 +79,7 @@ def accelerator_of(design: ChipDesign, technology: Technology, template: Acceler
         base_clock=jnp.zeros_like(template.base_clock),  # of no product
         power_exponent=template.power_exponent,
         power_window=template.power_window,
+        clock_limit=template.clock_limit,
         kernel_latency=template.kernel_latency,
         attention=_with_clocked_units(template.attention, made.clock),
         cluster=template.cluster,

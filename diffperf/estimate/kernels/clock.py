@@ -1,10 +1,10 @@
-"""The clock that the power limit leaves to kernels, and what they take at that clock.
+"""The clock that limits of power and of the clock itself leave to kernels, and what they take at that clock.
 
 A device draws P = idle + active + arithmetic + data movement. Where this is more than its power limit, clock
 and voltage of the compute units fall, and with the clock f the power of all that shares their supply:
 P ∝ f·V², which goes as f^x over the range of voltages (alpha-power law: Sakurai and Newton, IEEE J.
-Solid-State Circuits 25, 1990, 584). Device memory keeps its own clock. The limit holds for an average over
-many kernels, so that all kernels of a pass run at one clock.
+Solid-State Circuits 25, 1990, 584), so that V ∝ f^((x − 1)/2). Device memory keeps its own clock. The limit
+holds for an average over many kernels, so that all kernels of a pass run at one clock.
 """
 
 import dataclasses
@@ -45,6 +45,11 @@ class Clock(eqx.Module):
     energy: Scalar
     power: Scalar
 
+    @property
+    def voltage(self) -> Scalar:
+        """The supply voltage over that at the clock of the peak rates: the energy of an operation is ∝ V²."""
+        return jnp.sqrt(self.energy)
+
     def slow(self, work: Work) -> Work:
         """Time and energy of some work at this clock, from those at the clock of the peak rates."""
         longer = (self.slowdown - 1) * work.clocked
@@ -63,7 +68,7 @@ class Clock(eqx.Module):
 
 
 def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = None) -> Clock:
-    """The clock at which a device that repeats `work` keeps its power limit.
+    """The clock at which a device that repeats `work` keeps its power limit, and the limit of its clock.
 
     Of the power that follows the clock, the active part falls as slowdown^(−x). That of arithmetic and caches
     is energy over time: energy falls as slowdown^(1 − x), and where a share c of the time follows the clock,
@@ -96,7 +101,8 @@ def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = No
         slope = (exponents[0] * parts[0] + exponents[1] * parts[1]) * inverse(parts[0] + parts[1])
         step = jnp.log((parts[0] + parts[1]) * inverse(budget)) * inverse(larger(slope, _LEAST_SLOPE))
         wanted = larger(smaller(wanted + step, -math.log(_SLOWEST_CLOCK)), _FASTEST)
-    slowdown = relax.minimum(relax.maximum(jnp.exp(wanted), 1.0), 1 / _SLOWEST_CLOCK)
+    allowed = inverse(accelerator.clock_limit)
+    slowdown = relax.minimum(relax.maximum(jnp.exp(wanted), allowed), 1 / _SLOWEST_CLOCK)
     energy = jnp.exp((1 - accelerator.power_exponent) * jnp.log(slowdown))
     return Clock(slowdown=slowdown, energy=energy, power=energy * inverse(slowdown))
 

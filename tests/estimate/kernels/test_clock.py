@@ -83,6 +83,35 @@ def test_work_that_waits_for_memory_stays_near_the_limit(device, clocked, memory
     assert power(done, clock, device) <= 400 * (1 + 2e-5)
 
 
+@pytest.mark.parametrize("allowed", [0.3, 0.75, 0.9])
+def test_software_may_hold_the_clock_lower(system, allowed):
+    """The power limit leaves √(310/500) = 0.787 of the clock, and the lower of both limits holds."""
+    held = machine(system, static_power=90.0, active_power=200.0, power_limit=400.0, clock_limit=allowed)
+    done = work(watts=300, device=held)
+    clock = clock_under_limit(done, held)
+    lower = min(allowed, (310 / 500) ** 0.5)
+    assert float(clock.slowdown) == pytest.approx(1 / lower, rel=1e-12)
+    assert power(done, clock, held) == pytest.approx(90 + 500 * lower**2, rel=1e-9)
+    # P ∝ f·V² ∝ f^x, x = 2
+    assert float(clock.voltage) == pytest.approx(lower**0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("allowed", [0.5, 0.78, 0.8])
+@pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)], ids=["exact", "smooth"])
+def test_slopes_by_the_clock_limit_are_those_of_differences(system, allowed, relax):
+    """On both sides of the clock that the power limit leaves, 0.787."""
+
+    def joules(allowed):
+        fields = {"static_power": 90.0, "active_power": 200.0, "power_limit": 400.0, "clock_limit": allowed}
+        device = machine(system, relax, **fields)
+        clock = clock_under_limit(work(watts=300, clocked=0.7, device=device), device)
+        return clock.voltage * clock.slow(work(watts=300, clocked=0.7, device=device)).time
+
+    step = 1e-5
+    difference = (joules(allowed + step) - joules(allowed - step)) / (2 * step)
+    assert float(jax.grad(joules)(allowed)) == pytest.approx(float(difference), rel=1e-5, abs=1e-12)
+
+
 def test_a_limit_below_idle_power_forces_the_slowest_clock(system):
     starved = machine(system, static_power=90.0, active_power=200.0, power_limit=1.0)
     clock = clock_under_limit(work(device=starved), starved)
