@@ -58,7 +58,7 @@ def energy(
         energy_beside_work(c, time, at_work, clock),
         compute=devices * work.arithmetic,
         memory=devices
-        * (caches * clock.energy + memory + transfer.memory * accelerator.device_memory.energy),
+        * (caches * clock.energy_of_peak + memory + transfer.memory * accelerator.device_memory.energy),
         network=devices * jnp.sum(transfer.sent * jnp.stack([tier.energy for tier in system.network])),
     )
 
@@ -72,6 +72,6 @@ def energy_beside_work(c: Configuration, time: Scalar, active: Scalar, clock: Cl
         compute=nothing,
         memory=nothing,
         network=nothing,
-        active=devices * accelerator.active_power * clock.power * active,
+        active=devices * accelerator.active_power * clock.power_of_peak * active,
         static=devices * accelerator.static_power * time,
     )

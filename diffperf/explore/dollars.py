@@ -47,7 +47,8 @@ class Purchases:
     """The time that money spent on a system saves, by the input that the money buys.
 
     - `priced`: inputs that the purchase price follows, by the seconds that a dollar saves, the most first.
-    - `unpriced`: inputs that shorten the time and have no price, by what 1 % more is worth.
+    - `unpriced`: inputs that shorten the time and have no price, by what 1 % more is worth. Those that are as
+      large as they can be, as a clock that software does not limit, are left out.
     - `capital`: the purchase price of the system in USD.
     """
 
@@ -82,8 +83,11 @@ def purchases(elasticities: Elasticities, report: Any) -> Purchases:
 
     inputs = [
         bought(path, path)
-        for path, (declared, _) in elasticities.inputs.items()
-        if path.startswith("system.") and declared.kind == "input" and not declared.integer
+        for path, (declared, value) in elasticities.inputs.items()
+        if path.startswith("system.")
+        and declared.kind == "input"
+        and not declared.integer
+        and 1.01 * value <= declared.bounds[1]  # no money buys more than all
     ]
     devices = [bought(name, "system.n_devices", f"strategy.{field}") for field, name in _USED_BY.items()]
     faster = [way for way in [*inputs, *devices] if way.time < -_LEAST]

@@ -10,8 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from diffperf.hardware.accelerator import Accelerator, MatrixFormats
-from diffperf.hardware.attention_kernels import AttentionKernels
+from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.chip import (
     Chip,
     ChipDesign,
@@ -20,23 +19,19 @@ from diffperf.hardware.chip import (
     links_between_dies,
     silicon_area,
 )
+from diffperf.hardware.clocked_accelerator import at_clock
 from diffperf.hardware.die_to_die import DieToDieLinks
 from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.memory_level import Holdings, MemoryLevel
 from diffperf.hardware.package import Die, Package
 from diffperf.hardware.system import System
 from diffperf.hardware.technology import MemoryTechnology, Technology
-from diffperf.quantity import Label, Scalar, is_traced, locate, replace
+from diffperf.quantity import Label, Scalar, is_traced, replace
 from diffperf.relax import larger
 from diffperf.trees import stack_trees
 
 # Stacks of storage that the memory level of a design has at least, so that its rates stay positive.
 _LEAST_STACKS = 1e-3
-# Times of attention kernels that compute units spend on their own work.
-_UNIT_TIMES = (
-    "head_latency", "row_latency", "bf16.tile_latency", "bf16.group_latency", "fp8.tile_latency",
-    "fp8.group_latency",
-)  # fmt: skip
 
 
 def paths_in_proportion_to_units(accelerator: Accelerator) -> list[str]:
@@ -56,19 +51,21 @@ def accelerator_of(design: ChipDesign, technology: Technology, template: Acceler
     """The accelerator of a design: the template's microarchitecture with the design's counts, clock,
     memory, storage and package.
 
-    Rates follow the clock, and so do latencies that are cycles: of caches, of the pipelines of GEMMs, and of
-    compute units in attention.
+    Rates and latencies that are cycles follow the clock (`at_clock`).
     """
     made = chip(design, technology, template)
-    scale = design.compute_units / template.compute_units * made.clock
+    units, clocked = design.compute_units / template.compute_units, at_clock(template, made.clock)
     relative = made.voltage / technology.nominal_voltage
     own_clock = made.clock / technology.speed
     return Accelerator(
         name=Label("design"),
         compute_units=design.compute_units,
-        matrix=_with_clocked_formats(template.matrix, scale, made.clock),
-        vector=template.vector * scale,
-        memory=_memory_of(design, made, technology, template),
+        matrix=replace(
+            clocked.matrix,
+            {f"{name}.rate": getattr(clocked.matrix, name).rate * units for name in PRECISIONS},
+        ),
+        vector=clocked.vector * units,
+        memory=_memory_of(design, made, technology, clocked),
         compute_energy=technology.compute_energy * relative**2,
         vector_energy=template.vector_energy * relative**2,
         static_power=silicon_area(design, made.die_area) * technology.static_density * relative,
@@ -81,7 +78,7 @@ def accelerator_of(design: ChipDesign, technology: Technology, template: Acceler
         power_window=template.power_window,
         clock_limit=template.clock_limit,
         kernel_latency=template.kernel_latency,
-        attention=_with_clocked_units(template.attention, made.clock),
+        attention=clocked.attention,
         cluster=template.cluster,
         package=_package_of(design, made, technology, template),
         purchase_price=template.purchase_price,
@@ -89,50 +86,24 @@ def accelerator_of(design: ChipDesign, technology: Technology, template: Acceler
     )
 
 
-def _with_clocked_formats(formats: MatrixFormats, scale: Scalar, clock: Scalar) -> MatrixFormats:
-    """Matrix formats whose rates are multiplied by `scale`, and whose pipelines run at `clock` over the
-    template's.
-    """
-    values = {}
-    for name in PRECISIONS:
-        own = getattr(formats, name)
-        values |= {f"{name}.rate": own.rate * scale, f"{name}.k_latency": own.k_latency / clock}
-    return replace(formats, values)
-
-
-def _with_clocked_units(attention: AttentionKernels, clock: Scalar) -> AttentionKernels:
-    """Attention kernels whose compute units run at `clock` over the template's.
-
-    Fixed times of a whole call, which wait for device memory, stay.
-    """
-
-    return replace(attention, {path: locate(attention, path)[0] / clock for path in _UNIT_TIMES})
-
-
 def _memory_of(
     design: ChipDesign, made: Chip, technology: Technology, template: Accelerator
 ) -> tuple[MemoryLevel, ...]:
     """The memory levels of a design: private memory scaled with the units, the design's cache, its stacks as
-    device memory and storage, and the template's other levels.
+    device memory and storage, and the other levels of the template at the design's clock.
 
     The bandwidth of a cache is that of its ports, one for a compute unit, and its energy that of the process:
-    both are scaled or replaced. The latency of a cache is a number of cycles. Stacks of another die are
-    reached over links between the dies.
+    both are scaled or replaced. Stacks of another die are reached over links between the dies.
     """
     levels, cache, device = list(template.memory), template.last_cache, template.device_level
-    scale = design.compute_units / template.compute_units * made.clock
-    for index, kind in enumerate(template.memory_kinds):
-        if kind == "cache":
-            levels[index] = dataclasses.replace(levels[index], latency=levels[index].latency / made.clock)
+    units = design.compute_units / template.compute_units
     levels[0] = dataclasses.replace(
-        levels[0],
-        capacity=levels[0].capacity * design.compute_units / template.compute_units,
-        bandwidth=levels[0].bandwidth * scale,
+        levels[0], capacity=levels[0].capacity * units, bandwidth=levels[0].bandwidth * units
     )
     levels[cache] = dataclasses.replace(
         levels[cache],
         capacity=design.cache + made.stacked_cache,
-        bandwidth=template.memory[cache].bandwidth * scale,
+        bandwidth=template.memory[cache].bandwidth * units,
         energy=technology.sram_energy * (made.voltage / technology.nominal_voltage) ** 2,
     )
     links = links_between_dies(design, technology)

@@ -67,14 +67,16 @@ SPEEDS = {"bandwidth": 1, "efficiency": 1, "latency": -1}
 
 
 def _orderly(system):
-    """The system with a last-level cache that is no slower than device memory.
+    """The system with a last-level cache that is no slower than device memory, at the clock of the cache.
 
     What a larger cache serves would otherwise take longer than what device memory serves.
     """
     cache, memory = system.accelerator.memory[-2:]
+    clock = system.accelerator.clock_limit
+    at_peak = {"bandwidth": 1 / clock, "efficiency": 1.0, "latency": clock}
     faster = {
         f"accelerator.memory.l2.{key}": max(
-            getattr(cache, key), getattr(memory, key), key=lambda number: power * float(number)
+            getattr(cache, key), getattr(memory, key) * at_peak[key], key=lambda number: power * float(number)
         )
         for key, power in SPEEDS.items()
     }

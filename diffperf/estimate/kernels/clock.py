@@ -5,6 +5,10 @@ and voltage of the compute units fall, and with the clock f the power of all tha
 P ∝ f·V², which goes as f^x over the range of voltages (alpha-power law: Sakurai and Newton, IEEE J.
 Solid-State Circuits 25, 1990, 584), so that V ∝ f^((x − 1)/2). Device memory keeps its own clock. The limit
 holds for an average over many kernels, so that all kernels of a pass run at one clock.
+
+Software may hold the clock lower than that of the peak rates. Kernels are timed at the clock that software
+allows (`at_allowed_clock`), and the power limit slows them from there: their times grow by the shares of them
+that followed the clock at the allowed one.
 """
 
 import dataclasses
@@ -17,6 +21,7 @@ from diffperf.estimate.kernels.evaluation import TimedOperators
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
 from diffperf.hardware.accelerator import Accelerator
+from diffperf.hardware.clocked_accelerator import allowed_energy
 from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, positive, smaller
 
@@ -35,23 +40,39 @@ _FASTEST = -3.0  # log(slowdown) at which the limit has no effect, smooth or not
 class Clock(eqx.Module):
     """A clock of the compute units of a device.
 
-    - `slowdown`: the clock of the peak rates over this one, at least 1.
-    - `energy`: the energy of an operation at this clock, and its voltage, over that at the clock of the peak
-      rates.
-    - `power`: the power of clock tree and instructions likewise.
+    - `slowdown`: the clock that software allows over this one, at least 1.
+    - `energy`: the energy of an operation at this clock, and its voltage, over that at the allowed clock.
+    - `allowed`: the clock that software allows over that of the peak rates, and `allowed_energy` the energy
+      of an operation there.
     """
 
     slowdown: Scalar
     energy: Scalar
-    power: Scalar
+    allowed: Scalar
+    allowed_energy: Scalar
+
+    @property
+    def of_peak(self) -> Scalar:
+        """This clock over that of the peak rates."""
+        return self.allowed * inverse(self.slowdown)
+
+    @property
+    def energy_of_peak(self) -> Scalar:
+        """The energy of an operation at this clock over that at the clock of the peak rates."""
+        return self.allowed_energy * self.energy
+
+    @property
+    def power_of_peak(self) -> Scalar:
+        """The power of clock tree and instructions over that at the clock of the peak rates."""
+        return self.energy_of_peak * self.of_peak
 
     @property
     def voltage(self) -> Scalar:
         """The supply voltage over that at the clock of the peak rates: the energy of an operation is ∝ V²."""
-        return jnp.sqrt(self.energy)
+        return jnp.sqrt(self.energy_of_peak)
 
     def slow(self, work: Work) -> Work:
-        """Time and energy of some work at this clock, from those at the clock of the peak rates."""
+        """Time and energy of some work at this clock, from those at the allowed clock."""
         longer = (self.slowdown - 1) * work.clocked
         return dataclasses.replace(
             work,
@@ -61,14 +82,14 @@ class Clock(eqx.Module):
         )
 
     def slow_all(self, operators: TimedOperators) -> TimedOperators:
-        """Time and energy of some operators at this clock, from those at the clock of the peak rates."""
+        """Time and energy of some operators at this clock, from those at the allowed clock."""
         return TimedOperators(
             tuple(dataclasses.replace(kernel, work=self.slow(kernel.work)) for kernel in operators.kernels)
         )
 
 
 def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = None) -> Clock:
-    """The clock at which a device that repeats `work` keeps its power limit, and the limit of its clock.
+    """The clock at which a device that repeats `work` keeps its power limit.
 
     Of the power that follows the clock, the active part falls as slowdown^(−x). That of arithmetic and caches
     is energy over time: energy falls as slowdown^(1 − x), and where a share c of the time follows the clock,
@@ -101,14 +122,19 @@ def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = No
         slope = (exponents[0] * parts[0] + exponents[1] * parts[1]) * inverse(parts[0] + parts[1])
         step = jnp.log((parts[0] + parts[1]) * inverse(budget)) * inverse(larger(slope, _LEAST_SLOPE))
         wanted = larger(smaller(wanted + step, -math.log(_SLOWEST_CLOCK)), _FASTEST)
-    allowed = inverse(accelerator.clock_limit)
-    slowdown = relax.minimum(relax.maximum(jnp.exp(wanted), allowed), 1 / _SLOWEST_CLOCK)
+    slowest = accelerator.clock_limit / _SLOWEST_CLOCK
+    slowdown = relax.minimum(relax.maximum(jnp.exp(wanted), 1.0), slowest)
     energy = jnp.exp((1 - accelerator.power_exponent) * jnp.log(slowdown))
-    return Clock(slowdown=slowdown, energy=energy, power=energy * inverse(slowdown))
+    return Clock(
+        slowdown=slowdown,
+        energy=energy,
+        allowed=accelerator.clock_limit,
+        allowed_energy=allowed_energy(accelerator),
+    )
 
 
 def traffic_energy(work: Work, accelerator: Accelerator) -> tuple[Scalar, Scalar]:
-    """Joules at the clock of the peak rates to move data out of the caches, which share the supply of the
+    """Joules at the clock of the accelerator to move data out of the caches, which share the supply of the
     compute units, and out of device memory and storage.
     """
     energies = [level.energy for level in accelerator.memory[1:]]

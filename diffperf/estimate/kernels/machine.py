@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from diffperf.estimate.kernels.served_shares import ServedShares
 from diffperf.hardware.accelerator import Accelerator, MatrixFormat
 from diffperf.hardware.attention_kernels import AttentionFormat
+from diffperf.hardware.clocked_accelerator import at_allowed_clock
 from diffperf.hardware.formats import (
     PRECISIONS,
     attention_format,
@@ -210,11 +211,13 @@ class Machine(eqx.Module):
         serving: bool = False,
         residency: Residency | None = None,
     ) -> "Machine":
-        """The device of a system, driven by the system's stack, for the number formats of a strategy.
+        """The device of a system at the clock that software allows, driven by the system's stack, for the
+        number formats of a strategy.
 
         `serving` says whether it is for inference, where weights may be stored in formats of their own.
         `residency` says where tensors live, if not all of them in device memory.
         """
+        system = at_allowed_clock(system)
         accelerator = system.accelerator
         if residency is None and "storage" in accelerator.memory_kinds:
             residency = in_device_memory(accelerator)

@@ -11,6 +11,7 @@ import diffperf as dp
 from diffperf.estimate.kernels.clock import Clock, clock_under_limit
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
+from diffperf.hardware.formats import PRECISIONS
 from diffperf.quantity import locate, real, replace
 from diffperf.relax import Exact, Smooth
 from diffperf.workload.strategy import Strategy
@@ -23,7 +24,7 @@ def machine(system, relax=None, **fields) -> Machine:
 
 
 def work(time=1e-3, clocked=1.0, watts=300.0, memory_watts=0.0, device=None) -> Work:
-    """Work that draws watts for arithmetic and for device memory, at the clock of the peak rates."""
+    """Work that draws watts for arithmetic and for device memory, at the clock that software allows."""
     levels = device.accelerator.memory[1:]
     served = [0.0] * (len(levels) - 1) + [memory_watts * time / float(levels[-1].energy)]
     return Work(
@@ -40,7 +41,7 @@ def power(done: Work, clock: Clock, device: Machine) -> float:
     accelerator = device.accelerator
     slow = clock.slow(done)
     memory = float(done.traffic[-1] * accelerator.memory[-1].energy)
-    core = float(accelerator.active_power * clock.power + slow.arithmetic / slow.time)
+    core = float(accelerator.active_power * clock.energy / clock.slowdown + slow.arithmetic / slow.time)
     return float(accelerator.static_power) + core + memory / float(slow.time)
 
 
@@ -51,7 +52,8 @@ def device(system) -> Machine:
 
 def test_the_clock_stays_where_the_limit_is_kept(device):
     clock = clock_under_limit(work(watts=50, device=device), device)
-    assert (float(clock.slowdown), float(clock.energy), float(clock.power)) == (1.0, 1.0, 1.0)
+    factors = (clock.slowdown, clock.energy, clock.of_peak, clock.power_of_peak, clock.voltage)
+    assert [float(factor) for factor in factors] == [1.0] * 5
 
 
 def test_work_of_the_compute_units_runs_at_the_limit(device):
@@ -72,7 +74,7 @@ def test_work_that_waits_for_memory_stays_near_the_limit(device, clocked, memory
 
     def at(slowdown: float) -> Clock:
         energy = slowdown ** (1 - exponent)
-        return Clock(real(slowdown), real(energy), real(energy / slowdown))
+        return Clock(real(slowdown), real(energy), real(1.0), real(1.0))
 
     low, high = 1.0, 10.0
     for _ in range(60):
@@ -83,17 +85,23 @@ def test_work_that_waits_for_memory_stays_near_the_limit(device, clocked, memory
     assert power(done, clock, device) <= 400 * (1 + 2e-5)
 
 
+def work_at(allowed, device, clocked=1.0) -> Work:
+    """Work of 300 W at the clock of the peak rates, on a device whose clock software limits: P ∝ f²."""
+    return work(1e-3 / allowed, clocked, 300 * allowed**2, device=device)
+
+
 @pytest.mark.parametrize("allowed", [0.3, 0.75, 0.9])
 def test_software_may_hold_the_clock_lower(system, allowed):
     """The power limit leaves √(310/500) = 0.787 of the clock, and the lower of both limits holds."""
     held = machine(system, static_power=90.0, active_power=200.0, power_limit=400.0, clock_limit=allowed)
-    done = work(watts=300, device=held)
+    done = work_at(allowed, held)
     clock = clock_under_limit(done, held)
     lower = min(allowed, (310 / 500) ** 0.5)
-    assert float(clock.slowdown) == pytest.approx(1 / lower, rel=1e-12)
+    assert float(clock.of_peak) == pytest.approx(lower, rel=1e-12)
     assert power(done, clock, held) == pytest.approx(90 + 500 * lower**2, rel=1e-9)
     # P ∝ f·V² ∝ f^x, x = 2
     assert float(clock.voltage) == pytest.approx(lower**0.5, rel=1e-12)
+    assert float(clock.power_of_peak) == pytest.approx(lower**2, rel=1e-12)
 
 
 @pytest.mark.parametrize("allowed", [0.5, 0.78, 0.8])
@@ -104,12 +112,45 @@ def test_slopes_by_the_clock_limit_are_those_of_differences(system, allowed, rel
     def joules(allowed):
         fields = {"static_power": 90.0, "active_power": 200.0, "power_limit": 400.0, "clock_limit": allowed}
         device = machine(system, relax, **fields)
-        clock = clock_under_limit(work(watts=300, clocked=0.7, device=device), device)
-        return clock.voltage * clock.slow(work(watts=300, clocked=0.7, device=device)).time
+        done = work_at(allowed, device, clocked=0.7)
+        clock = clock_under_limit(done, device)
+        return clock.voltage * clock.slow(done).time
 
     step = 1e-5
     difference = (joules(allowed + step) - joules(allowed - step)) / (2 * step)
     assert float(jax.grad(joules)(allowed)) == pytest.approx(float(difference), rel=1e-5, abs=1e-12)
+
+
+def test_kernels_bound_by_memory_become_bound_by_compute_at_a_lower_clock(system):
+    """A product that is just bound by device memory takes the time of its arithmetic at a third of the clock:
+    that of a device with a third of its rates and no limit, in all but the clocks of its parts.
+    """
+    model = dp.load_model("llama-3.2-1b")
+    strategy = dp.load_strategy({"global_batch": 128, "sequence_length": 1024}, n_devices=1)
+    plentiful = {"accelerator.power_limit": real(1e5)}
+    peak = replace(dp.load_system("dgx-a100", n_devices=1), plentiful)
+    accelerator, third = peak.accelerator, 1 / 3
+    scaled = {f"matrix.{name}.rate": third for name in PRECISIONS} | {"vector": third}
+    scaled |= {f"matrix.{name}.k_latency": 3.0 for name in PRECISIONS}
+    scaled |= {f"memory.{name}.bandwidth": third for name in ("smem", "l2")}
+    scaled |= {f"memory.{name}.latency": 3.0 for name in ("smem", "l2")}
+    units = ("head_latency", "row_latency")
+    tiles = [f"{name}.{kind}_latency" for name in ("bf16", "fp8") for kind in ("tile", "group")]
+    scaled |= {f"attention.{name}": 3.0 for name in (*units, *tiles)}
+    slower = {
+        f"accelerator.{path}": locate(accelerator, path)[0] * factor for path, factor in scaled.items()
+    }
+    reports = [
+        dp.decode(model, replace(peak, changed), strategy)
+        for changed in ({}, {"accelerator.clock_limit": real(third)}, slower)
+    ]
+    full, held, by_hand = (float(report.time) for report in reports)
+    assert held == pytest.approx(by_hand, rel=1e-9)
+    assert held > 1.1 * full
+    # P ∝ f², so that an operation takes the energy ∝ f.
+    energies = [float(report.energy.compute) for report in reports]
+    assert energies[1] == pytest.approx(energies[2] / 3, rel=1e-9)
+    assert float(reports[1].clock) == pytest.approx(third, rel=1e-12)
 
 
 def test_a_limit_below_idle_power_forces_the_slowest_clock(system):
