@@ -20,7 +20,7 @@ from diffperf.estimate.network.transfers import TimedCollective, Transfer, trans
 from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
-from diffperf.relax import Exact, Relaxation, inverse, larger, smaller
+from diffperf.relax import Exact, Relaxation, larger, smaller
 from diffperf.report.tables import Readable
 from diffperf.workload.assembly import inference_operators
 from diffperf.workload.collectives import boundary_transfer, layer_collectives

@@ -137,9 +137,7 @@ def test_kernels_bound_by_memory_become_bound_by_compute_at_a_lower_clock(system
     units = ("head_latency", "row_latency")
     tiles = [f"{name}.{kind}_latency" for name in ("bf16", "fp8") for kind in ("tile", "group")]
     scaled |= {f"attention.{name}": 3.0 for name in (*units, *tiles)}
-    slower = {
-        f"accelerator.{path}": locate(accelerator, path)[0] * factor for path, factor in scaled.items()
-    }
+    slower = {f"accelerator.{path}": locate(accelerator, path)[0] * factor for path, factor in scaled.items()}
     reports = [
         dp.decode(model, replace(peak, changed), strategy)
         for changed in ({}, {"accelerator.clock_limit": real(third)}, slower)
