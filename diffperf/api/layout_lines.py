@@ -11,6 +11,8 @@ from diffperf.quantity import locate
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.strategy import Strategy
 
+_ROUNDING = 1e-6  # by which a clock may differ from the one that is allowed, in float32 too
+
 
 def describe_choice(layout: Layout) -> list[str]:
     """Lines about what was chosen for the user, and why."""
@@ -48,13 +50,14 @@ def describe_utilization(report: Any) -> list[str]:
 
 def describe_clock(question: Question, report: Any) -> list[str]:
     """A line for the slowest clock of a report, where the power limit pushes it below the base clock that the
-    maker guarantees.
+    maker guarantees, and below the clock to which the user limits it.
     """
     accelerator = question.system.accelerator
+    allowed = float(accelerator.boost_clock * accelerator.clock_limit)
     base = float(accelerator.base_clock)
     names = ("frequency", "prefill_frequency", "decode_frequency")
     clocks = [float(getattr(report, name)) for name in names if hasattr(report, name)]
-    if not clocks or not 0 < min(clocks) < base:
+    if not clocks or not 0 < min(clocks) < min(base, allowed * (1 - _ROUNDING)):
         return []
     return [
         f"[bold yellow]Below the base clock[/bold yellow]: the power limit leaves {min(clocks) / 1e6:,.0f} "
