@@ -1,21 +1,12 @@
 """An accelerator whose compute units run at another clock than that of its peak rates."""
 
-import dataclasses
-
+import equinox as eqx
 import jax.numpy as jnp
 
-from diffperf.hardware.accelerator import Accelerator, MatrixFormats
-from diffperf.hardware.attention_kernels import AttentionKernels
+from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.formats import PRECISIONS
-from diffperf.hardware.memory_level import MemoryLevel
 from diffperf.hardware.system import System
-from diffperf.quantity import Scalar, locate, replace
-
-# Times of attention kernels that compute units spend on their own work.
-_UNIT_TIMES = (
-    "head_latency", "row_latency", "bf16.tile_latency", "bf16.group_latency", "fp8.tile_latency",
-    "fp8.group_latency",
-)  # fmt: skip
+from diffperf.quantity import Scalar
 
 
 def at_clock(accelerator: Accelerator, clock: Scalar, energy: Scalar | float = 1.0) -> Accelerator:
@@ -27,18 +18,14 @@ def at_clock(accelerator: Accelerator, clock: Scalar, energy: Scalar | float = 1
     clocks of their own. The energy of a byte out of a cache is ∝ V², and the power of clock tree and
     instructions ∝ f·V².
     """
-    return dataclasses.replace(
-        accelerator,
-        matrix=_matrix_at(accelerator.matrix, clock),
-        vector=accelerator.vector * clock,
-        memory=tuple(
-            _cache_at(level, clock, energy) if kind == "cache" else level
-            for level, kind in zip(accelerator.memory, accelerator.memory_kinds, strict=True)
-        ),
-        attention=_attention_at(accelerator.attention, clock),
-        compute_energy=accelerator.compute_energy * energy,
-        vector_energy=accelerator.vector_energy * energy,
-        active_power=accelerator.active_power * clock * energy,
+    changed = [
+        *(rate * clock for rate in _rates(accelerator)),
+        *(cycles / clock for cycles in _cycles(accelerator)),
+        *(joules * energy for joules in _energies(accelerator)),
+        accelerator.active_power * clock * energy,
+    ]
+    return eqx.tree_at(
+        lambda a: [*_rates(a), *_cycles(a), *_energies(a), a.active_power], accelerator, changed
     )
 
 
@@ -53,31 +40,36 @@ def at_allowed_clock(system: System) -> System:
     """The system with its accelerators at the clock that software allows."""
     accelerator = system.accelerator
     allowed = at_clock(accelerator, accelerator.clock_limit, allowed_energy(accelerator))
-    return dataclasses.replace(system, accelerator=allowed)
+    return eqx.tree_at(lambda system: system.accelerator, system, allowed)
 
 
-def _matrix_at(formats: MatrixFormats, clock: Scalar) -> MatrixFormats:
-    """Matrix formats whose rates and pipelines follow a clock."""
-    values = {}
-    for name in PRECISIONS:
-        own = getattr(formats, name)
-        values |= {f"{name}.rate": own.rate * clock, f"{name}.k_latency": own.k_latency / clock}
-    return replace(formats, values)
+def _caches(accelerator: Accelerator) -> list:
+    """The memory levels that run at the clock of the compute units."""
+    levels = zip(accelerator.memory, accelerator.memory_kinds, strict=True)
+    return [level for level, kind in levels if kind == "cache"]
 
 
-def _cache_at(level: MemoryLevel, clock: Scalar, energy: Scalar | float) -> MemoryLevel:
-    """A cache at a clock, whose energy of a byte is multiplied by `energy`."""
-    return dataclasses.replace(
-        level,
-        bandwidth=level.bandwidth * clock,
-        latency=level.latency / clock,
-        energy=level.energy * energy,
-    )
+def _rates(accelerator: Accelerator) -> list:
+    """Operations and bytes per second that follow the clock."""
+    formats = [getattr(accelerator.matrix, name).rate for name in PRECISIONS]
+    return [*formats, accelerator.vector, *(cache.bandwidth for cache in _caches(accelerator))]
 
 
-def _attention_at(attention: AttentionKernels, clock: Scalar) -> AttentionKernels:
-    """Attention kernels whose compute units run at a clock.
-
-    Fixed times of a whole call, which wait for device memory, stay.
+def _cycles(accelerator: Accelerator) -> list:
+    """Seconds that are numbers of cycles. Fixed times of a whole call of an attention kernel, which wait for
+    device memory, are not.
     """
-    return replace(attention, {path: locate(attention, path)[0] / clock for path in _UNIT_TIMES})
+    attention = accelerator.attention
+    return [
+        *(getattr(accelerator.matrix, name).k_latency for name in PRECISIONS),
+        *(cache.latency for cache in _caches(accelerator)),
+        *(attention.head_latency, attention.row_latency),
+        *(attention.bf16.tile_latency, attention.bf16.group_latency),
+        *(attention.fp8.tile_latency, attention.fp8.group_latency),
+    ]
+
+
+def _energies(accelerator: Accelerator) -> list:
+    """Joules of an operation, or of a byte out of a cache."""
+    caches = [cache.energy for cache in _caches(accelerator)]
+    return [accelerator.compute_energy, accelerator.vector_energy, *caches]
