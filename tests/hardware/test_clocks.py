@@ -84,6 +84,6 @@ def test_a_clock_below_the_base_clock_is_said():
     free = dp.estimate("llama-2-7b", "h100-pcie-pairs", **asked, set={"accelerator.power_limit": "700 W"})
     assert "Below the base clock" not in str(free)
     set_lower = {"accelerator.power_limit": "700 W", "accelerator.clock_limit": 0.3}
-    held = dp.estimate("llama-2-7b", "h100-pcie-pairs", **asked, set=set_lower)
-    assert float(held.report.frequency) < float(dp.load_system("h100-pcie-pairs").accelerator.base_clock)
-    assert "Below the base clock" not in str(held)  # the user's choice
+    limited = dp.estimate("llama-2-7b", "h100-pcie-pairs", **asked, set=set_lower)
+    assert float(limited.report.frequency) < float(dp.load_system("h100-pcie-pairs").accelerator.base_clock)
+    assert "Below the base clock" not in str(limited)  # the user's choice

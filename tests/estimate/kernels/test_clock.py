@@ -93,12 +93,12 @@ def work_at(allowed, device, clocked=1.0) -> Work:
 @pytest.mark.parametrize("allowed", [0.3, 0.75, 0.9])
 def test_software_may_hold_the_clock_lower(system, allowed):
     """The power limit leaves √(310/500) = 0.787 of the clock, and the lower of both limits holds."""
-    held = machine(system, static_power=90.0, active_power=200.0, power_limit=400.0, clock_limit=allowed)
-    done = work_at(allowed, held)
-    clock = clock_under_limit(done, held)
+    limited = machine(system, static_power=90.0, active_power=200.0, power_limit=400.0, clock_limit=allowed)
+    done = work_at(allowed, limited)
+    clock = clock_under_limit(done, limited)
     lower = min(allowed, (310 / 500) ** 0.5)
     assert float(clock.of_peak) == pytest.approx(lower, rel=1e-12)
-    assert power(done, clock, held) == pytest.approx(90 + 500 * lower**2, rel=1e-9)
+    assert power(done, clock, limited) == pytest.approx(90 + 500 * lower**2, rel=1e-9)
     # P ∝ f·V² ∝ f^x, x = 2
     assert float(clock.voltage) == pytest.approx(lower**0.5, rel=1e-12)
     assert float(clock.power_of_peak) == pytest.approx(lower**2, rel=1e-12)
@@ -142,9 +142,9 @@ def test_kernels_bound_by_memory_become_bound_by_compute_at_a_lower_clock(system
         dp.decode(model, replace(peak, changed), strategy)
         for changed in ({}, {"accelerator.clock_limit": real(third)}, slower)
     ]
-    full, held, by_hand = (float(report.time) for report in reports)
-    assert held == pytest.approx(by_hand, rel=1e-9)
-    assert held > 1.1 * full
+    full, limited, by_hand = (float(report.time) for report in reports)
+    assert limited == pytest.approx(by_hand, rel=1e-9)
+    assert limited > 1.1 * full
     # P ∝ f², so that an operation takes the energy ∝ f.
     energies = [float(report.energy.compute) for report in reports]
     assert energies[1] == pytest.approx(energies[2] / 3, rel=1e-9)
