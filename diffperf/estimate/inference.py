@@ -76,7 +76,7 @@ class PassReport(Readable):
     tokens_per_second: Scalar = output("token/s", "tokens per second in steady state, one pass after another")
     power: Scalar = output("W", "average power per device")
     clock: Scalar = output(
-        "", "clock of the compute units that the power limit leaves, over the clock of the peak rates"
+        "", "clock of the compute units under its limits, over the clock of the peak rates"
     )
     frequency: Scalar = output(
         "Hz", "clock of the compute units; 0 where the accelerator's boost clock is not published"
@@ -99,10 +99,10 @@ class GenerationReport(Readable):
     tokens_per_second: Scalar = output("token/s", "output tokens per second of one batch after another")
     power: Scalar = output("W", "average power per device")
     prefill_clock: Scalar = output(
-        "", "clock that the power limit leaves to the prefill of prompts, over the clock of the peak rates"
+        "", "clock of the prefill of prompts under its limits, over the clock of the peak rates"
     )
     decode_clock: Scalar = output(
-        "", "clock that the power limit leaves to decode passes, over the clock of the peak rates"
+        "", "clock of decode passes under its limits, over the clock of the peak rates"
     )
     prefill_frequency: Scalar = output(
         "Hz", "clock of the prefill; 0 where the accelerator's boost clock is not published"

@@ -80,7 +80,7 @@ class TrainingReport(Readable):
     hfu: Scalar = output("", "hardware FLOPs utilization (attention not masked, recomputation counted)")
     power: Scalar = output("W", "average power per device")
     clock: Scalar = output(
-        "", "clock of the compute units that the power limit leaves, over the clock of the peak rates"
+        "", "clock of the compute units under its limits, over the clock of the peak rates"
     )
     frequency: Scalar = output(
         "Hz", "clock of the compute units; 0 where the accelerator's boost clock is not published"
