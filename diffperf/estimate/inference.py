@@ -3,6 +3,7 @@ token.
 """
 
 import dataclasses
+import functools
 import itertools
 
 import equinox as eqx
@@ -32,7 +33,7 @@ from diffperf.workload.stages import one_stage, stage_layers
 from diffperf.workload.strategy import Strategy
 
 # Parts of the time of a pass that operators add up to: fields of `PassTime`.
-_OPERATOR_PARTS = ("matmul", "attention", "elementwise", "head")
+_OPERATOR_PARTS: tuple[str, ...] = ("matmul", "attention", "elementwise", "head")
 
 
 class PassTime(eqx.Module):
@@ -352,16 +353,12 @@ def timed_passes(c: Configuration, passes: dict[str, TokenPass]) -> dict[str, Ti
         [dataclasses.replace(group, of_pass=name) for name in passes for group in operators[name]], machine
     )
     sent = iter(transfers([one for group in requests.values() for one in group], c.system, c.relax))
-    works = {
-        name: timed.totals([{"of_pass": name, "part": part} for part in _OPERATOR_PARTS]) for name in passes
-    }
     return {
         name: _timed_pass(
             c,
             machine,
             tokens,
             operators=timed.only({"of_pass": name}),
-            works=dict(zip(_OPERATOR_PARTS, works[name].unstacked(), strict=True)),
             collectives=list(itertools.islice(sent, len(requests[name]))),
         )
         for name, tokens in passes.items()
@@ -374,17 +371,15 @@ def _timed_pass(
     tokens: TokenPass,
     *,
     operators: TimedOperators,
-    works: dict[str, Work],
     collectives: list[TimedCollective],
 ) -> TimedPass:
-    """One pass, from its timed operators and collectives, and the `works` of the parts of its time: of an
-    average layer, and of the vocabulary projection.
-    """
+    """One pass, from its collectives and its operators, timed at the clock that software allows."""
     strategy, depth = c.strategy, c.model.depth
-    layer = works["matmul"] + works["attention"] + works["elementwise"]
-    clock = clock_under_limit(layer * depth + works["head"], machine)
-    layer_parts = {part: clock.slow(work) for part, work in works.items()}
-    head, whole = layer_parts.pop("head"), clock.slow(layer)
+    allowed_parts, allowed_head = _layer_and_head(operators)
+    clock = clock_under_limit(_sum_of(allowed_parts) * depth + allowed_head, machine)
+    operators = clock.slow_all(operators)
+    layer_parts, head = _layer_and_head(operators)
+    whole = _sum_of(layer_parts)
 
     sent = _sent(collectives, c)
     compute = LayerCompute(
@@ -437,11 +432,23 @@ def _timed_pass(
         busy=busy,
         clock=clock,
         energy=spent,
-        operators=clock.slow_all(operators),
+        operators=operators,
         collectives=collectives,
         depth=depth,
         exposed=exposed_times,
     )
+
+
+def _layer_and_head(operators: TimedOperators) -> tuple[dict[str, Work], Work]:
+    """The work of the operators of an average layer, by part, and of the vocabulary projection."""
+    totals = operators.totals([{"part": part} for part in _OPERATOR_PARTS]).unstacked()
+    works = dict(zip(_OPERATOR_PARTS, totals, strict=True))
+    return works, works.pop("head")
+
+
+def _sum_of(parts: dict[str, Work]) -> Work:
+    """The work of all parts of a layer."""
+    return functools.reduce(Work.__add__, parts.values())
 
 
 def host_time(c: Configuration, tokens: TokenPass) -> Scalar:

@@ -132,6 +132,7 @@ def context_work(core: AttentionCore, machine: Machine) -> Work:
     launches = 1 + (1 + backward) * (core.launches - 1)
     return Work(
         time=roofline + launches * machine.attention.launch + stream_time(machine, around),
+        roofline=roofline,
         clocked=clocked_time(machine, roofline, served),
         flops=flops,
         arithmetic=_arithmetic(core, machine, flops, 1 + backward),
@@ -169,6 +170,7 @@ def generation_work(core: AttentionCore, machine: Machine) -> Work:
     around = latency + relax.minimum(splits - 1, 1.0) * kernels.split_latency + machine.attention.launch
     return Work(
         time=roofline + around,
+        roofline=roofline,
         clocked=clocked_time(machine, roofline, served),
         flops=flops,
         arithmetic=_arithmetic(core, machine, flops),

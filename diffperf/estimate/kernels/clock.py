@@ -7,8 +7,9 @@ Solid-State Circuits 25, 1990, 584), so that V ∝ f^((x − 1)/2). Device memor
 holds for an average over many kernels, so that all kernels of a pass run at one clock.
 
 Software may hold the clock lower than that of the peak rates. Kernels are timed at the clock that software
-allows (`at_allowed_clock`), and the power limit slows them from there: their times grow by the shares of them
-that followed the clock at the allowed one.
+allows (`at_allowed_clock`), and the power limit slows them from there: the parts of each kernel that follow
+the clock grow, and its roofline is taken again, so that kernels that memory bounds may become bound by
+compute.
 """
 
 import dataclasses
@@ -72,19 +73,30 @@ class Clock(eqx.Module):
         return jnp.sqrt(self.energy_of_peak)
 
     def slow(self, work: Work) -> Work:
-        """Time and energy of some work at this clock, from those at the allowed clock."""
-        longer = (self.slowdown - 1) * work.clocked
+        """Time and energy of kernels at this clock, from those at the allowed clock: each kernel on its own.
+
+        A kernel's roofline t is the 4-norm of what follows the clock and what does not. With the share q of
+        t⁴ that follows it, t grows by the factor ∜(1 + q·(s⁴ − 1)) where the clock falls by the factor s.
+        """
+        share = work.clocked * inverse(positive(work.roofline))
+        slowed = jnp.square(jnp.square(self.slowdown))
+        powers = 1 + share * (slowed - 1)
+        roofline = work.roofline * jnp.sqrt(jnp.sqrt(powers))
         return dataclasses.replace(
             work,
-            time=work.time + longer,
-            clocked=work.clocked + longer,
+            time=work.time + (roofline - work.roofline),
+            roofline=roofline,
+            clocked=roofline * share * slowed * inverse(powers),
             arithmetic=work.arithmetic * self.energy,
         )
 
     def slow_all(self, operators: TimedOperators) -> TimedOperators:
         """Time and energy of some operators at this clock, from those at the allowed clock."""
         return TimedOperators(
-            tuple(dataclasses.replace(kernel, work=self.slow(kernel.work)) for kernel in operators.kernels)
+            tuple(
+                dataclasses.replace(kernel, work=self.slow(kernel.work)) if kernel.follows_clock else kernel
+                for kernel in operators.kernels
+            )
         )
 
 

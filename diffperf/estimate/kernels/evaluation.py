@@ -69,6 +69,11 @@ class TimedKernel(eqx.Module):
     recomputed: Float[Array, " operators"]
     work: Work
 
+    @property
+    def follows_clock(self) -> bool:
+        """Whether the clock of the compute units slows these operators down: streams wait for memory."""
+        return any(label.kernel != "stream" for label in self.labels)
+
     def members(self, sets: Sequence[LabelValues]) -> Bool[np.ndarray, "sets operators"]:
         """Whether each operator belongs to each of several sets."""
         return np.array(
@@ -105,7 +110,8 @@ class TimedOperators(eqx.Module):
 
     def only(self, values: LabelValues) -> "TimedOperators":
         """The operators of one set, without the others."""
-        return TimedOperators(tuple(kernel.only(values) for kernel in self.kernels))
+        kernels = (kernel.only(values) for kernel in self.kernels)
+        return TimedOperators(tuple(kernel for kernel in kernels if kernel.labels))
 
     def total(self, **values: str | int) -> Work:
         """The total work of the operators with these values in their labels, of all by default, each weighted

@@ -95,6 +95,7 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     least = _of_largest_tile(gemms, traffic)
     work = Work(
         time=roofline + machine.kernel_overhead,
+        roofline=roofline,
         clocked=clocked_time(machine, roofline, memory_times(machine, least)),
         flops=flops,
         arithmetic=flops * flop_energy + _unpacking_energy(unpacked, machine),

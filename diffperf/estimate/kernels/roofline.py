@@ -22,13 +22,17 @@ from diffperf.relax import inverse, positive, smaller
 class Work(eqx.Module):
     """Time, FLOPs, energy and memory traffic of kernels on one device. Works add up, and scale with a count.
 
-    - `time`: seconds; `clocked`: those of them that grow as the clock of the compute units falls.
+    - `time`: seconds, and `roofline`: those of them in which the parts of a kernel run at the same time,
+      without its launch and other fixed times.
+    - `clocked`: by how many seconds the time grows for each unit by which the logarithm of the clock of the
+      compute units falls: what this clock adds to `roofline`.
     - `flops`: FLOP on the matrix units.
     - `arithmetic`: joules of matrix and vector units.
     - `traffic`: bytes served by each memory level outside the innermost.
     """
 
     time: Float[Array, "..."]
+    roofline: Float[Array, "..."]
     clocked: Float[Array, "..."]
     flops: Float[Array, "..."]
     arithmetic: Float[Array, "..."]
@@ -49,10 +53,12 @@ class Work(eqx.Module):
 
 def idle_arithmetic(time: Array, traffic: Float[Array, "levels ..."]) -> Work:
     """The work of kernels that wait for memory all the time: their few FLOP are not counted, nor do they slow
-    down with the clock.
+    down with the clock, so that nothing of their time counts as a roofline.
     """
     nothing = jnp.zeros_like(time)
-    return Work(time=time, clocked=nothing, flops=nothing, arithmetic=nothing, traffic=traffic)
+    return Work(
+        time=time, roofline=nothing, clocked=nothing, flops=nothing, arithmetic=nothing, traffic=traffic
+    )
 
 
 def overlapped(*times: Array) -> Array:
@@ -156,7 +162,7 @@ def streamed(machine: Machine, bytes_: Array) -> Float[Array, "levels ..."]:
 
 
 def clocked_time(machine: Machine, time: Array, times: list[Array]) -> Array:
-    """Seconds of a kernel's `time` that grow as the clock of the compute units falls.
+    """Seconds that the clock of the compute units adds to the `time` of a kernel's roofline.
 
     `times` are those of its memory levels. Device memory and storage have clocks of their own, all else
     follows the compute units: of the 4-norm t of parts tᵢ, d ln t / d ln tᵢ = (tᵢ / t)⁴.
