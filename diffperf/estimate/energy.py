@@ -8,11 +8,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from diffperf.estimate.kernels.clock import Clock, traffic_energy
+from diffperf.estimate.kernels.clock import Clock, active_time, traffic_energy
 from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import Transfer
+from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
-from diffperf.relax import smaller
 from diffperf.workload.configuration import Configuration
 
 
@@ -48,19 +48,23 @@ def energy(
     """Energy of a phase of `time` seconds in which an average device does `work` and sends `transfer`.
 
     The work is that at the `clock`. For `waiting` seconds of the phase the compute units wait for other
-    devices, at a share of their active power.
+    devices, at a share of their active power, as between the kernels of the work.
     """
     system, accelerator, devices = c.system, c.system.accelerator, c.system.n_devices
     caches, memory = traffic_energy(work, accelerator)
-    waits = smaller(waiting, time)
-    at_work = time - (1 - accelerator.waiting_share) * waits
+    links, sending = transfer_energy(transfer, system)
     return dataclasses.replace(
-        energy_beside_work(c, time, at_work, clock),
+        energy_beside_work(c, time, active_time(work, accelerator, time, waiting), clock),
         compute=devices * work.arithmetic,
-        memory=devices
-        * (caches * clock.energy_of_peak + memory + transfer.memory * accelerator.device_memory.energy),
-        network=devices * jnp.sum(transfer.sent * jnp.stack([tier.energy for tier in system.network])),
+        memory=devices * (caches * clock.energy_of_peak + memory + sending),
+        network=devices * links,
     )
+
+
+def transfer_energy(transfer: Transfer, system: System) -> tuple[Scalar, Scalar]:
+    """Joules of a device's transfers: on the links, and to read and write its memory."""
+    links = jnp.sum(transfer.sent * jnp.stack([tier.energy for tier in system.network]))
+    return links, transfer.memory * system.accelerator.device_memory.energy
 
 
 def energy_beside_work(c: Configuration, time: Scalar, active: Scalar, clock: Clock) -> Energy:

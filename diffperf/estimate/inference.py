@@ -5,15 +5,16 @@ token.
 import dataclasses
 import functools
 import itertools
+import operator
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.cost.ownership import Cost, run_cost
-from diffperf.estimate.energy import Energy, energy, energy_beside_work
+from diffperf.estimate.energy import Energy, energy, energy_beside_work, transfer_energy
 from diffperf.estimate.exposure import LayerCompute, Traffic, Window, exposed, exposed_of_layer
-from diffperf.estimate.kernels.clock import Clock, clock_under_limit
+from diffperf.estimate.kernels.clock import Beside, Clock, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
@@ -358,7 +359,7 @@ def timed_passes(c: Configuration, passes: dict[str, TokenPass]) -> dict[str, Ti
             c,
             machine,
             tokens,
-            operators=timed.only({"of_pass": name}),
+            timed=timed.only({"of_pass": name}),
             collectives=list(itertools.islice(sent, len(requests[name]))),
         )
         for name, tokens in passes.items()
@@ -370,24 +371,29 @@ def _timed_pass(
     machine: Machine,
     tokens: TokenPass,
     *,
-    operators: TimedOperators,
+    timed: TimedOperators,
     collectives: list[TimedCollective],
 ) -> TimedPass:
     """One pass, from its collectives and its operators, timed at the clock that software allows."""
     strategy, depth = c.strategy, c.model.depth
-    allowed_parts, allowed_head = _layer_and_head(operators)
-    clock = clock_under_limit(_sum_of(allowed_parts) * depth + allowed_head, machine)
-    operators = clock.slow_all(operators)
-    layer_parts, head = _layer_and_head(operators)
-    whole = _sum_of(layer_parts)
-
     sent = _sent(collectives, c)
-    compute = LayerCompute(
-        **{part: Window.of(layer_parts[part], c.system, c.relax) for part in ("matmul", "attention")},
-        whole=Window.of(whole, c.system, c.relax),
-    )
     in_layer = {purpose: Traffic.of(transfer) for purpose, transfer in sent.items()}
     handed_on = in_layer.pop("pipeline")
+
+    # Kernels that slow down hide hardly more of the communication: its waits are those at the allowed clock.
+    allowed_parts, allowed_head = _layer_and_head(timed)
+    waits = exposed_of_layer(in_layer, _layer_compute(allowed_parts, c), c, generating=tokens.generating)
+    moved = functools.reduce(operator.add, (sent[purpose] for purpose in in_layer)) * depth + sent["pipeline"]
+    beside = Beside(
+        waiting=depth * functools.reduce(operator.add, waits.values()),
+        active=host_time(c, tokens),
+        energy=functools.reduce(operator.add, transfer_energy(moved, c.system)),
+    )
+    clock = clock_under_limit(_sum_of(allowed_parts) * depth + allowed_head, machine, beside=beside)
+    timed = clock.slow_all(timed)
+    layer_parts, head = _layer_and_head(timed)
+    compute, whole = _layer_compute(layer_parts, c), _sum_of(layer_parts)
+
     layer_exposed = exposed_of_layer(in_layer, compute, c, generating=tokens.generating)
     in_layers = [traffic * depth for traffic in in_layer.values()]
     pipeline = exposed(handed_on, compute.whole * depth, strategy.overlap_transfers, c, in_layers)
@@ -422,17 +428,15 @@ def _timed_pass(
     breakdown = dataclasses.replace(one, pipeline_queue=queue)
     # An average device does its stage's share of the whole model's work.
     share = parts / strategy.pp
-    in_layers = sent["tensor parallelism"] + sent["context parallelism"] + sent["expert parallelism"]
-    moved = in_layers * (depth * share) + sent["pipeline"] * share
     done = (whole * depth + head) * share
     waiting = larger(breakdown.total - host_time(c, tokens) - done.time, 0.0)
-    spent = energy(c, work=done, transfer=moved, time=breakdown.total, clock=clock, waiting=waiting)
+    spent = energy(c, work=done, transfer=moved * share, time=breakdown.total, clock=clock, waiting=waiting)
     return TimedPass(
         breakdown=breakdown,
         busy=busy,
         clock=clock,
         energy=spent,
-        operators=operators,
+        operators=timed,
         collectives=collectives,
         depth=depth,
         exposed=exposed_times,
@@ -444,6 +448,12 @@ def _layer_and_head(operators: TimedOperators) -> tuple[dict[str, Work], Work]:
     totals = operators.totals([{"part": part} for part in _OPERATOR_PARTS]).unstacked()
     works = dict(zip(_OPERATOR_PARTS, totals, strict=True))
     return works, works.pop("head")
+
+
+def _layer_compute(parts: dict[str, Work], c: Configuration) -> LayerCompute:
+    """The work of an average layer beside which its communication runs."""
+    windows = {part: Window.of(parts[part], c.system, c.relax) for part in ("matmul", "attention")}
+    return LayerCompute(**windows, whole=Window.of(_sum_of(parts), c.system, c.relax))
 
 
 def _sum_of(parts: dict[str, Work]) -> Work:

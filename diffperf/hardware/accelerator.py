@@ -136,7 +136,8 @@ class Accelerator(Declared):
     )
     waiting_share: Scalar = quantity(
         "",
-        "share of the active power that a device draws while its compute units wait for other devices",
+        "share of the active power that a device draws while its compute units wait, for other devices or "
+        "for the start of their next kernel",
         bounds=(0.01, 1),
         # Calibrated on The ML.ENERGY Benchmark's tensor-parallel runs on H100 and B200.
         default=0.55,

@@ -4,7 +4,8 @@ Published (arXiv 2412.19437): 2,664,000 H800 hours for 14.8 T tokens (Table 1), 
 (§3.1); 16 stages, 64-way expert parallelism, ZeRO-1, no tensor parallelism (§3.2); DualPipe (§3.2.1);
 norms, SwiGLU and up-projections recomputed, embedding and head on one device (§3.2.3); dispatch in fp8,
 combination in bf16, Adam's moments in bf16, inputs of linear layers and of SwiGLU kept in fp8, head and
-attention in 16 bits (§3.3); batches of 15,360 sequences of 4,096 tokens (§4.2). Not published, and
+attention in 16 bits (§3.3); sequences of 4,096 tokens, in batches that grow from 3,072 sequences to 15,360
+while the first 469 billion tokens are trained (§4.2). Not published, and
 assumed here: micro-batches of one sequence; four layers on every stage but the first and the last, which
 share a device, and the five that are left there; router's weights before the down projection.
 """
@@ -20,6 +21,7 @@ from diffperf.quantity import replace
 
 HOURS, TOKENS, DEVICES, DEVICE_BYTES = 2.664e6, 14.8e12, 2048, 80e9
 BATCH, LENGTH = 15360, 4096
+FIRST_BATCH, GROWING_TOKENS = 3072, 469e9
 LAYOUT = {
     "pp": 16, "dp": 128, "ep": 64, "zero": "1", "global_batch": BATCH, "sequence_length": LENGTH,
     "schedule": "dualpipe", "first_stage_layers": 3, "last_stage_layers": 2,
@@ -49,10 +51,18 @@ def as_trained():
 
 @pytest.mark.slow
 def test_time_within_a_tenth(as_trained):
-    published = HOURS / TOKENS * 3600 * BATCH * LENGTH / DEVICES  # s of a step
-    error = float(as_trained.time) / published - 1
-    print(f"step {float(as_trained.time):.2f} s, published {published:.2f} s, {error:+.1%}")
-    assert abs(error) < 0.1
+    """The whole run, in which batches of all sizes from the first to the last train equally many tokens while
+    they grow. The first ones, too small for DualPipe on 16 stages, count as the smallest that it takes.
+    """
+    smallest = 2 * LAYOUT["pp"] * LAYOUT["dp"]
+    sizes = [max(size, smallest) for size in range(FIRST_BATCH, BATCH, 8 * LAYOUT["dp"])]
+    growing = sum(float(_step(global_batch=size).time) / size for size in sizes) / len(sizes)
+    steady = float(as_trained.time) / BATCH  # s of a sequence
+    seconds = (GROWING_TOKENS * growing + (TOKENS - GROWING_TOKENS) * steady) / LENGTH
+    hours = seconds * DEVICES / 3600
+    print(f"{hours:,.0f} device hours, published {HOURS:,.0f}, {hours / HOURS - 1:+.1%}")
+    print(f"while the batch grows {growing / steady - 1:+.1%} longer")
+    assert hours == pytest.approx(HOURS, rel=0.1)
 
 
 def test_the_run_fits_its_devices(as_trained):

@@ -130,9 +130,10 @@ def context_work(core: AttentionCore, machine: Machine) -> Work:
         + (2 * PRECISION_BYTES["fp32"] + machine.attention.width) * core.query_elements
     )
     launches = 1 + (1 + backward) * (core.launches - 1)
+    running = roofline + stream_time(machine, around)
     return Work(
-        time=roofline + launches * machine.attention.launch + stream_time(machine, around),
-        roofline=roofline,
+        time=running + launches * machine.attention.launch,
+        running=running,
         clocked=clocked_time(machine, roofline, served),
         flops=flops,
         arithmetic=_arithmetic(core, machine, flops, 1 + backward),
@@ -170,7 +171,7 @@ def generation_work(core: AttentionCore, machine: Machine) -> Work:
     around = latency + relax.minimum(splits - 1, 1.0) * kernels.split_latency + machine.attention.launch
     return Work(
         time=roofline + around,
-        roofline=roofline,
+        running=roofline,
         clocked=clocked_time(machine, roofline, served),
         flops=flops,
         arithmetic=_arithmetic(core, machine, flops),

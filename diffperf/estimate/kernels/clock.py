@@ -75,18 +75,19 @@ class Clock(eqx.Module):
     def slow(self, work: Work) -> Work:
         """Time and energy of kernels at this clock, from those at the allowed clock: each kernel on its own.
 
-        A kernel's roofline t is the 4-norm of what follows the clock and what does not. With the share q of
-        t⁴ that follows it, t grows by the factor ∜(1 + q·(s⁴ − 1)) where the clock falls by the factor s.
+        The time t for which a kernel runs is the 4-norm of what follows the clock and what does not. With the
+        share q of t⁴ that follows it, t grows by the factor ∜(1 + q·(s⁴ − 1)) where the clock falls by the
+        factor s.
         """
-        share = work.clocked * inverse(positive(work.roofline))
+        share = work.clocked * inverse(positive(work.running))
         slowed = jnp.square(jnp.square(self.slowdown))
         powers = 1 + share * (slowed - 1)
-        roofline = work.roofline * jnp.sqrt(jnp.sqrt(powers))
+        running = work.running * jnp.sqrt(jnp.sqrt(powers))
         return dataclasses.replace(
             work,
-            time=work.time + (roofline - work.roofline),
-            roofline=roofline,
-            clocked=roofline * share * slowed * inverse(powers),
+            time=work.time + (running - work.running),
+            running=running,
+            clocked=running * share * slowed * inverse(powers),
             arithmetic=work.arithmetic * self.energy,
         )
 
@@ -100,21 +101,60 @@ class Clock(eqx.Module):
         )
 
 
-def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = None) -> Clock:
-    """The clock at which a device that repeats `work` keeps its power limit.
+class Beside(eqx.Module):
+    """What a device does beside the kernels of some work each time that it runs the work.
 
-    Of the power that follows the clock, the active part falls as slowdown^(−x). That of arithmetic and caches
-    is energy over time: energy falls as slowdown^(1 − x), and where a share c of the time follows the clock,
-    the pass takes slowdown^c times as long or longer. The slowdown at which their sum is what the limit
-    leaves beside idle power and device memory comes from three steps of Newton's method on logarithms, in
-    which the sum is convex: they come within 2e-5 of the limit.
+    - `waiting`: seconds for which its compute units wait for other devices.
+    - `active`: seconds at active power without any of those kernels.
+    - `energy`: joules of what it sends.
+
+    All of them are short beside the time over which the power limit averages.
+    """
+
+    waiting: Scalar
+    active: Scalar
+    energy: Scalar
+
+    @classmethod
+    def nothing(cls, work: Work) -> "Beside":
+        """Nothing beside some work: its kernels follow each other, and nothing is sent."""
+        zero = jnp.zeros_like(work.time)
+        return cls(waiting=zero, active=zero, energy=zero)
+
+
+def active_time(work: Work, accelerator: Accelerator, time: Scalar, waiting: Scalar | float) -> Scalar:
+    """Seconds at active power that stand for `time` seconds with some work in them.
+
+    While compute units wait, for other devices (`waiting` seconds) or for the start of their next kernel,
+    they draw a share of the active power.
+    """
+    waits = smaller(waiting + (work.time - work.running), time)
+    return time - (1 - accelerator.waiting_share) * waits
+
+
+def clock_under_limit(
+    work: Work, machine: Machine, duration: Scalar | None = None, beside: Beside | None = None
+) -> Clock:
+    """The clock at which a device that repeats `work`, and what is beside it, keeps its power limit.
+
+    Where a share c of the time follows the clock, a pass takes slowdown^c times as long or longer. Of the
+    power that follows the clock, that of arithmetic and caches is energy over time, and energy falls as
+    slowdown^(1 − x). The active part falls as slowdown^(−x) while kernels run; waits, which take a share w
+    off it, do not grow with the pass, so that it falls as slowdown^(c·w / (1 − w) − x) or faster. The
+    slowdown at which their sum is what the limit leaves beside idle power, device memory and links comes
+    from three steps of Newton's method on logarithms, in which the sum is convex: they come within 2e-5 of
+    the limit.
 
     The limit holds for averages over the device's window w. Kernels that run for a `duration` d after a pause
     have drawn, on an average that forgets exponentially, their power for a share 1 − exp(−d/w) of it, and
     idle power before; without a duration they run on.
     """
     accelerator, relax = machine.accelerator, machine.relax
-    rate = inverse(positive(work.time))
+    beside = Beside.nothing(work) if beside is None else beside
+    time = work.time + beside.waiting + beside.active
+    rate = inverse(positive(time))
+    at_work = active_time(work, accelerator, time, beside.waiting) * rate  # 1 − w
+    active = accelerator.active_power * at_work  # W
     caches, memory = traffic_energy(work, accelerator)
     operations = (work.arithmetic + caches) * rate  # W
     limit = accelerator.power_limit
@@ -122,14 +162,16 @@ def clock_under_limit(work: Work, machine: Machine, duration: Scalar | None = No
         before = jnp.exp(-duration / accelerator.power_window)
         share = 1 - before
         limit = (limit - before * accelerator.static_power) * inverse(positive(share))
-    left = relax.excess(limit, accelerator.static_power + memory * rate)
+    left = relax.excess(limit, accelerator.static_power + (memory + beside.energy) * rate)
     budget = relax.maximum(left, _LEAST_POWER * limit)
-    exponents = (accelerator.power_exponent, accelerator.power_exponent - 1 + work.clocked * rate)
+    clocked = work.clocked * rate
+    fewer_waits = clocked * (inverse(at_work) - 1)
+    exponents = (accelerator.power_exponent - fewer_waits, accelerator.power_exponent - 1 + clocked)
     wanted = jnp.zeros_like(budget)  # log(slowdown)
     for _ in range(3):
         parts = [
             watts * jnp.exp(-exponent * wanted)
-            for watts, exponent in zip((accelerator.active_power, operations), exponents, strict=True)
+            for watts, exponent in zip((active, operations), exponents, strict=True)
         ]
         slope = (exponents[0] * parts[0] + exponents[1] * parts[1]) * inverse(parts[0] + parts[1])
         step = jnp.log((parts[0] + parts[1]) * inverse(budget)) * inverse(larger(slope, _LEAST_SLOPE))

@@ -95,7 +95,7 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     least = _of_largest_tile(gemms, traffic)
     work = Work(
         time=roofline + machine.kernel_overhead,
-        roofline=roofline,
+        running=roofline,
         clocked=clocked_time(machine, roofline, memory_times(machine, least)),
         flops=flops,
         arithmetic=flops * flop_energy + _unpacking_energy(unpacked, machine),
@@ -219,5 +219,6 @@ def _conversion(elements: Float[Array, " operators"], machine: Machine) -> Work:
     matrix = machine.matrix
     moved = matrix.format.conversion_passes * elements * (matrix.output_width + matrix.width)
     moved = matrix.converted * moved
-    time = matrix.converted * matrix.format.conversion_latency + stream_time(machine, moved)
-    return idle_arithmetic(time, streamed(machine, moved))
+    running = stream_time(machine, moved)
+    time = matrix.converted * matrix.format.conversion_latency + running
+    return idle_arithmetic(time, running, streamed(machine, moved))

@@ -22,17 +22,17 @@ from diffperf.relax import inverse, positive, smaller
 class Work(eqx.Module):
     """Time, FLOPs, energy and memory traffic of kernels on one device. Works add up, and scale with a count.
 
-    - `time`: seconds, and `roofline`: those of them in which the parts of a kernel run at the same time,
-      without its launch and other fixed times.
+    - `time`: seconds, and `running`: those of them in which kernels compute or move data. The others are
+      starts of kernels: launches, and latencies before the first data.
     - `clocked`: by how many seconds the time grows for each unit by which the logarithm of the clock of the
-      compute units falls: what this clock adds to `roofline`.
+      compute units falls: what this clock adds to `running`.
     - `flops`: FLOP on the matrix units.
     - `arithmetic`: joules of matrix and vector units.
     - `traffic`: bytes served by each memory level outside the innermost.
     """
 
     time: Float[Array, "..."]
-    roofline: Float[Array, "..."]
+    running: Float[Array, "..."]
     clocked: Float[Array, "..."]
     flops: Float[Array, "..."]
     arithmetic: Float[Array, "..."]
@@ -51,13 +51,13 @@ class Work(eqx.Module):
         return [structure.unflatten(column) for column in columns]
 
 
-def idle_arithmetic(time: Array, traffic: Float[Array, "levels ..."]) -> Work:
+def idle_arithmetic(time: Array, running: Array, traffic: Float[Array, "levels ..."]) -> Work:
     """The work of kernels that wait for memory all the time: their few FLOP are not counted, nor do they slow
-    down with the clock, so that nothing of their time counts as a roofline.
+    down with the clock.
     """
     nothing = jnp.zeros_like(time)
     return Work(
-        time=time, roofline=nothing, clocked=nothing, flops=nothing, arithmetic=nothing, traffic=traffic
+        time=time, running=running, clocked=nothing, flops=nothing, arithmetic=nothing, traffic=traffic
     )
 
 

@@ -22,6 +22,8 @@ from diffperf.explore.measured.stacking import (
 )
 from diffperf.explore.measured.table import Row
 from diffperf.hardware.system import System
+from diffperf.quantity import replace
+from diffperf.relax import larger
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.rules import feasible
@@ -170,15 +172,20 @@ def _energy_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, Sy
 def _energy_estimate(model: Model, system: System, strategy: Strategy, demand: Demand) -> Outputs:
     """The time of decode passes alone; power and energy of a server in its steady state, with prompts.
 
-    While every running request gets a token, 1 / (mean answer) of them end, and as many prompts run.
+    While every running request gets a token, 1 / (mean answer) of them end, and as many prompts begin. They
+    run as they come: those of one step together, which is a single prompt of each replica where fewer come.
     """
-    step, prompts = decode(model, system, strategy), prefill(model, system, strategy)
-    begun = 1 / demand.output_length
-    energy = step.energy.total + begun * prompts.energy.total
-    power = energy / (step.time + begun * prompts.time)
+    begun = strategy.global_batch / demand.output_length  # prompts of a step
+    together = larger(begun, strategy.dp)
+    step = decode(model, system, strategy)
+    prompts = prefill(model, system, replace(strategy, {"global_batch": together}))
+    passes = begun / together  # of prompts, for each step
+    time = step.time + passes * prompts.time
+    energy = step.energy.total + passes * prompts.energy.total
+    power = energy / time
     return {
         "tpot_s": step.time,
-        "throughput_tokens_per_s": strategy.global_batch / (step.time + begun * prompts.time),
+        "throughput_tokens_per_s": strategy.global_batch / time,
         "power_w": power,
         "power_per_device_w": power / system.n_devices,
         "energy_per_token_j": energy / strategy.global_batch,
