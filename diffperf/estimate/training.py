@@ -19,11 +19,11 @@ from diffperf.estimate.phase_tables import PhaseTables, collective_table, operat
 from diffperf.estimate.stage_time import LayerStep, NetworkStep, SlowestStage, layer_work
 from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.system import System
-from diffperf.quantity import Scalar, output
+from diffperf.quantity import Scalar, Weights, output
 from diffperf.relax import Exact, Relaxation, absent, inverse, larger
 from diffperf.report.tables import Readable
 from diffperf.workload.assembly import training_operators, training_pass
-from diffperf.workload.collectives import training_collectives
+from diffperf.workload.collectives import late_exchange, training_collectives
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory, stage_activation_bytes, training_memory
 from diffperf.workload.model import Model
@@ -257,7 +257,7 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
     of_weights = exposed(
         weights,
         window(gathered * (stage.forward + both * stage.backward)),
-        strategy.overlap_weights,
+        _hidden_by_passes(strategy.overlap_weights, c),
         c,
         others=[traffic * (gathered * (1 + both)) for traffic in in_pass],
     )
@@ -265,12 +265,22 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
     of_gradients = exposed(
         gradients,
         window(reduced * stage.backward),
-        strategy.overlap_gradients,
+        _hidden_by_passes(strategy.overlap_gradients, c),
         c,
         others=[traffic * reduced for traffic in in_pass],
         in_group=[weights * (both / (1 + both))],
     )
     return {"weights": of_weights, "gradients": of_gradients, "tied embedding": embedding.time}
+
+
+def _hidden_by_passes(overlap: Weights, c: Configuration) -> Weights:
+    """Whether passes hide gradients or weights: as the strategy says, but for software that exchanges them
+    after the passes.
+    """
+    if not c.system.stack.whole_gradients.possible["on"]:
+        return overlap
+    hidden = overlap.on * (1 - late_exchange(c))
+    return Weights(jnp.stack([1 - hidden, hidden]), overlap.alternatives)
 
 
 def _work_of_device(operators: TimedOperators, layers: Float[Array, " kinds"], heads: Scalar) -> Work:

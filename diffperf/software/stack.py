@@ -175,6 +175,13 @@ class Stack(Declared):
         default=0.0,
     )
 
+    whole_gradients: Weights = switch(
+        "training that shards the optimizer state alone (ZeRO stage 1) all-reduces whole gradients after the "
+        "backward pass and gathers weights after the update, in place of a reduce-scatter and a gathering "
+        "that passes hide",
+        default=False,
+    )
+
     # Measured runs rarely say which of these options they used: tables of measurements ask the stack.
     half_gradients: Weights = switch(
         "whether measured runs of the stack accumulate and reduce gradients in the format of products rather "

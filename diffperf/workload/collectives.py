@@ -238,22 +238,24 @@ def gradient_collectives(c: Configuration, parameters: StageParameters) -> list[
 
     All-reduced, or reduce-scattered to their owners (ZeRO, arXiv 1910.02054 §7): at once, and from stage 2
     on for every micro-batch; at stage 3 layer by layer. Ranks that share in groups (hybrid: arXiv
-    2304.11277 §3.2.2) all-reduce their parts between the groups.
+    2304.11277 §3.2.2) all-reduce their parts between the groups. At stage 1 software may all-reduce them
+    as without ZeRO (`whole_gradients` of a stack).
     """
     strategy, element = c.strategy, c.strategy.reduced_gradient_width
+    whole = late_exchange(c)
     times = 1 + strategy.shards_gradients * (strategy.micro_batches - 1)
     pieces = _sharded_pieces(c)
     collectives = []
     for part in _replicated(c, parameters):
         reduction = functools.partial(Collective, purpose="gradients", per="step")
-        if strategy.zero.possible["0"]:
+        if strategy.zero.possible["0"] or c.system.stack.whole_gradients.possible["on"]:
             reduce = reduction(
                 name=f"all-reduce of gradients{part.suffix}",
                 kind="all_reduce",
                 degree=part.ranks,
                 stride=part.stride,
                 volume=part.size * element,
-                forward=strategy.zero["0"],
+                forward=strategy.zero["0"] + whole,
             )
             collectives.append(reduce)
         if strategy.may_shard:
@@ -263,7 +265,7 @@ def gradient_collectives(c: Configuration, parameters: StageParameters) -> list[
                 degree=part.owners,
                 stride=part.stride,
                 volume=part.size * element / pieces,
-                forward=strategy.shards_optimizer * pieces * times,
+                forward=(strategy.shards_optimizer - whole) * pieces * times,
             )
             across = reduction(
                 name=f"all-reduce of gradients between groups{part.suffix}",
@@ -271,10 +273,15 @@ def gradient_collectives(c: Configuration, parameters: StageParameters) -> list[
                 degree=part.ranks / part.owners,
                 stride=part.stride * part.owners,
                 volume=part.size * element / part.owners,
-                forward=strategy.shards_optimizer,
+                forward=strategy.shards_optimizer - whole,
             )
             collectives += [scatter, across]
     return collectives
+
+
+def late_exchange(c: Configuration) -> Scalar:
+    """Weight of an exchange at ZeRO's stage 1 whose gradients are all-reduced, and which no pass hides."""
+    return c.system.stack.whole_gradients.on * c.strategy.zero["1"]
 
 
 def weight_collectives(c: Configuration, parameters: StageParameters) -> list[Collective]:

@@ -5,8 +5,10 @@ import pytest
 from helpers import outputs, training
 
 import diffperf as dp
-from diffperf.quantity import replace
+from diffperf.estimate.network.transfers import transfers
+from diffperf.quantity import real, replace
 from diffperf.relax import Exact, Smooth
+from diffperf.workload.collective import Collective
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +119,36 @@ def test_zero_moves_weights_and_saves_optimizer_time(llama, system, stage, bytes
     assert float(sharded.breakdown.optimizer) < float(plain.breakdown.optimizer) / 32
     if stage != "3":  # whose layers are gathered one by one
         assert float(sharded.breakdown.data_parallel) < float(plain.breakdown.data_parallel)
+
+
+def test_no_pass_hides_gradients_that_are_reduced_whole(llama, system):
+    """At stage 1 of nanotron the exchange takes an all-reduce, as without ZeRO where nothing hides it, and
+    the gathering of the weights, whatever the strategy would hide.
+    """
+    table = {"dp": 64, "global_batch": 256}
+
+    def exchange(whole: bool, **more) -> float:
+        software = replace(system, {"stack.whole_gradients": whole})
+        strategy = dp.load_strategy(table | more)
+        return float(training(llama, software, strategy, Exact()).breakdown.data_parallel)
+
+    exposed = {"overlap_gradients": False, "overlap_weights": False}
+    reduced = exchange(True, zero="0", **exposed)
+    gathered = Collective(
+        name="weights",
+        kind="all_gather",
+        purpose="weights",
+        per="step",
+        degree=real(64),
+        stride=real(1),
+        volume=real(2 * float(llama.parameters)),
+    )
+    gathering = transfers([gathered], system, Exact(), system.stack.network_efficiency)[0].transfer.time
+    for more in ({}, exposed):
+        late = exchange(True, zero="1", **more)
+        assert late == pytest.approx(reduced + float(gathering), rel=1e-6)
+    assert exchange(False, zero="1") < exchange(False, zero="1", **exposed) < late
+    assert exchange(True, zero="0") == exchange(False, zero="0")
 
 
 def test_gathering_hides_under_the_passes(llama, system):

@@ -154,6 +154,20 @@ def test_accumulation_repeats_what_is_sharded(llama, system, stage, gradients, w
     assert sent(by_purpose["weights"]) == pytest.approx(weights * 2 * part, rel=1e-9)
 
 
+@pytest.mark.parametrize(("stage", "gradients", "weights"), [("0", 2, 0), ("1", 2, 1), ("2", 4, 1)])
+def test_software_may_reduce_whole_gradients_at_stage_1(llama, system, stage, gradients, weights):
+    """Nanotron's stage 1 all-reduces gradients in fp32 (its trainer.py passes `reduce_scatter=False`) and
+    gathers weights of 2 bytes; other stages move what they move elsewhere.
+    """
+    n = 64
+    table = {"dp": n, "global_batch": 4 * n, "zero": stage}
+    part = float(parameters_of(llama, **table).total) * (n - 1) / n
+    whole = replace(system, {"stack.whole_gradients": True})
+    by_purpose = step_transfers(llama, whole, **table)
+    assert sent(by_purpose["gradients"]) == pytest.approx(gradients * 4 * part, rel=1e-9)
+    assert sent(by_purpose["weights"]) == pytest.approx(weights * 2 * part, rel=1e-9)
+
+
 def test_hybrid_sharding_by_hand(llama, system):
     """Nodes of 8 that share everything inside: weights twice and gradients once in the node, an 8th of the
     gradients between.
