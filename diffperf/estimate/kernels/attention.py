@@ -130,10 +130,10 @@ def context_work(core: AttentionCore, machine: Machine) -> Work:
         + (2 * PRECISION_BYTES["fp32"] + machine.attention.width) * core.query_elements
     )
     launches = 1 + (1 + backward) * (core.launches - 1)
-    running = roofline + stream_time(machine, around)
+    starts = launches * machine.attention.launch
     return Work(
-        time=running + launches * machine.attention.launch,
-        running=running,
+        time=roofline + starts + stream_time(machine, around),
+        starts=jnp.broadcast_to(starts, roofline.shape),
         clocked=clocked_time(machine, roofline, served),
         flops=flops,
         arithmetic=_arithmetic(core, machine, flops, 1 + backward),
@@ -171,7 +171,7 @@ def generation_work(core: AttentionCore, machine: Machine) -> Work:
     around = latency + relax.minimum(splits - 1, 1.0) * kernels.split_latency + machine.attention.launch
     return Work(
         time=roofline + around,
-        running=roofline,
+        starts=jnp.broadcast_to(around, roofline.shape),
         clocked=clocked_time(machine, roofline, served),
         flops=flops,
         arithmetic=_arithmetic(core, machine, flops),

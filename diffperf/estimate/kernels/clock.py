@@ -7,9 +7,8 @@ Solid-State Circuits 25, 1990, 584), so that V ∝ f^((x − 1)/2). Device memor
 holds for an average over many kernels, so that all kernels of a pass run at one clock.
 
 Software may hold the clock lower than that of the peak rates. Kernels are timed at the clock that software
-allows (`at_allowed_clock`), and the power limit slows them from there: the parts of each kernel that follow
-the clock grow, and its roofline is taken again, so that kernels that memory bounds may become bound by
-compute.
+allows (`at_allowed_clock`), and the power limit slows them from there: their times grow by the shares of them
+that followed the clock at the allowed one.
 """
 
 import dataclasses
@@ -73,21 +72,12 @@ class Clock(eqx.Module):
         return jnp.sqrt(self.energy_of_peak)
 
     def slow(self, work: Work) -> Work:
-        """Time and energy of kernels at this clock, from those at the allowed clock: each kernel on its own.
-
-        The time t for which a kernel runs is the 4-norm of what follows the clock and what does not. With the
-        share q of t⁴ that follows it, t grows by the factor ∜(1 + q·(s⁴ − 1)) where the clock falls by the
-        factor s.
-        """
-        share = work.clocked * inverse(positive(work.running))
-        slowed = jnp.square(jnp.square(self.slowdown))
-        powers = 1 + share * (slowed - 1)
-        running = work.running * jnp.sqrt(jnp.sqrt(powers))
+        """Time and energy of some work at this clock, from those at the allowed clock."""
+        longer = (self.slowdown - 1) * work.clocked
         return dataclasses.replace(
             work,
-            time=work.time + (running - work.running),
-            running=running,
-            clocked=running * share * slowed * inverse(powers),
+            time=work.time + longer,
+            clocked=work.clocked + longer,
             arithmetic=work.arithmetic * self.energy,
         )
 
@@ -128,7 +118,7 @@ def active_time(work: Work, accelerator: Accelerator, time: Scalar, waiting: Sca
     While compute units wait, for other devices (`waiting` seconds) or for the start of their next kernel,
     they draw a share of the active power.
     """
-    waits = smaller(waiting + (work.time - work.running), time)
+    waits = smaller(waiting + work.starts, time)
     return time - (1 - accelerator.waiting_share) * waits
 
 

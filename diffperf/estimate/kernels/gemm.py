@@ -95,7 +95,7 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     least = _of_largest_tile(gemms, traffic)
     work = Work(
         time=roofline + machine.kernel_overhead,
-        running=roofline,
+        starts=jnp.broadcast_to(machine.kernel_overhead, roofline.shape),
         clocked=clocked_time(machine, roofline, memory_times(machine, least)),
         flops=flops,
         arithmetic=flops * flop_energy + _unpacking_energy(unpacked, machine),
@@ -114,7 +114,9 @@ def _of_units(gemms: Gemms, machine: Machine) -> tuple[Array, Array]:
 
 
 def _launched(work: Work, kernels: Array, machine: Machine) -> Work:
-    """The work of some kernels, which waits for the host where all their launches but one take longer."""
+    """The work of some kernels, which waits for the host where all their launches but one take longer.
+    The wait does not count among the starts, so that it draws active power: a simplification.
+    """
     wait = machine.relax.excess((kernels - 1) * machine.expert_launch, work.time)
     return dataclasses.replace(work, time=work.time + wait)
 
@@ -219,6 +221,5 @@ def _conversion(elements: Float[Array, " operators"], machine: Machine) -> Work:
     matrix = machine.matrix
     moved = matrix.format.conversion_passes * elements * (matrix.output_width + matrix.width)
     moved = matrix.converted * moved
-    running = stream_time(machine, moved)
-    time = matrix.converted * matrix.format.conversion_latency + running
-    return idle_arithmetic(time, running, streamed(machine, moved))
+    start = jnp.broadcast_to(matrix.converted * matrix.format.conversion_latency, moved.shape)
+    return idle_arithmetic(start + stream_time(machine, moved), start, streamed(machine, moved))

@@ -22,17 +22,16 @@ from diffperf.relax import inverse, positive, smaller
 class Work(eqx.Module):
     """Time, FLOPs, energy and memory traffic of kernels on one device. Works add up, and scale with a count.
 
-    - `time`: seconds, and `running`: those of them in which kernels compute or move data. The others are
-      starts of kernels: launches, and latencies before the first data.
-    - `clocked`: by how many seconds the time grows for each unit by which the logarithm of the clock of the
-      compute units falls: what this clock adds to `running`.
+    - `time`: seconds, and `starts`: those of them for which kernels start (launches, and latencies before the
+      first data). For the others they compute or move data.
+    - `clocked`: those of the time that grow as the clock of the compute units falls.
     - `flops`: FLOP on the matrix units.
     - `arithmetic`: joules of matrix and vector units.
     - `traffic`: bytes served by each memory level outside the innermost.
     """
 
     time: Float[Array, "..."]
-    running: Float[Array, "..."]
+    starts: Float[Array, "..."]
     clocked: Float[Array, "..."]
     flops: Float[Array, "..."]
     arithmetic: Float[Array, "..."]
@@ -51,14 +50,12 @@ class Work(eqx.Module):
         return [structure.unflatten(column) for column in columns]
 
 
-def idle_arithmetic(time: Array, running: Array, traffic: Float[Array, "levels ..."]) -> Work:
+def idle_arithmetic(time: Array, starts: Array, traffic: Float[Array, "levels ..."]) -> Work:
     """The work of kernels that wait for memory all the time: their few FLOP are not counted, nor do they slow
     down with the clock.
     """
     nothing = jnp.zeros_like(time)
-    return Work(
-        time=time, running=running, clocked=nothing, flops=nothing, arithmetic=nothing, traffic=traffic
-    )
+    return Work(time=time, starts=starts, clocked=nothing, flops=nothing, arithmetic=nothing, traffic=traffic)
 
 
 def overlapped(*times: Array) -> Array:
@@ -162,7 +159,7 @@ def streamed(machine: Machine, bytes_: Array) -> Float[Array, "levels ..."]:
 
 
 def clocked_time(machine: Machine, time: Array, times: list[Array]) -> Array:
-    """Seconds that the clock of the compute units adds to the `time` of a kernel's roofline.
+    """Seconds of a kernel's `time` that grow as the clock of the compute units falls.
 
     `times` are those of its memory levels. Device memory and storage have clocks of their own, all else
     follows the compute units: of the 4-norm t of parts tᵢ, d ln t / d ln tᵢ = (tᵢ / t)⁴.

