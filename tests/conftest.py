@@ -61,10 +61,10 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 # Programs of a run of all tests would fill 12 GB a worker. Forgotten ones are read from the disk again, and
-# forgetting takes seconds: workers share 60 % of the machine's memory, and none takes more than 7 GB.
+# forgetting takes seconds: workers share half of the memory of the machine, and none takes more than 6 GB.
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 MACHINE_MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-MOST_MEMORY = min(7e9, 0.6 * MACHINE_MEMORY / WORKERS)  # bytes of a worker
+MOST_MEMORY = min(6e9, 0.5 * MACHINE_MEMORY / WORKERS)  # bytes of a worker
 
 
 @pytest.fixture(autouse=True, scope="module")
