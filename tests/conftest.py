@@ -60,19 +60,20 @@ hypothesis.settings.register_profile("thorough", max_examples=2000, deadline=Non
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
-# Programs of a run of all tests would fill 12 GB a worker. Forgotten ones are read from the disk again, and
-# forgetting takes seconds: workers share half of the memory of the machine, and none takes more than 6 GB.
-WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-MACHINE_MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-MOST_MEMORY = min(6e9, 0.5 * MACHINE_MEMORY / WORKERS)  # bytes of a worker
-
-
 @pytest.fixture(autouse=True, scope="module")
 def bounded_memory():
-    """A worker that has grown beyond its share of memory forgets its compiled programs."""
+    """A worker that has grown beyond its share of memory forgets its compiled programs, which takes seconds.
+    It reads them from the compile cache when it needs them. All tests together would fill 12 GB a worker.
+
+    Workers share half of the memory of the machine: the processes that they start need the rest.
+    """
     yield
     statm = Path("/proc/self/statm")
-    if statm.exists() and int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > MOST_MEMORY:
+    if not statm.exists():
+        return
+    page, workers = os.sysconf("SC_PAGE_SIZE"), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    share = 0.5 * os.sysconf("SC_PHYS_PAGES") * page / workers
+    if int(statm.read_text().split()[1]) * page > min(share, 6e9):
         jax.clear_caches()
         gc.collect()
 
