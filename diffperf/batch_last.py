@@ -3,13 +3,14 @@
 `jax.vmap` puts the batch first. Of an array of 512 configurations by 5 memory levels by 21 kernels, the
 innermost loop of a compiled program then runs over 21 kernels: vectors of eight or sixteen numbers leave a
 rest, and small axes are not vectorized at all. With the batch last, the innermost loop runs over the
-configurations, whatever the other axes are: sweeps take 60 to 75 % of the time, and operations on constants
-alone are not compiled. Gradients for hundreds of inputs are faster with the batch first, by `jax.vmap`.
+configurations, whatever the other axes are: estimates take 60 to 75 % of the time, gradients for hundreds of
+inputs two fifths, and operations on constants alone are not compiled. Values with several uses are computed
+once (`diffperf.shared_values`).
 """
 
 import functools
-import math
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ from jax.extend.core import JaxprEqn
 
 from diffperf.flat_program import FlatProgram, traced_flat
 from diffperf.numpy_operations import ELEMENTWISE
-from diffperf.shared_values import opaque_one
+from diffperf.shared_values import shared_values
 from diffperf.tracing import without_garbage_collection
 
 
@@ -40,8 +41,11 @@ class Value(NamedTuple):
         return shape[:-1] if self.batched else shape
 
 
-# Reductions of so few members are written out as operations on whole arrays: five memory levels at most.
-_MOST_WRITTEN_OUT = 5
+# Reductions of so few members along each axis are written out as operations on whole arrays: of memory
+# levels, and of tables of kernels.
+_MOST_WRITTEN_OUT = 32
+# Numbers of axes of one member before and behind the others.
+_AXES_OF_ONE = [(before, behind) for before in range(5) for behind in range(5) if before + behind]
 _COMBINATIONS = {"reduce_max": lax.max, "reduce_min": lax.min, "reduce_prod": lax.mul, "reduce_sum": lax.add}
 
 
@@ -49,11 +53,29 @@ class Batch(NamedTuple):
     """What all operations with a batch need to know.
 
     - `size`: how many configurations it has.
-    - `one`: a one that XLA cannot see through (`opaque_one`).
+    - `axes`: numbers of axes of one member to put before and behind the others, different ones each time.
     """
 
     size: int
-    one: Any
+    axes: Iterator[tuple[int, int]]
+
+    @classmethod
+    def of(cls, size: int) -> "Batch":
+        """A batch of so many configurations."""
+        return cls(size, itertools.cycle(_AXES_OF_ONE))
+
+    def computed_once(self, array: Any) -> Any:
+        """An array that XLA computes once, however many others use it (`diffperf.shared_values`), on CPUs.
+
+        Further axes of one member give the array a shape that few others have. Over an operand of the same
+        shape that nothing else needs, XLA writes the result of a loop. LLVM then cannot tell what the loop
+        reads from what it writes, and vectorizes nothing: such loops took up to fifteen times as long.
+        """
+        if jax.default_backend() != "cpu":
+            return array
+        before, behind = next(self.axes)
+        own = (1,) * before + array.shape[:-1] + (1,) * behind + array.shape[-1:]
+        return lax.reshape(lax.optimization_barrier(lax.reshape(array, own)), array.shape)
 
 
 # From an operation, its operands and the batch to its results, with the batch last.
@@ -64,7 +86,8 @@ def vmap_last(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function mapped over the last axis of every array of its arguments.
 
     The results have the batch as their last axis: as `jax.vmap(function, in_axes=-1, out_axes=-1)`, but with
-    the batch last in between, too. The function may close over traced values, and be a gradient.
+    the batch last in between, too. The function may close over traced values, and be a gradient. Compile it
+    with `dp.throughput_options()`: gradients take three to five times as long without.
     """
 
     def mapped(*arguments: Any) -> Any:
@@ -73,7 +96,7 @@ def vmap_last(function: Callable[..., Any]) -> Callable[..., Any]:
         one = [jax.ShapeDtypeStruct(np.shape(leaf)[:-1], jnp.result_type(leaf)) for leaf in leaves]
         program, _, structure_of_results = traced_flat(function, structure.unflatten(one))
         with without_garbage_collection():
-            results = _mapped(program, [Value(leaf, True) for leaf in leaves], Batch(size, opaque_one()))
+            results = _mapped(program, [Value(leaf, True) for leaf in leaves], Batch.of(size))
         arrays = [_with_batch(result, result.shape, size) for result in results]
         return structure_of_results.unflatten(arrays)
 
@@ -84,14 +107,16 @@ def _mapped(program: FlatProgram, inputs: Sequence[Value], batch: Batch) -> list
     """The results of a program for inputs of which some have a batch of that size."""
     values = {number: Value(constant, False) for number, constant in program.constants.items()}
     values |= _pairs(program.inputs, inputs)
+    shared = shared_values(program)
     for equation, used, made in program.steps:
         name, operands = equation.primitive.name, [values[number] for number in used]
         if name == "optimization_barrier":  # what is behind it must stay unknown, as `compute_once` wants
             arrays = equation.primitive.bind(*(jnp.asarray(operand.array) for operand in operands))
             results = [Value(array, operand.batched) for array, operand in zip(arrays, operands, strict=True)]
         elif any(operand.batched for operand in operands):
-            rule = _RULES.get(name, _by_vmap)
-            results = [Value(result, True) for result in rule(equation, operands, batch)]
+            arrays = zip(made, _RULES.get(name, _by_vmap)(equation, operands, batch), strict=True)
+            once = (batch.computed_once(array) if number in shared else array for number, array in arrays)
+            results = [Value(array, True) for array in once]
         else:
             arrays = [jnp.asarray(operand.array) for operand in operands]
             result = equation.primitive.bind(*arrays, **equation.params)
@@ -141,18 +166,18 @@ def _reduction(equation: JaxprEqn, operands: Sequence[Value], batch: Batch) -> l
     """A reduction to a number for each place on the other axes; one of few members is written out.
 
     XLA's loop over what is reduced is the innermost one, so that its processor code is not vectorized. The
-    written-out result is divided by a one: XLA would compute it again for everything that uses it.
+    written-out result is computed once, as XLA does with a reduction.
     """
     (operand,), axes = operands, equation.params["axes"]
-    count = math.prod(operand.shape[axis] for axis in axes)
+    longest = max((operand.shape[axis] for axis in axes), default=0)
     is_real = jnp.issubdtype(jnp.result_type(operand.array), jnp.floating)
-    if not is_real or not 1 < count <= _MOST_WRITTEN_OUT or jax.default_backend() != "cpu":
+    if not is_real or not 1 < longest <= _MOST_WRITTEN_OUT or jax.default_backend() != "cpu":
         return _on_axes(equation, operands, batch)
     combined, combine = operand.array, _COMBINATIONS[equation.primitive.name]
     for axis in sorted(axes, reverse=True):
         members = [lax.index_in_dim(combined, at, axis, keepdims=False) for at in range(operand.shape[axis])]
         combined = functools.reduce(combine, members)
-    return [combined / batch.one.astype(combined.dtype)]
+    return [batch.computed_once(combined)]
 
 
 def _broadcast_in_dim(equation: JaxprEqn, operands: Sequence[Value], batch: Batch) -> list[Any]:

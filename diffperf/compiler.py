@@ -52,6 +52,9 @@ PATIENCE = 5e-4
 # times as long to run.
 _UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
+# XLA's pass that takes optimization barriers out, before loops are fused.
+_TAKES_BARRIERS_OUT = "cse_barrier_expander"
+
 _KEPT = 64  # stored programs, of about half a megabyte each; older ones are deleted
 
 _LOG = logging.getLogger(__name__)
@@ -72,14 +75,24 @@ def compile_quickly() -> None:
         os.environ["XLA_FLAGS"] = " ".join([*chosen.split(), *added])
 
 
-def throughput_options() -> dict[str, Any]:
-    """Compiler options (of `jax.jit`) for programs that evaluate many configurations at once.
-
-    On processors with AVX-512, vectors of 512 bits: XLA takes 256 by default, because some processors lower
-    their clock for wider ones. Exact estimates were 5 to 25 % faster on an AMD EPYC. None elsewhere.
+def barrier_options() -> dict[str, Any]:
+    """Compiler options (of `jax.jit`) for programs of `compute_once` and `vmap_last`, on CPUs: XLA keeps
+    optimization barriers until loops are fused, so that it computes what is behind them once. None elsewhere.
     """
-    wide = jax.default_backend() == "cpu" and "avx512f" in _processor().split()
-    return {"xla_cpu_prefer_vector_width": 512} if wide and jax.__version_info__[:2] in _KNOWN_TO else {}
+    known = jax.default_backend() == "cpu" and jax.__version_info__[:2] in _KNOWN_TO
+    return {"xla_disable_hlo_passes": _TAKES_BARRIERS_OUT} if known else {}
+
+
+def throughput_options() -> dict[str, Any]:
+    """Compiler options (of `jax.jit`) for programs that evaluate many configurations at once, on CPUs.
+
+    Values of `compute_once` and `vmap_last` are computed once (`barrier_options`). On processors with
+    AVX-512, vectors have 512 bits: XLA takes 256 by default, because some processors lower their clock for
+    wider ones. Exact estimates were 5 to 25 % faster on an AMD EPYC. No options on other devices.
+    """
+    options = barrier_options()
+    wide = options and "avx512f" in _processor().split()
+    return options | ({"xla_cpu_prefer_vector_width": 512} if wide else {})
 
 
 def user_folder() -> Path | None:
@@ -173,8 +186,8 @@ class StoredFunction(Generic[Parameters, Result]):
     def options(self) -> dict[str, Any]:
         """The compiler options. They depend on the machine, which JAX looks at when it is first asked."""
         if not self.optimized:
-            return _UNOPTIMIZED
-        return throughput_options() if self.often else {}
+            return barrier_options() | _UNOPTIMIZED
+        return throughput_options() if self.often else barrier_options()
 
     @functools.cached_property
     def jitted(self) -> Callable[Parameters, Result]:

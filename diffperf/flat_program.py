@@ -129,7 +129,7 @@ class FlatProgram:
         """The numbers of an equation's results for constants; None where NumPy has no such operation, or
         where they are too large to keep.
         """
-        if equation.primitive.name in self._keeps or sum(map(_size, equation.outvars)) > _MOST_KNOWN:
+        if equation.primitive.name in self._keeps or sum(map(size_of, equation.outvars)) > _MOST_KNOWN:
             return None
         operation = Operation.of(equation)
         if operation.only_jax:
@@ -205,7 +205,7 @@ def _called_program(equation: JaxprEqn) -> ClosedJaxpr | None:
     return called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ())
 
 
-def _size(variable: Any) -> int:
+def size_of(variable: Any) -> int:
     """Number of elements of a variable."""
     return math.prod(variable.aval.shape)
 

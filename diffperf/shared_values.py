@@ -2,9 +2,11 @@
 
 XLA fuses chains of cheap operations into loops on CPUs, and computes a cheap value again in every loop that
 uses it. A gradient is full of values with several uses: that of a training step of GPT-3 has 12 thousand
-operations, and 107 thousand once they are fused. XLA takes divisions for expensive and computes none of them
-twice. So a value with several uses is divided here by a one that XLA cannot see through: the value stays the
-same to the last bit, for the price of a division.
+operations, and 107 thousand once they are fused. So a value with several uses is put behind an optimization
+barrier here, through which XLA fuses nothing: it is computed once, and stays the same to the last bit.
+
+XLA takes barriers out before it fuses, unless the compiler options say otherwise
+(`diffperf.compiler.barrier_options`). A program compiled without these options is right, and slower.
 """
 
 import functools
@@ -15,12 +17,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from diffperf.flat_program import FlatProgram, traced_flat
+from diffperf.flat_program import FlatProgram, Step, size_of, traced_flat
 from diffperf.tracing import without_garbage_collection
 
 # A value is computed once from so many operations on that computing it for all of its uses would add: below,
-# the division costs more than it saves. Measured on gradients of training steps.
+# writing and reading it costs more than it saves. Measured on gradients of training steps.
 _LEAST_SAVED = 10
+# Operations that put arrays side by side, and from so many operations on their result is computed once even
+# for a single use. The loop of what uses them has a branch for each part, and LLVM vectorizes no long
+# branches.
+_JOINS = {"concatenate", "pad", "stack"}
+_LEAST_JOINED = 15
 # Operations that move numbers, which XLA computes into whatever uses them.
 _MOVES = {
     *("broadcast_in_dim", "reshape", "squeeze", "slice", "convert_element_type", "transpose", "copy"),
@@ -48,16 +55,12 @@ _COMPUTED_ONCE = {
 }
 
 
-def opaque_one() -> jax.Array:
-    """A one that XLA cannot see through: a value divided by it stays the same to the last bit and is computed
-    once, because XLA computes no division twice.
-    """
-    return jax.lax.optimization_barrier(jnp.ones(()))
-
-
-def _shared_values(program: FlatProgram) -> set[int]:
-    """The values with several uses that XLA would compute again for many of them."""
-    uses = Counter(value for step in program.steps for value in step.used)
+def shared_values(program: FlatProgram) -> set[int]:
+    """The values that XLA would compute again for many of their uses, or not vectorize."""
+    uses: Counter[int] = Counter()
+    for step in program.steps:
+        for value in step.used:
+            uses[value] += _copies(step)
     shared, operations = set(), Counter()  # cheap operations that a value takes, back to shared values
     for step in program.steps:
         kind = step.equation.primitive.name
@@ -65,16 +68,26 @@ def _shared_values(program: FlatProgram) -> set[int]:
         for value, variable in zip(step.made, step.equation.outvars, strict=True):
             is_real = jnp.issubdtype(jnp.result_type(variable.aval), jnp.floating)
             cheap = kind not in _COMPUTED_ONCE
-            if is_real and cheap and below * (uses[value] - 1) > _LEAST_SAVED:
+            again = below * (uses[value] - 1) > _LEAST_SAVED
+            if is_real and cheap and (again or (kind in _JOINS and below > _LEAST_JOINED)):
                 shared.add(value)
             elif cheap:
                 operations[value] = below
     return shared
 
 
+def _copies(step: Step) -> int:
+    """How often XLA computes a value that a step uses: once, and for each copy where the step repeats the
+    value along an axis.
+    """
+    if step.equation.primitive.name != "broadcast_in_dim":
+        return 1
+    return size_of(step.equation.outvars[0]) // max(size_of(step.equation.invars[0]), 1)
+
+
 def compute_once(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of trees of arrays with the same results, for `jax.jit` to compile: on CPUs in two thirds of
-    the time where it is a gradient.
+    the time where it is a gradient, with `dp.throughput_options()` as its compiler options.
 
     It cannot be differentiated: compute values once in the gradient of a function, not the gradient of a
     function that computes values once.
@@ -86,10 +99,10 @@ def compute_once(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args)
         with without_garbage_collection():
             program, leaves, structure = traced_flat(function, args)
-            shared, one = _shared_values(program), opaque_one()
+            shared = shared_values(program)
             values = program.evaluate(
                 leaves,
-                lambda number, value: value / one.astype(value.dtype) if number in shared else value,
+                lambda number, value: jax.lax.optimization_barrier(value) if number in shared else value,
             )
         return jax.tree.unflatten(structure, values)
 

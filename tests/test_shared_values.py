@@ -44,7 +44,8 @@ def of_every_kind(tree):
 
 def flops(function, *args) -> float:
     """What XLA counts in a compiled program."""
-    return jax.jit(function).lower(*args).compile().cost_analysis()["flops"]
+    compiled = jax.jit(function).lower(*args).compile(dp.throughput_options())
+    return compiled.cost_analysis()["flops"]
 
 
 def test_results_are_the_same_to_the_last_bit():

@@ -1,5 +1,7 @@
 """Residency of tensors: the share of each class of tensors that each memory level of a device holds."""
 
+import itertools
+import operator
 from collections.abc import Mapping
 
 import equinox as eqx
@@ -92,6 +94,6 @@ def _fitting_share(bytes_: PerClass, room: Scalar, relax: Relaxation) -> PerClas
 
     That is clip((room − bytes of hotter classes) / own bytes, 0, 1).
     """
-    hotter = jnp.cumsum(bytes_) - bytes_
+    hotter = jnp.stack([*itertools.accumulate(jnp.unstack(bytes_), operator.add)]) - bytes_
     # At least one byte, so that a class without bytes is divided by a number.
     return relax.minimum(relax.excess(room, hotter), bytes_) / larger(bytes_, 1.0)

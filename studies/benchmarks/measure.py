@@ -10,6 +10,7 @@ checkout has no such part of the library.
 
 import argparse
 import functools
+import importlib
 import json
 import operator
 import os
@@ -156,11 +157,21 @@ def rate_benchmark(name: str, count: int) -> Benchmark:
 
 
 def gradient_of(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Returns the function to a value and its gradient, of a program without calls, and which computes values
-    once, where the checkout can."""
+    """Returns the function to a value and its gradient, of a program without calls where the checkout can."""
     flat = dp.flattened_calls(function) if hasattr(dp, "flattened_calls") else function
-    gradient = jax.value_and_grad(flat, **options)
-    return dp.compute_once(gradient) if hasattr(dp, "compute_once") else gradient
+    return jax.value_and_grad(flat, **options)
+
+
+def computed_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function that computes values with several uses once, where the checkout can."""
+    return dp.compute_once(function) if hasattr(dp, "compute_once") else function
+
+
+def keeping_barriers() -> dict[str, Any] | None:
+    """Returns compiler options by which values are computed once; None where the checkout has none. With
+    them, gradients are mapped best over the last axis, as functions are."""
+    options = getattr(importlib.import_module("diffperf.compiler"), "barrier_options", None)
+    return None if options is None else options()
 
 
 def random_variants(module: Any, count: int, seed: int) -> Any:
@@ -192,7 +203,8 @@ def rate(benchmark: Benchmark, block: int = BLOCK) -> dict[str, float]:
     """
     function, inputs = benchmark
     one = jax.eval_shape(function, *jax.tree.map(lambda leaf: leaf[0], inputs))
-    by_blocks = block_by_block if len(jax.tree.leaves(one)) < MANY_RESULTS else in_a_loop
+    few_results = len(jax.tree.leaves(one)) < MANY_RESULTS
+    by_blocks = block_by_block if few_results or keeping_barriers() is not None else in_a_loop
     mapped, blocks = by_blocks(*benchmark, block)
     start = time.process_time()
     options = dp.throughput_options() if hasattr(dp, "throughput_options") else None
@@ -219,7 +231,8 @@ def over_last_axis(function: Callable[..., Any]) -> Callable[..., Any]:
 def block_by_block(function: Callable[..., Any], inputs: tuple[Any, ...], size: int) -> Mapped:
     """Returns a program for a block of inputs, and the blocks, each the arguments of a call.
 
-    A block's numbers are the rows of one array: to pass an array for each takes longer than the estimates.
+    A block's numbers are the rows of one array, and those of many results likewise: to pass an array for each
+    takes longer than the estimates.
     """
     leaves, structure = jax.tree.flatten(inputs)
     is_number = [leaf.ndim == 1 for leaf in leaves]
@@ -232,23 +245,25 @@ def block_by_block(function: Callable[..., Any], inputs: tuple[Any, ...], size: 
     def evaluate(numbers: jax.Array, others: list[jax.Array]) -> Any:
         rows, rest = iter(numbers), iter(others)
         block = [next(rows if number else rest) for number in is_number]
-        return over_last_axis(function)(*jax.tree.unflatten(structure, block))
+        results = jax.tree.leaves(over_last_axis(function)(*jax.tree.unflatten(structure, block)))
+        if len(results) < MANY_RESULTS:
+            return results
+        return jnp.stack([r for r in results if r.ndim == 1]), [r for r in results if r.ndim > 1]
 
     return evaluate, [block_at(begin) for begin in range(0, len(leaves[0]), size)]
 
 
 def in_a_loop(function: Callable[..., Any], inputs: tuple[Any, ...], size: int) -> Mapped:
-    """Returns a program with a loop over blocks of inputs, and its arguments, those of a single call.
-
-    LLVM does not know the bounds of what the loop slices, and leaves some operations on it scalar; but to
-    return hundreds of arrays for every block takes longer. Gradients are faster with the batch first.
-    """
+    """Returns a program with a loop over blocks of inputs, and its arguments, those of a single call: for
+    gradients of checkouts whose `vmap_last` computes values again for each of their uses."""
 
     def in_blocks(leaf: jax.Array) -> jax.Array:
         return leaf.reshape((-1, size, *leaf.shape[1:]))
 
+    mapped = jax.vmap(computed_once(function))
+
     def evaluate(*trees: Any) -> Any:
-        return jax.lax.map(lambda block: jax.vmap(function)(*block), jax.tree.map(in_blocks, trees))
+        return jax.lax.map(lambda block: mapped(*block), jax.tree.map(in_blocks, trees))
 
     return evaluate, [inputs]
 
@@ -269,7 +284,8 @@ def compile_time(name: str) -> dict[str, float]:
 
     varied = [inputs[argnum] for argnum in argnums]
     start = time.perf_counter()
-    jax.jit(gradient_of(of_varied, argnums=tuple(range(len(varied))))).lower(*varied).compile()
+    gradient = gradient_of(of_varied, argnums=tuple(range(len(varied))))
+    jax.jit(computed_once(gradient)).lower(*varied).compile(keeping_barriers())
     return {"seconds": time.perf_counter() - start}
 
 

@@ -4,6 +4,9 @@ A group of `degree` ranks whose neighbours are `stride` devices apart fills the 
 each tier it has some number of members in each domain.
 """
 
+import itertools
+import operator
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -38,7 +41,7 @@ class Group(eqx.Module):
     @property
     def across(self) -> Float[Array, " tiers"]:
         """Members within one domain of each tier."""
-        return jnp.cumprod(self.fabric.ways)
+        return jnp.stack([*itertools.accumulate(jnp.unstack(self.fabric.ways), operator.mul)])
 
     @property
     def within(self) -> Float[Array, " tiers"]:
