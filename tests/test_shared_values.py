@@ -71,6 +71,29 @@ def written(function, *args) -> list[str]:
     return [equation.primitive.name for equation in program.jaxpr.eqns]
 
 
+def test_a_value_that_is_repeated_along_an_axis_is_computed_once():
+    """XLA computes it for every member of the axis where it fuses it with what repeats it."""
+
+    def repeated(x, times):
+        return jnp.broadcast_to(x * 0.9 + 0.1, (times, 7)) * np.linspace(1.0, 2.0, times)[:, None]
+
+    few, many = (written(lambda x, times=times: repeated(x, times), jnp.ones(7)) for times in (2, 32))
+    assert (few.count("optimization_barrier"), many.count("optimization_barrier")) == (0, 1)
+
+
+@pytest.mark.parametrize(("length", "barriers"), [(3, 0), (40, 1)])
+def test_long_parts_that_are_put_side_by_side_are_computed_before_they_are_used(length, barriers):
+    """Even for a single use: LLVM does not vectorize loops with a long branch for each part."""
+
+    def joined(x):
+        parts = x
+        for factor in np.linspace(0.9, 1.1, length):
+            parts = parts * factor
+        return jnp.sin(jnp.stack([parts, x]))
+
+    assert written(joined, jnp.ones(3)).count("optimization_barrier") == barriers
+
+
 def test_equal_operations_are_written_once():
     """Also in functions that are called, and of equal numbers; but not along another axis."""
 
