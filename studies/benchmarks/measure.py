@@ -74,11 +74,11 @@ def load(workload: str) -> tuple[Any, Any, Any]:
     return *loaded, dp.load_strategy(strategy, n_devices=devices)
 
 
-def outputs_of(phase: str) -> Estimate:
+def outputs_of(phase: str, *relax: Any) -> Estimate:
     """Returns the function to the time, memory, energy and cost of a phase."""
 
     def outputs(*inputs: Any) -> tuple[jax.Array, ...]:
-        report = getattr(dp, phase)(*inputs)
+        report = getattr(dp, phase)(*inputs, *relax)
         return report.time, report.memory.peak, report.energy.total, report.cost.run
 
     return outputs
@@ -114,6 +114,7 @@ _DOLLARS = "cost_per_million_tokens"
 RATES: dict[str, tuple[str, Callable[[], Estimate], bool]] = {
     "training": ("gpt3", lambda: outputs_of("training_step"), False),
     "training, strategies varied": ("gpt3", lambda: outputs_of("training_step"), False),
+    "training, smooth": ("gpt3", lambda: outputs_of("training_step", dp.Smooth(SHARPNESS)), False),
     "training, gradient": ("gpt3", lambda: output_of("training_step", "cost.run"), True),
     "training, smooth gradient": (
         "gpt3",

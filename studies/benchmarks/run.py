@@ -34,7 +34,8 @@ CALCULON = 2495
 RATES = {
     "training": ("exact training estimates", 300_000),
     "training, strategies varied": ("the same, strategies and choices varied too", 300_000),
-    "training, gradient": ("the same with the gradient for every system input", 50_000),
+    "training, smooth": ("smooth training estimates", 300_000),
+    "training, gradient": ("exact training estimates with the gradient for every system input", 50_000),
     "training, smooth gradient": ("smooth training estimates with that gradient", 50_000),
     "decode": ("exact estimates of a decode pass", 500_000),
     "generate": ("exact estimates of a generation", 500_000),
