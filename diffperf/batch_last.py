@@ -110,7 +110,7 @@ def _mapped(program: FlatProgram, inputs: Sequence[Value], batch: Batch) -> list
     shared = shared_values(program)
     for equation, used, made in program.steps:
         name, operands = equation.primitive.name, [values[number] for number in used]
-        if name == "optimization_barrier":  # what is behind it must stay unknown, as `compute_once` wants
+        if name == "optimization_barrier":  # of `compute_once`
             arrays = equation.primitive.bind(*(jnp.asarray(operand.array) for operand in operands))
             results = [Value(array, operand.batched) for array, operand in zip(arrays, operands, strict=True)]
         elif any(operand.batched for operand in operands):

@@ -27,10 +27,10 @@ _CALLS = {
 }
 # Primitives whose results are their inputs.
 _UNCHANGED = {"copy", "copy_p", "optimization_barrier", "stop_gradient"}
-# Primitives to keep where XLA must not see what is behind them, as `compute_once` wants.
-OPAQUE = ("optimization_barrier",)
+# Primitives to keep of what `compute_once` returns: XLA computes the values behind them once.
+BARRIERS = ("optimization_barrier",)
 # Primitives to keep in a program that is differentiated: calls of functions with derivatives of their own.
-DIFFERENTIABLE = (*OPAQUE, "stop_gradient", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+DIFFERENTIABLE = (*BARRIERS, "stop_gradient", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
 class Step(NamedTuple):
@@ -53,7 +53,7 @@ class FlatProgram:
     - `constants`: values that it knows, by their numbers.
     """
 
-    def __init__(self, program: ClosedJaxpr, *, keeps: Collection[str] = OPAQUE):
+    def __init__(self, program: ClosedJaxpr, *, keeps: Collection[str] = BARRIERS):
         self.count = 0  # values so far
         self.steps: list[Step] = []
         self.constants: dict[int, Any] = {}
@@ -103,7 +103,7 @@ class FlatProgram:
         numbers.
         """
         name, known = equation.primitive.name, self._all_known(used)
-        if name not in self._keeps or (known and name not in OPAQUE):
+        if name not in self._keeps or (known and name not in BARRIERS):
             if (called := _called_program(equation)) is not None:
                 return self._append(called, used)
             if name in _UNCHANGED:
@@ -178,7 +178,7 @@ def flattened_calls(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def traced_flat(
-    function: Callable[..., Any], args: Sequence[Any], *, keeps: Collection[str] = OPAQUE
+    function: Callable[..., Any], args: Sequence[Any], *, keeps: Collection[str] = BARRIERS
 ) -> tuple[FlatProgram, list[Any], Any]:
     """The flat program of a function of trees of arrays, the arrays of its arguments, and the structure of
     its results.
