@@ -44,8 +44,8 @@ class Value(NamedTuple):
 # Reductions of so few members along each axis are written out as operations on whole arrays: of memory
 # levels, and of tables of kernels.
 _MOST_WRITTEN_OUT = 32
-# Numbers of axes of one member before and behind the others.
-_AXES_OF_ONE = [(before, behind) for before in range(5) for behind in range(5) if before + behind]
+# Numbers of further axes of one member, before and behind the others.
+_FURTHER_AXES = [(before, behind) for before in range(5) for behind in range(5) if before + behind]
 _COMBINATIONS = {"reduce_max": lax.max, "reduce_min": lax.min, "reduce_prod": lax.mul, "reduce_sum": lax.add}
 
 
@@ -53,16 +53,17 @@ class Batch(NamedTuple):
     """What all operations with a batch need to know.
 
     - `size`: how many configurations it has.
-    - `axes`: numbers of axes of one member to put before and behind the others, different ones each time.
+    - `further_axes`: numbers of axes of one member to put before and behind the others, different ones each
+      time.
     """
 
     size: int
-    axes: Iterator[tuple[int, int]]
+    further_axes: Iterator[tuple[int, int]]
 
     @classmethod
     def of(cls, size: int) -> "Batch":
         """A batch of so many configurations."""
-        return cls(size, itertools.cycle(_AXES_OF_ONE))
+        return cls(size, itertools.cycle(_FURTHER_AXES))
 
     def computed_once(self, array: Any) -> Any:
         """An array that XLA computes once, however many others use it (`diffperf.shared_values`), on CPUs.
@@ -73,7 +74,7 @@ class Batch(NamedTuple):
         """
         if jax.default_backend() != "cpu":
             return array
-        before, behind = next(self.axes)
+        before, behind = next(self.further_axes)
         own = (1,) * before + array.shape[:-1] + (1,) * behind + array.shape[-1:]
         return lax.reshape(lax.optimization_barrier(lax.reshape(array, own)), array.shape)
 
@@ -94,7 +95,8 @@ def vmap_last(function: Callable[..., Any]) -> Callable[..., Any]:
         leaves, structure = jax.tree.flatten(arguments)
         size = np.shape(leaves[0])[-1]
         one = [jax.ShapeDtypeStruct(np.shape(leaf)[:-1], jnp.result_type(leaf)) for leaf in leaves]
-        program, _, structure_of_results = traced_flat(function, structure.unflatten(one))
+        # Without the barriers of `compute_once`: with a batch, others are the values to compute once.
+        program, _, structure_of_results = traced_flat(function, structure.unflatten(one), keeps=())
         with without_garbage_collection():
             results = _mapped(program, [Value(leaf, True) for leaf in leaves], Batch.of(size))
         arrays = [_with_batch(result, result.shape, size) for result in results]
@@ -110,10 +112,7 @@ def _mapped(program: FlatProgram, inputs: Sequence[Value], batch: Batch) -> list
     shared = shared_values(program)
     for equation, used, made in program.steps:
         name, operands = equation.primitive.name, [values[number] for number in used]
-        if name == "optimization_barrier":  # of `compute_once`
-            arrays = equation.primitive.bind(*(jnp.asarray(operand.array) for operand in operands))
-            results = [Value(array, operand.batched) for array, operand in zip(arrays, operands, strict=True)]
-        elif any(operand.batched for operand in operands):
+        if any(operand.batched for operand in operands):
             arrays = zip(made, _RULES.get(name, _by_vmap)(equation, operands, batch), strict=True)
             once = (batch.computed_once(array) if number in shared else array for number, array in arrays)
             results = [Value(array, True) for array in once]

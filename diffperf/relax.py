@@ -7,6 +7,7 @@ recompiles. Quantities to compare are nonnegative, which lets the smooth maximum
 
 import abc
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -62,6 +63,17 @@ def largest(values: Float[Array, "n ..."]) -> Float[Array, "..."]:
 def least(values: Float[Array, "n ..."]) -> Float[Array, "..."]:
     """The exact minimum over the leading axis; at a tie it has the slope of the first."""
     return functools.reduce(smaller, jnp.unstack(values))
+
+
+def running(
+    values: Float[AnyArray, "n ..."], combine: Callable[[Array, Array], Array]
+) -> Float[Array, "n ..."]:
+    """A running sum or product along the leading axis: the first, the first two combined, the first three …
+
+    It is written out, for few values: the derivative that JAX has of `jnp.cumprod` pads and slices them in
+    stages, in loops that compilers do not vectorize.
+    """
+    return jnp.stack([*itertools.accumulate(jnp.unstack(jnp.asarray(values)), combine)])
 
 
 def is_multiple(x: Array | float, of: Array | float) -> Array:

@@ -56,7 +56,7 @@ _COMPUTED_ONCE = {
 
 
 def shared_values(program: FlatProgram) -> set[int]:
-    """The values that XLA would compute again for many of their uses, or not vectorize."""
+    """The values that XLA would recompute for many of their uses, or not vectorize."""
     uses: Counter[int] = Counter()
     for step in program.steps:
         for value in step.used:
@@ -68,8 +68,8 @@ def shared_values(program: FlatProgram) -> set[int]:
         for value, variable in zip(step.made, step.equation.outvars, strict=True):
             is_real = jnp.issubdtype(jnp.result_type(variable.aval), jnp.floating)
             cheap = kind not in _COMPUTED_ONCE
-            again = below * (uses[value] - 1) > _LEAST_SAVED
-            if is_real and cheap and (again or (kind in _JOINS and below > _LEAST_JOINED)):
+            saves = below * (uses[value] - 1) > _LEAST_SAVED
+            if is_real and cheap and (saves or (kind in _JOINS and below > _LEAST_JOINED)):
                 shared.add(value)
             elif cheap:
                 operations[value] = below

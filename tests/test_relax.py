@@ -1,5 +1,7 @@
 """The relaxations against their stated bounds, and where smooth functions break: zeros, ties, corners."""
 
+import operator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +22,7 @@ from diffperf.relax import (
     largest,
     least,
     positive,
+    running,
     smaller,
 )
 
@@ -423,3 +426,15 @@ def test_multiples_of_whole_numbers(dtype):
     slope = jax.vmap(jax.grad(is_multiple, argnums=(0, 1)))
     found = slope(jnp.asarray([3.6, 4.0, 4.4, 8.0], dtype), jnp.full(4, 4.0, dtype))
     np.testing.assert_array_equal(found, np.zeros((2, 4)))
+
+
+@pytest.mark.parametrize(
+    ("combine", "cumulative"),
+    [(operator.add, jnp.cumsum), (operator.mul, jnp.cumprod)],
+    ids=["sum", "product"],
+)
+def test_running_sums_and_products_and_their_derivatives(combine, cumulative):
+    values = jnp.asarray([1.5, 0.25, 3.0])
+    np.testing.assert_allclose(running(values, combine), cumulative(values), rtol=1e-14)
+    ours, theirs = (jax.jacobian(f)(values) for f in (lambda x: running(x, combine), cumulative))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-14)

@@ -1,6 +1,5 @@
 """Residency of tensors: the share of each class of tensors that each memory level of a device holds."""
 
-import itertools
 import operator
 from collections.abc import Mapping
 
@@ -13,7 +12,7 @@ from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.memory_level import TENSOR_CLASSES
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
-from diffperf.relax import Relaxation, larger
+from diffperf.relax import Relaxation, larger, running
 
 PerClass = Float[Array, " classes"]  # a number for each of `TENSOR_CLASSES`
 
@@ -94,6 +93,6 @@ def _fitting_share(bytes_: PerClass, room: Scalar, relax: Relaxation) -> PerClas
 
     That is clip((room − bytes of hotter classes) / own bytes, 0, 1).
     """
-    hotter = jnp.stack([*itertools.accumulate(jnp.unstack(bytes_), operator.add)]) - bytes_
+    hotter = running(bytes_, operator.add) - bytes_
     # At least one byte, so that a class without bytes is divided by a number.
     return relax.minimum(relax.excess(room, hotter), bytes_) / larger(bytes_, 1.0)

@@ -158,14 +158,11 @@ def rate_benchmark(name: str, count: int) -> Benchmark:
 
 
 def gradient_of(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Returns the function to a value and its gradient, of a program without calls where the checkout can."""
+    """Returns the function to a value and its gradient, of a program without calls, and which computes values
+    once, where the checkout can."""
     flat = dp.flattened_calls(function) if hasattr(dp, "flattened_calls") else function
-    return jax.value_and_grad(flat, **options)
-
-
-def computed_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function that computes values with several uses once, where the checkout can."""
-    return dp.compute_once(function) if hasattr(dp, "compute_once") else function
+    gradient = jax.value_and_grad(flat, **options)
+    return dp.compute_once(gradient) if hasattr(dp, "compute_once") else gradient
 
 
 def keeping_barriers() -> dict[str, Any] | None:
@@ -256,15 +253,13 @@ def block_by_block(function: Callable[..., Any], inputs: tuple[Any, ...], size: 
 
 def in_a_loop(function: Callable[..., Any], inputs: tuple[Any, ...], size: int) -> Mapped:
     """Returns a program with a loop over blocks of inputs, and its arguments, those of a single call: for
-    gradients of checkouts whose `vmap_last` computes values again for each of their uses."""
+    gradients of checkouts whose `vmap_last` recomputes values for each of their uses."""
 
     def in_blocks(leaf: jax.Array) -> jax.Array:
         return leaf.reshape((-1, size, *leaf.shape[1:]))
 
-    mapped = jax.vmap(computed_once(function))
-
     def evaluate(*trees: Any) -> Any:
-        return jax.lax.map(lambda block: mapped(*block), jax.tree.map(in_blocks, trees))
+        return jax.lax.map(lambda block: jax.vmap(function)(*block), jax.tree.map(in_blocks, trees))
 
     return evaluate, [inputs]
 
@@ -286,7 +281,7 @@ def compile_time(name: str) -> dict[str, float]:
     varied = [inputs[argnum] for argnum in argnums]
     start = time.perf_counter()
     gradient = gradient_of(of_varied, argnums=tuple(range(len(varied))))
-    jax.jit(computed_once(gradient)).lower(*varied).compile(keeping_barriers())
+    jax.jit(gradient).lower(*varied).compile(keeping_barriers())
     return {"seconds": time.perf_counter() - start}
 
 

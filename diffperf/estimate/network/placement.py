@@ -4,7 +4,6 @@ A group of `degree` ranks whose neighbours are `stride` devices apart fills the 
 each tier it has some number of members in each domain.
 """
 
-import itertools
 import operator
 
 import equinox as eqx
@@ -17,7 +16,7 @@ from diffperf.estimate.network.topology import Fabric, offer
 from diffperf.hardware.network import NetworkTier
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, Weights
-from diffperf.relax import Relaxation, inverse
+from diffperf.relax import Relaxation, inverse, running
 from diffperf.software.collective_library import CollectiveLibrary
 
 
@@ -41,7 +40,7 @@ class Group(eqx.Module):
     @property
     def across(self) -> Float[Array, " tiers"]:
         """Members within one domain of each tier."""
-        return jnp.stack([*itertools.accumulate(jnp.unstack(self.fabric.ways), operator.mul)])
+        return running(self.fabric.ways, operator.mul)
 
     @property
     def within(self) -> Float[Array, " tiers"]:
