@@ -30,6 +30,7 @@ from diffperf.hardware.technology import LinkTechnology, MemoryTechnology, Techn
 from diffperf.load.calibration import Calibration
 from diffperf.load.checks import checked, shown
 from diffperf.load.extending import EXTENDS, Origin, absolute_paths, extended, refuse_circle
+from diffperf.load.features import with_typical_numbers
 from diffperf.load.files import display, find, read_toml
 from diffperf.load.huggingface import read_huggingface
 from diffperf.load.similar_inputs import key_elsewhere, module_class
@@ -132,6 +133,8 @@ class Builder:
             raise self.error(prefix.rstrip("."), shown(table), expected, "write it as a TOML table")
         if EXTENDS in table and cls in FOLDERS:
             table = self._extended(cls, table, prefix, name)
+        if cls is Stack:
+            table = with_typical_numbers(table, prefix, Origin(self.file, self.folder, self.chain))
         if (complete := getattr(cls, "complete", None)) is not None:
             table = complete(table)
         fields = {field.name: field for field in dataclasses.fields(cls)}

@@ -434,6 +434,7 @@ class Stack(Declared):
 
         The key `measured` is no field: it says what tables of measurements call the software, for
         `diffperf.explore.measured.names`. Nor is `training`: it says how the software trains, for
-        `diffperf.explore.plan.known_strategy`.
+        `diffperf.explore.plan.known_strategy`. Nor is `features`: it says how the software works, for
+        `diffperf.load.features`.
         """
-        return {key: value for key, value in table.items() if key not in ("measured", "training")}
+        return {key: value for key, value in table.items() if key not in ("measured", "training", "features")}

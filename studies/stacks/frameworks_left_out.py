@@ -1,14 +1,14 @@
 """How far step times are off for a framework that nobody has measured.
 
-Each framework in turn is treated as unmeasured. The parameters of its stack that were fitted to measured runs
-take the middle values of the other frameworks; what its documentation tells (its overlaps, its fusions, its
-collectives) stays. An interval for such a stack comes from the errors of the other frameworks alone, every
-framework counting as much as any other.
+Each framework in turn is treated as unmeasured. Its stack loses the numbers that were fitted to its own runs,
+and takes the typical numbers of the other frameworks with the same features (`diffperf.load.features`), as
+every shipped stack without measured runs does; what its documentation says (overlaps, fusions, collectives)
+stays. An interval for such a stack comes from the errors of the other frameworks alone, every framework
+counting as much as any other.
 """
 
 import csv
 import dataclasses
-import functools
 import math
 import statistics
 import tempfile
@@ -25,36 +25,11 @@ from diffperf.explore.calibrate.interval import Z90
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.statistics import Evaluation
 from diffperf.explore.measured.validate import Validation, validate
-from diffperf.load import find, load
-from diffperf.quantity import walk
+from diffperf.load import find
+from diffperf.load.features import measured_stacks, typical_numbers
+from diffperf.quantity import declaration
 from diffperf.software.stack import Stack
 
-# The frameworks and their shipped stacks.
-FRAMEWORKS = {
-    "Megatron-LM": ("megatron-lm",),
-    "Megatron-DeepSpeed": ("megatron-deepspeed",),
-    "LLM Foundry": ("llm-foundry-fsdp", "llm-foundry-fsdp-hopper"),
-    "nanotron": ("nanotron",),
-    "NeMo": ("nemo",),
-    "Megatron-Core": ("megatron-core",),
-    "Megatron-Bridge": ("megatron-bridge", "megatron-bridge-26.04", "megatron-bridge-26.04-blackwell"),
-    "MaxText": ("maxtext",),
-}
-# The parameters that are fitted to measured runs of one stack or another.
-FITTED = (
-    "matrix_efficiency",
-    "attention_efficiency",
-    "collective_units",
-    "host_launch",
-    "network_efficiency",
-    "step_overhead",
-    "rank_stall",
-    "routing_wait",
-    "elementwise_traffic",
-)
-# Engines of their own drive the collectives of TPUs, which occupy no compute units: what is known of the
-# hardware of a framework needs no measured run.
-KNOWN = {"MaxText": ("collective_units",)}
 # Measured columns, and whether they grow with the time of a step (1) or fall with it (-1).
 TIMES = {"step_time_s": 1, "tokens_per_s_per_device": -1, "model_tflops_per_device": -1, "mfu": -1}
 
@@ -68,38 +43,30 @@ class Errors:
 
 
 def framework_of(row: dict[str, str]) -> tuple[str, str] | None:
-    """Returns the framework and the shipped stack that drove a row, None where it is none of these."""
+    """Returns the framework and the shipped stack that drove a row, None where nobody fitted that stack."""
     platforms = Platforms()
     accelerator = platforms[platforms.name_in("training", row["hardware"])].accelerator
     software = platforms.software("framework", row["framework"], accelerator)
-    for framework, stacks in FRAMEWORKS.items():
-        if software is not None and str(software.stack.name) in stacks:
-            return framework, str(software.stack.name)
+    for stack in measured_stacks():
+        if software is not None and stack.name == str(software.stack.name):
+            return stack.software, stack.name
     return None
 
 
 def write_unmeasured(framework: str, stack: str, folder: Path) -> Path:
     """Writes a stack's file as if its framework were unmeasured, and returns the file's path."""
+    own = [each for each in measured_stacks() if each.software == framework]
+    typical = typical_numbers(next(each.features for each in own if each.features), without=framework)
+    fields = {field.name: field for field in dataclasses.fields(Stack)}
+    defaults = {key: fields[key].default for each in own for key in each.fitted}
     config = tomlkit.parse(find(stack, "stacks").read_text(encoding="utf-8"))
-    config.pop("measured", None)
-    declared = {path: quantity for path, quantity, _ in walk(load(Stack, stack))}
-    for key in FITTED:
-        if key not in KNOWN.get(framework, ()):
-            config[key] = tomlkit.value(quantity_text(middle_value(framework, key), declared[key]))
+    for key in ("measured", "features"):
+        config.pop(key, None)
+    for key, value in {**defaults, **typical}.items():
+        config[key] = tomlkit.value(quantity_text(value, declaration(fields[key])))
     path = folder / f"{stack}.toml"
     path.write_text(tomlkit.dumps(config), encoding="utf-8")
     return path
-
-
-@functools.cache
-def middle_value(framework: str, key: str) -> float:
-    """Returns the median of a fitted parameter over the other frameworks."""
-    others = [
-        math.exp(statistics.mean(math.log(float(getattr(load(Stack, name), key))) for name in names))
-        for other, names in FRAMEWORKS.items()
-        if other != framework
-    ]
-    return statistics.median(others)
 
 
 def validate_unmeasured(table: Path, folder: Path) -> Validation:
@@ -192,8 +159,10 @@ def table_of(errors: dict[str, Errors]) -> Table:
         "inside": ("inside their 90 % interval", ".0%"),
     }
     inside = statistics.mean(row["inside"] for row in rows)
+    middle = statistics.median(row["median"] for row in rows)
     title = (
-        f"Step times of frameworks as if nobody had measured them; spread of log errors {everywhere:.3f}, "
-        f"{inside:.0%} of runs inside the intervals of others, all frameworks alike"
+        f"Step times of frameworks as if nobody had measured them: a median error of {middle:.1%} in the "
+        f"middle of the frameworks, spread of log errors {everywhere:.3f}, {inside:.0%} of runs inside the "
+        "intervals of others, all frameworks alike"
     )
     return Table("frameworks_left_out", title, columns, rows)

@@ -1,0 +1,112 @@
+"""Stacks that nobody has measured take the numbers of measured stacks with the same features."""
+
+import math
+import tomllib
+
+import pytest
+from helpers import STUDIES, study_module
+
+from diffperf import load_stack
+from diffperf.errors import ConfigError
+from diffperf.load import config_root
+from diffperf.load.features import FEATURES, measured_stacks, typical_numbers
+
+EAGER_FSDP = {"kernels": "eager", "host": "launches", "sharding": "fsdp"}
+BARE = {
+    "kernel_overhead": "3 us",
+    "collective_overhead": "10 us",
+    "collectives": "nccl",
+    "memory_reserve": "2 GB",
+}
+
+
+def shipped(stack: str, key: str) -> float:
+    """A number without a unit as a shipped file gives it."""
+    return tomllib.loads((config_root() / "stacks" / f"{stack}.toml").read_text(encoding="utf-8"))[key]
+
+
+def test_versions_of_one_software_count_once_and_software_counts_alike():
+    """Two softwares have eager kernels: the geometric mean of nanotron and of LLM Foundry's two stacks."""
+    foundry = [shipped(f"llm-foundry-fsdp{on}", "elementwise_traffic") for on in ("", "-hopper")]
+    expected = math.sqrt(math.sqrt(math.prod(foundry)) * shipped("nanotron", "elementwise_traffic"))
+    stack = load_stack(BARE | {"features": EAGER_FSDP})
+    assert float(stack.elementwise_traffic) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_number_that_no_feature_decides_about_is_the_median_of_all_software():
+    """Of seven fitted softwares, three reach less than 1, two more; MaxText and Megatron-Bridge have 1."""
+    assert len({each.software for each in measured_stacks() if "matrix_efficiency" in each.fitted}) == 7
+    assert typical_numbers(EAGER_FSDP)["matrix_efficiency"] == 1.0
+
+
+def test_a_feature_chooses_the_stacks():
+    typical = typical_numbers({**EAGER_FSDP, "sharding": "whole_layers"})
+    assert typical["collective_units"] == pytest.approx(shipped("megatron-core", "collective_units"))
+    assert typical["collective_units"] < typical_numbers(EAGER_FSDP)["collective_units"] / 4
+
+
+def test_what_no_measured_stack_with_the_feature_has_keeps_its_default():
+    """Nobody has measured a host that launches graphs, nor a stack whose sharding is not named."""
+    assert "host_launch" not in typical_numbers({**EAGER_FSDP, "host": "graphs"})
+    stack = load_stack(BARE | {"features": {"kernels": "eager"}})
+    assert float(stack.host_launch) == pytest.approx(1e-9)
+    assert float(stack.collective_units) == pytest.approx(1e-3)
+    assert float(stack.elementwise_traffic) > 2
+
+
+def test_own_numbers_go_before_typical_ones_also_where_a_config_extends_another(tmp_path):
+    (tmp_path / "base.toml").write_text(
+        'extends = "pytorch-fsdp"\nhost_launch = "0.3 ms"\n', encoding="utf-8"
+    )
+    (tmp_path / "mine.toml").write_text(
+        'extends = "base.toml"\n[features]\nsharding = "whole_layers"\n', encoding="utf-8"
+    )
+    stack = load_stack(tmp_path / "mine.toml")
+    assert float(stack.host_launch) == pytest.approx(0.3e-3)
+    assert float(stack.collective_units) == pytest.approx(shipped("megatron-core", "collective_units"))
+    assert not stack.is_measured
+
+
+def test_measured_stacks_keep_what_they_were_fitted_with():
+    """Features of a measured stack are for others: Megatron-Core has no launch time of its own."""
+    assert float(load_stack("megatron-core").host_launch) == pytest.approx(1e-9)
+
+
+def test_a_software_left_out_gives_nothing():
+    """Without Megatron-DeepSpeed only nanotron has timed its host."""
+    left_out = typical_numbers(EAGER_FSDP, without="Megatron-DeepSpeed")
+    assert left_out["host_launch"] == pytest.approx(float(load_stack("nanotron").host_launch), rel=1e-6)
+    assert "head_launch" not in left_out
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({"kernel": "eager"}, 'features.kernel: found unknown feature "kernel"'),
+        ({"kernels": "fuse"}, 'features.kernels: found "fuse"; expected one of eager, fused, compiled'),
+        ("eager", 'features: found "eager"; expected a table of features'),
+    ],
+)
+def test_wrong_features_get_one_clear_line(features, message):
+    with pytest.raises(ConfigError) as problem:
+        load_stack(BARE | {"features": features})
+    assert message in str(problem.value)
+
+
+def test_every_measured_stack_says_how_it_works():
+    by_software = {}
+    for stack in measured_stacks():
+        by_software.setdefault(stack.software, {}).update(stack.features)
+    assert len(by_software) == 8
+    assert all(set(features) == set(FEATURES) for features in by_software.values())
+
+
+def test_the_fits_of_the_study_are_the_numbers_that_files_call_fitted(monkeypatch):
+    """What studies/stacks fits to a stack's runs is listed in the stack's file, so that others may use it."""
+    monkeypatch.syspath_prepend(str(STUDIES / "stacks"))
+    run = study_module("stacks", "run")
+    fitted = {stack.name: set(stack.fitted) for stack in measured_stacks()}
+    extending = {"vtrain": "megatron-deepspeed", f"{run.BRIDGE}-blackwell": run.BRIDGE}
+    for fit in run.FITS:
+        ours = fitted.get(fit.stack, set()) | fitted.get(extending.get(fit.stack, ""), set())
+        assert {name for name in fit.parameters if "." not in name} <= ours, fit.stack
