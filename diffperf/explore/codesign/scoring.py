@@ -130,7 +130,7 @@ class Scorer:
             self._exact, problem.digest, often=True
         )
         self._with_slopes: Callable[..., tuple[Array, Array]] = stored_closure(
-            self._sloped, problem.digest, often=True, optimized=False
+            self._sloped, problem.digest, often=True
         )
         self.evaluations = 0  # estimates so far, smooth and exact
 
