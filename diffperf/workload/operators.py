@@ -193,6 +193,11 @@ class AttentionCore(eqx.Module):
         return self.seen - self.causal * beyond * (beyond + 1) * inverse(2 * self.queries)
 
     @functools.cached_property
+    def windowed(self) -> PerCore:
+        """Share of the queries from which the window hides tokens that the causal mask shows."""
+        return smaller(larger(self.context - self.window, 0.0) * inverse(self.queries), 1.0)
+
+    @functools.cached_property
     def scores(self) -> PerCore:
         """Elements of the full score matrices."""
         return self.sequences * self.heads * self.queries * self.context

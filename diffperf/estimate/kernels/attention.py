@@ -101,7 +101,7 @@ def _arithmetic(
 
 def context_work(core: AttentionCore, machine: Machine) -> Work:
     """The context kernel: a tile of queries of one head to a compute unit, whole tiles of scores up to the
-    causal diagonal.
+    causal diagonal, and from the edge of a sliding window on.
 
     Every tile takes its latency, in whole waves; the last ends with a part of the longest tile's time for
     which other units idle. The backward pass recomputes the scores, and streams O, dO and the fp32 sums of
@@ -115,9 +115,10 @@ def context_work(core: AttentionCore, machine: Machine) -> Work:
     per_score = score_time(core, machine, products * slower)
 
     tiles = core.sequences * core.heads * relax.ceil(core.queries / TILE)
-    # Masked scores that a tile computes along the diagonal, per query.
-    diagonal = core.causal * (smaller(core.queries, TILE) - 1) / 2
-    scores = tiles * TILE * (core.visible + diagonal)
+    # Masked scores that a tile computes along the diagonal and along the edge of a window, per query: the
+    # window of the tile's first query begins so many tokens before that of its last query.
+    masked = (core.causal + core.windowed) * (smaller(core.queries, TILE) - 1) / 2
+    scores = tiles * TILE * (core.visible + masked)
     last = tile_latency + TILE * core.seen * per_score * units
     compute = relax.waves(tiles / units) * tile_latency + scores * per_score + TAIL * last
 

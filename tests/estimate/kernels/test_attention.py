@@ -109,6 +109,21 @@ def test_long_contexts_are_bound_by_products_and_softmax(system, causal):
     assert float(work.flops) == pytest.approx(4 * 128 * heads * n * (n - causal * (n - 1) / 2), rel=1e-12)
 
 
+@pytest.mark.parametrize("queries", [4096, 1024])
+def test_tiles_of_a_window_compute_from_the_edge_of_their_first_query(system, queries):
+    """A tile computes all scores from the first key that its first query sees to the last key of its last
+    query: one of 128 queries in a window of 128 keys computes 255 keys for each of them.
+    """
+    context, window, heads = 4096, 128, 100
+    first = np.arange(context - queries, context, TILE)  # position of a tile's first query
+    computed = heads * TILE * np.sum(first + TILE - np.maximum(first - window + 1, 0))
+    waves = heads * queries / TILE / UNITS
+    longest = TILE_LATENCY + TILE * window * seconds_per_score() * UNITS
+    expected = waves * TILE_LATENCY + computed * seconds_per_score() + TAIL * longest
+    core = core_of(queries, context, heads=heads, window=window)
+    assert float(context_work(core, machine_of(system)).time) == pytest.approx(expected + FIXED, rel=1e-9)
+
+
 def test_small_heads_are_bound_by_the_softmax(system):
     """A score's softmax takes as long whatever the head's size: with heads of 4, almost all of the time."""
     n, heads = 32768, 100
