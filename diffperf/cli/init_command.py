@@ -26,9 +26,13 @@ def init(kind: str, file: str | None, like: str | None, force: bool) -> None:
 
     Accelerators, systems, stacks and models extend a shipped config, and list every number that you can
     change. Problems (codesign) and spaces (sweep) begin as shipped ones, tables of measurements with one
-    published row. FILE is my-KIND in the working directory by default, - stands for stdout.
+    published row. FILE is my-KIND in the working directory by default, and without an ending gets that of its
+    kind; - stands for stdout.
     """
-    target = file or (file_name(kind) if kind in LIKE else "")
+    own = file_name(kind) if kind in LIKE else ""
+    target = file or own
+    if target != STDOUT and not Path(target).suffix:
+        target += Path(own).suffix
     text = template(kind, like, target)
     if target == STDOUT:
         write_output(text, STDOUT)

@@ -46,7 +46,7 @@ def framework_of(row: dict[str, str]) -> tuple[str, str] | None:
     """Returns the framework and the shipped stack that drove a row, None where nobody fitted that stack."""
     platforms = Platforms()
     accelerator = platforms[platforms.name_in("training", row["hardware"])].accelerator
-    software = platforms.software("framework", row["framework"], accelerator)
+    software = platforms.software("framework", row["framework"], accelerator, trained=True)
     for stack in measured_stacks():
         if software is not None and stack.name == str(software.stack.name):
             return stack.software, stack.name

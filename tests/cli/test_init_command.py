@@ -19,6 +19,15 @@ def test_the_command_writes_a_file_once(run, tmp_path):
     assert path.read_text(encoding="utf-8") == template("measurements", "gemm")
 
 
+@pytest.mark.parametrize(("kind", "ending"), [("stack", ".toml"), ("measurements", ".csv")])
+def test_a_file_without_an_ending_gets_that_of_its_kind(run, tmp_path, kind, ending):
+    """Commands take a name without an ending for that of a shipped config, so the next command would fail."""
+    written = tmp_path / f"mine{ending}"
+    answer = run(f"init {kind} {tmp_path / 'mine'}")
+    assert str(written) in answer.stdout.replace("\n", "")
+    assert [path.name for path in tmp_path.iterdir()] == [written.name]
+
+
 def test_validate_prints_a_table_that_it_reads(run, tmp_path):
     table = run("validate --template gemm").stdout
     (tmp_path / "table.csv").write_text(table, encoding="utf-8")

@@ -39,6 +39,8 @@ class StackNames:
 
     - `framework`, `library`, `kernel`: how texts in the column of that name begin (in lower case) that mean
       the stack, such as "vllm"; "vllm >= 0.11" from that version on.
+    - `trains`: how texts in the column `framework` begin that mean the stack in tables of training runs, and
+      another one in all others.
     - `table`: the kinds of tables without such a column whose rows mean the stack.
     - `source`: how texts in the column `source` begin whose rows mean the stack, whatever their software is
       called.
@@ -51,6 +53,7 @@ class StackNames:
     """
 
     framework: tuple[str, ...] = ()
+    trains: tuple[str, ...] = ()
     library: tuple[str, ...] = ()
     kernel: tuple[str, ...] = ()
     table: tuple[str, ...] = ()

@@ -154,17 +154,24 @@ class Platforms:
         return dataclasses.replace(self, own=own, own_software=software)
 
     def software(
-        self, column: str, text: str | None, accelerator: str, *, served: bool = False
+        self,
+        column: str,
+        text: str | None,
+        accelerator: str,
+        *,
+        served: bool = False,
+        trained: bool = False,
     ) -> Software | None:
         """The software that a text in a column means on an accelerator; None for the system's own.
 
-        `served` says whether it is that of a server with clients.
+        `served` says whether it is that of a server with clients, `trained` whether it is that of a training
+        run.
         """
         if not text:
             return None
         if text in self.own_software:
             return self.own_software[text]
-        stack = shipped_stack(column, text.lower(), accelerator, served=served)
+        stack = shipped_stack(column, text.lower(), accelerator, served=served, trained=trained)
         return None if stack is None else _shipped_software(stack, double_precision())
 
     def system(self, hardware: str, software: Software | None = None) -> System:
@@ -315,18 +322,24 @@ def _stacks_of_sources() -> list[tuple[str, str]]:
 
 
 @functools.cache
-def shipped_stack(column: str, text: str, accelerator: str, *, served: bool = False) -> str | None:
+def shipped_stack(
+    column: str, text: str, accelerator: str, *, served: bool = False, trained: bool = False
+) -> str | None:
     """The shipped stack that a text in a column means on an accelerator; None for no stack.
 
-    The text is in lower case. `served` says whether it is the software of a server with clients.
+    The text is in lower case. `served` says whether it is the software of a server with clients, `trained`
+    whether it is that of a training run.
 
     Of the stacks that claim a name with which the text begins, the newest that is not newer than the
     version in the text counts (`diffperf.explore.measured.versions`).
     """
+    # Claims of training runs alone come last, and so go before the same claims of all tables.
+    columns = [column, "trains"] if trained and column == "framework" else [column]
     stack_of = {
         Claim.parse(entry): stack
+        for each in columns
         for stack, names in _stack_names().items()
-        for entry in getattr(names, column)
+        for entry in getattr(names, each)
     }
     claim = newest_claim(stack_of, text)
     if claim is None:

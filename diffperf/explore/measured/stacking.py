@@ -96,7 +96,9 @@ def software_of(row: Row, platforms: Platforms) -> Software | None:
     """The software that drove a row; None where the system's own did."""
     column, text = row.software
     accelerator = platforms[row["hardware"]].accelerator
-    return platforms.software(column, text, accelerator, served=has_clients(row))
+    return platforms.software(
+        column, text, accelerator, served=has_clients(row), trained=row.kind == "training"
+    )
 
 
 def has_clients(row: Row) -> bool:

@@ -244,6 +244,22 @@ def test_servers_and_single_batches_of_one_text_have_stacks_of_their_own():
             assert shipped_stack("framework", "vllm", accelerator, served=served) == stack
 
 
+@pytest.mark.parametrize(
+    ("framework", "trains", "infers"),
+    [
+        ("deepspeed 0.14", "deepspeed-zero", "deepspeed-inference"),
+        ("deepspeed zero-3", "deepspeed-zero", "deepspeed-zero"),
+        ("huggingface", "pytorch-fsdp", "huggingface"),
+        ("pytorch fsdp2", "torchtitan", "torchtitan"),
+        ("pytorch", "pytorch-fsdp", None),
+        ("megatron-deepspeed", "megatron-deepspeed", "megatron-deepspeed"),
+    ],
+)
+def test_a_library_of_training_and_inference_has_a_stack_of_each(framework, trains, infers):
+    assert shipped_stack("framework", framework, "h100-sxm5-80gb", trained=True) == trains
+    assert shipped_stack("framework", framework, "h100-sxm5-80gb") == infers
+
+
 def run(hardware: str, devices: float, in_node: float) -> Row:
     """A row of some devices."""
     values = {"hardware": hardware, "n_devices": devices, "devices_per_node": in_node}
