@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from diffperf.operation import Operation, kind_of
-from diffperf.tracing import without_garbage_collection
+from diffperf.tracing import KEPT_SLOPE, without_garbage_collection
 
 _MOST_KNOWN = 4096  # numbers that an operation on constants alone may have as its results, which are kept
 # Primitives that call a program, and the parameter that it is in.
@@ -27,10 +27,15 @@ _CALLS = {
 }
 # Primitives whose results are their inputs.
 _UNCHANGED = {"copy", "copy_p", "optimization_barrier", "stop_gradient"}
+# The primitive of `jax.ad_checkpoint.checkpoint_name`.
+_NAME = "name"
 # Primitives to keep of what `compute_once` returns: XLA computes the values behind them once.
 BARRIERS = ("optimization_barrier",)
 # Primitives to keep in a program that is differentiated: calls of functions with derivatives of their own.
-DIFFERENTIABLE = (*BARRIERS, "stop_gradient", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+DIFFERENTIABLE = (
+    *(*BARRIERS, _NAME, "stop_gradient"),
+    *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
+)
 
 
 class Step(NamedTuple):
@@ -51,12 +56,14 @@ class FlatProgram:
     - `steps`: its equations, in their order.
     - `inputs`, `outputs`: the numbers of its arguments and of its results.
     - `constants`: values that it knows, by their numbers.
+    - `kept_slopes`: the numbers of values that `diffperf.tracing.kept_slope` has named.
     """
 
     def __init__(self, program: ClosedJaxpr, *, keeps: Collection[str] = BARRIERS):
         self.count = 0  # values so far
         self.steps: list[Step] = []
         self.constants: dict[int, Any] = {}
+        self.kept_slopes: set[int] = set()
         self._keeps = keeps
         self._numbers_of_constants: dict[Hashable, int] = {}
         self._results: dict[Hashable, list[int]] = {}  # of an equation, by what it is
@@ -106,6 +113,9 @@ class FlatProgram:
         if name not in self._keeps or (known and name not in BARRIERS):
             if (called := _called_program(equation)) is not None:
                 return self._append(called, used)
+            if name == _NAME and equation.params["name"] == KEPT_SLOPE:
+                self.kept_slopes.update(used)
+                return used
             if name in _UNCHANGED:
                 return used
         key = _key(equation, used)

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 
 from diffperf.quantity import AnyArray, Weights, is_traced, real
 from diffperf.staircase import mean_staircase, smoothstep, staircase
+from diffperf.tracing import kept_slope
 
 # Below every time, byte count and price of the documented ranges, above the smallest normal number of float32
 # (1.2e-38).
@@ -312,7 +313,8 @@ class _Hyperbola(eqx.Module):
 def _along(first_is_larger: Array, slopes: tuple[Array, Array], dx: Array, dy: Array) -> Array:
     """The change of a function of two numbers, from its slopes along the larger and the smaller one."""
     by_high, by_low = slopes
-    return jnp.where(first_is_larger, by_high, by_low) * dx + jnp.where(first_is_larger, by_low, by_high) * dy
+    by_first = kept_slope(jnp.where(first_is_larger, by_high, by_low))
+    return by_first * dx + kept_slope(jnp.where(first_is_larger, by_low, by_high)) * dy
 
 
 @jax.custom_jvp
@@ -372,9 +374,9 @@ def _smooth_excess_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     short = demand >= supply
     value = _excess_of(shape, short)
     by_high, by_low = shape.maximum_slopes
-    by_demand = jnp.where(short, by_high, by_low)
+    by_demand = kept_slope(jnp.where(short, by_high, by_low))
     # Where supply is the larger one, by Euler's theorem for homogeneous functions.
-    by_supply = jnp.where(short, by_low - 1, value - shape.ratio * by_low)
+    by_supply = kept_slope(jnp.where(short, by_low - 1, value - shape.ratio * by_low))
     tangent = by_demand * d_demand + by_supply * d_supply
     return shape.high * value, tangent + shape.high * shape.by_corner(corner) / 2 * d_corner
 

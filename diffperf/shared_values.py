@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from diffperf.flat_program import FlatProgram, Step, size_of, traced_flat
-from diffperf.tracing import without_garbage_collection
+from diffperf.tracing import kept_slope, without_garbage_collection
 
 # A value is computed once from so many operations on that computing it for all of its uses would add: below,
 # writing and reading it costs more than it saves. Measured on gradients of training steps.
@@ -56,7 +56,9 @@ _COMPUTED_ONCE = {
 
 
 def shared_values(program: FlatProgram) -> set[int]:
-    """The values that XLA would recompute for many of their uses, or not vectorize."""
+    """The values that XLA would recompute for many of their uses, or not vectorize, and the slopes that the
+    program keeps for its backward pass.
+    """
     uses: Counter[int] = Counter()
     for step in program.steps:
         for value in step.used:
@@ -69,7 +71,8 @@ def shared_values(program: FlatProgram) -> set[int]:
             is_real = jnp.issubdtype(jnp.result_type(variable.aval), jnp.floating)
             cheap = kind not in _COMPUTED_ONCE
             saves = below * (uses[value] - 1) > _LEAST_SAVED
-            if is_real and cheap and (saves or (kind in _JOINS and below > _LEAST_JOINED)):
+            joins = kind in _JOINS and below > _LEAST_JOINED
+            if is_real and (value in program.kept_slopes or (cheap and (saves or joins))):
                 shared.add(value)
             elif cheap:
                 operations[value] = below
@@ -100,10 +103,12 @@ def compute_once(function: Callable[..., Any]) -> Callable[..., Any]:
         with without_garbage_collection():
             program, leaves, structure = traced_flat(function, args)
             shared = shared_values(program)
-            values = program.evaluate(
-                leaves,
-                lambda number, value: jax.lax.optimization_barrier(value) if number in shared else value,
-            )
+
+            def changed(number: int, value: Any) -> Any:
+                value = kept_slope(value) if number in program.kept_slopes else value
+                return jax.lax.optimization_barrier(value) if number in shared else value
+
+            values = program.evaluate(leaves, changed)
         return jax.tree.unflatten(structure, values)
 
     return computing_once

@@ -4,16 +4,27 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from diffperf.tracing import kept_slope
+
 # Narrower bands and fewer units have no mean that rounding in float32 leaves: there the staircase itself
 # counts.
 _NARROWEST = 1e-4
 _FEWEST_UNITS = 1e-3
 
 
+@jax.custom_jvp
 def smoothstep(x: Array) -> Array:
     """r²(3 − 2r) with r = x between 0 and 1: from 0 to 1, level at both ends."""
     ramp = jnp.clip(x, 0.0, 1.0)
     return ramp * ramp * (3.0 - 2.0 * ramp)
+
+
+@smoothstep.defjvp
+def _smoothstep_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """The slope is 6·r·(1 − r), in which r does not move where it is 0 or 1."""
+    (x,), (dx,) = primals, tangents
+    ramp = jnp.clip(x, 0.0, 1.0)
+    return smoothstep(x), kept_slope(6.0 * ramp * (1.0 - ramp)) * dx
 
 
 def staircase(x: Array, sharpness: Float[Array, ""]) -> Array:

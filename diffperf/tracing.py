@@ -1,8 +1,24 @@
-"""Settings of the interpreter while JAX traces a function."""
+"""Settings of the interpreter while JAX traces a function, and marks that traced programs carry."""
 
 import contextlib
 import gc
 from collections.abc import Iterator
+
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array
+
+# The name that programs give the slopes of `kept_slope`.
+KEPT_SLOPE = "kept slope"
+
+
+def kept_slope(slope: Array) -> Array:
+    """The slope itself, under a name by which `diffperf.shared_values` knows it.
+
+    A derivative that is written out multiplies a change by a slope. In a gradient the forward pass can
+    compute the slope, and the backward pass needs nothing else: kept as it is, the slope takes the place of
+    the several values that it is made of, which would have to last until then.
+    """
+    return checkpoint_name(slope, KEPT_SLOPE)
 
 
 @contextlib.contextmanager

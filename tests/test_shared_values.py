@@ -10,9 +10,10 @@ import pytest
 
 import diffperf as dp
 from diffperf.cost.package_cost import package_cost
-from diffperf.flat_program import flattened_calls
+from diffperf.flat_program import flattened_calls, traced_flat
 from diffperf.quantity import replace
-from diffperf.relax import Exact, inverse
+from diffperf.relax import Exact, Smooth, inverse
+from diffperf.shared_values import shared_values
 
 
 def chained(x):
@@ -195,3 +196,32 @@ def test_flattened_calls_keep_results_and_derivatives():
         np.testing.assert_allclose(value, expected, rtol=1e-14)
     slopes = 14 * 1.5 * np.cos(np.linspace(0.1, 1.0, 4))
     np.testing.assert_allclose(np.diag(flat["sum"]["x"]), slopes, rtol=1e-12)
+
+
+def rounded_corner(x, y):
+    return jnp.sum(Smooth(50.0).maximum(x, y))
+
+
+def test_a_gradient_keeps_the_slopes_that_are_written_out():
+    """A smooth maximum has a slope by each number; neither takes enough operations to be shared for them."""
+    arguments = jnp.linspace(0.1, 2.0, 7), jnp.linspace(2.0, 0.1, 7)
+    gradient = jax.grad(rounded_corner, argnums=(0, 1))
+    program, _, _ = traced_flat(gradient, arguments)
+    assert len(program.kept_slopes) == 2
+    assert program.kept_slopes <= shared_values(program)
+    program.kept_slopes.clear()
+    assert len(shared_values(program)) == 0
+
+
+@pytest.mark.parametrize("nested", [lambda f: f, dp.compute_once])
+def test_slopes_are_kept_with_a_batch_whether_or_not_values_were_shared_before(nested):
+    arguments = jnp.linspace(0.1, 2.0, 7), jnp.linspace(2.0, 0.1, 7)
+    gradient = jax.value_and_grad(rounded_corner, argnums=(0, 1))
+    mapped = dp.vmap_last(nested(gradient))
+    assert str(jax.make_jaxpr(mapped)(*arguments)).count("optimization_barrier") == 2
+    for value, expected in zip(
+        jax.tree.leaves(jax.jit(mapped)(*arguments)),
+        jax.tree.leaves(jax.vmap(gradient)(*arguments)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
