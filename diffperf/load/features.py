@@ -8,6 +8,8 @@ only measured runs give:
     host = "launches"        # host_launch, head_launch
     sharding = "fsdp"        # collective_units
 
+    launches = 31            # kernels of a forward pass of a layer, by which a launch time is scaled
+
 A stack whose `basis` is measured runs lists there, under `fitted`, which of its numbers were fitted to its
 own runs, and under `software` what it is called: stacks of the same software count once. All other stacks
 with features take each number that their files leave out from the measured ones with the same feature;
@@ -54,7 +56,10 @@ DECIDED_BY = {
     "head_launch": "host",
     "collective_units": "sharding",
 }
-_SOFTWARE, _FITTED = "software", "fitted"
+_SOFTWARE, _FITTED, _LAUNCHES = "software", "fitted", "launches"
+# The number that grows with the kernels of a layer's pass, and how many of these Megatron-LM launches with
+# tensor parallelism: the sixteen that `diffperf.estimate.stage_time` counts.
+_LAUNCH_TIME, _MEGATRONS_LAUNCHES = "host_launch", 16.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +68,14 @@ class MeasuredStack:
 
     - `software`: what its software is called; several stacks may be versions of one.
     - `features`: text of each feature that the stack's file names.
+    - `launches`: kernels that the host launches for a forward pass of a layer with tensor parallelism.
     - `fitted`: the numbers that were fitted to runs of the stack, in internal units.
     """
 
     name: str
     software: str
     features: dict[str, str]
+    launches: float
     fitted: dict[str, float]
 
 
@@ -95,7 +102,8 @@ def _measured_stack(path: Path) -> MeasuredStack | None:
             expected, remedy = "the name of a number in this file", "give the number or leave its name out"
             raise origin.error(f"features.{_FITTED}", shown(key), expected, remedy)
         fitted[key] = checked_number(_declared(key), table[key], origin.file, key)
-    return MeasuredStack(path.stem, table["features"][_SOFTWARE], features, fitted)
+    launches = checked_launches(table["features"], "features.", origin)
+    return MeasuredStack(path.stem, table["features"][_SOFTWARE], features, launches, fitted)
 
 
 def checked_features(table: Any, prefix: str, origin: Origin) -> dict[str, str]:
@@ -106,7 +114,7 @@ def checked_features(table: Any, prefix: str, origin: Origin) -> dict[str, str]:
     if not isinstance(table, dict):
         expected = "a table of features"
         raise origin.error(prefix.rstrip("."), shown(table), expected, "write it as a TOML table")
-    features = {key: value for key, value in table.items() if key not in (_SOFTWARE, _FITTED)}
+    features = {key: value for key, value in table.items() if key not in (_SOFTWARE, _FITTED, _LAUNCHES)}
     for key, value in features.items():
         if key not in FEATURES:
             expected, hint = f"one of {', '.join(FEATURES)}", did_you_mean(key, list(FEATURES))
@@ -118,11 +126,27 @@ def checked_features(table: Any, prefix: str, origin: Origin) -> dict[str, str]:
     return features
 
 
-def typical_numbers(features: dict[str, str], without: str = "") -> dict[str, float]:
+def checked_launches(table: dict[str, Any], prefix: str, origin: Origin) -> float:
+    """Kernels that the host launches for a forward pass of a layer, from the table `features` of a stack's
+    file; those of Megatron-LM where it does not say.
+
+    **Raises:** `ConfigError` for what is no number above 0.
+    """
+    launches = table.get(_LAUNCHES, _MEGATRONS_LAUNCHES)
+    if isinstance(launches, bool) or not isinstance(launches, int | float) or not launches > 0:
+        expected = "a number of kernels above 0"
+        raise origin.error(prefix + _LAUNCHES, shown(launches), expected, "count those of a forward pass")
+    return float(launches)
+
+
+def typical_numbers(
+    features: dict[str, str], launches: float = _MEGATRONS_LAUNCHES, without: str = ""
+) -> dict[str, float]:
     """The numbers, in internal units, of a stack with some features that nobody has measured.
 
     Each is the median of the logarithms over measured software, each software with the mean of its stacks;
-    one that no measured software with the same feature has is left out.
+    one that no measured software with the same feature has is left out. The launch time of a pass goes with
+    the kernels that the host launches for it.
 
     `without` is a software that does not count, as if nobody had measured it.
     """
@@ -133,7 +157,8 @@ def typical_numbers(features: dict[str, str], without: str = "") -> dict[str, fl
         for key in stack.fitted.keys() & DECIDED_BY.keys():
             feature = DECIDED_BY[key]
             if feature is None or features.get(feature) == stack.features.get(feature, ""):
-                logarithms[key][stack.software].append(math.log(stack.fitted[key]))
+                kernels = launches / stack.launches if key == _LAUNCH_TIME else 1.0
+                logarithms[key][stack.software].append(math.log(stack.fitted[key] * kernels))
     return {
         key: math.exp(statistics.median(map(statistics.mean, of_software.values())))
         for key, of_software in logarithms.items()
@@ -149,9 +174,10 @@ def with_typical_numbers(table: dict[str, Any], prefix: str, origin: Origin) -> 
     if "features" not in table:
         return table
     features = checked_features(table["features"], f"{prefix}features.", origin)
+    launches = checked_launches(table["features"], f"{prefix}features.", origin)
     if table.get("basis") == MEASURED:
         return table
-    typical = {key: _text(key, value) for key, value in typical_numbers(features).items()}
+    typical = {key: _text(key, value) for key, value in typical_numbers(features, launches).items()}
     return {**typical, **table}
 
 

@@ -56,7 +56,8 @@ def framework_of(row: dict[str, str]) -> tuple[str, str] | None:
 def write_unmeasured(framework: str, stack: str, folder: Path) -> Path:
     """Writes a stack's file as if its framework were unmeasured, and returns the file's path."""
     own = [each for each in measured_stacks() if each.software == framework]
-    typical = typical_numbers(next(each.features for each in own if each.features), without=framework)
+    first = next(each for each in own if each.features)
+    typical = typical_numbers(first.features, first.launches, without=framework)
     fields = {field.name: field for field in dataclasses.fields(Stack)}
     defaults = {key: fields[key].default for each in own for key in each.fitted}
     config = tomlkit.parse(find(stack, "stacks").read_text(encoding="utf-8"))

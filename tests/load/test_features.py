@@ -73,15 +73,31 @@ def test_measured_stacks_keep_what_they_were_fitted_with():
 
 
 def test_a_software_left_out_gives_nothing():
-    """Without Megatron-DeepSpeed only nanotron has timed its host."""
+    """Without Megatron-DeepSpeed only nanotron has timed its host, which launches 31 kernels there for 16."""
     left_out = typical_numbers(EAGER_FSDP, without="Megatron-DeepSpeed")
-    assert left_out["host_launch"] == pytest.approx(float(load_stack("nanotron").host_launch), rel=1e-6)
+    expected = float(load_stack("nanotron").host_launch) * 16 / 31
+    assert left_out["host_launch"] == pytest.approx(expected, rel=1e-6)
     assert "head_launch" not in left_out
+
+
+def test_hosts_take_as_long_for_a_kernel_whatever_the_software():
+    """Their sources give Megatron-DeepSpeed 16 kernels a pass and nanotron 31, their runs 72 and 66 µs for
+    each, measured on hosts of their own.
+    """
+    each = [
+        float(load_stack(name).host_launch) / kernels
+        for name, kernels in (("megatron-deepspeed", 16), ("nanotron", 31))
+    ]
+    assert each[0] == pytest.approx(each[1], rel=0.1)
+    (twice, once) = (typical_numbers(EAGER_FSDP, launches)["host_launch"] for launches in (32, 16))
+    assert twice == pytest.approx(2 * once, rel=1e-12)
+    assert once == pytest.approx(16 * math.sqrt(each[0] * each[1]), rel=1e-6)
 
 
 @pytest.mark.parametrize(
     ("features", "message"),
     [
+        ({"launches": 0}, "features.launches: found 0; expected a number of kernels above 0"),
         ({"kernel": "eager"}, 'features.kernel: found unknown feature "kernel"'),
         ({"kernels": "fuse"}, 'features.kernels: found "fuse"; expected one of eager, fused, compiled'),
         ("eager", 'features: found "eager"; expected a table of features'),
