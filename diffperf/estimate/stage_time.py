@@ -13,6 +13,7 @@ from diffperf.estimate.kernels.roofline import Work, waiting
 from diffperf.estimate.network.transfers import TimedCollective, Transfer
 from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, positive
+from diffperf.software.stack import KERNELS_OF_PASS
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import fused_softmax
 from diffperf.workload.operators import SEPARATE_SOFTMAX_KERNELS
@@ -26,8 +27,8 @@ PerKind = Float[Array, "..."]  # of a layer of each kind, or of all kinds alike
 # and the last device hold the same two stages, and rounding must not say which of them is slower.
 _ROUNDING = 64.0
 
-# Kernels of a forward pass of a layer, and all-reduces among them: see `_launched_kernels`.
-_KERNELS_OF_PASS, _ALL_REDUCES_OF_PASS = 16.0, 2.0
+# All-reduces among the kernels of a forward pass of a layer: see `_launched_kernels`.
+_ALL_REDUCES_OF_PASS = 2.0
 
 _LAYER_PURPOSES = ("tensor parallelism", "context parallelism", "expert parallelism")
 _STEP_PURPOSES = ("pipeline", "gradients", "weights", "tied embedding")
@@ -284,8 +285,8 @@ def _launched_kernels(c: Configuration) -> PerKind:
     stack, strategy = c.system.stack, c.strategy
     fused = [fused_softmax(layers, strategy, stack) if layers.attends else None for layers in c.model.grouped]
     alone = 1 - c.relax.minimum(1.0, strategy.tp - 1)
-    always = 1 - _ALL_REDUCES_OF_PASS / _KERNELS_OF_PASS * alone
-    further = SEPARATE_SOFTMAX_KERNELS / _KERNELS_OF_PASS * strategy.attention.standard
+    always = 1 - _ALL_REDUCES_OF_PASS / KERNELS_OF_PASS * alone
+    further = SEPARATE_SOFTMAX_KERNELS / KERNELS_OF_PASS * strategy.attention.standard
     return jnp.stack([always if weight is None else always + (1 - weight) * further for weight in fused])
 
 

@@ -26,14 +26,14 @@ import math
 import statistics
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from diffperf.errors import ConfigError, did_you_mean
+from diffperf.errors import did_you_mean
 from diffperf.load.checks import checked_number, shown
 from diffperf.load.extending import Origin
 from diffperf.load.files import available, config_root, display, read_toml
 from diffperf.quantity import Quantity, declaration
-from diffperf.software.stack import MEASURED, Stack
+from diffperf.software.stack import KERNELS_OF_PASS, MEASURED, Stack
 
 # The features, and what each may be.
 FEATURES = {
@@ -56,27 +56,66 @@ DECIDED_BY = {
     "head_launch": "host",
     "collective_units": "sharding",
 }
-_SOFTWARE, _FITTED, _LAUNCHES = "software", "fitted", "launches"
-# The number that grows with the kernels of a layer's pass, and how many of these Megatron-LM launches with
-# tensor parallelism: the sixteen that `diffperf.estimate.stage_time` counts.
-_LAUNCH_TIME, _MEGATRONS_LAUNCHES = "host_launch", 16.0
+# The number that grows with the kernels that the host launches for a layer's pass.
+_LAUNCH_TIME = "host_launch"
 
 
 @dataclasses.dataclass(frozen=True)
-class MeasuredStack:
+class Features:
+    """What the file of a stack says under `features`.
+
+    - `how`: the text of each of `FEATURES` that the file names.
+    - `launches`: kernels that the host launches for a forward pass of a layer with tensor parallelism; those
+      of Megatron-LM where the file does not say.
+    - `software`: what the software of a measured stack is called; several stacks may be versions of one.
+    - `fitted`: the names of the numbers that were fitted to runs of the stack.
+    """
+
+    how: dict[str, str]
+    launches: float
+    software: str
+    fitted: tuple[str, ...]
+
+    @classmethod
+    def of(cls, table: Any, prefix: str, origin: Origin) -> "Features":
+        """The features of a table, whose path in its file is `prefix`, with a dot at its end.
+
+        **Raises:** `ConfigError` for a feature that does not exist, or that is not what the file says.
+        """
+        if not isinstance(table, dict):
+            expected, remedy = "a table of features", "write it as a TOML table"
+            raise origin.error(prefix.rstrip("."), shown(table), expected, remedy)
+        how = dict(table)
+        launches = how.pop("launches", KERNELS_OF_PASS)
+        software, fitted = how.pop("software", ""), how.pop("fitted", [])
+        if isinstance(launches, bool) or not isinstance(launches, int | float) or not launches > 0:
+            expected, remedy = "a number of kernels above 0", "count those of a forward pass"
+            raise origin.error(f"{prefix}launches", shown(launches), expected, remedy)
+        if not isinstance(software, str):
+            raise origin.error(f"{prefix}software", shown(software), "a text", "quote it")
+        if not isinstance(fitted, list) or not all(_declared(key) for key in fitted):
+            expected, remedy = "an array of names of numbers of the stack", 'write ["matrix_efficiency", …]'
+            raise origin.error(f"{prefix}fitted", shown(fitted), expected, remedy)
+        for key, value in how.items():
+            if key not in FEATURES:
+                expected, hint = f"one of {', '.join(FEATURES)}", did_you_mean(key, list(FEATURES))
+                raise origin.error(prefix + key, f'unknown feature "{key}"', expected, hint)
+            if value not in FEATURES[key]:
+                expected = f"one of {', '.join(FEATURES[key])}"
+                hint = did_you_mean(str(value), list(FEATURES[key]))
+                raise origin.error(prefix + key, shown(value), expected, hint)
+        return cls(how, float(launches), software, tuple(fitted))
+
+
+class MeasuredStack(NamedTuple):
     """A shipped stack that was fitted to runs of its own.
 
-    - `software`: what its software is called; several stacks may be versions of one.
-    - `features`: text of each feature that the stack's file names.
-    - `launches`: kernels that the host launches for a forward pass of a layer with tensor parallelism.
-    - `fitted`: the numbers that were fitted to runs of the stack, in internal units.
+    - `numbers`: the numbers that were fitted to runs of the stack, in internal units.
     """
 
     name: str
-    software: str
-    features: dict[str, str]
-    launches: float
-    fitted: dict[str, float]
+    features: Features
+    numbers: dict[str, float]
 
 
 @functools.cache
@@ -87,61 +126,21 @@ def measured_stacks() -> tuple[MeasuredStack, ...]:
     """
     folder = config_root() / "stacks"
     stacks = (_measured_stack(folder / f"{name}.toml") for name in available("stacks"))
-    return tuple(stack for stack in stacks if stack is not None)
+    return tuple(stack for stack in stacks if stack.numbers)
 
 
-def _measured_stack(path: Path) -> MeasuredStack | None:
-    """The measured stack of a file; None for a file without the numbers that were fitted."""
+def _measured_stack(path: Path) -> MeasuredStack:
+    """The stack of a file; it has no numbers where none was fitted."""
     table, origin = read_toml(path), Origin(display(path), path.parent)
-    if _FITTED not in table.get("features", {}):
-        return None
-    features = checked_features(table["features"], "features.", origin)
-    fitted = {}
-    for key in table["features"][_FITTED]:
-        if key not in table:
-            expected, remedy = "the name of a number in this file", "give the number or leave its name out"
-            raise origin.error(f"features.{_FITTED}", shown(key), expected, remedy)
-        fitted[key] = checked_number(_declared(key), table[key], origin.file, key)
-    launches = checked_launches(table["features"], "features.", origin)
-    return MeasuredStack(path.stem, table["features"][_SOFTWARE], features, launches, fitted)
+    features = Features.of(table.get("features", {}), "features.", origin)
+    if missing := [key for key in features.fitted if key not in table]:
+        expected, remedy = "names of numbers in this file", "give the number or leave its name out"
+        raise origin.error("features.fitted", shown(missing), expected, remedy)
+    numbers = {key: _number(key, table[key], origin.file) for key in features.fitted}
+    return MeasuredStack(path.stem, features, numbers)
 
 
-def checked_features(table: Any, prefix: str, origin: Origin) -> dict[str, str]:
-    """The features of a stack by name, from the table `features` of its file.
-
-    **Raises:** `ConfigError` for a feature that does not exist, or that is not what its text says.
-    """
-    if not isinstance(table, dict):
-        expected = "a table of features"
-        raise origin.error(prefix.rstrip("."), shown(table), expected, "write it as a TOML table")
-    features = {key: value for key, value in table.items() if key not in (_SOFTWARE, _FITTED, _LAUNCHES)}
-    for key, value in features.items():
-        if key not in FEATURES:
-            expected, hint = f"one of {', '.join(FEATURES)}", did_you_mean(key, list(FEATURES))
-            raise origin.error(prefix + key, f'unknown feature "{key}"', expected, hint)
-        if value not in FEATURES[key]:
-            expected = f"one of {', '.join(FEATURES[key])}"
-            hint = did_you_mean(str(value), list(FEATURES[key]))
-            raise origin.error(prefix + key, shown(value), expected, hint)
-    return features
-
-
-def checked_launches(table: dict[str, Any], prefix: str, origin: Origin) -> float:
-    """Kernels that the host launches for a forward pass of a layer, from the table `features` of a stack's
-    file; those of Megatron-LM where it does not say.
-
-    **Raises:** `ConfigError` for what is no number above 0.
-    """
-    launches = table.get(_LAUNCHES, _MEGATRONS_LAUNCHES)
-    if isinstance(launches, bool) or not isinstance(launches, int | float) or not launches > 0:
-        expected = "a number of kernels above 0"
-        raise origin.error(prefix + _LAUNCHES, shown(launches), expected, "count those of a forward pass")
-    return float(launches)
-
-
-def typical_numbers(
-    features: dict[str, str], launches: float = _MEGATRONS_LAUNCHES, without: str = ""
-) -> dict[str, float]:
+def typical_numbers(features: Features, without: str = "") -> dict[str, float]:
     """The numbers, in internal units, of a stack with some features that nobody has measured.
 
     Each is the median of the logarithms over measured software, each software with the mean of its stacks;
@@ -151,14 +150,14 @@ def typical_numbers(
     `without` is a software that does not count, as if nobody had measured it.
     """
     logarithms: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for stack in measured_stacks():
-        if stack.software == without:
+    for _, measured, numbers in measured_stacks():
+        if measured.software == without:
             continue
-        for key in stack.fitted.keys() & DECIDED_BY.keys():
+        for key in numbers.keys() & DECIDED_BY.keys():
             feature = DECIDED_BY[key]
-            if feature is None or features.get(feature) == stack.features.get(feature, ""):
-                kernels = launches / stack.launches if key == _LAUNCH_TIME else 1.0
-                logarithms[key][stack.software].append(math.log(stack.fitted[key] * kernels))
+            if feature is None or features.how.get(feature) == measured.how.get(feature, ""):
+                kernels = features.launches / measured.launches if key == _LAUNCH_TIME else 1.0
+                logarithms[key][measured.software].append(math.log(numbers[key] * kernels))
     return {
         key: math.exp(statistics.median(map(statistics.mean, of_software.values())))
         for key, of_software in logarithms.items()
@@ -169,29 +168,32 @@ def with_typical_numbers(table: dict[str, Any], prefix: str, origin: Origin) -> 
     """The table of a stack, with typical numbers in place of those that it leaves out, if it names features
     and was not fitted to measured runs.
 
-    **Raises:** `ConfigError` for features that do not exist.
+    **Raises:** `ConfigError` as `Features.of`.
     """
     if "features" not in table:
         return table
-    features = checked_features(table["features"], f"{prefix}features.", origin)
-    launches = checked_launches(table["features"], f"{prefix}features.", origin)
+    features = Features.of(table["features"], f"{prefix}features.", origin)
     if table.get("basis") == MEASURED:
         return table
-    typical = {key: _text(key, value) for key, value in typical_numbers(features, launches).items()}
+    typical = {key: _text(key, value) for key, value in typical_numbers(features).items()}
     return {**typical, **table}
+
+
+def _number(key: str, value: Any, file: str) -> float:
+    """A number of a stack in internal units. Raises `ConfigError`."""
+    declared = _declared(key)
+    assert declared is not None, "names of fitted numbers are checked"
+    return checked_number(declared, value, file, key)
 
 
 def _text(key: str, value: float) -> str | float:
     """A number of a stack as a file holds it."""
-    unit = _declared(key).unit
-    return f"{value!r} {unit}" if unit else value
+    declared = _declared(key)
+    return f"{value!r} {declared.unit}" if declared is not None and declared.unit else value
 
 
-def _declared(key: str) -> Quantity:
-    """The declaration of a number of a stack. Raises `ConfigError` for a name that is none."""
-    fields = {field.name: field for field in dataclasses.fields(Stack)}
-    declared = declaration(fields[key]) if key in fields else None
-    if not isinstance(declared, Quantity):
-        hint = did_you_mean(key, list(fields))
-        raise ConfigError("configs/stacks", f"features.{_FITTED}", shown(key), "a number of Stack", hint)
-    return declared
+def _declared(key: Any) -> Quantity | None:
+    """The declaration of a number of a stack; None for what is no name of one."""
+    field = next((field for field in dataclasses.fields(Stack) if field.name == key), None)
+    declared = None if field is None else declaration(field)
+    return declared if isinstance(declared, Quantity) else None

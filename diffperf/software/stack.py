@@ -7,6 +7,9 @@ from diffperf.software.collective_library import CollectiveLibrary
 
 # Where the numbers of a stack may come from.
 MEASURED, ESTIMATES = "measured runs", "estimates"
+# Kernels of a forward pass of a layer that Megatron-LM launches with fusions and tensor parallelism, as its
+# transformer.py runs them (`diffperf.estimate.stage_time` lists them).
+KERNELS_OF_PASS = 16.0
 
 
 class UnpaddedLogits(Declared):

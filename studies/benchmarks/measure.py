@@ -4,8 +4,8 @@
     PYTHONPATH=CHECKOUT python measure.py compile NAME [--defaults]
     PYTHONPATH=CHECKOUT python measure.py page
 
-Prints one JSON object: {"per_second": …, "compile_seconds": …}, {"seconds": …}, or {"lacks": …} where the
-checkout has no such part of the library.
+Prints one JSON object: {"per_second": …, "compile_seconds": …, "intermediate_bytes": …}, {"seconds": …}, or
+{"lacks": …} where the checkout has no such part of the library.
 """
 
 import argparse
@@ -195,7 +195,8 @@ def random_variants(module: Any, count: int, seed: int) -> Any:
 
 
 def rate(benchmark: Benchmark, block: int = BLOCK) -> dict[str, float]:
-    """Returns the evaluations a second of a function mapped over blocks of inputs, and the compile time.
+    """Returns the evaluations a second of a function mapped over blocks of inputs, the compile time, and the
+    bytes of the intermediate results of a block.
 
     Seconds are those of the core, which other processes do not lengthen much.
     """
@@ -216,7 +217,11 @@ def rate(benchmark: Benchmark, block: int = BLOCK) -> dict[str, float]:
 
     seconds()
     fastest = min(seconds() for _ in range(REPETITIONS))
-    return {"per_second": len(jax.tree.leaves(inputs)[0]) / fastest, "compile_seconds": compile_seconds}
+    return {
+        "per_second": len(jax.tree.leaves(inputs)[0]) / fastest,
+        "compile_seconds": compile_seconds,
+        "intermediate_bytes": compiled.memory_analysis().temp_size_in_bytes,
+    }
 
 
 def over_last_axis(function: Callable[..., Any]) -> Callable[..., Any]:

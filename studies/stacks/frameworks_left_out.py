@@ -49,17 +49,18 @@ def framework_of(row: dict[str, str]) -> tuple[str, str] | None:
     software = platforms.software("framework", row["framework"], accelerator, trained=True)
     for stack in measured_stacks():
         if software is not None and stack.name == str(software.stack.name):
-            return stack.software, stack.name
+            return stack.features.software, stack.name
     return None
 
 
 def write_unmeasured(framework: str, stack: str, folder: Path) -> Path:
     """Writes a stack's file as if its framework were unmeasured, and returns the file's path."""
-    own = [each for each in measured_stacks() if each.software == framework]
-    first = next(each for each in own if each.features)
-    typical = typical_numbers(first.features, first.launches, without=framework)
+    own = [each for each in measured_stacks() if each.features.software == framework]
+    # A stack that extends another leaves the features to that one's file.
+    features = next(each.features for each in own if each.features.how)
+    typical = typical_numbers(features, without=framework)
     fields = {field.name: field for field in dataclasses.fields(Stack)}
-    defaults = {key: fields[key].default for each in own for key in each.fitted}
+    defaults = {key: fields[key].default for each in own for key in each.numbers}
     config = tomlkit.parse(find(stack, "stacks").read_text(encoding="utf-8"))
     for key in ("measured", "features"):
         config.pop(key, None)

@@ -9,7 +9,9 @@ from helpers import STUDIES, study_module
 from diffperf import load_stack
 from diffperf.errors import ConfigError
 from diffperf.load import config_root
-from diffperf.load.features import FEATURES, measured_stacks, typical_numbers
+from diffperf.load.extending import Origin
+from diffperf.load.features import FEATURES, Features, measured_stacks
+from diffperf.load.features import typical_numbers as typical_numbers_of
 
 EAGER_FSDP = {"kernels": "eager", "host": "launches", "sharding": "fsdp"}
 BARE = {
@@ -18,6 +20,11 @@ BARE = {
     "collectives": "nccl",
     "memory_reserve": "2 GB",
 }
+
+
+def typical_numbers(table: dict, without: str = "") -> dict[str, float]:
+    """Typical numbers for the table `features` of a file."""
+    return typical_numbers_of(Features.of(table, "features.", Origin("mine.toml", None)), without)
 
 
 def shipped(stack: str, key: str) -> float:
@@ -35,7 +42,10 @@ def test_versions_of_one_software_count_once_and_software_counts_alike():
 
 def test_a_number_that_no_feature_decides_about_is_the_median_of_all_software():
     """Of seven fitted softwares, three reach less than 1, two more; MaxText and Megatron-Bridge have 1."""
-    assert len({each.software for each in measured_stacks() if "matrix_efficiency" in each.fitted}) == 7
+    assert (
+        len({each.features.software for each in measured_stacks() if "matrix_efficiency" in each.numbers})
+        == 7
+    )
     assert typical_numbers(EAGER_FSDP)["matrix_efficiency"] == 1.0
 
 
@@ -89,7 +99,9 @@ def test_hosts_take_as_long_for_a_kernel_whatever_the_software():
         for name, kernels in (("megatron-deepspeed", 16), ("nanotron", 31))
     ]
     assert each[0] == pytest.approx(each[1], rel=0.1)
-    (twice, once) = (typical_numbers(EAGER_FSDP, launches)["host_launch"] for launches in (32, 16))
+    (twice, once) = (
+        typical_numbers({**EAGER_FSDP, "launches": launches})["host_launch"] for launches in (32, 16)
+    )
     assert twice == pytest.approx(2 * once, rel=1e-12)
     assert once == pytest.approx(16 * math.sqrt(each[0] * each[1]), rel=1e-6)
 
@@ -98,6 +110,9 @@ def test_hosts_take_as_long_for_a_kernel_whatever_the_software():
     ("features", "message"),
     [
         ({"launches": 0}, "features.launches: found 0; expected a number of kernels above 0"),
+        ({"fitted": 5}, "features.fitted: found 5; expected an array of names of numbers of the stack"),
+        ({"fitted": ["speed"]}, 'features.fitted: found ["speed"]; expected an array of names'),
+        ({"software": 7}, "features.software: found 7; expected a text; quote it"),
         ({"kernel": "eager"}, 'features.kernel: found unknown feature "kernel"'),
         ({"kernels": "fuse"}, 'features.kernels: found "fuse"; expected one of eager, fused, compiled'),
         ("eager", 'features: found "eager"; expected a table of features'),
@@ -112,7 +127,7 @@ def test_wrong_features_get_one_clear_line(features, message):
 def test_every_measured_stack_says_how_it_works():
     by_software = {}
     for stack in measured_stacks():
-        by_software.setdefault(stack.software, {}).update(stack.features)
+        by_software.setdefault(stack.features.software, {}).update(stack.features.how)
     assert len(by_software) == 8
     assert all(set(features) == set(FEATURES) for features in by_software.values())
 
@@ -121,7 +136,7 @@ def test_the_fits_of_the_study_are_the_numbers_that_files_call_fitted(monkeypatc
     """What studies/stacks fits to a stack's runs is listed in the stack's file, so that others may use it."""
     monkeypatch.syspath_prepend(str(STUDIES / "stacks"))
     run = study_module("stacks", "run")
-    fitted = {stack.name: set(stack.fitted) for stack in measured_stacks()}
+    fitted = {stack.name: set(stack.numbers) for stack in measured_stacks()}
     extending = {"vtrain": "megatron-deepspeed", f"{run.BRIDGE}-blackwell": run.BRIDGE}
     for fit in run.FITS:
         ours = fitted.get(fit.stack, set()) | fitted.get(extending.get(fit.stack, ""), set())
