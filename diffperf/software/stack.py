@@ -350,6 +350,11 @@ class Stack(Declared):
         "training clamps the inputs of the experts' activation function by kernels of their own",
         default=False,
     )
+    sorts_local_experts: Weights = switch(
+        "training sorts the tokens that a device has got from all ranks by its own experts, and puts outputs "
+        "back in the order of ranks, by kernels of their own, where a device has several experts",
+        default=False,
+    )
     separate_scaled_rotary: Weights = switch(
         "training rotates queries and keys by kernels that are not fused where rotary embeddings are scaled",
         default=False,

@@ -26,6 +26,7 @@ from diffperf.workload.layer_operators import (
     expert_copies,
     fused_softmax,
     linear_layers,
+    local_expert_sorts,
     recurrence_kernels,
     scaled_rotary_kernels,
     vocabulary_projection,
@@ -143,6 +144,9 @@ def _unfused_operators(
     if layers.mixture is not None and stack.separate_clamps.possible["on"]:
         weight = stack.separate_clamps.on * layers.clamped_activation.on * layers.gated.on
         kernels.append((weight, clamp_kernels(layers, strategy, tokens, backward=backward)))
+    if layers.mixture is not None and stack.sorts_local_experts.possible["on"]:
+        sorts, several = local_expert_sorts(layers, model, strategy, tokens, backward=backward)
+        kernels.append((stack.sorts_local_experts.on, (sorts, several)))
     # Of models with experts alone, to spare all others the evaluation: no other shipped model scales them.
     scales = layers.mixture is not None and layers.attends and layers.latent is None
     if scales and stack.separate_scaled_rotary.possible["on"]:

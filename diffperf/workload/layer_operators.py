@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from diffperf.hardware.formats import PRECISION_BYTES
 from diffperf.quantity import Scalar
-from diffperf.relax import absent, is_multiple, larger, positive
+from diffperf.relax import absent, is_multiple, larger, positive, smaller
 from diffperf.software.stack import Stack
 from diffperf.workload.model import Layers, Mixture, Model
 from diffperf.workload.operators import AttentionCore, Gemms, Streams
@@ -315,6 +315,25 @@ def expert_copies(
         return None
     copied = 2 * routed_tokens(layers, strategy, tokens) * model.hidden
     return _streams({"copy to experts": copied, "copy from experts": copied}, strategy, backward)
+
+
+def local_expert_sorts(
+    layers: Layers, model: Model, strategy: Strategy, tokens: Scalar, *, backward: bool = False
+) -> tuple[Streams, Scalar]:
+    """The kernels that sort the tokens on a device by its own experts, and back, and how many of them a pass
+    has: two where a device has two experts or more, none where it has one.
+
+    An all-to-all brings tokens in the order of the ranks that they come from. Megatron-Core's all-to-all
+    dispatcher copies them in the order of the device's experts (`sort_chunks_by_idxs` in
+    megatron/core/transformer/moe/token_dispatcher.py); DeepEP and HybridEP write them in that order when they
+    arrive.
+    """
+    assert layers.mixture is not None
+    on_device = routed_tokens(layers, strategy, tokens) * expert_load(strategy) * strategy.experts_tp
+    copied = 2 * on_device * model.hidden
+    several = larger(smaller(layers.mixture.experts / strategy.ep - 1, 1.0), 0.0)
+    names = ("sort by local experts", "sort back by ranks")
+    return _streams(dict.fromkeys(names, copied), strategy, backward), several
 
 
 def expert_bias_kernels(

@@ -36,6 +36,8 @@ _CLASS_OF = {
     "router": ("experts",),
     "copy to experts": ("experts",),
     "copy from experts": ("experts",),
+    "sort by local experts": ("experts",),
+    "sort back by ranks": ("experts",),
     "biases of experts": ("experts",),
     "clamps of experts": ("activation_functions", "experts"),
 }

@@ -44,8 +44,9 @@ class StackNames:
     - `table`: the kinds of tables without such a column whose rows mean the stack.
     - `source`: how texts in the column `source` begin whose rows mean the stack, whatever their software is
       called.
-    - `replaces`, `on`: the stacks that this one stands in for on accelerators whose names begin with a text
-      of `on`.
+    - `replaces`, `on`, `models`: the stacks that this one stands in for, on accelerators whose names begin
+      with a text of `on`, and for models whose names begin with a text of `models`; without either, on any
+      accelerator and for any model.
     - `served`: whether it does so for servers alone, not for single batches.
     - `fused`: whether the attention kernels keep the scores on the chip.
     - `prepares_inputs`: whether the measured calls of attention also rotate queries and keys, and write
@@ -60,6 +61,7 @@ class StackNames:
     source: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
     on: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
     served: bool = False
     fused: bool = True
     prepares_inputs: bool = False

@@ -159,19 +159,20 @@ class Platforms:
         text: str | None,
         accelerator: str,
         *,
+        model: str = "",
         served: bool = False,
         trained: bool = False,
     ) -> Software | None:
         """The software that a text in a column means on an accelerator; None for the system's own.
 
-        `served` says whether it is that of a server with clients, `trained` whether it is that of a training
-        run.
+        `model` is the name of the model that it runs, where a row names one. `served` says whether it is the
+        software of a server with clients, `trained` whether it is that of a training run.
         """
         if not text:
             return None
         if text in self.own_software:
             return self.own_software[text]
-        stack = shipped_stack(column, text.lower(), accelerator, served=served, trained=trained)
+        stack = shipped_stack(column, text.lower(), accelerator, model=model, served=served, trained=trained)
         return None if stack is None else _shipped_software(stack, double_precision())
 
     def system(self, hardware: str, software: Software | None = None) -> System:
@@ -323,12 +324,18 @@ def _stacks_of_sources() -> list[tuple[str, str]]:
 
 @functools.cache
 def shipped_stack(
-    column: str, text: str, accelerator: str, *, served: bool = False, trained: bool = False
+    column: str,
+    text: str,
+    accelerator: str,
+    *,
+    model: str = "",
+    served: bool = False,
+    trained: bool = False,
 ) -> str | None:
     """The shipped stack that a text in a column means on an accelerator; None for no stack.
 
-    The text is in lower case. `served` says whether it is the software of a server with clients, `trained`
-    whether it is that of a training run.
+    The text is in lower case. `model` is the name of the model that runs, where it is known. `served` says
+    whether the text means the software of a server with clients, `trained` whether that of a training run.
 
     Of the stacks that claim a name with which the text begins, the newest that is not newer than the
     version in the text counts (`diffperf.explore.measured.versions`).
@@ -344,12 +351,19 @@ def shipped_stack(
     claim = newest_claim(stack_of, text)
     if claim is None:
         return None
-    stack = stack_of[claim]
-    for other, names in _stack_names().items():
-        stands_in = stack in names.replaces and accelerator.startswith(names.on)
-        if stands_in and (served or not names.served):
-            return other
+    stack: str | None = stack_of[claim]
+    while (other := _stand_in(str(stack), accelerator, model, served)) is not None:
+        stack = other
     return stack
+
+
+def _stand_in(stack: str, accelerator: str, model: str, served: bool) -> str | None:
+    """The stack that stands in for another on an accelerator and for a model; None where none does."""
+    for other, names in _stack_names().items():
+        on_this, of_this = accelerator.startswith(names.on or ("",)), model.startswith(names.models or ("",))
+        if stack in names.replaces and on_this and of_this and (served or not names.served):
+            return other
+    return None
 
 
 @functools.cache

@@ -97,7 +97,12 @@ def software_of(row: Row, platforms: Platforms) -> Software | None:
     column, text = row.software
     accelerator = platforms[row["hardware"]].accelerator
     return platforms.software(
-        column, text, accelerator, served=has_clients(row), trained=row.kind == "training"
+        column,
+        text,
+        accelerator,
+        model=row.values.get("model") or "",
+        served=has_clients(row),
+        trained=row.kind == "training",
     )
 
 
@@ -122,7 +127,7 @@ def systems_of(rows: Sequence[Row], platforms: Platforms) -> System:
 
     The rows say how many devices there are, and how many are in a node; rows of kernels are of one device.
     """
-    keys = [(row["hardware"], row.software) for row in rows]
+    keys = [(row["hardware"], row.software, row.values.get("model")) for row in rows]
     distinct = {key: index for index, key in enumerate(dict.fromkeys(keys))}
     example = {distinct[key]: row for key, row in zip(keys, rows, strict=True)}
     loaded = [system_of(example[index], platforms) for index in range(len(distinct))]

@@ -204,6 +204,27 @@ def test_a_release_that_did_not_shorten_runs_on_hopper_keeps_the_older_stack_the
     assert (str(hopper.name), str(blackwell.name)) == ("megatron-bridge-26.04", "megatron-bridge")
 
 
+def test_recipes_of_one_model_may_have_a_stack_of_their_own():
+    """Megatron-Bridge's recipes of gpt-oss dispatched tokens by an all-to-all up to release 26.04."""
+
+    def stack(accelerator, framework, model):
+        return Platforms().software("framework", framework, accelerator, model=model, trained=True).stack
+
+    names = [
+        str(stack(accelerator, f"Megatron-Bridge {release}", model).name)
+        for accelerator in ("h100-sxm5-80gb", "gb200")
+        for release in ("26.04", "26.06")
+        for model in ("gpt-oss-120b", "qwen3-30b-a3b", "")
+    ]
+    hopper = ["megatron-bridge-26.04-alltoall", "megatron-bridge-26.04", "megatron-bridge-26.04"]
+    blackwell = [
+        "megatron-bridge-26.04-alltoall-blackwell",
+        "megatron-bridge-26.04-blackwell",
+        "megatron-bridge-26.04-blackwell",
+    ]
+    assert names == [*hopper, *hopper, *blackwell, *["megatron-bridge"] * 3]
+
+
 @pytest.mark.parametrize("framework", [None, "", "my own", "mymegatron-lm"])
 def test_other_frameworks_keep_the_systems_own_stack(framework):
     assert Platforms().software("framework", framework, "tpu-v4") is None
