@@ -1,4 +1,5 @@
-"""Numbers of a training stack that nobody has measured: those of measured stacks with the same features.
+"""Numbers of a training stack that no run of it has determined: those of measured stacks with the same
+features.
 
 The file of a stack says under `features` how the software works. These features decide about numbers that
 only measured runs give:
@@ -15,6 +16,9 @@ own runs, and under `software` what it is called: stacks of the same software co
 with features take each number that their files leave out from the measured ones with the same feature;
 `matrix_efficiency` and `attention_efficiency` from all of them. Where no measured stack has the feature, the
 number has the default of `Stack`.
+
+A measured stack takes the launch times in this way too, where its file gives none: its runs had layers that
+take longer than their launches, and so cannot determine them, while small layers wait for their host.
 
 How far such numbers are off is the table `frameworks_left_out` of studies/stacks, which treats each software
 in turn as if nobody had measured it.
@@ -56,6 +60,8 @@ DECIDED_BY = {
     "head_launch": "host",
     "collective_units": "sharding",
 }
+# The numbers that runs with long layers cannot determine.
+_OF_HOST = tuple(key for key, feature in DECIDED_BY.items() if feature == "host")
 # The number that grows with the kernels that the host launches for a layer's pass.
 _LAUNCH_TIME = "host_launch"
 
@@ -165,18 +171,19 @@ def typical_numbers(features: Features, without: str = "") -> dict[str, float]:
 
 
 def with_typical_numbers(table: dict[str, Any], prefix: str, origin: Origin) -> dict[str, Any]:
-    """The table of a stack, with typical numbers in place of those that it leaves out, if it names features
-    and was not fitted to measured runs.
+    """The table of a stack that names features, with typical numbers in place of those that it leaves out; a
+    stack that was fitted to measured runs takes launch times alone, and only if it gives none.
 
     **Raises:** `ConfigError` as `Features.of`.
     """
     if "features" not in table:
         return table
     features = Features.of(table["features"], f"{prefix}features.", origin)
+    typical = typical_numbers(features)
     if table.get("basis") == MEASURED:
-        return table
-    typical = {key: _text(key, value) for key, value in typical_numbers(features).items()}
-    return {**typical, **table}
+        taken = () if any(key in table for key in _OF_HOST) else _OF_HOST
+        typical = {key: typical[key] for key in taken if key in typical}
+    return {**{key: _text(key, value) for key, value in typical.items()}, **table}
 
 
 def _number(key: str, value: Any, file: str) -> float:

@@ -6,6 +6,7 @@ import tomllib
 import pytest
 from helpers import STUDIES, study_module
 
+import diffperf as dp
 from diffperf import load_stack
 from diffperf.errors import ConfigError
 from diffperf.load import config_root
@@ -77,9 +78,33 @@ def test_own_numbers_go_before_typical_ones_also_where_a_config_extends_another(
     assert not stack.is_measured
 
 
-def test_measured_stacks_keep_what_they_were_fitted_with():
-    """Features of a measured stack are for others: Megatron-Core has no launch time of its own."""
-    assert float(load_stack("megatron-core").host_launch) == pytest.approx(1e-9)
+def test_measured_stacks_take_launch_times_alone_and_only_where_they_give_none():
+    """Runs with long layers do not show the time of their host: Megatron-LM and Megatron-Core take that of
+    measured hosts, and keep their other numbers. nanotron was fitted with a launch time, Megatron-Bridge
+    launches graphs, MaxText a program.
+    """
+    typical = typical_numbers({"host": "launches"})
+    for name in ("megatron-lm", "megatron-core", "megatron-bridge-26.04", "nemo", "llm-foundry-fsdp"):
+        stack = load_stack(name)
+        for key in ("host_launch", "head_launch"):
+            assert float(getattr(stack, key)) == pytest.approx(typical[key], rel=1e-6)
+    assert float(load_stack("megatron-core").elementwise_traffic) == 1.0
+    assert float(load_stack("nanotron").head_launch) == pytest.approx(1e-9)
+    assert float(load_stack("nanotron").host_launch) == pytest.approx(2.04e-3)
+    assert float(load_stack("megatron-bridge").host_launch) == pytest.approx(1e-4)
+    assert float(load_stack("maxtext").host_launch) == pytest.approx(1e-9)
+
+
+def test_small_layers_wait_for_their_host():
+    """A layer of 1,024 channels takes an H100 a fifth of a millisecond for 1,024 tokens, less than its host
+    takes to launch it: 24 layers pass forward and backward for each of four micro-batches in the time of 14
+    launches each, of 16 with tensor parallelism.
+    """
+    model, system = dp.load_model("gpt2-medium"), dp.load_system("dgx-h100", n_devices=1)
+    strategy = dp.load_strategy({"sequence_length": 1024, "global_batch": 4, "micro_batch": 1})
+    report, stack = dp.training_step(model, system, strategy), system.stack
+    launches = 4 * (2 * 24 * float(stack.host_launch) * 14 / 16 + float(stack.head_launch))
+    assert float(report.time) == pytest.approx(launches + float(report.breakdown.optimizer), rel=1e-6)
 
 
 def test_a_software_left_out_gives_nothing():
