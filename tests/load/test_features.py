@@ -98,13 +98,13 @@ def test_measured_stacks_take_launch_times_alone_and_only_where_they_give_none()
 def test_small_layers_wait_for_their_host():
     """A layer of 1,024 channels takes an H100 a fifth of a millisecond for 1,024 tokens, less than its host
     takes to launch it: 24 layers pass forward and backward for each of four micro-batches in the time of 14
-    launches each, of 16 with tensor parallelism.
+    launches each, of 16 with tensor parallelism. A pass takes the longer of both times, nearly.
     """
     model, system = dp.load_model("gpt2-medium"), dp.load_system("dgx-h100", n_devices=1)
     strategy = dp.load_strategy({"sequence_length": 1024, "global_batch": 4, "micro_batch": 1})
     report, stack = dp.training_step(model, system, strategy), system.stack
     launches = 4 * (2 * 24 * float(stack.host_launch) * 14 / 16 + float(stack.head_launch))
-    assert float(report.time) == pytest.approx(launches + float(report.breakdown.optimizer), rel=1e-6)
+    assert float(report.time) == pytest.approx(launches + float(report.breakdown.optimizer), rel=1e-3)
 
 
 def test_a_software_left_out_gives_nothing():
