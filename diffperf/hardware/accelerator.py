@@ -127,6 +127,15 @@ class Accelerator(Declared):
         default=1,
         integer=True,
     )
+    tiles_at_once: Scalar = quantity(
+        "",
+        "tiles of a product or of attention that a compute unit works on at a time, each at its share of the "
+        "unit's rate: 1 for a streaming multiprocessor; more for a large matrix unit that pipelines tiles",
+        # Latencies of tiles are those of a streaming multiprocessor unless a file gives others: a unit with
+        # the rate of ten hides them as ten would.
+        bounds=(1, 1e4),
+        default=1,
+    )
     vector_energy: Scalar = quantity(
         "J/FLOP",
         "energy of one fp32 FLOP of the vector units",

@@ -20,6 +20,7 @@ from diffperf.workload.layer_operators import (
     aligned_heads,
     aligned_logits,
     attention_core,
+    busiest_experts,
     clamp_kernels,
     elementwise_kernels,
     expert_bias_kernels,
@@ -94,10 +95,15 @@ def _operators_of_layer(
     rank_tokens, idle = tokens.tokens_on_rank(strategy), 0.0
     if not trained:
         idle = c.system.stack.reads_idle_experts.on * strategy.expert_format["fp8"]
-    linear = linear_layers(layers, c.model.hidden, strategy, rank_tokens, idle)
+    up_projected = tokens.up_projected_tokens(strategy)
+    linear = linear_layers(layers, c.model.hidden, strategy, rank_tokens, idle, up_projected)
     if trained:
         linear = linear.with_experts_apart(c.system.stack.separate_experts.on)
     operators = [operators_of(linear, part="matmul", runs=share)]
+    if layers.mixture is not None and not trained:
+        stretch = busiest_experts(layers.mixture, strategy, rank_tokens, idle)
+        of_each = [stretch if role == "expert" else jnp.ones_like(stretch) for role in linear.roles]
+        operators = [dataclasses.replace(operators[0], busiest=jnp.stack(of_each))]
     if trained:
         summed = linear.weight_gradient.added_to(strategy.gradient_width)
         gradients = {"backward": linear.input_gradient, "weights": summed}

@@ -11,6 +11,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.quantity import Scalar
+from diffperf.relax import larger
 from diffperf.workload.collective import Collective, average_of_layers, relative_by_kind
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.expert_collectives import expert_parallel_collectives
@@ -95,7 +96,8 @@ def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Co
 
     - A ring passes keys and values on from rank to rank, with their gradients on the way back (arXiv
       2310.01889).
-    - All-to-all exchanges heads for tokens before and after attention (arXiv 2309.14509).
+    - All-to-all exchanges heads for tokens before and after attention (arXiv 2309.14509). Where there are
+      more ranks than heads of keys and values, each of these goes to all ranks that have queries for it.
     - Generating, each rank holds a part of the context: the ranks all-reduce the outputs of all heads with
       the sums of their softmax (Tree Attention, arXiv 2408.04093 §5).
     """
@@ -118,7 +120,7 @@ def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Co
         hops = strategy.context_parallel.ring * (strategy.cp - 1)
         ring = around(
             name="ring of keys and values",
-            kind="send_recv",
+            kind="ring_shift",
             volume=element * keys_and_values,
             forward=hops,
             backward=2 * hops,
@@ -126,10 +128,11 @@ def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Co
         collectives.append(ring)
     if strategy.context_parallel.possible["all_to_all"]:
         both = 2 * strategy.context_parallel.all_to_all  # before attention and after
+        copied = average_of_layers(c.model, functools.partial(_copied_kv_elements, strategy=strategy))
         heads = around(
             name="exchange of heads for tokens",
             kind="all_to_all",
-            volume=element * (keys_and_values + queries_and_outputs) / 2,
+            volume=element * (copied + queries_and_outputs) / 2,
             forward=both,
             backward=both,
         )
@@ -170,6 +173,14 @@ def _kv_elements(layers: Layers, strategy: Strategy) -> Scalar:
     if layers.latent is None:
         return 2 * layers.kv_heads_on_rank(strategy.tp) * layers.head_dim
     return layers.heads / strategy.tp * (layers.head_dim + layers.value_dim)
+
+
+def _copied_kv_elements(layers: Layers, strategy: Strategy) -> Scalar:
+    """Elements per token of keys and values on a tensor-parallel rank, times the context-parallel ranks that
+    a head of them goes to.
+    """
+    heads = layers.kv_heads_on_rank(strategy.tp) if layers.latent is None else layers.heads / strategy.tp
+    return _kv_elements(layers, strategy) * larger(strategy.cp / larger(heads, 1.0), 1.0)
 
 
 def _query_elements(layers: Layers, strategy: Strategy) -> Scalar:

@@ -48,7 +48,7 @@ def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
                 name=exchange,
                 kind="all_to_all",
                 degree=strategy.ep,
-                stride=stride * strategy.experts_tp,
+                stride=strategy.expert_stride,
                 volume=elements * width,
                 copies=mean("experts_per_token"),
                 once=c.system.stack.routed_once_per_domain,

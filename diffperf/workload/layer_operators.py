@@ -46,6 +46,14 @@ class TokenPass(eqx.Module):
         """New tokens of all sequences."""
         return self.sequences * self.queries
 
+    def up_projected_tokens(self, strategy: Strategy) -> Scalar:
+        """Tokens whose keys and values a tensor-parallel group makes of their latents: of a prompt all that
+        it attends to, those of a cached prefix too. Generated tokens attend to latents as they are, by
+        products with as many FLOPs as keys and values of the new tokens (arXiv 2405.04434 §2.1.2).
+        """
+        new = self.tokens_on_rank(strategy)
+        return new if self.generating else new * (self.context / self.queries)
+
     def tokens_on_rank(self, strategy: Strategy) -> Scalar:
         """New tokens that a tensor-parallel group works on.
 
@@ -59,9 +67,10 @@ def expert_load(strategy: Strategy) -> Scalar:
     """Tokens that the busiest device's experts compute on, over the mean of all devices.
 
     That is the capacity factor where experts have a set capacity, which dropped and padded tokens fill up,
-    and the imbalance of the router where they have none.
+    and the imbalance of the router where they have none and different devices have different experts.
     """
-    return jnp.where(strategy.capacity_factor > 0, strategy.capacity_factor, strategy.expert_imbalance)
+    imbalance = 1 + smaller(strategy.ep - 1, 1.0) * (strategy.expert_imbalance - 1)
+    return jnp.where(strategy.capacity_factor > 0, strategy.capacity_factor, imbalance)
 
 
 def routed_tokens(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar:
@@ -72,15 +81,42 @@ def routed_tokens(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar:
     return tokens / strategy.tp * layers.experts_per_token
 
 
+def _tokens_of_set(strategy: Strategy, tokens: Scalar) -> Scalar:
+    """Tokens of all devices that share a set of experts, where a tensor-parallel group has `tokens`."""
+    return tokens * strategy.experts_tp * strategy.ep / strategy.tp
+
+
 def visited_share(mixture: Mixture, strategy: Strategy, tokens: Scalar) -> Scalar:
     """The share of the experts that at least one token visits, where a tensor-parallel group has `tokens`.
 
     Each of T tokens visits k of E experts at random, so an expert stays without any with the probability
     (1 − k/E)^T. T counts the tokens of all devices that share a set of experts.
     """
-    of_set = tokens * strategy.experts_tp * strategy.ep / strategy.tp
+    of_set = _tokens_of_set(strategy, tokens)
     missed = positive(1 - mixture.experts_per_token / mixture.experts)
     return -jnp.expm1(of_set * jnp.log(missed))
+
+
+def busiest_experts(
+    mixture: Mixture, strategy: Strategy, tokens: Scalar, idle_experts: Scalar | float = 0.0
+) -> Scalar:
+    """Experts that the busiest device reads over those that the mean device reads.
+
+    Of the E/ep experts of a device each is visited with the same probability v, so that E/ep·v are visited in
+    the mean, with a standard deviation of √(E/ep·v·(1 − v)). The largest of ep such numbers lies as many
+    standard deviations above the mean as the largest of ep normal numbers (Blom, *Statistical Estimates and
+    Transformed Beta-Variables*, 1958: the quantile (ep − 3/8) / (ep + 1/4)), and is at least one expert: all
+    devices wait for the one that has most to read. `idle_experts` is the share of the experts without tokens
+    that are read as well.
+    """
+    visited, ways = visited_share(mixture, strategy, tokens), larger(strategy.ep, 1.0)
+    of_device = mixture.experts / ways
+    deviations = jax.scipy.special.ndtri((ways - 0.375) / (ways + 0.25))
+    # The root has no derivative where every expert is visited: what is read is all of them then.
+    spread = jnp.sqrt(positive(visited * (1 - visited) / of_device))
+    one = smaller(_tokens_of_set(strategy, tokens) * mixture.experts_per_token, 1.0) / of_device
+    busiest = larger(smaller(larger(visited + deviations * spread, one), 1.0), visited)
+    return (busiest + idle_experts * (1 - busiest)) / (visited + idle_experts * (1 - visited))
 
 
 def sequence_shards(strategy: Strategy) -> Scalar:
@@ -91,7 +127,12 @@ def sequence_shards(strategy: Strategy) -> Scalar:
 
 
 def linear_layers(
-    layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar, idle_experts: Scalar | float = 0.0
+    layers: Layers,
+    hidden: Scalar,
+    strategy: Strategy,
+    tokens: Scalar,
+    idle_experts: Scalar | float = 0.0,
+    context_tokens: Scalar | None = None,
 ) -> Gemms:
     """The products of one layer's linear layers in the forward pass, with Megatron-LM's column- and
     row-parallel split.
@@ -99,8 +140,12 @@ def linear_layers(
     Source of the split: arXiv 1909.08053 §3. A device's experts are independent products (`batch`), each
     over the tokens that the expert-parallel group routes to it. `idle_experts` is the share of the experts
     without tokens whose weights are read as well.
+
+    Latent attention projects the latents of `context_tokens` tokens up to keys and values, those of `tokens`
+    if None: of a prompt behind a cached prefix, the latents of the prefix too.
     """
-    rows = _attention_projections(layers, hidden, strategy, tokens)
+    up_projected = tokens if context_tokens is None else context_tokens
+    rows = _attention_projections(layers, hidden, strategy, tokens, up_projected)
     rows["attention output"] = (tokens, hidden, layers.heads * layers.value_dim / strategy.tp, 1.0)
     if layers.mixture is None:
         mlp = _dense_mlp(layers, hidden, strategy, tokens)
@@ -110,11 +155,13 @@ def linear_layers(
     return Gemms.table(rows | mlp, roles)
 
 
-def _attention_projections(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar) -> dict:
+def _attention_projections(
+    layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar, up_projected: Scalar
+) -> dict:
     """Products that make queries, keys and values, as (m, n, k, batch).
 
-    Latent attention projects down to its latents, whole on every rank, and up again for the rank's heads
-    (arXiv 2405.04434 §2.1).
+    Latent attention projects down to its latents, whole on every rank, and up again for the rank's heads, to
+    keys and values for `up_projected` tokens (arXiv 2405.04434 §2.1).
     """
     heads = layers.heads / strategy.tp
     if layers.state_space is not None:
@@ -130,7 +177,12 @@ def _attention_projections(layers: Layers, hidden: Scalar, strategy: Strategy, t
     return {
         "latents": (tokens, down, hidden, 1.0),
         "queries": (tokens, heads * layers.head_dim, query_inputs, 1.0),
-        "keys and values": (tokens, heads * latent.projected_dim(layers.head_dim), latent.kv_rank, 1.0),
+        "keys and values": (
+            up_projected,
+            heads * latent.projected_dim(layers.head_dim),
+            latent.kv_rank,
+            1.0,
+        ),
     }
 
 
@@ -194,7 +246,7 @@ def attention_core(layers: Layers, strategy: Strategy, tokens: TokenPass) -> Att
     heads, kv_heads = layers.heads / ways, layers.kv_heads_on_rank(strategy.tp) / strategy.cp
     head_dim, value_dim, latent_share = layers.head_dim, None, 0.0
     if layers.latent is not None and tokens.generating:
-        kv_heads, latent_share = jnp.ones_like(heads), 1.0
+        kv_heads, latent_share = 1 / strategy.cp, 1.0  # one latent, of which each rank has a part
         head_dim, value_dim = layers.latent.kv_rank + layers.latent.rotary_dim, layers.latent.kv_rank
     elif layers.latent is not None:
         kv_heads, value_dim = heads, layers.value_dim

@@ -194,7 +194,7 @@ def _training_stage(
         "optimizer": optimizer * optimizer_bytes * (1 - strategy.offload_optimizer),
         "activations": flying * (1 - strategy.offload_activations) + largest(activations.working),
         "logits": stages * row.heads * _logits_bytes(model, strategy),
-        "gathered": _gathered_bytes(model, strategy),
+        "gathered": _gathered_bytes(model, strategy, row, alone),
         "buffers": _buffer_bytes(c) + stack.training_buffers,
         "kv_cache": jnp.zeros_like(weights),
     }
@@ -213,15 +213,21 @@ def _logits_bytes(model: Model, strategy: Strategy) -> Scalar:
     return logits * (strategy.activation_width + PRECISION_BYTES["fp32"]) * (1 + model.mtp_layers)
 
 
-def _gathered_bytes(model: Model, strategy: Strategy) -> Scalar:
-    """Bytes that ZeRO-3 holds gathered: the weights of the layer in use, those of the next layer if fetched
-    early, and one layer's gradients.
+def _gathered_bytes(model: Model, strategy: Strategy, row: _StageRow, alone: Scalar) -> Scalar:
+    """Bytes that ZeRO-3 holds gathered on a device of one stage: the weights of the layer in use, those of
+    the next layer if fetched early, and one layer's gradients.
+
+    Embeddings and vocabulary projection stay gathered from the forward pass to the backward pass, as those of
+    FSDP's root module do (PyTorch documentation, `fully_shard`), which begins with the gradients of the
+    latter. `alone` is 1 where one stage has both, which share one matrix if embeddings are tied.
     """
     dense = sum(kind.count * kind.dense_parameters(model.hidden) for kind in model.layers) / model.depth
     routed = sum(kind.count * kind.routed_parameters(model.hidden) for kind in model.layers) / model.depth
     layer = dense / strategy.tp + routed / (strategy.experts_tp * strategy.ep)
     weights = 1 + strategy.overlap_weights.on
-    return strategy.shards_weights * layer * (weights + 1) * strategy.kept_weight_width
+    matrices = row.embeddings + row.heads * (1 - alone * model.tied_embeddings.on) + row.heads
+    ends = matrices * model.vocabulary * model.hidden / strategy.tp
+    return strategy.shards_weights * (layer * (weights + 1) + ends) * strategy.kept_weight_width
 
 
 def _buffer_bytes(c: Configuration) -> Scalar:

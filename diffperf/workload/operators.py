@@ -289,6 +289,8 @@ class Operators(eqx.Module):
       inference one pass), "step" for one training step. Less than one for a kind of layer that is a share
       of all layers, or for a choice that has a weight.
     - `recomputed`: how often the backward pass repeats each, for each run.
+    - `busiest`: the time of each on the busiest device, for which all others wait, over that on a mean
+      device, whose work the table has; None where all devices have the same work.
     - `kernel`: the kind of kernel that does the work, a name from
       `diffperf.estimate.kernels.evaluation.KERNELS`.
     - `part`: the part of the time that it counts as: a field of the phase's breakdown.
@@ -302,6 +304,7 @@ class Operators(eqx.Module):
     table: Gemms | Streams | AttentionCore
     runs: Float[Array, "*kinds operators"]
     recomputed: Float[Array, " operators"] | float
+    busiest: Float[Array, "*kinds operators"] | None = eqx.field(default=None, kw_only=True)
     names: tuple[str, ...] = eqx.field(static=True)
     kernel: str = eqx.field(static=True)
     part: str = eqx.field(static=True)

@@ -119,10 +119,10 @@ class Strategy(Declared):
         "", "sequences of a training step, or served at once", bounds=(1, 1e6), default=1, integer=True
     )
     sequence_length: Scalar = quantity(
-        "", "tokens of a training sequence, or of a prompt", bounds=(1, 1e6), default=2048, integer=True
+        "", "tokens of a training sequence, or of a prompt", bounds=(1, 1e8), default=2048, integer=True
     )
     output_length: Scalar = quantity(
-        "", "tokens generated for each sequence", bounds=(1, 1e6), default=200, integer=True
+        "", "tokens generated for each sequence", bounds=(1, 1e8), default=200, integer=True
     )
     cached_share: Scalar = cached_share()
     tokens_per_step: Scalar = tokens_per_step()
@@ -405,9 +405,20 @@ class Strategy(Declared):
         return span / self.replicas
 
     @property
+    def expert_stride(self) -> Scalar:
+        """Devices between neighbours of the ranks that share out the experts.
+
+        These are the tensor-parallel ranks that do not share an expert, and where they are too few the
+        context- and data-parallel ranks too, spread evenly over the devices that they span.
+        """
+        of_tensor_group = larger(self.tp / self.experts_tp, 1.0)
+        within = self.stride_of("tp") * self.experts_tp
+        return jnp.where(self.ep > of_tensor_group, self.replica_stride / of_tensor_group, within)
+
+    @property
     def expert_replica_stride(self) -> Scalar:
         """Devices between neighbours of the ranks that hold the same experts."""
-        return self.stride_of("tp") * self.experts_tp * self.ep
+        return self.expert_stride * self.ep
 
     @property
     def may_shard(self) -> bool:

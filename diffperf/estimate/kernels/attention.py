@@ -108,7 +108,7 @@ def context_work(core: AttentionCore, machine: Machine) -> Work:
     dQ in kernels around its own (FlashAttention-2). A pass that a ring splits in several launches pays the
     launch for each of them, in both kernels of the backward pass.
     """
-    relax, units, backward = machine.relax, machine.accelerator.compute_units, core.backward
+    relax, units, backward = machine.relax, machine.slots, core.backward
     tile_latency, kernels = machine.attention.format.tile_latency, machine.accelerator.attention
     products = 1 + (_BACKWARD_PRODUCTS - 1) * backward
     slower = 1 + (inverse(kernels.backward_efficiency) - 1) * backward
@@ -150,7 +150,7 @@ def generation_work(core: AttentionCore, machine: Machine) -> Work:
     latent: it has kernels of its own. Contexts are split as long as compute units would idle.
     The first tile's latency stands before the stream, and that of the others overlaps with it.
     """
-    relax, units, kernels = machine.relax, machine.accelerator.compute_units, machine.accelerator.attention
+    relax, units, kernels = machine.relax, machine.slots, machine.accelerator.attention
     one_stream = relax.step(1 - core.group * inverse(machine.attention.grouped_heads))
     within_group = core.latent + (1 - core.latent) * one_stream
     shared_heads = 1 + within_group * (core.group - 1)

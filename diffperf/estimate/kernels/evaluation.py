@@ -174,6 +174,11 @@ def evaluate(operators: Sequence[Operators], machine: Machine) -> TimedOperators
         work = work_of(
             _in_a_row([_columns(group) for group in groups]), machine.for_roles(roles) if roles else machine
         )
+        if any(group.busiest is not None for group in groups):
+            stretches = [
+                jnp.ones_like(group.runs) if group.busiest is None else group.busiest for group in groups
+            ]
+            work = work.stretched(_in_a_row(stretches))
         kernels.append(
             TimedKernel(
                 labels=tuple(label for index in indices for label in labels[index]),

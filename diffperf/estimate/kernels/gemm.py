@@ -61,7 +61,7 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     Where a batch takes several kernels, each has its own waves and its own start, and together they take no
     less than their launches by the host.
     """
-    relax, units, matrix = machine.relax, machine.accelerator.compute_units, machine.matrix
+    relax, units, matrix = machine.relax, machine.slots, machine.matrix
     m, n, k, whole_batch = gemms.m, gemms.n, gemms.k, larger(gemms.batch, 1.0)
     batch = whole_batch / gemms.kernels  # of one kernel
     rows, columns = jnp.asarray(TILES.T[..., None], m.dtype)

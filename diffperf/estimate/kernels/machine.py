@@ -243,6 +243,11 @@ class Machine(eqx.Module):
         )
 
     @property
+    def slots(self) -> Scalar:
+        """Tiles that all compute units work on at a time."""
+        return self.accelerator.compute_units * self.accelerator.tiles_at_once
+
+    @property
     def cache(self) -> tuple[LevelTime, Scalar] | None:
         """The cache shared by all compute units inside device memory, and its bytes; None without one."""
         level = self.accelerator.inner_caches[self.accelerator.device_level - 1]

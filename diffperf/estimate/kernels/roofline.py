@@ -6,6 +6,7 @@ hierarchical form: arXiv 2407.14645 §III). Times are those at the clock of the 
 `diffperf.estimate.kernels.clock` slows them down where the power limit asks for it.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -42,6 +43,13 @@ class Work(eqx.Module):
 
     def __mul__(self, count: Array | float) -> "Work":
         return jax.tree.map(lambda leaf: leaf * count, self)
+
+    def stretched(self, factor: Array) -> "Work":
+        """The same work where computation and movement of data take `factor` times as long, and starts as
+        long as before.
+        """
+        time = self.starts + factor * (self.time - self.starts)
+        return dataclasses.replace(self, time=time, clocked=factor * self.clocked)
 
     def unstacked(self) -> list["Work"]:
         """Works that stand side by side, one by one."""

@@ -38,6 +38,7 @@ class Fabric(eqx.Module):
     own: Array  # share of a buffer that belongs to the member itself, 0 where it has no others
     hop: Array  # s, latency of a hop
     rate: Array  # byte/s that a member sends, over all its links within the group
+    link: Array  # byte/s of one link of a member
     ramp: Array  # s, fill of the pipeline of large messages
     reduction: Array  # rate of switches that reduce, as a fraction of `rate`
     steps: Array  # hops of a reduce-scatter that keeps all links busy
@@ -109,6 +110,7 @@ def offer(
         own=own * present,
         hop=tier.latency,
         rate=injected * group_links * inverse(domain_links),
+        link=injected * inverse(smaller(domain_links + lines + 3 * squares + 5 * blocks, devices - 1)),
         ramp=tier.ramp,
         reduction=tier.in_network_reduction,
         steps=grid_steps + switched * (m - 1) + cliques * present,

@@ -214,21 +214,35 @@ def all_to_all(
 
 def send(group: Group, volume: Scalar) -> Transfer:
     """`volume` bytes from a rank to its neighbour, averaged over the hops along the group: most stay on the
-    inner tiers.
+    inner tiers. On direct networks a message takes one of a device's links.
 
     A message is in one piece: there is no pipeline to fill.
     """
-    degree = group.across[-1]
+    times, share = _hops(group, volume)
+    return _transfer(group, jnp.sum(share * times) + group.startup, share * volume)
+
+
+def ring_shift(group: Group, volume: Scalar) -> Transfer:
+    """`volume` bytes from every rank to the next at the same time, the last rank's to the first: all wait for
+    the hop that takes longest (Ring Attention, arXiv 2310.01889 §3).
+    """
+    times, share = _hops(group, volume)
+    return _transfer(group, group.relax.reduce_maximum(times) + group.startup, share * volume)
+
+
+def _hops(group: Group, volume: Scalar) -> tuple[Float[Array, " tiers"], Float[Array, " tiers"]]:
+    """Seconds of `volume` bytes from a rank to its neighbour on each tier, 0 where the group has no
+    neighbours, and the share of the hops along the group that each tier has.
+    """
+    degree, fabric, library = group.across[-1], group.fabric, group.library
     # Of degree − 1 hops, (domains − 1) cross each tier's boundary; the rest stay inside.
     crossing = inverse(group.within) - inverse(group.across)
     share = degree * crossing * inverse(degree - 1 + (1 - group.starts))
-    wire = group.wire(volume * jnp.ones_like(group.members))
-    library, present = wire.library, group.present
-    latency, seconds = present * wire.fabric.hop, present * wire.seconds
+    latency, seconds = group.present * fabric.hop, group.present * volume * inverse(fabric.link)
     times = group.relax.minimum(
         latency + seconds * inverse(library.message_bandwidth), latency + library.message_startup + seconds
     )
-    return _transfer(group, jnp.sum(share * times) + group.startup, share * volume)
+    return times, share
 
 
 COLLECTIVES: dict[str, Callable[..., Transfer]] = {
@@ -238,6 +252,7 @@ COLLECTIVES: dict[str, Callable[..., Transfer]] = {
     "all_to_all": all_to_all,
     "broadcast": broadcast,
     "send_recv": send,
+    "ring_shift": ring_shift,
 }
 
 
