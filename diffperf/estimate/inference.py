@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy, energy_beside_work, transfer_energy
 from diffperf.estimate.exposure import LayerCompute, Traffic, Window, exposed, exposed_of_layer
-from diffperf.estimate.kernels.clock import Beside, Clock, clock_under_limit
+from diffperf.estimate.kernels.clock import Clock, OutsideKernels, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
@@ -53,11 +53,17 @@ class PassTime(eqx.Module):
     expert_parallel: Scalar = output(
         "s", "exposed time of the all-to-alls that bring tokens to experts and back", table="collectives"
     )
-    pipeline_transfers: Scalar = output("s", "time of transfers between pipeline stages", table="collectives")
-    pipeline_queue: Scalar = output(
-        "s", "time for which the last micro-batch waits for those before it in the pipeline"
+    pipeline_transfers: Scalar = output(
+        "s", "exposed time of transfers between pipeline stages", table="collectives"
     )
-    host: Scalar = output("s", "time of the host's work for which devices wait: scheduling, sampling")
+    pipeline_queue: Scalar = output(
+        "s",
+        "time for which a micro-batch waits for others in the pipeline: in prefill the last one, in decode "
+        "any one until its next turn",
+    )
+    host: Scalar = output(
+        "s", "time for which devices wait for the host: scheduling, sampling, launches of prompt kernels"
+    )
     drafting: Scalar = output(
         "s", "time of drafting the tokens that the pass verifies, the host's part in it included"
     )
@@ -95,7 +101,7 @@ class PassReport(Readable):
 class GenerationReport(Readable):
     """Prompts in, outputs out: latency, throughput, memory, energy and cost."""
 
-    time: Scalar = output("s", "latency, first to last token")
+    time: Scalar = output("s", "latency of the batch, from its prompts to its last token")
     time_to_first_token: Scalar = output("s", "time to first token")
     time_per_output_token: Scalar = output("s", "time per output token")
     tokens_per_second: Scalar = output("token/s", "output tokens per second of one batch after another")
@@ -159,6 +165,14 @@ def prefill(model: Model, system: System, strategy: Strategy, relax: Relaxation 
     """The prompts of all sequences at once, up to the first output token of each.
 
     Of prompts whose beginning is cached (`cached_share`), the rest is computed; rates count all tokens.
+
+    - `relax`: how max, min, ceil and step are evaluated; `Exact()` if None.
+
+    **Returns:** the latency of the pass in seconds by part, the memory of a device in bytes, and energy in
+    joules, power in watts and cost in USD. Every field of the report is declared with its unit.
+
+    **Raises:** `ConfigError` for a layout that is not possible, if called as `dp.prefill` with numbers and an
+    exact `relax`. Inside jit, grad and vmap nothing is checked.
     """
     c = _configuration(model, system, strategy, relax)
     tokens = strategy.global_batch * strategy.sequence_length
@@ -168,6 +182,13 @@ def prefill(model: Model, system: System, strategy: Strategy, relax: Relaxation 
 def decode(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> PassReport:
     """One decode pass, at the mean context of the generation: a token of every sequence, or as many as a
     step adds where tokens are drafted.
+
+    - `relax`: how max, min, ceil and step are evaluated; `Exact()` if None.
+
+    **Returns:** as `prefill`.
+
+    **Raises:** `ConfigError` for a layout that is not possible, if called as `dp.decode` with numbers and an
+    exact `relax`. Inside jit, grad and vmap nothing is checked.
     """
     c = _configuration(model, system, strategy, relax)
     tokens = strategy.global_batch * strategy.tokens_per_step
@@ -184,6 +205,15 @@ def generate(
 
     The sum over the passes is a closed form: attention, which alone depends on the context, is evaluated at
     a few contexts that stand for all (`diffperf.workload.growing_context`).
+
+    - `relax`: how max, min, ceil and step are evaluated; `Exact()` if None.
+
+    **Returns:** the latency in seconds, that of prefill and of a mean decode pass by part, the memory of a
+    device in bytes, and energy in joules, power in watts and cost in USD. Every field of the report is
+    declared with its unit.
+
+    **Raises:** `ConfigError` for a layout that is not possible, if called as `dp.generate` with numbers and
+    an exact `relax`. Inside jit, grad and vmap nothing is checked.
     """
     c = _configuration(model, system, strategy, relax)
     return generation_report(c, timed_phase(c, "generate"))
@@ -218,13 +248,19 @@ def generation_report(c: Configuration, timed: dict[str, TimedPass]) -> Generati
 
 
 def inference_tables(configuration: Configuration, phase: str) -> dict[str, PhaseTables]:
-    """The operators and collectives of an inference phase, by the field of its report that they add up to."""
+    """The operators and collectives of an inference phase, by the field of its report that they add up to.
+
+    **Raises:** `KeyError` for a phase that is none of inference.
+    """
     timed = timed_phase(configuration.for_inference(), phase)
     return {field: one_pass.tables for field, one_pass in timed.items()}
 
 
 def timed_phase(c: Configuration, phase: str) -> dict[str, TimedPass]:
-    """The timed passes of an inference phase, by the field of its report that they add up to."""
+    """The timed passes of an inference phase, by the field of its report that they add up to.
+
+    **Raises:** `KeyError` for a phase that is none of inference.
+    """
     if phase == "generate":
         timed = timed_passes(
             c, {"prefill": prompt_pass(c), "decode": token_pass(c, c.strategy.output_length)}
@@ -232,7 +268,9 @@ def timed_phase(c: Configuration, phase: str) -> dict[str, TimedPass]:
         return timed | {"decode": _with_drafts(c, timed["decode"])}
     if phase == "decode":
         return {"breakdown": _with_drafts(c, timed_passes(c, {"decode": token_pass(c)})["decode"])}
-    return timed_passes(c, {"breakdown": prompt_pass(c)})
+    if phase == "prefill":
+        return timed_passes(c, {"breakdown": prompt_pass(c)})
+    raise KeyError(f'"{phase}" is no phase of inference; expected prefill, decode or generate')
 
 
 def drafting_time(
@@ -384,7 +422,7 @@ def _timed_pass(
     allowed_parts, allowed_head = _layer_and_head(timed)
     waits = exposed_of_layer(in_layer, _layer_compute(allowed_parts, c), c, generating=tokens.generating)
     moved = functools.reduce(operator.add, (sent[purpose] for purpose in in_layer)) * depth + sent["pipeline"]
-    beside = Beside(
+    beside = OutsideKernels(
         waiting=depth * functools.reduce(operator.add, waits.values()),
         active=host_time(c, tokens),
         energy=functools.reduce(operator.add, transfer_energy(moved, c.system)),

@@ -91,7 +91,7 @@ class Clock(eqx.Module):
         )
 
 
-class Beside(eqx.Module):
+class OutsideKernels(eqx.Module):
     """What a device does beside the kernels of some work each time that it runs the work.
 
     - `waiting`: seconds for which its compute units wait for other devices.
@@ -106,7 +106,7 @@ class Beside(eqx.Module):
     energy: Scalar
 
     @classmethod
-    def nothing(cls, work: Work) -> "Beside":
+    def nothing(cls, work: Work) -> "OutsideKernels":
         """Nothing beside some work: its kernels follow each other, and nothing is sent."""
         zero = jnp.zeros_like(work.time)
         return cls(waiting=zero, active=zero, energy=zero)
@@ -123,7 +123,7 @@ def active_time(work: Work, accelerator: Accelerator, time: Scalar, waiting: Sca
 
 
 def clock_under_limit(
-    work: Work, machine: Machine, duration: Scalar | None = None, beside: Beside | None = None
+    work: Work, machine: Machine, duration: Scalar | None = None, beside: OutsideKernels | None = None
 ) -> Clock:
     """The clock at which a device that repeats `work`, and what is beside it, keeps its power limit.
 
@@ -135,12 +135,12 @@ def clock_under_limit(
     from three steps of Newton's method on logarithms, in which the sum is convex: they come within 2e-5 of
     the limit.
 
-    The limit holds for averages over the device's window w. Kernels that run for a `duration` d after a pause
-    have drawn, on an average that forgets exponentially, their power for a share 1 − exp(−d/w) of it, and
+    The limit holds for averages over the device's window τ. Kernels that run for a `duration` d after a pause
+    have drawn, on an average that forgets exponentially, their power for a share 1 − exp(−d/τ) of it, and
     idle power before; without a duration they run on.
     """
     accelerator, relax = machine.accelerator, machine.relax
-    beside = Beside.nothing(work) if beside is None else beside
+    beside = OutsideKernels.nothing(work) if beside is None else beside
     time = work.time + beside.waiting + beside.active
     rate = inverse(positive(time))
     at_work = active_time(work, accelerator, time, beside.waiting) * rate  # 1 − w

@@ -27,12 +27,12 @@ class Fabric(eqx.Module):
     """The topology of a tier as seen by a group with `ways` members in each of its domains.
 
     Work is the bytes that a member sends at `rate` for each byte of the buffer. All numbers but the first two
-    are those of a group of at least 1.001 members; a group of fewer takes the `joined` share of its times and
-    bytes.
+    are those of a group of at least `FEWEST` members; a group of fewer takes the `joined` share of its times
+    and bytes.
     """
 
-    ways: Array  # members, at least 1
-    joined: Array  # share of a group of at least 1.001 members that there is: 0 for one, else 1
+    ways: Array  # members of the group in each domain of the tier, at least 1
+    joined: Array  # share of a group of at least `FEWEST` members that there is: 0 for one, else 1
     present: Array  # 1 where a member has others to talk to, less where only some have
     part: Array  # share of a buffer that belongs to the other members
     own: Array  # share of a buffer that belongs to the member itself, 0 where it has no others
@@ -52,11 +52,11 @@ class Fabric(eqx.Module):
 
 
 def joined(members: Array) -> Array:
-    """The share of the times and bytes of a group of at least 1.001 members that a group takes; 0 for one."""
+    """The share that a group takes of the times and bytes of one with `FEWEST` members or more; 0 for one."""
     return smaller((larger(members, 1.0) - 1) * (1 / (FEWEST - 1)), 1.0)
 
 
-def offer(
+def fabric_for_group(
     tier: NetworkTier,
     spread: Array,
     inside: Array,
@@ -94,9 +94,8 @@ def offer(
         """
         return 1 + cliques * (members - 2) + cubes * (dimensions - 1)
 
-    group_links = links(
-        larger(m, 2.0), larger(doublings, 1.0)
-    )  # a group of less than two has the links of two
+    # A group of less than two has the links of two.
+    group_links = links(larger(m, 2.0), larger(doublings, 1.0))
     devices = larger(tier.size * inverse(inside), 2.0)
     domain_links = links(devices, jnp.log(devices) * _PER_DOUBLING)
     uplink = tier.uplink * inverse(inside)

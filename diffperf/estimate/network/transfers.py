@@ -24,7 +24,8 @@ from diffperf.relax import Exact, Relaxation, inverse, larger, smaller, with_slo
 from diffperf.trees import split_tree, unstack_tree
 from diffperf.workload.collective import Collective
 
-# The share of the innermost tier's ramp that rings have in any group: their ramp is divided by.
+# Share of the innermost tier's ramp that is added to the ramp of rings, so that it is never 0: `wire_time`
+# divides by it.
 _LEAST_RAMP = 1e-6
 
 # Fields of a collective that only an all-to-all asks for.
@@ -174,12 +175,12 @@ def _scattered_or_gathered(group: Group, volume: Scalar, copies: tuple[float, fl
 
 def broadcast(group: Group, volume: Scalar) -> Transfer:
     """Broadcast of a `volume`-byte buffer, over the outermost tier first."""
-    volumes = volume * jnp.ones_like(group.members)
+    volumes = volume * jnp.ones_like(group.fabric.ways)
     wire = group.wire(volumes)
     ring, tree = algorithms.ring_broadcast(wire), algorithms.binomial_broadcast(wire)
     ways = ring, tree, algorithms.multicast(wire)
     times = group.relax.minimum(wire.quick(ring), wire.quick(tree), *map(wire.bulk, ways))
-    return _started(group, jnp.sum(times * group.fabric.joined), group.part * volumes)
+    return _with_startup(group, jnp.sum(times * group.fabric.joined), group.part * volumes)
 
 
 def all_to_all(
@@ -202,14 +203,14 @@ def all_to_all(
     degree = group.across[-1]
     direct = group.across * inverse(degree)
     domains = degree * inverse(group.within)  # of the next tier inside, that the group lies in
-    miss = jnp.log1p(-inverse(larger(domains, 1.0 + 1e-3)))  # log of the chance that a copy misses a domain
+    miss = jnp.log1p(-inverse(larger(domains, FEWEST)))  # log of the chance that a copy misses a domain
     most = groups_visited * larger(domains * inverse(jnp.asarray(groups, domains.dtype)), 1.0)
     distinct = smaller(domains * -jnp.expm1(copies * miss), most)
     reached = distinct * inverse(jnp.asarray(copies, domains.dtype))
     shares = volume * (direct + once * (smaller(reached, 1.0) - direct))
     wire = group.wire(shares)
     times = group.relax.minimum(*wire.between_pairs(algorithms.exchange(wire)))
-    return _started(group, group.relax.reduce_maximum(times * group.fabric.joined), group.part * shares)
+    return _with_startup(group, group.relax.reduce_maximum(times * group.fabric.joined), group.part * shares)
 
 
 def send(group: Group, volume: Scalar) -> Transfer:
@@ -256,7 +257,7 @@ COLLECTIVES: dict[str, Callable[..., Transfer]] = {
 }
 
 
-def _started(group: Group, time: Scalar, sent: Float[Array, " tiers"]) -> Transfer:
+def _with_startup(group: Group, time: Scalar, sent: Float[Array, " tiers"]) -> Transfer:
     """Adds the startup that every collective pays; all members wait for the member that comes last."""
     floor = group.starts * group.library.floor
     return _transfer(group, group.relax.maximum(time + group.startup, floor), sent)
@@ -301,7 +302,7 @@ def _by_tiers_or_rings(
     of_others, of_own = copies
     by_devices = of_others * group.part + of_own * group.fabric.own * group.fabric.joined
     served = by_devices + switches * (2 * group.present - by_devices)
-    transfer = _started(group, time, rounds * group.part * buffers)
+    transfer = _with_startup(group, time, rounds * group.part * buffers)
     return dataclasses.replace(transfer, memory=jnp.sum(served * buffers))
 
 

@@ -9,7 +9,7 @@ from diffperf.quantity import Scalar
 from diffperf.relax import larger
 from diffperf.workload.requests import Requests
 
-# The least decode steps of a request, which are divided by: one of a single token has none.
+# Fewest decode steps of a request, as a divisor: a one-token answer has none.
 _LEAST_STEPS = 1e-3
 _NARROWEST = 1e-6  # square of the spread below which ln(1 + s²)/s² is its series 1 − s²/2
 
@@ -19,11 +19,14 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
 _PROBABILITIES = _WEIGHTS / _WEIGHTS.sum()
 
 
-def _within(nodes: np.ndarray, parts: int = 8) -> np.ndarray:
+_PARTS = 8  # lengths that stand for those near one node (a choice)
+
+
+def _within(nodes: np.ndarray) -> np.ndarray:
     """Numbers that are spread evenly between the middles to the neighbours of each node."""
     middles = (nodes[1:] + nodes[:-1]) / 2
     edges = np.concatenate([[2 * nodes[0] - middles[0]], middles, [2 * nodes[-1] - middles[-1]]])
-    steps = (np.arange(parts) + 0.5) / parts
+    steps = (np.arange(_PARTS) + 0.5) / _PARTS
     return edges[:-1, None] + steps * np.diff(edges)[:, None]
 
 

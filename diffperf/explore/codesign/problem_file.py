@@ -6,8 +6,8 @@
     technology = "n7-hbm2e"
     minimize = "time"              # or maximize = "tokens_per_second"; any output of the report
 
-    [strategy] tp = 8                         # dp, where it is neither given nor a variable, follows from the
-    other degrees
+    [strategy]
+    tp = 8                         # dp follows from the other degrees, unless given or a variable
 
     [[variable]]
     path = "design.compute_units"
@@ -150,7 +150,7 @@ class ProblemReader(TableReader):
         objective, sense = self.objective()
         variables, constraints = self.tables("variable"), self.tables("constraint")
         baseline = first.baseline(first.workload.phase)
-        beside = tuple(job.beside(baseline, f"workload[{number}]") for number, job in enumerate(others, 1))
+        beside = tuple(job.beside(baseline) for job in others)
         baseline = dataclasses.replace(baseline, beside=beside)
         total = sum(job.workload.share for job in (first, *others))
         workloads = tuple(
