@@ -93,6 +93,11 @@ def prompt_chunk_pass(requests: Requests) -> TokenPass:
     return TokenPass(sequences=jnp.ones_like(prompt), queries=tokens, context=context, serving=True)
 
 
+def step_tokens(c: Configuration, requests: Requests) -> Scalar:
+    """Most tokens of an engine's step: every stage of a pipeline works on a chunk of its own."""
+    return requests.chunk * c.strategy.pp
+
+
 class EnginePasses(eqx.Module):
     """The passes of an engine: the times of its steps, and the energy of the whole system beyond idle power.
 
