@@ -239,21 +239,20 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
     ZeRO shards them. Weights are gathered under the forward pass of the first micro-batch, or under both
     passes of every one where ZeRO shards them too. What layers and stages send comes first, then weights.
     """
-    strategy, further = c.strategy, c.strategy.micro_batches - 1
+    strategy = c.strategy
     weights, gradients, embedding, handed_on = (
         Traffic.of(network.totals[purpose])
         for purpose in ("weights", "gradients", "tied embedding", "pipeline")
     )
     in_pass = [traffic * 0.5 for traffic in (*stage.traffic, handed_on * inverse(strategy.micro_batches))]
-    both = (
-        strategy.shards_weights
-    )  # 1 where weights are gathered for both passes, 0 for the forward pass only
+    # 1 where weights are gathered for both passes of every micro-batch, 0 for the first forward pass alone.
+    both = strategy.shards_weights
 
     def window(time: Scalar) -> Window:
         """A window of so many seconds of both passes, or of one alike."""
         return Window(time=time, memory=stage.memory_share * time)
 
-    gathered = 1 + both * further  # micro-batches
+    gathered = 1 + both * (strategy.micro_batches - 1)  # micro-batches
     of_weights = exposed(
         weights,
         window(gathered * (stage.forward + both * stage.backward)),
@@ -261,7 +260,7 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
         c,
         others=[traffic * (gathered * (1 + both)) for traffic in in_pass],
     )
-    reduced = 1 + strategy.shards_gradients * further  # micro-batches
+    reduced = strategy.gradient_reductions  # micro-batches
     of_gradients = exposed(
         gradients,
         window(reduced * stage.backward),

@@ -430,6 +430,11 @@ class Strategy(Declared):
         return self.zero["3"]
 
     @property
+    def gradient_reductions(self) -> Scalar:
+        """Times that a step reduces its gradients: once, or for every micro-batch where ZeRO shards them."""
+        return 1 + self.shards_gradients * (self.micro_batches - 1)
+
+    @property
     def kept_weight_width(self) -> Scalar:
         """Bytes of a weight in training."""
         return _either(self.weight_precision, output_width(self.precision))
