@@ -25,6 +25,7 @@ from diffperf.quantity import Scalar, output
 from diffperf.relax import Exact, Relaxation, larger, smaller
 from diffperf.report.tables import Readable
 from diffperf.workload.assembly import inference_operators
+from diffperf.workload.collective import LAYER_PURPOSES, by_part
 from diffperf.workload.collectives import boundary_transfer, layer_collectives
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import TokenPass
@@ -404,10 +405,7 @@ def _timed_pass(
     one = PassTime(
         **{part: depth * work.time for part, work in layer_parts.items()},
         head=head.time,
-        tensor_parallel=exposed_times["tensor parallelism"],
-        context_parallel=exposed_times["context parallelism"],
-        expert_parallel=exposed_times["expert parallelism"],
-        pipeline_transfers=pipeline,
+        **by_part(exposed_times),
         pipeline_queue=jnp.zeros_like(pipeline),
         host=jnp.zeros_like(pipeline),
         drafting=jnp.zeros_like(pipeline),
@@ -485,8 +483,8 @@ def _longest_stage(c: Configuration, one: PassTime) -> Scalar:
 
 def _sent(collectives: list[TimedCollective], c: Configuration) -> dict[str, Transfer]:
     """Transfers of collectives in total, by purpose: of an average layer, or between the stages."""
-    purposes = ("tensor parallelism", "context parallelism", "expert parallelism", "pipeline")
-    result: dict[str, Transfer] = dict.fromkeys(purposes, Transfer.nothing(c.system))
+    nothing = Transfer.nothing(c.system)
+    result: dict[str, Transfer] = dict.fromkeys((*LAYER_PURPOSES, "pipeline"), nothing)
     for timed in collectives:
         purpose = timed.collective.purpose
         result[purpose] = result[purpose] + timed.transfer * timed.collective.forward

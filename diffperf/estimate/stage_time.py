@@ -14,6 +14,7 @@ from diffperf.estimate.network.transfers import TimedCollective, Transfer
 from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, positive
 from diffperf.software.stack import KERNELS_OF_PASS
+from diffperf.workload.collective import LAYER_PURPOSES, STEP_PURPOSES
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import fused_softmax
 from diffperf.workload.operators import SEPARATE_SOFTMAX_KERNELS
@@ -29,9 +30,6 @@ _ROUNDING = 64.0
 
 # All-reduces among the kernels of a forward pass of a layer: see `_launched_kernels`.
 _ALL_REDUCES_OF_PASS = 2.0
-
-_LAYER_PURPOSES = ("tensor parallelism", "context parallelism", "expert parallelism")
-_STEP_PURPOSES = ("pipeline", "gradients", "weights", "tied embedding")
 
 
 class LayerStep(eqx.Module):
@@ -102,10 +100,10 @@ class NetworkStep(eqx.Module):
     def of(cls, collectives: list[TimedCollective], c: Configuration) -> "NetworkStep":
         """Transfers of the collectives of a step, added up by purpose."""
         nothing = Transfer.nothing(c.system)
-        layer: dict[str, Transfer] = dict.fromkeys(_LAYER_PURPOSES, nothing)
-        totals: dict[str, Transfer] = dict.fromkeys(_STEP_PURPOSES, nothing)
+        layer: dict[str, Transfer] = dict.fromkeys(LAYER_PURPOSES, nothing)
+        totals: dict[str, Transfer] = dict.fromkeys(STEP_PURPOSES, nothing)
         alike = jnp.ones_like(layers_of_model(c.model))
-        by_kind: dict[str, PerKind] = dict.fromkeys(_LAYER_PURPOSES, alike)
+        by_kind: dict[str, PerKind] = dict.fromkeys(LAYER_PURPOSES, alike)
         outside = jnp.zeros_like(c.strategy.pp)
         for timed in collectives:
             purpose = timed.collective.purpose

@@ -23,6 +23,7 @@ from diffperf.quantity import Scalar, Weights, output
 from diffperf.relax import Exact, Relaxation, absent, inverse, larger
 from diffperf.report.tables import Readable
 from diffperf.workload.assembly import training_operators, training_pass
+from diffperf.workload.collective import by_part
 from diffperf.workload.collectives import late_exchange, training_collectives
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory, stage_activation_bytes, training_memory
@@ -182,12 +183,8 @@ def timed_step(c: Configuration) -> TimedStep:
         recompute=over_kinds(passes, layer.recomputed),
         host=over_kinds(passes, stage.waits) + heads * head_wait + c.system.stack.step_overhead,
         head=heads * head.time,
-        tensor_parallel=exposed_times["tensor parallelism"],
-        context_parallel=exposed_times["context parallelism"],
-        expert_parallel=exposed_times["expert parallelism"],
+        **by_part(exposed_times),
         pipeline_bubble=bubble(stage.micro_batch, strategy, relax),
-        pipeline_transfers=pipeline,
-        data_parallel=exposed_times["gradients"] + exposed_times["weights"] + exposed_times["tied embedding"],
         offload=relax.excess(offloaded_activations, compute.time) + offloaded_states,
         optimizer=optimizer.time,
     )
