@@ -282,7 +282,7 @@ def _launched_kernels(c: Configuration) -> PerKind:
     """
     stack, strategy = c.system.stack, c.strategy
     fused = [fused_softmax(layers, strategy, stack) if layers.attends else None for layers in c.model.grouped]
-    alone = 1 - c.relax.minimum(1.0, strategy.tp - 1)
+    alone = 1 - c.relax.has_others(strategy.tp)
     always = 1 - _ALL_REDUCES_OF_PASS / KERNELS_OF_PASS * alone
     further = SEPARATE_SOFTMAX_KERNELS / KERNELS_OF_PASS * strategy.attention.standard
     return jnp.stack([always if weight is None else always + (1 - weight) * further for weight in fused])
@@ -297,7 +297,7 @@ def _host_waits(c: Configuration, network: NetworkStep) -> tuple[PerKind, PerKin
     """
     stack, strategy = c.system.stack, c.strategy
     launch = stack.host_launch * _launched_kernels(c)
-    tensor_parallel = c.relax.minimum(1.0, strategy.tp - 1)
+    tensor_parallel = c.relax.has_others(strategy.tp)
     stalls = network.crosses_tiers * tensor_parallel * strategy.tp * stack.rank_stall
     routes = jnp.asarray([float(kind.mixture is not None) for kind in c.model.grouped], strategy.tp.dtype)
     routing = jnp.where(strategy.capacity_factor > 0, 0.0, stack.routing_wait)

@@ -215,7 +215,7 @@ def _computing_system(c: Configuration) -> System:
     routes = any(kind.mixture is not None for kind in c.model.layers)
     if absent(system.stack.exchange_units) or not routes or not strategy.overlap_experts.possible["on"]:
         return system
-    exchanges = strategy.overlap_experts.on * c.relax.minimum(1.0, strategy.ep - 1)
+    exchanges = strategy.overlap_experts.on * c.relax.has_others(strategy.ep)
     taken = exchanges * system.stack.exchange_units / system.accelerator.compute_units
     left = larger(1 - taken, _LEAST_LEFT)
 

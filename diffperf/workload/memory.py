@@ -230,7 +230,7 @@ def _buffer_bytes(c: Configuration) -> Scalar:
     """
     strategy = c.strategy
     residual = strategy.tokens * c.model.hidden * strategy.activation_width
-    gathers = strategy.sequence_parallel.on * c.relax.minimum(1.0, strategy.tp - 1)
+    gathers = strategy.sequence_parallel.on * c.relax.has_others(strategy.tp)
     received = 2 * (1 - one_stage(strategy, c.relax)) / sequence_shards(strategy)
     return residual * (gathers + received)
 
