@@ -267,7 +267,7 @@ def _with_drafts(c: Configuration, timed: TimedPass) -> TimedPass:
     module = (one.total - one.head - one.host) / c.model.depth + one.head
     token = drafted_token_time(strategy.draft_share, one.total, module)
     drafted = strategy.draft_tokens * token
-    drafting = drafting_time(c, token, strategy.draft_tokens, strategy.global_batch / strategy.dp)
+    drafting = drafting_time(c, token, strategy.draft_tokens, strategy.replica_sequences)
     host = drafting - drafted
     return dataclasses.replace(
         timed,
@@ -281,7 +281,7 @@ def sequence_parts(c: Configuration) -> Scalar:
     """Parts in which the sequences of a replica pass the pipeline: one for each stage, as far as there are
     sequences.
     """
-    return c.relax.maximum(c.relax.minimum(c.strategy.pp, c.strategy.global_batch / c.strategy.dp), 1.0)
+    return c.relax.maximum(c.relax.minimum(c.strategy.pp, c.strategy.replica_sequences), 1.0)
 
 
 def prompt_parts(c: Configuration) -> Scalar:
@@ -289,7 +289,7 @@ def prompt_parts(c: Configuration) -> Scalar:
     where an engine puts so many tokens into a pass at most. Without a pipeline all pass at once.
     """
     strategy = c.strategy
-    tokens = strategy.global_batch / strategy.dp * strategy.prefilled_length
+    tokens = strategy.replica_sequences * strategy.prefilled_length
     parts = c.relax.maximum(sequence_parts(c), tokens / c.system.stack.pass_tokens)
     alone = one_stage(strategy, c.relax)
     return alone + (1 - alone) * parts
@@ -300,7 +300,7 @@ def submissions(c: Configuration) -> Scalar:
     them.
     """
     strategy = c.strategy
-    tokens = strategy.global_batch / strategy.dp * strategy.prefilled_length
+    tokens = strategy.replica_sequences * strategy.prefilled_length
     return c.relax.maximum(tokens / c.system.stack.submitted_tokens, 1.0)
 
 
@@ -309,7 +309,7 @@ def prompt_pass(c: Configuration) -> TokenPass:
     much of a sequence.
     """
     strategy = c.strategy
-    sequences = strategy.global_batch / strategy.dp / prompt_parts(c)
+    sequences = strategy.replica_sequences / prompt_parts(c)
     return TokenPass(
         sequences=sequences,
         queries=strategy.prefilled_length,
@@ -332,7 +332,7 @@ def token_pass(c: Configuration, outputs: Scalar | None = None) -> TokenPass:
     # Less than half a token would be left only where steps add more than they draft, which a rule refuses.
     prompt = larger(strategy.sequence_length + beside_one, 0.5)
     return TokenPass(
-        sequences=strategy.global_batch / strategy.dp / sequence_parts(c),
+        sequences=strategy.replica_sequences / sequence_parts(c),
         queries=1 + strategy.draft_tokens,
         context=prompt + strategy.output_length / 2,
         outputs=outputs,

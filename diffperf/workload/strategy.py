@@ -360,6 +360,11 @@ class Strategy(Declared):
         return self.global_batch / (self.dp * self.micro_batch)
 
     @property
+    def replica_sequences(self) -> Scalar:
+        """Sequences of a replica of the model: its part of the global batch."""
+        return self.global_batch / self.dp
+
+    @property
     def prefilled_length(self) -> Scalar:
         """Tokens of a prompt that its prefill computes: those that are not cached, and at least the last."""
         return larger(self.sequence_length * (1 - self.cached_share), 1.0)

@@ -69,7 +69,7 @@ def decode_pass(c: Configuration, queries: Scalar, context: Scalar) -> TokenPass
     """A pass in which the sequences that an engine runs get `queries` tokens each after a context of
     `context` tokens. In a pipeline each stage works on its part of the sequences at a time.
     """
-    sequences = c.strategy.global_batch / c.strategy.dp / sequence_parts(c)
+    sequences = c.strategy.replica_sequences / sequence_parts(c)
     return TokenPass(sequences=sequences, queries=queries, context=context, generating=True, serving=True)
 
 
@@ -161,6 +161,7 @@ def engine_memory(c: Configuration, requests: Requests, traffic: Traffic, sequen
     step = {
         "global_batch": c.strategy.dp,
         "sequence_length": requests.chunk,
+        "cached_share": jnp.zeros_like(requests.chunk),
         "output_length": jnp.zeros_like(requests.chunk),
     }
     base = inference_memory(eqx.tree_at(lambda c: c.strategy, c, replace(c.strategy, step)))
