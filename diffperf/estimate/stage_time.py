@@ -228,12 +228,20 @@ def _layers_waited_for(
     layer of each kind.
     """
     first, middle, last = over_kinds(rows, time)
-    slowest = larger(first + heads[0], middle)
+    is_first, slowest = _slowest_before_last(first + heads[0], middle)
     waited = c.relax.excess(slowest, heads[-1])
-    others = jnp.where(first + heads[0] >= middle, rows[0], rows[1])
+    others = jnp.where(is_first, rows[0], rows[1])
     passes = larger(over_kinds(others, time), _LEAST_PASSES * waited)
     like_others = others * (waited * inverse(positive(passes)))
     return jnp.where(last >= waited, rows[-1], like_others)
+
+
+def _slowest_before_last(first: Scalar, middle: Scalar) -> tuple[Array, Array]:
+    """Whether the first stage is the slowest before the last, and seconds of the slowest; from the seconds
+    of a micro-batch on the first stage, its heads included, and on a middle stage.
+    """
+    is_first = first >= middle
+    return is_first, jnp.where(is_first, first, middle)
 
 
 def _idle_share(
@@ -262,10 +270,9 @@ def _idle_share(
     of_middle = first + larger(between - 1, 0.0) * middle + waits(1, after, 1.0)
     of_first = waits(0, between * middle + after, 1 + between)
     before = first + between * middle
-    is_first = first + heads[0] >= middle
+    is_first, slowest = _slowest_before_last(first + heads[0], middle)
     idle = jnp.where(is_first, of_first, of_middle)
     share = idle * inverse(positive(larger(before, _LEAST_PASSES * idle)))
-    slowest = larger(first + heads[0], middle)
     rounding = _ROUNDING * jnp.finfo(after.dtype).eps
     return jnp.where(after >= (1 - rounding) * slowest, 1.0, share)
 
