@@ -7,7 +7,7 @@ from diffperf.estimate.serving.closed_loop import closed_loop
 from diffperf.estimate.serving.engine_passes import EnginePasses, engine_memory
 from diffperf.estimate.serving.engine_state import Engine, SteadyState
 from diffperf.estimate.serving.open_loop import open_loop
-from diffperf.estimate.serving.queueing import Moments
+from diffperf.estimate.serving.queueing import Moments, mean_end_in_line
 from diffperf.estimate.serving.sized_engine import SizedEngine
 from diffperf.estimate.serving.traffic import Traffic
 from diffperf.hardware.system import System
@@ -103,7 +103,7 @@ def first_token_at_start(engine: Engine, clients: Scalar) -> Scalar:
     """
     prefill = engine.prefill_alone()
     mean = engine.traffic.mean
-    in_line = larger((clients + 1) / 2 * mean(prefill.busy_time), mean(prefill.alone_time))
+    in_line = mean_end_in_line(clients, mean(prefill.busy_time), mean(prefill.alone_time))
     return engine.stack.request_overhead + in_line
 
 
