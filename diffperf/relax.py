@@ -157,6 +157,10 @@ class Relaxation(eqx.Module):
         """max(demand − supply, 0), the part of `demand` that `supply` does not cover; both are ≥ 0."""
         return self.maximum(demand, supply) - supply
 
+    def has_others(self, degree: Array) -> Array:
+        """1 for a group of two or more, 0 for a single member; a `degree` in between counts in part."""
+        return self.minimum(1.0, degree - 1)
+
 
 # Rounding error of a quotient of products of whole numbers, relative to it, in units of the float type's
 # epsilon.

@@ -25,6 +25,7 @@ from diffperf.quantity import Scalar, output
 from diffperf.relax import Exact, Relaxation, larger, smaller
 from diffperf.report.tables import Readable
 from diffperf.workload.assembly import inference_operators
+from diffperf.workload.collective import LAYER_PURPOSES, by_part
 from diffperf.workload.collectives import boundary_transfer, layer_collectives
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import TokenPass
@@ -304,7 +305,7 @@ def _with_drafts(c: Configuration, timed: TimedPass) -> TimedPass:
     module = (one.total - one.head - one.host) / c.model.depth + one.head
     token = drafted_token_time(strategy.draft_share, one.total, module)
     drafted = strategy.draft_tokens * token
-    drafting = drafting_time(c, token, strategy.draft_tokens, strategy.global_batch / strategy.dp)
+    drafting = drafting_time(c, token, strategy.draft_tokens, strategy.replica_sequences)
     host = drafting - drafted
     return dataclasses.replace(
         timed,
@@ -318,7 +319,7 @@ def sequence_parts(c: Configuration) -> Scalar:
     """Parts in which the sequences of a replica pass the pipeline: one for each stage, as far as there are
     sequences.
     """
-    return c.relax.maximum(c.relax.minimum(c.strategy.pp, c.strategy.global_batch / c.strategy.dp), 1.0)
+    return c.relax.maximum(c.relax.minimum(c.strategy.pp, c.strategy.replica_sequences), 1.0)
 
 
 def prompt_parts(c: Configuration) -> Scalar:
@@ -326,7 +327,7 @@ def prompt_parts(c: Configuration) -> Scalar:
     where an engine puts so many tokens into a pass at most. Without a pipeline all pass at once.
     """
     strategy = c.strategy
-    tokens = strategy.global_batch / strategy.dp * strategy.prefilled_length
+    tokens = strategy.replica_sequences * strategy.prefilled_length
     parts = c.relax.maximum(sequence_parts(c), tokens / c.system.stack.pass_tokens)
     alone = one_stage(strategy, c.relax)
     return alone + (1 - alone) * parts
@@ -337,7 +338,7 @@ def submissions(c: Configuration) -> Scalar:
     them.
     """
     strategy = c.strategy
-    tokens = strategy.global_batch / strategy.dp * strategy.prefilled_length
+    tokens = strategy.replica_sequences * strategy.prefilled_length
     return c.relax.maximum(tokens / c.system.stack.submitted_tokens, 1.0)
 
 
@@ -346,7 +347,7 @@ def prompt_pass(c: Configuration) -> TokenPass:
     much of a sequence.
     """
     strategy = c.strategy
-    sequences = strategy.global_batch / strategy.dp / prompt_parts(c)
+    sequences = strategy.replica_sequences / prompt_parts(c)
     return TokenPass(
         sequences=sequences,
         queries=strategy.prefilled_length,
@@ -369,7 +370,7 @@ def token_pass(c: Configuration, outputs: Scalar | None = None) -> TokenPass:
     # Less than half a token would be left only where steps add more than they draft, which a rule refuses.
     prompt = larger(strategy.sequence_length + beside_one, 0.5)
     return TokenPass(
-        sequences=strategy.global_batch / strategy.dp / sequence_parts(c),
+        sequences=strategy.replica_sequences / sequence_parts(c),
         queries=1 + strategy.draft_tokens,
         context=prompt + strategy.output_length / 2,
         outputs=outputs,
@@ -442,10 +443,7 @@ def _timed_pass(
     one = PassTime(
         **{part: depth * work.time for part, work in layer_parts.items()},
         head=head.time,
-        tensor_parallel=exposed_times["tensor parallelism"],
-        context_parallel=exposed_times["context parallelism"],
-        expert_parallel=exposed_times["expert parallelism"],
-        pipeline_transfers=pipeline,
+        **by_part(exposed_times),
         pipeline_queue=jnp.zeros_like(pipeline),
         host=jnp.zeros_like(pipeline),
         drafting=jnp.zeros_like(pipeline),
@@ -523,8 +521,8 @@ def _longest_stage(c: Configuration, one: PassTime) -> Scalar:
 
 def _sent(collectives: list[TimedCollective], c: Configuration) -> dict[str, Transfer]:
     """Transfers of collectives in total, by purpose: of an average layer, or between the stages."""
-    purposes = ("tensor parallelism", "context parallelism", "expert parallelism", "pipeline")
-    result: dict[str, Transfer] = dict.fromkeys(purposes, Transfer.nothing(c.system))
+    nothing = Transfer.nothing(c.system)
+    result: dict[str, Transfer] = dict.fromkeys((*LAYER_PURPOSES, "pipeline"), nothing)
     for timed in collectives:
         purpose = timed.collective.purpose
         result[purpose] = result[purpose] + timed.transfer * timed.collective.forward

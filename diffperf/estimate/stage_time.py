@@ -14,6 +14,7 @@ from diffperf.estimate.network.transfers import TimedCollective, Transfer
 from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, positive
 from diffperf.software.stack import KERNELS_OF_PASS
+from diffperf.workload.collective import LAYER_PURPOSES, STEP_PURPOSES
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.layer_operators import fused_softmax
 from diffperf.workload.operators import SEPARATE_SOFTMAX_KERNELS
@@ -29,9 +30,6 @@ _ROUNDING = 64.0
 
 # All-reduces among the kernels of a forward pass of a layer: see `_launched_kernels`.
 _ALL_REDUCES_OF_PASS = 2.0
-
-_LAYER_PURPOSES = ("tensor parallelism", "context parallelism", "expert parallelism")
-_STEP_PURPOSES = ("pipeline", "gradients", "weights", "tied embedding")
 
 
 class LayerStep(eqx.Module):
@@ -101,10 +99,10 @@ class NetworkStep(eqx.Module):
     def of(cls, collectives: list[TimedCollective], c: Configuration) -> "NetworkStep":
         """Transfers of the collectives of a step, added up by purpose."""
         nothing = Transfer.nothing(c.system)
-        layer: dict[str, Transfer] = dict.fromkeys(_LAYER_PURPOSES, nothing)
-        totals: dict[str, Transfer] = dict.fromkeys(_STEP_PURPOSES, nothing)
+        layer: dict[str, Transfer] = dict.fromkeys(LAYER_PURPOSES, nothing)
+        totals: dict[str, Transfer] = dict.fromkeys(STEP_PURPOSES, nothing)
         alike = jnp.ones_like(layers_of_model(c.model))
-        by_kind: dict[str, PerKind] = dict.fromkeys(_LAYER_PURPOSES, alike)
+        by_kind: dict[str, PerKind] = dict.fromkeys(LAYER_PURPOSES, alike)
         outside = jnp.zeros_like(c.strategy.pp)
         for timed in collectives:
             purpose = timed.collective.purpose
@@ -229,12 +227,20 @@ def _layers_waited_for(
     layer of each kind.
     """
     first, middle, last = over_kinds(rows, time)
-    slowest = larger(first + heads[0], middle)
+    is_first, slowest = _slowest_before_last(first + heads[0], middle)
     waited = c.relax.excess(slowest, heads[-1])
-    others = jnp.where(first + heads[0] >= middle, rows[0], rows[1])
+    others = jnp.where(is_first, rows[0], rows[1])
     passes = larger(over_kinds(others, time), _LEAST_PASSES * waited)
     like_others = others * (waited * inverse(positive(passes)))
     return jnp.where(last >= waited, rows[-1], like_others)
+
+
+def _slowest_before_last(first: Scalar, middle: Scalar) -> tuple[Array, Array]:
+    """Whether the first stage is the slowest before the last, and seconds of the slowest; from the seconds
+    of a micro-batch on the first stage, its heads included, and on a middle stage.
+    """
+    is_first = first >= middle
+    return is_first, jnp.where(is_first, first, middle)
 
 
 def _idle_share(
@@ -263,10 +269,9 @@ def _idle_share(
     of_middle = first + larger(between - 1, 0.0) * middle + waits(1, after, 1.0)
     of_first = waits(0, between * middle + after, 1 + between)
     before = first + between * middle
-    is_first = first + heads[0] >= middle
+    is_first, slowest = _slowest_before_last(first + heads[0], middle)
     idle = jnp.where(is_first, of_first, of_middle)
     share = idle * inverse(positive(larger(before, _LEAST_PASSES * idle)))
-    slowest = larger(first + heads[0], middle)
     rounding = _ROUNDING * jnp.finfo(after.dtype).eps
     return jnp.where(after >= (1 - rounding) * slowest, 1.0, share)
 
@@ -283,7 +288,7 @@ def _launched_kernels(c: Configuration) -> PerKind:
     """
     stack, strategy = c.system.stack, c.strategy
     fused = [fused_softmax(layers, strategy, stack) if layers.attends else None for layers in c.model.grouped]
-    alone = 1 - c.relax.minimum(1.0, strategy.tp - 1)
+    alone = 1 - c.relax.has_others(strategy.tp)
     always = 1 - _ALL_REDUCES_OF_PASS / KERNELS_OF_PASS * alone
     further = SEPARATE_SOFTMAX_KERNELS / KERNELS_OF_PASS * strategy.attention.standard
     return jnp.stack([always if weight is None else always + (1 - weight) * further for weight in fused])
@@ -298,7 +303,7 @@ def _host_waits(c: Configuration, network: NetworkStep) -> tuple[PerKind, PerKin
     """
     stack, strategy = c.system.stack, c.strategy
     launch = stack.host_launch * _launched_kernels(c)
-    tensor_parallel = c.relax.minimum(1.0, strategy.tp - 1)
+    tensor_parallel = c.relax.has_others(strategy.tp)
     stalls = network.crosses_tiers * tensor_parallel * strategy.tp * stack.rank_stall
     routes = jnp.asarray([float(kind.mixture is not None) for kind in c.model.grouped], strategy.tp.dtype)
     routing = jnp.where(strategy.capacity_factor > 0, 0.0, stack.routing_wait)

@@ -23,6 +23,7 @@ from diffperf.quantity import Scalar, Weights, output
 from diffperf.relax import Exact, Relaxation, absent, inverse, larger
 from diffperf.report.tables import Readable
 from diffperf.workload.assembly import training_operators, training_pass
+from diffperf.workload.collective import by_part
 from diffperf.workload.collectives import late_exchange, training_collectives
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory, stage_activation_bytes, training_memory
@@ -194,12 +195,8 @@ def timed_step(c: Configuration) -> TimedStep:
         recompute=over_kinds(passes, layer.recomputed),
         host=over_kinds(passes, stage.waits) + heads * head_wait + c.system.stack.step_overhead,
         head=heads * head.time,
-        tensor_parallel=exposed_times["tensor parallelism"],
-        context_parallel=exposed_times["context parallelism"],
-        expert_parallel=exposed_times["expert parallelism"],
+        **by_part(exposed_times),
         pipeline_bubble=bubble(stage.micro_batch, strategy, relax),
-        pipeline_transfers=pipeline,
-        data_parallel=exposed_times["gradients"] + exposed_times["weights"] + exposed_times["tied embedding"],
         offload=relax.excess(offloaded_activations, compute.time) + offloaded_states,
         optimizer=optimizer.time,
     )
@@ -230,7 +227,7 @@ def _computing_system(c: Configuration) -> System:
     routes = any(kind.mixture is not None for kind in c.model.layers)
     if absent(system.stack.exchange_units) or not routes or not strategy.overlap_experts.possible["on"]:
         return system
-    exchanges = strategy.overlap_experts.on * c.relax.minimum(1.0, strategy.ep - 1)
+    exchanges = strategy.overlap_experts.on * c.relax.has_others(strategy.ep)
     taken = exchanges * system.stack.exchange_units / system.accelerator.compute_units
     left = larger(1 - taken, _LEAST_LEFT)
 
@@ -251,19 +248,20 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
     ZeRO shards them. Weights are gathered under the forward pass of the first micro-batch, or under both
     passes of every one where ZeRO shards them too. What layers and stages send comes first, then weights.
     """
-    strategy, further = c.strategy, c.strategy.micro_batches - 1
+    strategy = c.strategy
     weights, gradients, embedding, handed_on = (
         Traffic.of(network.totals[purpose])
         for purpose in ("weights", "gradients", "tied embedding", "pipeline")
     )
     in_pass = [traffic * 0.5 for traffic in (*stage.traffic, handed_on * inverse(strategy.micro_batches))]
-    both = strategy.shards_weights  # 1 where weights are gathered for both passes, 0 for the forward pass
+    # 1 where weights are gathered for both passes of every micro-batch, 0 for the first forward pass alone.
+    both = strategy.shards_weights
 
     def window(time: Scalar) -> Window:
         """A window of so many seconds of both passes, or of one alike."""
         return Window(time=time, memory=stage.memory_share * time)
 
-    gathered = 1 + both * further  # micro-batches
+    gathered = 1 + both * (strategy.micro_batches - 1)  # micro-batches
     of_weights = exposed(
         weights,
         window(gathered * (stage.forward + both * stage.backward)),
@@ -271,7 +269,7 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
         c,
         others=[traffic * (gathered * (1 + both)) for traffic in in_pass],
     )
-    reduced = 1 + strategy.shards_gradients * further  # micro-batches
+    reduced = strategy.gradient_reductions  # micro-batches
     of_gradients = exposed(
         gradients,
         window(reduced * stage.backward),

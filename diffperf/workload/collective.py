@@ -1,6 +1,6 @@
 """A collective: what it moves between the devices of a group, and how often it runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -20,6 +20,18 @@ PARTS = {
     "weights": "data_parallel",
     "tied embedding": "data_parallel",
 }
+# The purposes of collectives that layers run, and of those that a step or a pass runs.
+LAYER_PURPOSES = ("tensor parallelism", "context parallelism", "expert parallelism")
+STEP_PURPOSES = tuple(purpose for purpose in PARTS if purpose not in LAYER_PURPOSES)
+
+
+def by_part(times: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Seconds by the part of the time that they count as, from the seconds of collectives by purpose."""
+    parts: dict[str, Scalar] = {}
+    for purpose, time in times.items():
+        part = PARTS[purpose]
+        parts[part] = parts[part] + time if part in parts else time
+    return parts
 
 
 class Collective(eqx.Module):

@@ -254,7 +254,7 @@ def gradient_collectives(c: Configuration, parameters: StageParameters) -> list[
     """
     strategy, element = c.strategy, c.strategy.reduced_gradient_width
     whole = late_exchange(c)
-    times = 1 + strategy.shards_gradients * (strategy.micro_batches - 1)
+    times = strategy.gradient_reductions
     pieces = _sharded_pieces(c)
     collectives = []
     for part in _replicated(c, parameters):

@@ -236,7 +236,7 @@ def _buffer_bytes(c: Configuration) -> Scalar:
     """
     strategy = c.strategy
     residual = strategy.tokens * c.model.hidden * strategy.activation_width
-    gathers = strategy.sequence_parallel.on * c.relax.minimum(1.0, strategy.tp - 1)
+    gathers = strategy.sequence_parallel.on * c.relax.has_others(strategy.tp)
     received = 2 * (1 - one_stage(strategy, c.relax)) / sequence_shards(strategy)
     return residual * (gathers + received)
 
@@ -253,7 +253,7 @@ def kv_cache_bytes(c: Configuration, context: Scalar) -> Scalar:
     2309.06180 §4) fills its last block in part.
     """
     strategy, block = c.strategy, c.system.stack.cache_block
-    sequences = strategy.global_batch / strategy.dp
+    sequences = strategy.replica_sequences
     paged = c.relax.ceil(context / strategy.cp / block) * block
 
     def kept(layers: Layers) -> Scalar:
@@ -279,15 +279,19 @@ def tensor_bytes(c: Configuration) -> dict[str, Scalar]:
     """Bytes of each of `TENSOR_CLASSES` on a device of the fullest stage in inference, wherever they live.
 
     Each class of weights has its format. The KV cache is that of the end of generation. Activations are
-    the widest of one pass, which works on the prompts of all sequences, or on as many of their tokens as
-    the stack puts into one pass, and the logits.
+    the widest of one pass, which works on what the prefill computes of all prompts, or on as many of these
+    tokens as the stack puts into one pass, and the logits.
     """
+    return {"activations": _widest_activations(c) + _served_logits_bytes(c)} | _kept_bytes(c)
+
+
+def _kept_bytes(c: Configuration) -> dict[str, Scalar]:
+    """Those of `tensor_bytes` that outlast a pass: weights by class, and the KV cache."""
     model, strategy = c.model, c.strategy
     parameters = stage_parameters(model, strategy, c.relax)
     tables = embedding_parameters_on_device(model, strategy, c.relax)
     attention = attention_parameters_on_device(model, strategy)
     return {
-        "activations": _widest_activations(c) + _served_logits_bytes(c),
         "attention_weights": attention * strategy.served_weight_width,
         "mlp_weights": (parameters.dense - attention - tables) * strategy.served_weight_width,
         "kv_cache": kv_cache_bytes(c, strategy.sequence_length + strategy.output_length),
@@ -315,7 +319,7 @@ def inference_memory(c: Configuration) -> Memory:
     accelerator, placed = c.system.accelerator, inference_residency(c)
     activations, logits = _widest_activations(c), _served_logits_bytes(c)
     if placed is None:
-        here, elsewhere = tensor_bytes(c), ()
+        here, elsewhere = _kept_bytes(c), ()
     else:
         here = dict(zip(TENSOR_CLASSES, placed.stored[accelerator.device_level], strict=True))
         share = placed.shares[accelerator.device_level, TENSOR_CLASSES.index("activations")]
@@ -353,7 +357,7 @@ def _widest_activations(c: Configuration) -> Scalar:
     activation.
     """
     strategy = c.strategy
-    prompts = strategy.global_batch / strategy.dp * strategy.sequence_length / strategy.cp
+    prompts = strategy.replica_sequences * strategy.prefilled_length / strategy.cp
     tokens = c.relax.minimum(prompts, c.system.stack.pass_tokens)
     inner = [inner_elements(kind, strategy, tokens) * (1 + kind.gated.on) for kind in c.model.layers]
     return strategy.activation_width * (2 * tokens * c.model.hidden + largest(jnp.stack(inner)))
@@ -361,5 +365,5 @@ def _widest_activations(c: Configuration) -> Scalar:
 
 def _served_logits_bytes(c: Configuration) -> Scalar:
     """The logits of the next token of every sequence, in fp32 for the sampler."""
-    sequences = c.strategy.global_batch / c.strategy.dp
+    sequences = c.strategy.replica_sequences
     return sequences * c.model.vocabulary / c.strategy.tp * PRECISION_BYTES["fp32"]

@@ -85,7 +85,7 @@ def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 
     its other half's layers (arXiv 2412.19437, Table 2).
     """
     after = (strategy.pp - 1) * (1 - position)
-    chunks = relax.minimum(1.0, strategy.virtual_stages - 1)
+    chunks = relax.has_others(strategy.virtual_stages)
     # Chunks of an interleaved stage's warm-up, and its own.
     filling = (strategy.virtual_stages - 1) * strategy.pp + 1 + 2 * after
     in_stage = 1 + after + chunks * (filling / strategy.virtual_stages - 1 - after)

@@ -57,7 +57,7 @@ def over_kinds(counts: Float[Array, "... kinds"], numbers: Float[Array, "..."]) 
 
 def one_stage(strategy: Strategy, relax: Relaxation) -> Scalar:
     """1 where there is no pipeline, 0 from two stages on."""
-    return 1 - relax.minimum(1.0, strategy.pp - 1)
+    return 1 - relax.has_others(strategy.pp)
 
 
 def held_stages(strategy: Strategy) -> Scalar:

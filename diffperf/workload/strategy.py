@@ -359,6 +359,11 @@ class Strategy(Declared):
         return self.global_batch / (self.dp * self.micro_batch)
 
     @property
+    def replica_sequences(self) -> Scalar:
+        """Sequences of a replica of the model: its part of the global batch."""
+        return self.global_batch / self.dp
+
+    @property
     def prefilled_length(self) -> Scalar:
         """Tokens of a prompt that its prefill computes: those that are not cached, and at least the last."""
         return larger(self.sequence_length * (1 - self.cached_share), 1.0)
@@ -438,6 +443,11 @@ class Strategy(Declared):
     def shards_weights(self) -> Scalar:
         """Weight of the ZeRO stage that shards weights."""
         return self.zero["3"]
+
+    @property
+    def gradient_reductions(self) -> Scalar:
+        """Times that a step reduces its gradients: once, or for every micro-batch where ZeRO shards them."""
+        return 1 + self.shards_gradients * (self.micro_batches - 1)
 
     @property
     def kept_weight_width(self) -> Scalar:

@@ -401,6 +401,21 @@ def test_inference_holds_weights_and_cache_at_the_end(llama, system):
     assert float(memory.gradients) == float(memory.optimizer) == 0
 
 
+def test_cached_tokens_of_prompts_take_no_activations(llama, system):
+    """A prefill of 2048 tokens of which 1536 are cached is as wide as one of 512, but caches all of them."""
+    whole, cached, short = (
+        inference_memory(Configuration(llama, system, dp.load_strategy({"global_batch": 2} | prompt)))
+        for prompt in (
+            {"sequence_length": 2048},
+            {"sequence_length": 2048, "cached_share": 0.75},
+            {"sequence_length": 512},
+        )
+    )
+    assert float(cached.activations) == float(short.activations)
+    assert float(whole.activations) == 4 * float(cached.activations)
+    assert float(cached.kv_cache) == float(whole.kv_cache)
+
+
 @pytest.mark.parametrize(
     ("stored", "gibibytes"), [("q4_k_m", 4.58), ("q5_k_m", 5.33), ("q6_k", 6.14), ("q8_0", 7.95)]
 )

@@ -119,7 +119,7 @@ def place(
         at_kinks=at_kinks,
     )
 
-    starts, library = relax.minimum(1.0, degree - 1), links.library
+    starts, library = relax.has_others(degree), links.library
     outer = [library.alternative] * (len(links.network) - 1)
     return Group(
         starts=starts,

@@ -6,13 +6,13 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.estimate.serving.cache_transfer import CacheTransfer
-from diffperf.estimate.serving.engine_passes import EnginePasses, engine_memory, engine_passes, kv_room
-from diffperf.estimate.serving.engine_state import Engine
+from diffperf.estimate.serving.engine_passes import engine_memory, engine_passes, step_tokens
 from diffperf.estimate.serving.engine_steps import StepsWithHandover
 from diffperf.estimate.serving.pools import Pool
 from diffperf.estimate.serving.prefill_pool import PrefillPool
 from diffperf.estimate.serving.prompt_prefill import Prefill
 from diffperf.estimate.serving.serving_report import ServingReport, serving_report, static_power
+from diffperf.estimate.serving.sized_engine import SizedEngine
 from diffperf.estimate.serving.traffic import Traffic
 from diffperf.estimate.serving.two_pools import PoolsState, TwoPools, closed_pools, open_pools
 from diffperf.hardware.system import System
@@ -66,17 +66,18 @@ def serve_disaggregated(
     c = Configuration(model=model, system=whole, strategy=decode.strategy, relax=relax).for_inference()
     prompts = _Prompts.of(prefill.worker(c).for_inference(), prefill, requests)
     answers = _Answers.of(decode.worker(c), decode, requests)
+    engine, traffic = answers.sized.engine, answers.sized.engine.traffic
     pools = TwoPools(
         prefill=prompts.pool,
-        decode=answers.engine,
+        decode=engine,
         engines=decode.engines,
         transfer=CacheTransfer.of(answers.c, prefill, decode, requests),
     )
     state = choose(
         requests.load,
         {
-            "rate": lambda: open_pools(pools, answers.engine.traffic.rate),
-            "concurrency": lambda: closed_pools(pools, answers.engine.traffic.clients),
+            "rate": lambda: open_pools(pools, traffic.rate),
+            "concurrency": lambda: closed_pools(pools, traffic.clients),
         },
     )
     rate = state.requests.throughput * decode.engines
@@ -86,14 +87,14 @@ def serve_disaggregated(
     serving = serving_report(
         c,
         requests,
-        answers.engine.traffic,
+        traffic,
         state.requests,
         engines=decode.engines,
-        slots=answers.engine.slots,
-        available=answers.available,
-        memory=engine_memory(answers.c, requests, answers.engine.traffic, in_decode),
+        slots=engine.slots,
+        available=answers.sized.available,
+        memory=engine_memory(answers.c, requests, traffic, in_decode),
         power=prefill_watts + decode_watts + rate * pools.transfer.energy,
-        at_start=pools.first_token_at_start(answers.engine.traffic.clients),
+        at_start=pools.first_token_at_start(traffic.clients),
     )
     return DisaggregatedReport(
         transfer=state.transfer,
@@ -131,10 +132,8 @@ class _Prompts(eqx.Module):
         plain = replace(requests, {"draft_tokens": 0.0, "tokens_per_step": 1.0, "draft_share": 0.0})
         passes = engine_passes(c, plain, traffic, jnp.ones_like(traffic.context))
         nobody = jnp.zeros_like(traffic.context)
-        # Every stage of a pipeline works on a pass of its own.
-        budget = requests.chunk * c.strategy.pp
         handing = StepsWithHandover(passes.steps, c.system.stack.handover / traffic.prompt)
-        steps = Prefill.of(handing, traffic, nobody, budget, c.relax)
+        steps = Prefill.of(handing, traffic, nobody, step_tokens(c, requests), c.relax)
         # The energy of a pass is that of all engines of a worker.
         energy = traffic.prompt * passes.prompt_energy / c.strategy.dp
         return cls(c, PrefillPool(steps, traffic, prefill.engines), energy)
@@ -152,42 +151,23 @@ class _Answers(eqx.Module):
     """The pool that decodes.
 
     - `c`: the configuration of one of its workers; `workers`: their number.
-    - `engine`: an engine of it, and `passes`: times and energy of that engine's passes.
-    - `available`: bytes of a device that the KV cache may take.
+    - `sized`: an engine of it.
     """
 
     c: Configuration
     workers: Scalar
-    engine: Engine
-    passes: EnginePasses
-    available: Scalar
+    sized: SizedEngine
 
     @classmethod
     def of(cls, c: Configuration, decode: Pool, requests: Requests) -> "_Answers":
         """The pool from the passes of one of its engines."""
         traffic = Traffic.of(requests, decode.engines)
-        available, cache = kv_room(c, requests, traffic)
-        slots = c.relax.minimum(requests.batch_cap, larger(available / cache, 1.0))
-        # Clients in closed loop bound the batches worth evaluating.
-        clients = c.relax.minimum(slots, larger(traffic.clients, 1.0))
-        most = requests.load.rate * slots + requests.load.concurrency * clients
-        passes = engine_passes(c, requests, traffic, most)
-        engine = Engine(
-            steps=passes.steps,
-            traffic=traffic,
-            slots=slots,
-            chunk=requests.chunk * c.strategy.pp,
-            queries=1 + requests.draft_tokens,
-            mixed=requests.mixed_steps,
-            batch_wait=jnp.zeros_like(requests.batch_wait),  # no prompts come to it
-            begin_together=requests.begin_together,
-            stack=c.system.stack,
-            relax=c.relax,
-        )
-        return cls(c=c, workers=decode.workers, engine=engine, passes=passes, available=available)
+        # No prompts come to it that could wait for others.
+        answered = replace(requests, {"batch_wait": 0.0})
+        return cls(c=c, workers=decode.workers, sized=SizedEngine.of(c, answered, traffic))
 
     def power(self, pools: TwoPools, state: PoolsState) -> Scalar:
         """Watts of all devices of the pool for arithmetic and data movement."""
         requests = state.requests
-        energy = pools.steps / requests.seen * self.passes.decode_energy(requests.seen)
+        energy = pools.steps / requests.seen * self.sized.passes.decode_energy(requests.seen)
         return self.workers * requests.throughput * energy

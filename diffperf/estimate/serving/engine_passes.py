@@ -70,7 +70,7 @@ def decode_pass(c: Configuration, queries: Scalar, context: Scalar) -> TokenPass
     """A pass in which the sequences that an engine runs get `queries` tokens each after a context of
     `context` tokens. In a pipeline each stage works on its part of the sequences at a time.
     """
-    sequences = c.strategy.global_batch / c.strategy.dp / sequence_parts(c)
+    sequences = c.strategy.replica_sequences / sequence_parts(c)
     return TokenPass(sequences=sequences, queries=queries, context=context, generating=True, serving=True)
 
 
@@ -92,6 +92,11 @@ def prompt_chunk_pass(requests: Requests) -> TokenPass:
     weighted = prompt * (1 + requests.input_spread**2)  # mean length of the prompt of a random token
     context = cached + weighted / 2 + tokens / 2
     return TokenPass(sequences=jnp.ones_like(prompt), queries=tokens, context=context, serving=True)
+
+
+def step_tokens(c: Configuration, requests: Requests) -> Scalar:
+    """Most tokens of an engine's step: every stage of a pipeline works on a chunk of its own."""
+    return requests.chunk * c.strategy.pp
 
 
 class EnginePasses(eqx.Module):
@@ -157,6 +162,7 @@ def engine_memory(c: Configuration, requests: Requests, traffic: Traffic, sequen
     step = {
         "global_batch": c.strategy.dp,
         "sequence_length": requests.chunk,
+        "cached_share": jnp.zeros_like(requests.chunk),
         "output_length": jnp.zeros_like(requests.chunk),
     }
     base = inference_memory(eqx.tree_at(lambda c: c.strategy, c, replace(c.strategy, step)))

@@ -78,6 +78,12 @@ class Engine(eqx.Module):
         alone = 1 - decoding * joining / (1 + joining)
         return Gathering(Moments(mean, square - mean**2), others, alone, before / 2)
 
+    def seen_by_arrival(self, running: Scalar) -> Scalar:
+        """Sequences that a request sees which comes at a random time to `running` others on average, itself
+        included: Poisson arrivals see time averages.
+        """
+        return self.relax.minimum(1 + running, self.slots)
+
     def decode_time(self, running: Scalar) -> Scalar:
         """Seconds of a step in which `running` sequences decode and no prompt is prefilled."""
         return self.steps.time(running, jnp.zeros_like(running))

@@ -13,7 +13,14 @@ from diffperf.estimate.serving.engine_state import (
     step_time_moments,
 )
 from diffperf.estimate.serving.prompt_prefill import Lengths, Prefill
-from diffperf.estimate.serving.queueing import LEAST_IDLE, STEEPEST, Moments, delay_factor, wait_for_server
+from diffperf.estimate.serving.queueing import (
+    LEAST_IDLE,
+    STEEPEST,
+    Moments,
+    chance_of_any,
+    delay_factor,
+    wait_for_server,
+)
 from diffperf.estimate.serving.slot_queue import batch_variance, noise_ratio, wait_for_slot
 from diffperf.quantity import Scalar
 from diffperf.relax import choose, larger, positive, smaller
@@ -131,11 +138,11 @@ def _mixed(stream: _Stream, running: Scalar) -> _Point:
     step share the next.
     """
     engine, rate, traffic = stream.engine, stream.rate, stream.engine.traffic
-    decode_time = engine.decode_time(engine.relax.minimum(1 + running, engine.slots))
+    decode_time = engine.decode_time(engine.seen_by_arrival(running))
     prefill = engine.prefill_beside(running)
     beside = engine.decode_time(running)
     alone = rate * traffic.mean(prefill.stall(jnp.zeros_like(rate), beside))
-    gathering = engine.gathering(rate * decode_time, _decoding(running), alone)
+    gathering = engine.gathering(rate * decode_time, chance_of_any(running), alone)
     others = _prompts_sharing_last_step(stream, prefill, decode_time, alone)
     stall = prefill.stall(others + gathering.others, beside)
     stalled = rate * traffic.mean(stall)
@@ -170,11 +177,11 @@ def _separate(stream: _Stream, running: Scalar) -> _Point:
     When a request ends, no prompt is waiting.
     """
     engine, rate, traffic = stream.engine, stream.rate, stream.engine.traffic
-    decode_time = engine.decode_time(engine.relax.minimum(1 + running, engine.slots))
+    decode_time = engine.decode_time(engine.seen_by_arrival(running))
     prefill = engine.prefill_alone()
     nothing = jnp.zeros_like(rate)
     alone = rate * traffic.mean(prefill.stall(nothing, nothing))
-    gathering = engine.gathering(rate * decode_time, _decoding(running), alone)
+    gathering = engine.gathering(rate * decode_time, chance_of_any(running), alone)
     others = _prompts_sharing_last_step(stream, prefill, decode_time, alone) + gathering.others
     prompts = _Prompts(
         prefill=prefill,
@@ -256,11 +263,6 @@ def _swing(stream: _Stream, running: Scalar, prompts: _Prompts) -> Scalar:
 def _steady_factor(utilization: Scalar) -> Scalar:
     """`delay_factor` up to the utilization beyond which there is no steady state to swing around."""
     return delay_factor(smaller(utilization, STEEPEST))
-
-
-def _decoding(running: Scalar) -> Scalar:
-    """The chance that some sequence decodes: their number is about Poisson distributed."""
-    return 1 - jnp.exp(-running)
 
 
 def _point(stream: _Stream, running: Scalar, prompts: _Prompts) -> _Point:

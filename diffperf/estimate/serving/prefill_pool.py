@@ -6,7 +6,12 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.estimate.serving.prompt_prefill import Prefill
-from diffperf.estimate.serving.queueing import Moments, delay_factor, wait_share_of_servers
+from diffperf.estimate.serving.queueing import (
+    Moments,
+    delay_factor,
+    mean_end_in_line,
+    wait_share_of_servers,
+)
 from diffperf.estimate.serving.traffic import Traffic
 from diffperf.quantity import Scalar
 from diffperf.relax import larger
@@ -43,7 +48,7 @@ class PrefillPool(eqx.Module):
     def at_start(self, clients: Scalar) -> Scalar:
         """Mean seconds until the prompts of `clients` requests are prefilled that all come at once."""
         busy = self.traffic.mean(self.prefill.busy_time) / self.engines
-        return larger((clients + 1) / 2 * busy, self.traffic.mean(self.prefill.alone_time))
+        return mean_end_in_line(clients, busy, self.traffic.mean(self.prefill.alone_time))
 
     def line(self, rate: Scalar, steepest: float) -> PromptLine:
         """The line if `rate` prompts per second come to the pool in a Poisson process.

@@ -33,6 +33,20 @@ def delay_factor(utilization: Scalar, steepest: float = STEEPEST) -> Scalar:
     return 1 / (1 - below) + slope * larger(utilization - steepest, 0.0)
 
 
+def chance_of_any(mean: Scalar) -> Scalar:
+    """The chance that a Poisson number of some mean is not 0."""
+    return 1 - jnp.exp(-mean)
+
+
+def mean_end_in_line(clients: Scalar, each: Scalar, alone: Scalar) -> Scalar:
+    """Mean time until the work of `clients` requests is done that come at once to an idle server, and are
+    worked off one after the other.
+
+    - `each`: the time for which one keeps the server busy; `alone`: the least time that its work takes.
+    """
+    return larger((clients + 1) / 2 * each, alone)
+
+
 class Moments(eqx.Module):
     """Mean and variance of a time that is the sum of independent parts."""
 

@@ -4,15 +4,11 @@ import jax.numpy as jnp
 
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.serving.closed_loop import closed_loop
-from diffperf.estimate.serving.engine_passes import (
-    EnginePasses,
-    engine_memory,
-    engine_passes,
-    kv_room,
-)
+from diffperf.estimate.serving.engine_passes import EnginePasses, engine_memory
 from diffperf.estimate.serving.engine_state import Engine, SteadyState
 from diffperf.estimate.serving.open_loop import open_loop
-from diffperf.estimate.serving.queueing import Moments
+from diffperf.estimate.serving.queueing import Moments, mean_end_in_line
+from diffperf.estimate.serving.sized_engine import SizedEngine
 from diffperf.estimate.serving.traffic import Traffic
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
@@ -70,26 +66,10 @@ def serve(
     relax = Exact() if relax is None else relax
     c = Configuration(model=model, system=system, strategy=strategy, relax=relax).for_inference()
     traffic = Traffic.of(requests, strategy.dp)
-    available, cache = kv_room(c, requests, traffic)
-    slots = relax.minimum(requests.batch_cap, larger(available / cache, 1.0))
-    # Clients in closed loop bound the batches worth evaluating.
-    clients = relax.minimum(slots, larger(traffic.clients, 1.0))
-    most = requests.load.rate * slots + requests.load.concurrency * clients
-    passes = engine_passes(c, requests, traffic, most)
-    engine = Engine(
-        steps=passes.steps,
-        traffic=traffic,
-        slots=slots,
-        chunk=requests.chunk * strategy.pp,  # every stage of a pipeline works on a chunk of its own
-        queries=1 + requests.draft_tokens,
-        mixed=requests.mixed_steps,
-        batch_wait=requests.batch_wait,
-        begin_together=requests.begin_together,
-        stack=c.system.stack,
-        relax=relax,
-    )
+    sized = SizedEngine.of(c, requests, traffic)
+    engine = sized.engine
     state = steady_state(engine, requests)
-    power = dynamic_power(passes, requests, traffic, state) + static_power(system)
+    power = dynamic_power(sized.passes, requests, traffic, state) + static_power(system)
     in_prefill = state.throughput * (state.first_token.mean - state.waiting)
     return serving_report(
         c,
@@ -97,11 +77,11 @@ def serve(
         traffic,
         state,
         engines=strategy.dp,
-        slots=slots,
-        available=available,
+        slots=engine.slots,
+        available=sized.available,
         memory=engine_memory(c, requests, traffic, state.running + in_prefill),
         power=power,
-        at_start=first_token_at_start(engine, relax.minimum(traffic.clients, slots)),
+        at_start=first_token_at_start(engine, relax.minimum(traffic.clients, engine.slots)),
     )
 
 
@@ -123,7 +103,7 @@ def first_token_at_start(engine: Engine, clients: Scalar) -> Scalar:
     """
     prefill = engine.prefill_alone()
     mean = engine.traffic.mean
-    in_line = larger((clients + 1) / 2 * mean(prefill.busy_time), mean(prefill.alone_time))
+    in_line = mean_end_in_line(clients, mean(prefill.busy_time), mean(prefill.alone_time))
     return engine.stack.request_overhead + in_line
 
 

@@ -9,7 +9,7 @@ from diffperf.estimate.serving.bracketed_root import increasing_root
 from diffperf.estimate.serving.cache_transfer import CacheTransfer
 from diffperf.estimate.serving.engine_state import Engine, SteadyState, step_time_moments
 from diffperf.estimate.serving.prefill_pool import PrefillPool
-from diffperf.estimate.serving.queueing import STEEPEST, Moments
+from diffperf.estimate.serving.queueing import STEEPEST, Moments, chance_of_any
 from diffperf.estimate.serving.slot_queue import batch_variance, wait_for_slot
 from diffperf.quantity import Scalar
 from diffperf.relax import larger
@@ -126,7 +126,7 @@ def _way(pools: TwoPools, rate: Scalar, step: Scalar, *, decoding: Scalar, steep
     """
     line = pools.prefill.line(rate, steepest)
     lane, transfer = pools.transfer.duration(rate, steepest)
-    in_step = 1 - jnp.exp(-decoding)  # the chance that the engine is in a step, from which half is left
+    in_step = chance_of_any(decoding)  # the chance that the engine is in a step, from which half is left
     return _Way(
         admission=pools.decode.admission(step),
         line=line.waiting,
@@ -173,11 +173,6 @@ def open_pools(pools: TwoPools, rate: Scalar) -> PoolsState:
     return _state(pools, requests, way)
 
 
-def _seen_by_arrival(engine: Engine, running: Scalar) -> Scalar:
-    """Sequences of an engine that a request sees, itself included: Poisson arrivals see time averages."""
-    return engine.relax.minimum(1 + running, engine.slots)
-
-
 def _excess_running(
     running: Scalar, parameters: tuple[TwoPools, Scalar]
 ) -> tuple[Scalar, tuple[Scalar, Scalar]]:
@@ -185,7 +180,7 @@ def _excess_running(
     the sequences that a request sees and the seconds of their decode step.
     """
     pools, throughput = parameters
-    seen = _seen_by_arrival(pools.decode, running)
+    seen = pools.decode.seen_by_arrival(running)
     step = pools.decode.decode_time(seen)
     return jnp.log(running / (throughput * pools.steps * step)), (seen, step)
 
