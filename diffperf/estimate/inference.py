@@ -62,9 +62,7 @@ class PassTime(eqx.Module):
         "time for which a micro-batch waits for others in the pipeline: in prefill the last one, in decode "
         "any one until its next turn",
     )
-    host: Scalar = output(
-        "s", "time for which devices wait for the host: scheduling, sampling, launches of prompt kernels"
-    )
+    host: Scalar = output("s", "time of waits for the host: scheduling, sampling, launches of prompt kernels")
     drafting: Scalar = output(
         "s", "time of drafting the tokens that the pass verifies, the host's part in it included"
     )

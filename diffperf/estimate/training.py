@@ -77,12 +77,8 @@ class TrainingReport(Readable):
 
     time: Scalar = output("s", "step time")
     tokens_per_second: Scalar = output("token/s", "tokens per second")
-    mfu: Scalar = output(
-        "", "model FLOPs utilization (attention without its causal mask, recomputation left out)"
-    )
-    hfu: Scalar = output(
-        "", "hardware FLOPs utilization (attention without its causal mask, recomputation included)"
-    )
+    mfu: Scalar = output("", "model FLOPs utilization (no causal mask in attention, without recomputation)")
+    hfu: Scalar = output("", "hardware FLOPs utilization (no causal mask in attention, with recomputation)")
     power: Scalar = output("W", "average power per device")
     clock: Scalar = output(
         "", "clock of the compute units under its limits, over the clock of the peak rates"
