@@ -26,7 +26,7 @@ from diffperf.tracing import kept_slope
 # (1.2e-38).
 TINY = 1e-30
 _LOG_2 = 0.6931471805599453
-# The least rounding of a corner: of the least sharp edge whose derivatives float32 can tell from a kink's.
+# The smallest ε: the sharpest corner whose derivatives float32 can tell from those of a kink.
 _LEAST_CORNER = 1e-6
 
 
@@ -71,8 +71,8 @@ def running(
 ) -> Float[Array, "n ..."]:
     """A running sum or product along the leading axis: the first, the first two combined, the first three …
 
-    It is written out, for few values: the derivative that JAX has of `jnp.cumprod` pads and slices them in
-    stages, in loops that compilers do not vectorize.
+    It is written out, for few values: the derivative that JAX has of `jnp.cumprod` pads and slices the
+    values in stages, in loops that compilers do not vectorize.
     """
     return jnp.stack([*itertools.accumulate(jnp.unstack(jnp.asarray(values)), combine)])
 
@@ -158,7 +158,8 @@ class Relaxation(eqx.Module):
         return self.maximum(demand, supply) - supply
 
 
-# Relative rounding error of a quotient of products of whole numbers, in the distance of two numbers near 1.
+# Rounding error of a quotient of products of whole numbers, relative to it, in units of the float type's
+# epsilon.
 _ROUNDING = 16
 
 

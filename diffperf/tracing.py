@@ -1,4 +1,4 @@
-"""Settings of the interpreter while JAX traces a function, and marks that traced programs carry."""
+"""Settings of Python while JAX traces a function, and names that traced values carry."""
 
 import contextlib
 import gc

@@ -51,7 +51,8 @@ def codesign(
     explain: bool = False,
     progress: Progress | None = None,
 ) -> "CodesignAnswer":
-    """The chip and package that a design problem asks for, found by gradient.
+    """The chip and package that a design problem asks for, by an evolving population and descents along
+    gradients.
 
     **Arguments:**
 

@@ -26,7 +26,7 @@ def comparison_lines(
         lines += [_section(title, cells, ratios, several_stacks), ""]
         lines += [f"{cell.system}: {cell.problem}" for cell in cells if not cell.fits and not cell.layout]
     lines += [
-        "tok/J: tokens per second and watt of the devices. Mtok/$: of a system that is owned (all that "
+        "tok/J: tokens per joule that the devices draw. Mtok/$: of a system that is owned (all that "
         "`diffperf cost` counts in an hour) or rented, at published prices.",
         "Rests on: calibrated, with the 90 % interval of the time; datasheet: hardware that nobody fitted, "
         "under software fitted elsewhere; estimate: neither was fitted, with its least possible interval.",

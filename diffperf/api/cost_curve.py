@@ -23,8 +23,8 @@ _POINTS = 9  # of a curve
 _COLUMNS = {
     "package": ("package", "USD"),
     "device": ("device, bought", "USD"),
-    "hour": ("an hour of it", "USD"),
-    "rate": ("a second", "token/s"),
+    "hour": ("device-hour", "USD"),
+    "rate": ("throughput", "token/s"),
     "million": ("a million tokens", "USD"),
 }
 

@@ -1,4 +1,4 @@
-"""Cost of each kind of die of a package: dies of a wafer, dies that ship, and a known-good die."""
+"""Cost of each kind of die of a package: dies of a wafer, sellable dies, and a known-good die."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def _row(die: Die, package: Package) -> dict[str, Any]:
 
 def die_table(package: Package) -> Table:
     """Table with a row for each kind of die: counts, shares, mm² and USD of one die."""
-    columns = ("a wafer has", "without defect", "ship", "one die", "known good")
+    columns = ("dies/wafer", "defect-free", "sellable", "raw die", "known-good die")
     rows = column_table("Dies", "process", "in a package", "area", *columns)
     for row in die_rows(package):
         shares = [f"{row[name]:.1%}" for name in ("without_defect", "ship")]

@@ -26,7 +26,9 @@ from diffperf.workload.stages import over_kinds
 
 _NO_TIME = 1e-15  # s, below the time of a byte on any link
 
-Seconds = Float[Array, "*kinds"]  # of an average layer, of a layer of each kind, or of a step
+# Of an average layer, of a layer of each kind, or of a step.
+Seconds = Float[Array, "*kinds"]
+Bytes = Float[Array, "*kinds"]
 
 
 class Window(eqx.Module):
@@ -82,10 +84,10 @@ class Traffic(eqx.Module):
 
     time: Seconds
     busy: Float[Array, "tiers *kinds"]
-    memory: Seconds | float = 0.0
+    memory: Bytes
 
     @classmethod
-    def of(cls, transfer: Transfer, count: Seconds | float = 1.0) -> "Traffic":
+    def of(cls, transfer: Transfer, count: Float[Array, "*kinds"] | float = 1.0) -> "Traffic":
         """The traffic of a number of runs of a transfer, in all or in a layer of each kind."""
         return cls(
             time=transfer.time * count,

@@ -53,11 +53,15 @@ class PassTime(eqx.Module):
     expert_parallel: Scalar = output(
         "s", "exposed time of the all-to-alls that bring tokens to experts and back", table="collectives"
     )
-    pipeline_transfers: Scalar = output("s", "time of transfers between pipeline stages", table="collectives")
-    pipeline_queue: Scalar = output(
-        "s", "time for which the last micro-batch waits for those before it in the pipeline"
+    pipeline_transfers: Scalar = output(
+        "s", "exposed time of transfers between pipeline stages", table="collectives"
     )
-    host: Scalar = output("s", "time of the host's work for which devices wait: scheduling, sampling")
+    pipeline_queue: Scalar = output(
+        "s",
+        "time for which a micro-batch waits for others in the pipeline: in prefill the last one, in decode "
+        "any one until its next turn",
+    )
+    host: Scalar = output("s", "time of waits for the host: scheduling, sampling, launches of prompt kernels")
     drafting: Scalar = output(
         "s", "time of drafting the tokens that the pass verifies, the host's part in it included"
     )
@@ -95,7 +99,7 @@ class PassReport(Readable):
 class GenerationReport(Readable):
     """Prompts in, outputs out: latency, throughput, memory, energy and cost."""
 
-    time: Scalar = output("s", "latency, first to last token")
+    time: Scalar = output("s", "latency of the batch, from its prompts to its last token")
     time_to_first_token: Scalar = output("s", "time to first token")
     time_per_output_token: Scalar = output("s", "time per output token")
     tokens_per_second: Scalar = output("token/s", "output tokens per second of one batch after another")
@@ -159,6 +163,14 @@ def prefill(model: Model, system: System, strategy: Strategy, relax: Relaxation 
     """The prompts of all sequences at once, up to the first output token of each.
 
     Of prompts whose beginning is cached (`cached_share`), the rest is computed; rates count all tokens.
+
+    - `relax`: how max, min, ceil and step are evaluated; `Exact()` if None.
+
+    **Returns:** the latency of the pass in seconds by part, the memory of a device in bytes, and energy in
+    joules, power in watts and cost in USD. Every field of the report is declared with its unit.
+
+    **Raises:** `ConfigError` for a layout that is not possible, if called as `dp.prefill` with numbers and an
+    exact `relax`. Inside jit, grad and vmap nothing is checked.
     """
     c = _configuration(model, system, strategy, relax)
     tokens = strategy.global_batch * strategy.sequence_length
@@ -168,6 +180,13 @@ def prefill(model: Model, system: System, strategy: Strategy, relax: Relaxation 
 def decode(model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None) -> PassReport:
     """One decode pass, at the mean context of the generation: a token of every sequence, or as many as a
     step adds where tokens are drafted.
+
+    - `relax`: how max, min, ceil and step are evaluated; `Exact()` if None.
+
+    **Returns:** as `prefill`.
+
+    **Raises:** `ConfigError` for a layout that is not possible, if called as `dp.decode` with numbers and an
+    exact `relax`. Inside jit, grad and vmap nothing is checked.
     """
     c = _configuration(model, system, strategy, relax)
     tokens = strategy.global_batch * strategy.tokens_per_step
@@ -184,6 +203,15 @@ def generate(
 
     The sum over the passes is a closed form: attention, which alone depends on the context, is evaluated at
     a few contexts that stand for all (`diffperf.workload.growing_context`).
+
+    - `relax`: how max, min, ceil and step are evaluated; `Exact()` if None.
+
+    **Returns:** the latency in seconds, that of prefill and of a mean decode pass by part, the memory of a
+    device in bytes, and energy in joules, power in watts and cost in USD. Every field of the report is
+    declared with its unit.
+
+    **Raises:** `ConfigError` for a layout that is not possible, if called as `dp.generate` with numbers and
+    an exact `relax`. Inside jit, grad and vmap nothing is checked.
     """
     c = _configuration(model, system, strategy, relax)
     return generation_report(c, timed_phase(c, "generate"))

@@ -18,7 +18,10 @@ class LongRun(Readable):
     time: Scalar = output("s", "time of the training, interruptions included")
     goodput: Scalar = output("", "share of the time that goes into steps which are kept")
     interruptions: Scalar = output("", "expected number of unexpected interruptions")
-    checkpoint_interval: Scalar = output("s", "time between checkpoints that loses least")
+    checkpoint_interval: Scalar = output(
+        "s",
+        "time between checkpoints: the one that loses least, or that of writing one where that is longer",
+    )
     checkpoint_pause: Scalar = output("s", "time for which devices wait while a checkpoint is copied")
     checkpoint_write: Scalar = output("s", "time to write a checkpoint to storage, beside the training")
     spare_devices: Scalar = output("", "devices that stand in for failed nodes, on average")
@@ -33,7 +36,7 @@ class LongRun(Readable):
 
 
 def long_run(c: Configuration, report: TrainingReport, tokens: Scalar) -> LongRun:
-    """A training on so many tokens whose steps have a report.
+    """The whole training on `tokens` tokens, from the report of one of its steps.
 
     Devices pause while the states of the model, each kept by one of them, are copied to their hosts, and
     train on while hosts write them to storage, which bounds the interval between checkpoints from below.

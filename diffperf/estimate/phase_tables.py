@@ -15,8 +15,8 @@ from diffperf.relax import positive
 
 
 class OperatorTable(eqx.Module):
-    """Operators of a phase on a device of the slowest pipeline stage, a row for each kernel, kind of layers
-    and pass.
+    """Operators of a phase, a row for each kernel, kind of layers and pass: in training those of a device of
+    the slowest pipeline stage, in inference those of the pass of one micro-batch through all stages.
     """
 
     names: tuple[str, ...] = eqx.field(static=True)
@@ -34,7 +34,9 @@ class OperatorTable(eqx.Module):
 
 
 class CollectiveTable(eqx.Module):
-    """Collectives of a phase on a device of the slowest pipeline stage."""
+    """Collectives of a phase: in training those of a device of the slowest pipeline stage, in inference those
+    of the pass of one micro-batch through all stages.
+    """
 
     names: tuple[str, ...] = eqx.field(static=True)
     parts: tuple[str, ...] = eqx.field(static=True)  # fields of the phase's breakdown
@@ -104,7 +106,7 @@ def _row_name(label: OperatorLabel, recomputed: bool) -> str:
 
 
 def _counts(operators: TimedOperators, counts: dict[str, Array | float]) -> Float[Array, " operators"]:
-    """Number of repetitions in the phase of the unit (layer, stage, step) that each operator runs for."""
+    """Number of repetitions in the phase of each operator's unit: layers, micro-batches or steps."""
     of_kinds = {per: jnp.atleast_1d(jnp.asarray(count)) for per, count in counts.items()}
     starts = dict(zip(of_kinds, np.cumsum([0, *map(len, of_kinds.values())]), strict=False))
     places = [

@@ -94,9 +94,8 @@ class NetworkStep(eqx.Module):
     layer: dict[str, Transfer]
     by_kind: dict[str, PerKind]  # of a layer of each kind over an average layer
     totals: dict[str, Transfer]
-    crosses_tiers: (
-        Scalar  # 1 where a boundary between pipeline stages leaves the innermost network tier, else 0
-    )
+    # 1 where neighbouring pipeline stages lie in different domains of the innermost network tier, else 0.
+    crosses_tiers: Scalar
 
     @classmethod
     def of(cls, collectives: list[TimedCollective], c: Configuration) -> "NetworkStep":
@@ -142,9 +141,9 @@ class NetworkStep(eqx.Module):
 class SlowestStage(eqx.Module):
     """The pipeline stage that sets the pace, and the stages before the last.
 
-    - `layers`: layers of each kind after whose time, and that of the head, the last stage ends: its own
-      layers, or those that it waits for.
-    - `head`: vocabulary projections for which every micro-batch keeps the last stage.
+    - `layers`: layers of each kind whose time, with that of `head`, is the last stage's time per micro-batch:
+      its own, or, where it waits for a slower stage, as many of that stage's as the wait lasts.
+    - `head`: vocabulary projections that the last stage computes per micro-batch.
     - `forward`, `backward`: seconds of a micro-batch on the mean stage before the last, with exposed
       communication and what is recomputed.
     - `memory_share`: share of the seconds of both passes that grow as device memory becomes slower.

@@ -76,8 +76,8 @@ class TrainingReport(Readable):
 
     time: Scalar = output("s", "step time")
     tokens_per_second: Scalar = output("token/s", "tokens per second")
-    mfu: Scalar = output("", "model FLOPs utilization (attention not masked, recomputation not counted)")
-    hfu: Scalar = output("", "hardware FLOPs utilization (attention not masked, recomputation counted)")
+    mfu: Scalar = output("", "model FLOPs utilization (no causal mask in attention, without recomputation)")
+    hfu: Scalar = output("", "hardware FLOPs utilization (no causal mask in attention, with recomputation)")
     power: Scalar = output("W", "average power per device")
     clock: Scalar = output(
         "", "clock of the compute units under its limits, over the clock of the peak rates"
@@ -138,6 +138,14 @@ def training_step(
     The slowest stage works through all micro-batches; filling and draining the pipeline leaves it idle for
     the schedule's bubble. Vocabulary projection and loss are on the last stage, with the modules of
     multi-token prediction.
+
+    - `relax`: how max, min, ceil and step are evaluated; `Exact()` if None.
+
+    **Returns:** the step's time in seconds by part, the memory of the fullest device in bytes, and energy in
+    joules, power in watts and cost in USD. Every field of the report is declared with its unit.
+
+    **Raises:** `ConfigError` for a layout that is not possible, if called as `dp.training_step` with numbers
+    and an exact `relax`. Inside jit, grad and vmap nothing is checked.
     """
     relax = Exact() if relax is None else relax
     return timed_step(Configuration(model=model, system=system, strategy=strategy, relax=relax)).report
@@ -245,9 +253,7 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
         for purpose in ("weights", "gradients", "tied embedding", "pipeline")
     )
     in_pass = [traffic * 0.5 for traffic in (*stage.traffic, handed_on * inverse(strategy.micro_batches))]
-    both = (
-        strategy.shards_weights
-    )  # 1 where weights are gathered for both passes, 0 for the forward pass only
+    both = strategy.shards_weights  # 1 where weights are gathered for both passes, 0 for the forward pass
 
     def window(time: Scalar) -> Window:
         """A window of so many seconds of both passes, or of one alike."""

@@ -143,9 +143,9 @@ def _measured_stack(path: Path) -> MeasuredStack:
 def typical_numbers(features: Features, without: str = "") -> dict[str, float]:
     """The numbers, in internal units, of a stack with some features that nobody has measured.
 
-    Each is the median of the logarithms over measured software, each software with the mean of its stacks;
-    one that no measured software with the same feature has is left out. The launch time of a pass goes with
-    the kernels that the host launches for it.
+    Each is the median over measured software of the geometric mean of that software's stacks; of an even
+    number of software, the geometric mean of the middle two. A number that no measured software with the same
+    feature has is left out. The launch time of a pass goes with the kernels that the host launches for it.
 
     `without` is a software that does not count, as if nobody had measured it.
     """
@@ -155,6 +155,7 @@ def typical_numbers(features: Features, without: str = "") -> dict[str, float]:
             continue
         for key in numbers.keys() & DECIDED_BY.keys():
             feature = DECIDED_BY[key]
+            # Two stacks that both lack the feature do not match: the text "" is no value of a feature.
             if feature is None or features.how.get(feature) == measured.how.get(feature, ""):
                 kernels = features.launches / measured.launches if key == _LAUNCH_TIME else 1.0
                 logarithms[key][measured.software].append(math.log(numbers[key] * kernels))

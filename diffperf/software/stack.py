@@ -66,7 +66,8 @@ class Stack(Declared):
     )
     rank_stall: Scalar = quantity(
         "s",
-        "host launch time that each tensor-parallel rank adds if the pipeline leaves the innermost tier",
+        "host launch time that each tensor-parallel rank adds where neighbouring pipeline stages lie in "
+        "different domains of the innermost network tier",
         bounds=(1e-9, 1e-1),
         default=1e-9,
     )
@@ -264,7 +265,8 @@ class Stack(Declared):
     )
     submitted_tokens: Scalar = quantity(
         "",
-        "most tokens of prompts that an engine hands to a pipeline before it waits for all of them",
+        "most tokens of prompts that an engine hands to a pipeline before it waits until all of these tokens "
+        "have left the pipeline",
         bounds=(1, 1e12),
         default=1e12,  # more than any batch of prompts
         integer=True,
@@ -397,7 +399,8 @@ class Stack(Declared):
     )
     product_latency: Scalar = quantity(
         "",
-        "latency of the main loop of the stack's GEMM kernels over that of the measured kernels",
+        "latency of the main loop of the stack's GEMM kernels over that of the kernels on which the "
+        "accelerator's k_latency was measured",
         bounds=(0.02, 10),
         default=1.0,
     )

@@ -42,8 +42,8 @@ def draft_share() -> Any:
     """Declares what a drafted token costs: a draft model's share, or a module of the model itself."""
     return quantity(
         "",
-        "time to draft a token over that of a decode pass, 0 for a layer and the vocabulary projection "
-        "(the model's module for multi-token prediction)",
+        "time to draft a token over that of a decode pass; 0 for a module of multi-token prediction, which "
+        "takes the time of a layer and of the vocabulary projection",
         bounds=(0, 1),
         default=0,
     )

@@ -69,7 +69,7 @@ class Memory(Declared):
     gradients: Scalar = output("byte", "gradients")
     optimizer: Scalar = output("byte", "optimizer state")
     activations: Scalar = output("byte", "activations kept for the backward pass, or in use")
-    logits: Scalar = output("byte", "logits, with their copy in fp32")
+    logits: Scalar = output("byte", "logits in fp32, in training in the format of activations too")
     gathered: Scalar = output("byte", "weights and gradients of layers in use, gathered (ZeRO-3)")
     buffers: Scalar = output("byte", "communication buffers")
     kv_cache: Scalar = output("byte", "KV cache")
@@ -77,7 +77,7 @@ class Memory(Declared):
     reserve: Scalar = output("byte", "memory reserved by runtime and libraries")
     peak: Scalar = output("byte", "peak of the allocated memory")
     capacity: Scalar = output("byte", "capacity of the device memory")
-    excess: Scalar = output("", "peak over capacity − 1 (above 0: out of memory)")
+    excess: Scalar = output("", "use over capacity − 1 of the fullest memory level (above 0: out of memory)")
     stages: StagePeaks
     elsewhere: tuple[LevelUse, ...] = ()
 
@@ -225,8 +225,8 @@ def _gathered_bytes(model: Model, strategy: Strategy) -> Scalar:
 
 
 def _buffer_bytes(c: Configuration) -> Scalar:
-    """Sequence parallelism gathers a layer's input on every rank; stages receive a micro-batch's residual
-    stream each way.
+    """Bytes of communication buffers: a layer's input gathered on every rank (sequence parallelism), and a
+    micro-batch's residual stream received from either neighbouring stage.
     """
     strategy = c.strategy
     residual = strategy.tokens * c.model.hidden * strategy.activation_width

@@ -35,9 +35,9 @@ PerCore = Float[Array, "*operators"]  # a number of each attention core of a tab
 Columns = Mapping[str, tuple[Array | float, ...]]  # a row of numbers for each operator, by its name
 
 
-# What a product's B is: weights of the projections around attention, of other linear layers, of routed
-# experts, of the vocabulary projection, the KV cache, or activations. In training, a vocabulary projection
-# whose rows of logits are not aligned has a role of its own.
+# What the right operand of a product (B of A·B) is: weights of the projections around attention, of other
+# linear layers, of routed experts, of the vocabulary projection, the KV cache, or activations. In training, a
+# vocabulary projection whose rows of logits are not aligned has a role of its own.
 ROLES = ("attention", "linear", "expert", "head", "cache", "activations", "unaligned head")
 
 

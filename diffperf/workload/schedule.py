@@ -86,9 +86,8 @@ def in_flight(strategy: Strategy, relax: Relaxation, position: Scalar | float = 
     """
     after = (strategy.pp - 1) * (1 - position)
     chunks = relax.minimum(1.0, strategy.virtual_stages - 1)
-    filling = (
-        (strategy.virtual_stages - 1) * strategy.pp + 1 + 2 * after
-    )  # chunks of an interleaved stage's warm-up and its own
+    # Chunks of an interleaved stage's warm-up, and its own.
+    filling = (strategy.virtual_stages - 1) * strategy.pp + 1 + 2 * after
     in_stage = 1 + after + chunks * (filling / strategy.virtual_stages - 1 - after)
     whole = jnp.ones_like(in_stage)
     return choose(

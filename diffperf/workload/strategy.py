@@ -28,9 +28,9 @@ from diffperf.workload.generation_quantities import (
 
 _DEGREE = (1, 1e5)
 
-# Which groups are the nearest neighbours, from the innermost out: Megatron-LM's default, with expert
-# parallelism inside the data-parallel ranks; pipeline stages next to each other; and data parallelism
-# innermost of all.
+# Orders of the parallel groups, nearest neighbours first. The first is Megatron-LM's default, the second that
+# of its --use-tp-pp-dp-mapping; the others put data, pipeline or context neighbours closer together. Experts
+# are laid out within the tensor-, context- and data-parallel ranks of a pipeline stage.
 ORDERS = ("tp-cp-dp-pp", "tp-cp-pp-dp", "tp-dp-cp-pp", "tp-pp-cp-dp", "dp-tp-cp-pp", "cp-tp-dp-pp")
 
 SCHEDULES = ("gpipe", "1f1b", "zero_bubble", "dualpipe")
@@ -223,7 +223,8 @@ class Strategy(Declared):
     )
     capacity_factor: Scalar = quantity(
         "",
-        "tokens that an expert takes over its even share, others dropped and gaps padded; 0 for all tokens",
+        "most tokens of an expert, as a multiple of its even share (further tokens are dropped, free places "
+        "padded); 0 for no limit",
         bounds=(0, 16),
         default=0,
     )

@@ -8,9 +8,8 @@ from jaxtyping import Array, Bool
 
 Number = Array | np.ndarray | np.generic | float  # a scalar, traced or concrete
 
-_ROUNDING = (
-    1e-4  # relative: quotients of products of degrees in float32 are off by less, real degrees by more
-)
+# Relative: quotients of products of degrees in float32 are off by less, real degrees by more.
+_ROUNDING = 1e-4
 _SMALLEST = 1e-3  # below this number the tolerance stays the same, so that 0 is whole
 _EQUALITY = 1e-6  # relative: by how much a number may miss a bound that it meets without rounding
 

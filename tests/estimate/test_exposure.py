@@ -26,7 +26,7 @@ OVERLAPS = ("gradients", "weights", "tensor", "context", "experts", "transfers")
 
 def traffic(seconds: float, *shares: float) -> Traffic:
     """Traffic that fills the links of each tier for a share of its seconds."""
-    return Traffic(time=jnp.asarray(seconds), busy=seconds * jnp.asarray(shares))
+    return Traffic(jnp.asarray(seconds), busy=seconds * jnp.asarray(shares), memory=jnp.asarray(0.0))
 
 
 def all_reduce(degree: float, volume: float) -> Collective:
@@ -227,7 +227,7 @@ def test_slopes(llama, system, seconds, second_tier):
     def added(time, relax):
         c = configuration(llama, system, UNITS / 4, relax)
         busy = [traffic(2.0, 1.0, second_tier)]
-        ring = Traffic(jnp.asarray(time), time * jnp.array([1.0, second_tier]))
+        ring = Traffic(jnp.asarray(time), time * jnp.array([1.0, second_tier]), memory=jnp.asarray(0.0))
         return exposed(ring, OF_FOUR_SECONDS, BOTH, c, busy)
 
     def difference(relax, low, high):

@@ -29,9 +29,8 @@ TILE = 128.0  # queries of a tile: FlashAttention-2 (arXiv 2307.08691 §3.3) and
 # Least tokens of a context that a compute unit takes alone: kMinHistoryTokensPerBlock of TensorRT-LLM's XQA
 # kernels.
 SPLIT = 128.0
-GENERATED = (
-    16.0  # new tokens of a sequence up to which the generation kernel runs: speculative drafts included
-)
+# New tokens of a sequence, drafted ones included, up to which the generation kernel runs (an estimate).
+GENERATED = 16.0
 
 # Share of the longest tile's time by which the last compute unit ends later than with all work spread evenly.
 # An estimate: any order of the tiles has at most 1 (Graham, 1969), and causal kernels start the longest

@@ -135,8 +135,8 @@ def clock_under_limit(
     from three steps of Newton's method on logarithms, in which the sum is convex: they come within 2e-5 of
     the limit.
 
-    The limit holds for averages over the device's window w. Kernels that run for a `duration` d after a pause
-    have drawn, on an average that forgets exponentially, their power for a share 1 − exp(−d/w) of it, and
+    The limit holds for averages over the device's window τ. Kernels that run for a `duration` d after a pause
+    have drawn, on an average that forgets exponentially, their power for a share 1 − exp(−d/τ) of it, and
     idle power before; without a duration they run on.
     """
     accelerator, relax = machine.accelerator, machine.relax

@@ -47,9 +47,8 @@ class MatrixUnits(eqx.Module):
     flop_energy: PerProduct  # J per FLOP
     width: PerProduct  # bytes of an operand's element
     output_width: PerProduct  # bytes of an element of a product
-    converted: (
-        PerProduct  # share of activations that kernels of their own convert to the format of the operands
-    )
+    # Share of activations that kernels of their own convert to the format of the operands.
+    converted: PerProduct
     # In inference, of weights as they are stored; None where weights are stored as they are multiplied.
     stored_width: PerProduct | None = None  # bytes of a weight
     unpacking_time: PerProduct | None = None  # s per weight that the whole device converts to an operand
@@ -254,8 +253,8 @@ class Machine(eqx.Module):
         return self.levels[self.accelerator.device_level - 1]
 
     def for_roles(self, roles: Sequence[str]) -> "Machine":
-        """This device with the matrix units for products whose B has these roles, one for each product, and
-        with the memory levels that serve B.
+        """This device with the matrix units for products whose right operands (B of A·B) have these roles,
+        one for each product, and with the memory levels that serve those operands.
         """
         shares = None if self.shares is None else self.shares.for_roles(roles)
         if self.matrix_by_role is None:

@@ -2,8 +2,8 @@
 
 A kernel's parts run at the same time: compute, and bytes / bandwidth + latency of every memory level
 outside the innermost. Then comes the overhead that no other kernel hides (Williams et al., CACM 2009;
-hierarchical form: arXiv 2407.14645 §III). Times are those at the clock of the peak rates;
-`diffperf.estimate.kernels.clock` slows them down where the power limit asks for it.
+hierarchical form: arXiv 2407.14645 §III). Times are those at the clock that software allows
+(`at_allowed_clock`); `diffperf.estimate.kernels.clock` slows them down where the power limit asks for it.
 """
 
 import functools

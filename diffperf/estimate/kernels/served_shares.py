@@ -14,7 +14,7 @@ from diffperf.workload.residency import Residency
 
 PerLevel = Float[Array, " levels"]  # a number for each memory level outside the innermost
 
-# The class of tensors that a product's B is, by its role.
+# The class of tensors that the right operand of a product (B of A·B) is, by its role.
 _CLASS_OF = {
     "attention": "attention_weights",
     "linear": "mlp_weights",
@@ -34,12 +34,13 @@ class ServedShares(eqx.Module):
 
     served: Float[Array, "levels classes"]  # by the levels outside the innermost, of each class of tensors
     lives: PerLevel  # of activations, in each level outside the innermost
-    weights: Float[Array, "levels *products"]  # of B of each product, by the levels outside the innermost
+    # Of the right operand (B of A·B) of each product, by the levels outside the innermost.
+    weights: Float[Array, "levels *products"]
     addressed: tuple[bool, ...] = eqx.field(static=True)  # whether each of these levels is no cache
 
     @classmethod
     def of(cls, accelerator: Accelerator, residency: Residency) -> "ServedShares":
-        """Shares that each memory level serves, if B of every product is weights of an MLP."""
+        """Shares that each memory level serves, if the right operand of every product is an MLP's weights."""
         kinds, levels = accelerator.memory_kinds, range(len(accelerator.memory))
         passes = np.array(
             [
@@ -67,6 +68,6 @@ class ServedShares(eqx.Module):
         return self.served[:, TENSOR_CLASSES.index("kv_cache")]
 
     def for_roles(self, roles: Sequence[str]) -> "ServedShares":
-        """These shares for products whose B has these roles, one for each product."""
+        """These shares for products whose right operands have these roles, one for each product."""
         classes = np.array([TENSOR_CLASSES.index(_CLASS_OF[role]) for role in roles])
         return dataclasses.replace(self, weights=self.served[:, classes])

@@ -76,7 +76,7 @@ class Links(eqx.Module):
 
     network: tuple[NetworkTier, ...]
     library: CollectiveLibrary
-    overhead: Scalar
+    overhead: Scalar  # s of a collective before its first message: launch, ramp
 
     @classmethod
     def of(cls, system: System) -> "Links":

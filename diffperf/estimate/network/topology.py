@@ -93,9 +93,8 @@ def offer(
         """
         return 1 + cliques * (members - 2) + cubes * (dimensions - 1)
 
-    group_links = links(
-        larger(m, 2.0), larger(doublings, 1.0)
-    )  # a group of less than two has the links of two
+    # A group of less than two has the links of two.
+    group_links = links(larger(m, 2.0), larger(doublings, 1.0))
     devices = larger(tier.size * inverse(inside), 2.0)
     domain_links = links(devices, jnp.log(devices) * _PER_DOUBLING)
     uplink = tier.uplink * inverse(inside)

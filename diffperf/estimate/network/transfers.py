@@ -24,7 +24,8 @@ from diffperf.relax import Exact, Relaxation, inverse, larger, smaller, with_slo
 from diffperf.trees import split_tree, unstack_tree
 from diffperf.workload.collective import Collective
 
-# The share of the innermost tier's ramp that rings have in any group: their ramp is divided by.
+# Share of the innermost tier's ramp that is added to the ramp of rings, so that it is never 0: `wire_time`
+# divides by it.
 _LEAST_RAMP = 1e-6
 
 # Fields of a collective that only an all-to-all asks for.

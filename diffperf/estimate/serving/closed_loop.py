@@ -114,8 +114,8 @@ def capacity(engine: Engine) -> Scalar:
 
 
 def _excess_clients(running: Scalar, loop: _Loop) -> tuple[Scalar, _Point]:
-    """The loop at a running batch, and the logarithm of the requests in the engine over its slots, or with
-    those that it does not know of yet over the clients, whichever is more.
+    """The logarithm of the requests in the engine over its slots, or with those that it does not know of yet
+    over the clients, whichever is more; and the loop at the running batch.
     """
     point = _at(loop, running)
     in_engine = running + point.throughput * point.first_token.mean

@@ -126,7 +126,7 @@ class _Prompts(eqx.Module):
     def of(cls, c: Configuration, prefill: Pool, requests: Requests) -> "_Prompts":
         """The pool from the passes of one of its engines, which drafts no tokens."""
         traffic = Traffic.of(requests, prefill.engines)
-        # What the cache of a request has here are the tokens of its prompt.
+        # In this pool a request's cache holds the tokens of its prompt alone.
         traffic = dataclasses.replace(traffic, context=requests.input_length)
         plain = replace(requests, {"draft_tokens": 0.0, "tokens_per_step": 1.0, "draft_share": 0.0})
         passes = engine_passes(c, plain, traffic, jnp.ones_like(traffic.context))
@@ -152,7 +152,8 @@ class _Answers(eqx.Module):
     """The pool that decodes.
 
     - `c`: the configuration of one of its workers; `workers`: their number.
-    - `engine`: an engine of it; `available`: bytes of a device that the KV cache may take.
+    - `engine`: an engine of it, and `passes`: times and energy of that engine's passes.
+    - `available`: bytes of a device that the KV cache may take.
     """
 
     c: Configuration

@@ -107,8 +107,8 @@ def open_loop(engine: Engine, rate: Scalar) -> SteadyState:
 
 
 def _excess_running(running: Scalar, stream: _Stream) -> tuple[Scalar, _Point]:
-    """The stream at a running batch, and the logarithm of the batch over that of Little's law, from the
-    decode time at the former.
+    """The logarithm of the running batch over that of Little's law, from the decode time at that batch; and
+    the stream there.
     """
     point = _at(stream, running)
     return jnp.log(running / (stream.rate * point.decode)), point

@@ -14,7 +14,7 @@ from diffperf.relax import Relaxation, larger, smaller
 
 Lengths = Float[Array, " lengths"]
 
-# What is divided by is at least this many tokens.
+# Fewest tokens in a divisor.
 _LEAST_TOKENS = 1e-3
 
 

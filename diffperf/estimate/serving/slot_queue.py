@@ -10,8 +10,8 @@ from diffperf.estimate.serving.queueing import Moments, delay_factor
 from diffperf.quantity import Scalar
 from diffperf.relax import larger, positive
 
-# The least share of an engine's room that is free, and of the slope of its rate by the running sequences that
-# is left where steps take longer for more of them: both are divided by.
+# Floor of the free share of an engine's room, and of the slope of the logarithm of its rate by the logarithm
+# of the running sequences: a divisor, which is 0 where steps take longer in proportion to the sequences.
 _LEAST_SHARE = 1e-3
 
 # Gauss-Legendre quadrature with four nodes on [0, 1].

@@ -9,7 +9,7 @@ from diffperf.quantity import Scalar
 from diffperf.relax import larger
 from diffperf.workload.requests import Requests
 
-# The least decode steps of a request, which are divided by: one of a single token has none.
+# Fewest decode steps of a request, as a divisor: a one-token answer has none.
 _LEAST_STEPS = 1e-3
 _NARROWEST = 1e-6  # square of the spread below which ln(1 + s²)/s² is its series 1 − s²/2
 

@@ -15,14 +15,10 @@ from diffperf.hardware.system import System
 from diffperf.load import declared_at
 from diffperf.quantity import Choice, Quantity, locate, numeric
 
-NO_EFFECT = (
-    1e-9  # a parameter has no effect where no row's derivative of log(time) by its logarithm is larger
-)
-_TRIED = (
-    0.0,
-    -2.0,
-    2.0,
-)  # prior standard deviations from the configured values at which derivatives are taken
+# A parameter has no effect where no row's derivative of log(time) by its logarithm is larger.
+NO_EFFECT = 1e-9
+# Prior standard deviations from the configured values at which derivatives are taken.
+_TRIED = (0.0, -2.0, 2.0)
 _STACK = "stack."  # how the paths of parameters of a stack begin
 _AT_BOUND = 1e-3  # relative distance within which a value counts as at the end of its range
 

@@ -6,8 +6,8 @@
     technology = "n7-hbm2e"
     minimize = "time"              # or maximize = "tokens_per_second"; any output of the report
 
-    [strategy] tp = 8                         # dp, where it is neither given nor a variable, follows from the
-    other degrees
+    [strategy]
+    tp = 8                         # dp follows from the other degrees, unless given or a variable
 
     [[variable]]
     path = "design.compute_units"

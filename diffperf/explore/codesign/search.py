@@ -8,9 +8,9 @@
    rounded (`relaxation`).
 4. Neighbours: one or two other whole numbers, choices or layouts than the best design's, where its
    multipliers promise more (`neighbours`).
-5. Rounds of the four follow each other until none improves the best design. The population of every second
-   round starts around the best design. Where all variables are whole and few enough, every combination is
-   scored instead.
+5. Rounds of the four follow each other until `UNIMPROVED` in a row have not improved the best design,
+   `ROUNDS` at most. The population of every second round starts around the best design. Where all variables
+   are whole and few enough, every combination is scored instead.
 6. A last descent gives the multipliers. Where no design satisfies every constraint, the least-violating one
    and the constraints in conflict (`conflict`) are the answer.
 

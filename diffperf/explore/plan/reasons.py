@@ -13,9 +13,8 @@ OBJECTIVES = {"time": "time", "cost": "cost.run", "energy": "energy.total"}
 
 _SAME = 5e-4  # relative: a smaller difference is shown as none, as it would read "0.0 %" or "0.1 %"
 _MOST_PARTS = 3  # parts that a reason names, at most
-_NEARLY_ALL = (
-    0.9  # share of all changes that the named parts make up, where that takes no more than `_MOST_PARTS`
-)
+# Share of all changes that the named parts make up, where that takes no more than `_MOST_PARTS`.
+_NEARLY_ALL = 0.9
 _WORTH_NAMING = 0.2  # gains below this share of the losses are not named
 
 

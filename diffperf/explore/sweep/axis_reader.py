@@ -101,9 +101,8 @@ class AxisReader(TableReader):
         first, last = self.ends(declared, value, key, ("from", "to"))
         if first <= 0:
             raise self.error(f"{key}.from", repr(value["from"]), "more than 0", "start at 1")
-        doublings = math.floor(
-            math.log2(last / first) + 1e-9
-        )  # an exact power of two counts, whatever the rounding
+        # An exact power of two counts, whatever the rounding.
+        doublings = math.floor(math.log2(last / first) + 1e-9)
         return [first * 2**doubling for doubling in range(doublings + 1)]
 
     def divisors_of(self, inputs: Inputs, declared: Quantity, value: Any, key: str) -> list[float]:

@@ -26,8 +26,10 @@ from diffperf.report.plots.style import (
     styled,
 )
 
-# The vertical axis holds this share of the rows, within a factor of e^0.2 to e^3.
+# Share of the rows that the vertical axis holds, and the least and the most |log(predicted / measured)| that
+# it reaches for that, without its margin.
 _SHOWN, _LEAST_REACH, _MOST_REACH = 0.995, 0.25, 3.0
+_MARGIN = 1.1
 
 
 @styled
@@ -70,7 +72,7 @@ def _scale_rows(axes: Axes, distances: Float[np.ndarray, " points"]) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     reach = float(np.clip(np.quantile(distances, _SHOWN), _LEAST_REACH, _MOST_REACH))
-    axes.set_ylim(np.exp(-1.1 * reach), np.exp(1.1 * reach))
+    axes.set_ylim(np.exp(-_MARGIN * reach), np.exp(_MARGIN * reach))
     axes.autoscale_view(scaley=False)
     set_log_unit(axes.xaxis, "s", *axes.get_xlim())
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if reach > 1 else (1, 1.2, 1.5, 2, 3, 4, 6, 8)))
