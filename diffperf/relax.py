@@ -66,10 +66,10 @@ def least(values: Float[Array, "n ..."]) -> Float[Array, "..."]:
     return functools.reduce(smaller, jnp.unstack(values))
 
 
-def running(
+def cumulative(
     values: Float[AnyArray, "n ..."], combine: Callable[[Array, Array], Array]
 ) -> Float[Array, "n ..."]:
-    """A running sum or product along the leading axis: the first, the first two combined, the first three …
+    """A cumulative sum or product along the leading axis: of the first, the first two, the first three …
 
     It is written out, for few values: the derivative that JAX has of `jnp.cumprod` pads and slices the
     values in stages, in loops that compilers do not vectorize.

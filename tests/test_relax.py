@@ -16,13 +16,13 @@ from diffperf.relax import (
     Smooth,
     absent,
     choose,
+    cumulative,
     inverse,
     is_multiple,
     larger,
     largest,
     least,
     positive,
-    running,
     smaller,
 )
 
@@ -429,12 +429,12 @@ def test_multiples_of_whole_numbers(dtype):
 
 
 @pytest.mark.parametrize(
-    ("combine", "cumulative"),
+    ("combine", "of_jax"),
     [(operator.add, jnp.cumsum), (operator.mul, jnp.cumprod)],
     ids=["sum", "product"],
 )
-def test_running_sums_and_products_and_their_derivatives(combine, cumulative):
+def test_cumulative_sums_and_products_and_their_derivatives(combine, of_jax):
     values = jnp.asarray([1.5, 0.25, 3.0])
-    np.testing.assert_allclose(running(values, combine), cumulative(values), rtol=1e-14)
-    ours, theirs = (jax.jacobian(f)(values) for f in (lambda x: running(x, combine), cumulative))
+    np.testing.assert_allclose(cumulative(values, combine), of_jax(values), rtol=1e-14)
+    ours, theirs = (jax.jacobian(f)(values) for f in (lambda x: cumulative(x, combine), of_jax))
     np.testing.assert_allclose(ours, theirs, rtol=1e-14)

@@ -177,10 +177,10 @@ def exposed_of_layer(
     # Only a ring runs beside attention: heads are exchanged before and after, and generated outputs are
     # reduced after.
     ring = strategy.overlap_context.on * strategy.context_parallel.ring * (0.0 if generating else 1.0)
-    around = Weights(jnp.stack([1 - ring, ring]), ("off", "on"))
+    context_overlap = Weights(jnp.stack([1 - ring, ring]), ("off", "on"))
     of_tensor, of_context = traffic["tensor parallelism"], traffic["context parallelism"]
     tensor = exposed(of_tensor, compute.matmul, strategy.overlap_tensor, c)
-    context = exposed(of_context, compute.attention, around, c)
+    context = exposed(of_context, compute.attention, context_overlap, c)
     experts = exposed(
         traffic["expert parallelism"],
         Window(time=compute.whole.time + tensor + context, memory=compute.whole.memory),

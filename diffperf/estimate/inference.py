@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy, energy_beside_work, transfer_energy
 from diffperf.estimate.exposure import LayerCompute, Traffic, Window, exposed, exposed_of_layer
-from diffperf.estimate.kernels.clock import Beside, Clock, clock_under_limit
+from diffperf.estimate.kernels.clock import Clock, OutsideKernels, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
@@ -246,13 +246,19 @@ def generation_report(c: Configuration, timed: dict[str, TimedPass]) -> Generati
 
 
 def inference_tables(configuration: Configuration, phase: str) -> dict[str, PhaseTables]:
-    """The operators and collectives of an inference phase, by the field of its report that they add up to."""
+    """The operators and collectives of an inference phase, by the field of its report that they add up to.
+
+    **Raises:** `KeyError` for a phase that is none of inference.
+    """
     timed = timed_phase(configuration.for_inference(), phase)
     return {field: one_pass.tables for field, one_pass in timed.items()}
 
 
 def timed_phase(c: Configuration, phase: str) -> dict[str, TimedPass]:
-    """The timed passes of an inference phase, by the field of its report that they add up to."""
+    """The timed passes of an inference phase, by the field of its report that they add up to.
+
+    **Raises:** `KeyError` for a phase that is none of inference.
+    """
     if phase == "generate":
         timed = timed_passes(
             c, {"prefill": prompt_pass(c), "decode": token_pass(c, c.strategy.output_length)}
@@ -260,7 +266,9 @@ def timed_phase(c: Configuration, phase: str) -> dict[str, TimedPass]:
         return timed | {"decode": _with_drafts(c, timed["decode"])}
     if phase == "decode":
         return {"breakdown": _with_drafts(c, timed_passes(c, {"decode": token_pass(c)})["decode"])}
-    return timed_passes(c, {"breakdown": prompt_pass(c)})
+    if phase == "prefill":
+        return timed_passes(c, {"breakdown": prompt_pass(c)})
+    raise KeyError(f'"{phase}" is no phase of inference; expected prefill, decode or generate')
 
 
 def drafting_time(
@@ -412,7 +420,7 @@ def _timed_pass(
     allowed_parts, allowed_head = _layer_and_head(timed)
     waits = exposed_of_layer(in_layer, _layer_compute(allowed_parts, c), c, generating=tokens.generating)
     moved = functools.reduce(operator.add, (sent[purpose] for purpose in in_layer)) * depth + sent["pipeline"]
-    beside = Beside(
+    beside = OutsideKernels(
         waiting=depth * functools.reduce(operator.add, waits.values()),
         active=host_time(c, tokens),
         energy=functools.reduce(operator.add, transfer_energy(moved, c.system)),

@@ -11,7 +11,10 @@ PHASES = {"training": training_step, "prefill": prefill, "decode": decode, "gene
 
 
 def estimate(configuration: Configuration, phase: str) -> eqx.Module:
-    """The report of a phase of a configuration. Raises `KeyError` for a name that is not in `PHASES`."""
+    """The report of a phase of a configuration.
+
+    **Raises:** `KeyError` for a name that is not in `PHASES`.
+    """
     c = configuration
     return PHASES[phase](c.model, c.system, c.strategy, c.relax)
 
@@ -19,7 +22,9 @@ def estimate(configuration: Configuration, phase: str) -> eqx.Module:
 def phase_tables(configuration: Configuration, phase: str) -> dict[str, PhaseTables]:
     """The operators and collectives of a phase by the field of its report that they add up to.
 
-    That is "breakdown" for a phase of one pass; a generation has "prefill" and "decode".
+    That is "breakdown" for training and for a phase of one pass; a generation has "prefill" and "decode".
+
+    **Raises:** `KeyError` for a name that is not in `PHASES`.
     """
     if phase == "training":
         return {"breakdown": timed_step(configuration).tables}

@@ -47,7 +47,7 @@ class TokenPass(eqx.Module):
         return self.sequences * self.queries
 
     def tokens_on_rank(self, strategy: Strategy) -> Scalar:
-        """New tokens that a tensor-parallel group works on.
+        """New tokens that each rank of a tensor-parallel group multiplies.
 
         Context-parallel ranks share a prompt. Generated tokens are too few to share: every rank works on
         all of them, against its part of the context.

@@ -12,7 +12,7 @@ from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.memory_level import TENSOR_CLASSES
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
-from diffperf.relax import Relaxation, larger, running
+from diffperf.relax import Relaxation, cumulative, larger
 
 PerClass = Float[Array, " classes"]  # a number for each of `TENSOR_CLASSES`
 
@@ -93,6 +93,6 @@ def _fitting_share(bytes_: PerClass, room: Scalar, relax: Relaxation) -> PerClas
 
     That is clip((room − bytes of hotter classes) / own bytes, 0, 1).
     """
-    hotter = running(bytes_, operator.add) - bytes_
+    hotter = cumulative(bytes_, operator.add) - bytes_
     # At least one byte, so that a class without bytes is divided by a number.
     return relax.minimum(relax.excess(room, hotter), bytes_) / larger(bytes_, 1.0)

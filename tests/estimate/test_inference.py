@@ -8,8 +8,12 @@ import pytest
 from helpers import generate
 
 import diffperf as dp
+from diffperf.estimate.inference import timed_phase
+from diffperf.estimate.phases import estimate, phase_tables
 from diffperf.quantity import replace
 from diffperf.relax import Exact
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.strategy import Strategy
 
 prefill, decode = jax.jit(dp.prefill), jax.jit(dp.decode)
 
@@ -235,3 +239,9 @@ def test_prompts_lie_in_memory_a_pass_at_a_time(llama, system):
         for batch in (4, 64)
     )
     assert few == many > 0
+
+
+@pytest.mark.parametrize("function", [timed_phase, estimate, phase_tables])
+def test_a_phase_that_does_not_exist_is_refused(llama, system, function):
+    with pytest.raises(KeyError, match="prefil"):
+        function(Configuration(llama, system, Strategy()), "prefil")

@@ -91,7 +91,7 @@ class Clock(eqx.Module):
         )
 
 
-class Beside(eqx.Module):
+class OutsideKernels(eqx.Module):
     """What a device does beside the kernels of some work each time that it runs the work.
 
     - `waiting`: seconds for which its compute units wait for other devices.
@@ -106,7 +106,7 @@ class Beside(eqx.Module):
     energy: Scalar
 
     @classmethod
-    def nothing(cls, work: Work) -> "Beside":
+    def nothing(cls, work: Work) -> "OutsideKernels":
         """Nothing beside some work: its kernels follow each other, and nothing is sent."""
         zero = jnp.zeros_like(work.time)
         return cls(waiting=zero, active=zero, energy=zero)
@@ -123,7 +123,7 @@ def active_time(work: Work, accelerator: Accelerator, time: Scalar, waiting: Sca
 
 
 def clock_under_limit(
-    work: Work, machine: Machine, duration: Scalar | None = None, beside: Beside | None = None
+    work: Work, machine: Machine, duration: Scalar | None = None, beside: OutsideKernels | None = None
 ) -> Clock:
     """The clock at which a device that repeats `work`, and what is beside it, keeps its power limit.
 
@@ -140,7 +140,7 @@ def clock_under_limit(
     idle power before; without a duration they run on.
     """
     accelerator, relax = machine.accelerator, machine.relax
-    beside = Beside.nothing(work) if beside is None else beside
+    beside = OutsideKernels.nothing(work) if beside is None else beside
     time = work.time + beside.waiting + beside.active
     rate = inverse(positive(time))
     at_work = active_time(work, accelerator, time, beside.waiting) * rate  # 1 − w

@@ -90,7 +90,7 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     # The largest tile's times are a unit for all: those of the other tiles are near them.
     unit = longest(*(time[0] if time.ndim > m.ndim else time for time in whole))
     fastest = relax.minimum(*(relax.reduce_minimum(overlapping(unit, *times)) for times in (whole, in_parts)))
-    roofline = _or_matrix_vector(gemms, fourth_root(unit, fastest), traffic, machine)
+    roofline = _with_matrix_vector_kernel(gemms, fourth_root(unit, fastest), traffic, machine)
     # The largest tile moves the fewest bytes between the innermost levels: what energy is charged for.
     least = _of_largest_tile(gemms, traffic)
     work = Work(
@@ -101,7 +101,7 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
         arithmetic=flops * flop_energy + _unpacking_energy(unpacked, machine),
         traffic=jnp.stack(least),
     )
-    work = _launched(work * gemms.kernels, gemms.kernels, machine)
+    work = _with_launch_wait(work * gemms.kernels, gemms.kernels, machine)
     return (work + _conversion(whole_batch * m * k, machine)) * smaller(1.0, gemms.batch)
 
 
@@ -113,7 +113,7 @@ def _of_units(gemms: Gemms, machine: Machine) -> tuple[Array, Array]:
     return time, energy
 
 
-def _launched(work: Work, kernels: Array, machine: Machine) -> Work:
+def _with_launch_wait(work: Work, kernels: Array, machine: Machine) -> Work:
     """The work of some kernels, which waits for the host where all their launches but one take longer.
     The wait does not count among the starts, so that it draws active power: a simplification.
     """
@@ -121,7 +121,7 @@ def _launched(work: Work, kernels: Array, machine: Machine) -> Work:
     return dataclasses.replace(work, time=work.time + wait)
 
 
-def _or_matrix_vector(gemms: Gemms, tiles: Array, traffic: list[Array], machine: Machine) -> Array:
+def _with_matrix_vector_kernel(gemms: Gemms, tiles: Array, traffic: list[Array], machine: Machine) -> Array:
     """The time of the kernel chosen: that of `tiles`, or in serving software with kernels for few rows one
     that multiplies on the vector units: it computes no row more than there are, and reads the weights once
     for every few of them.

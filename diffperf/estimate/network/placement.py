@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.estimate.network.algorithms import Wire
-from diffperf.estimate.network.topology import Fabric, offer
+from diffperf.estimate.network.topology import Fabric, fabric_for_group
 from diffperf.hardware.network import NetworkTier
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, Weights
-from diffperf.relax import Relaxation, inverse, running
+from diffperf.relax import Relaxation, cumulative, inverse
 from diffperf.software.collective_library import CollectiveLibrary
 
 
@@ -25,9 +25,6 @@ class Group(eqx.Module):
     tier.
     """
 
-    members: Float[
-        Array, " tiers"
-    ]  # how many ways the group spreads on each tier; their product is its degree
     starts: Scalar  # 1 where there is anything to communicate, 0 for a group of one
     fabric: Fabric  # with a leading axis of tiers
     alternative: Weights  # reductions of fewer steps that the library has on each tier
@@ -40,7 +37,7 @@ class Group(eqx.Module):
     @property
     def across(self) -> Float[Array, " tiers"]:
         """Members within one domain of each tier."""
-        return running(self.fabric.ways, operator.mul)
+        return cumulative(self.fabric.ways, operator.mul)
 
     @property
     def within(self) -> Float[Array, " tiers"]:
@@ -61,8 +58,8 @@ class Group(eqx.Module):
         """Buffers of `volumes` bytes on the links of the tiers, one for each tier."""
         # The library is spread over the tiers here, and not wherever it is used: derivatives then add up over
         # them once.
-        spread = (len(self.members),)
-        library = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*spread, *leaf.shape)), self.library)
+        tiers = (len(self.fabric.ways),)
+        library = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*tiers, *leaf.shape)), self.library)
         return Wire(
             fabric=self.fabric,
             library=library,
@@ -113,7 +110,7 @@ def place(
     share = jnp.concatenate([jnp.ones(1, tiers.size.dtype), beyond])
     tiers = eqx.tree_at(lambda t: t.efficiency, tiers, tiers.efficiency * share)
     full = [tier.size <= degree * stride for tier in links.network[:-1]]
-    fabric = offer(
+    fabric = fabric_for_group(
         tiers,
         members,
         devices_inside,
@@ -125,7 +122,6 @@ def place(
     starts, library = relax.minimum(1.0, degree - 1), links.library
     outer = [library.alternative] * (len(links.network) - 1)
     return Group(
-        members=members,
         starts=starts,
         fabric=fabric,
         alternative=jax.tree.map(lambda *leaves: jnp.stack(leaves), library.inner_alternative, *outer),

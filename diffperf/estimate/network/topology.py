@@ -31,7 +31,7 @@ class Fabric(eqx.Module):
     bytes.
     """
 
-    ways: Array  # members, at least 1
+    ways: Array  # members of the group in each domain of the tier, at least 1
     joined: Array  # share of a group of at least 1.001 members that there is: 0 for one, else 1
     present: Array  # 1 where a member has others to talk to, less where only some have
     part: Array  # share of a buffer that belongs to the other members
@@ -55,7 +55,7 @@ def joined(members: Array) -> Array:
     return smaller((larger(members, 1.0) - 1) * (1 / (FEWEST - 1)), 1.0)
 
 
-def offer(
+def fabric_for_group(
     tier: NetworkTier,
     spread: Array,
     inside: Array,

@@ -175,12 +175,12 @@ def _scattered_or_gathered(group: Group, volume: Scalar, copies: tuple[float, fl
 
 def broadcast(group: Group, volume: Scalar) -> Transfer:
     """Broadcast of a `volume`-byte buffer, over the outermost tier first."""
-    volumes = volume * jnp.ones_like(group.members)
+    volumes = volume * jnp.ones_like(group.fabric.ways)
     wire = group.wire(volumes)
     ring, tree = algorithms.ring_broadcast(wire), algorithms.binomial_broadcast(wire)
     ways = ring, tree, algorithms.multicast(wire)
     times = group.relax.minimum(wire.quick(ring), wire.quick(tree), *map(wire.bulk, ways))
-    return _started(group, jnp.sum(times * group.fabric.joined), group.part * volumes)
+    return _with_startup(group, jnp.sum(times * group.fabric.joined), group.part * volumes)
 
 
 def all_to_all(
@@ -210,7 +210,7 @@ def all_to_all(
     shares = volume * (direct + once * (smaller(reached, 1.0) - direct))
     wire = group.wire(shares)
     times = group.relax.minimum(*wire.between_pairs(algorithms.exchange(wire)))
-    return _started(group, group.relax.reduce_maximum(times * group.fabric.joined), group.part * shares)
+    return _with_startup(group, group.relax.reduce_maximum(times * group.fabric.joined), group.part * shares)
 
 
 def send(group: Group, volume: Scalar) -> Transfer:
@@ -223,7 +223,7 @@ def send(group: Group, volume: Scalar) -> Transfer:
     # Of degree − 1 hops, (domains − 1) cross each tier's boundary; the rest stay inside.
     crossing = inverse(group.within) - inverse(group.across)
     share = degree * crossing * inverse(degree - 1 + (1 - group.starts))
-    wire = group.wire(volume * jnp.ones_like(group.members))
+    wire = group.wire(volume * jnp.ones_like(group.fabric.ways))
     library, present = wire.library, group.present
     latency, seconds = present * wire.fabric.hop, present * wire.seconds
     times = group.relax.minimum(
@@ -242,7 +242,7 @@ COLLECTIVES: dict[str, Callable[..., Transfer]] = {
 }
 
 
-def _started(group: Group, time: Scalar, sent: Float[Array, " tiers"]) -> Transfer:
+def _with_startup(group: Group, time: Scalar, sent: Float[Array, " tiers"]) -> Transfer:
     """Adds the startup that every collective pays; all members wait for the member that comes last."""
     floor = group.starts * group.library.floor
     return _transfer(group, group.relax.maximum(time + group.startup, floor), sent)
@@ -287,7 +287,7 @@ def _by_tiers_or_rings(
     of_others, of_own = copies
     by_devices = of_others * group.part + of_own * group.fabric.own * group.fabric.joined
     served = by_devices + switches * (2 * group.present - by_devices)
-    transfer = _started(group, time, rounds * group.part * buffers)
+    transfer = _with_startup(group, time, rounds * group.part * buffers)
     return dataclasses.replace(transfer, memory=jnp.sum(served * buffers))
 
 

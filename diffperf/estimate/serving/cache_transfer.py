@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax.numpy as jnp
 
+from diffperf.estimate.energy import transfer_energy
 from diffperf.estimate.network.placement import place
 from diffperf.estimate.network.transfers import send
 from diffperf.estimate.serving.engine_passes import sequence_bytes
@@ -20,7 +21,7 @@ class CacheTransfer(eqx.Module):
     - `time`: seconds of the transfer for a prompt of mean length, if no other transfer is under way.
     - `square`, `cube`: mean square and mean cube of that time.
     - `lanes`: transfers that can be under way at once: engines of the pool that has fewer.
-    - `energy`: joules of the network for one request.
+    - `energy`: joules of a request's transfer, on the links and in device memory.
     """
 
     time: Scalar
@@ -36,8 +37,8 @@ class CacheTransfer(eqx.Module):
         Every device of the decoding engine gets what it keeps of the request's cache, or of the state of a
         recurrence, after the prompt's last pass; the devices of the other engine send equal parts of it. The
         two pools fill the nearest devices one after the other, so that on average a device and its partner
-        are half of all devices apart: those within a scale-up domain use its links, all others the network
-        beyond.
+        are at a distance of half of all devices: those within a scale-up domain use its links, all others the
+        network beyond.
 
         - `c`: the configuration of a decoding worker.
         """
@@ -46,8 +47,7 @@ class CacheTransfer(eqx.Module):
         sent = kept * c.relax.maximum(fan_out, jnp.ones_like(fan_out))
         distance = (prefill.devices + decode.devices) / 2
         transfer = send(place(c.system, jnp.full_like(distance, 2.0), distance, c.relax), sent)
-        per_byte = jnp.stack([tier.energy for tier in c.system.network])
-        memory_energy = c.system.accelerator.device_memory.energy
+        links, in_memory = transfer_energy(transfer, c.system)
         # The bytes are proportional to the length of the prompt, which is log-normal.
         spread = 1 + requests.input_spread**2
         return cls(
@@ -55,10 +55,7 @@ class CacheTransfer(eqx.Module):
             square=transfer.time**2 * spread,
             cube=transfer.time**3 * spread**3,
             lanes=c.relax.minimum(prefill.engines, decode.engines),
-            energy=(jnp.sum(transfer.sent * per_byte) + transfer.memory * memory_energy)
-            * kept
-            / sent
-            * decode.engine_devices,
+            energy=(links + in_memory) * kept / sent * decode.engine_devices,
         )
 
     @property

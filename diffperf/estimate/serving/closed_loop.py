@@ -206,7 +206,7 @@ def _mixed(loop: _Loop, running: Scalar) -> _Point:
     together = (1 - long) * (group - 1) + long * loop.lockstep * larger(loop.inside - 1, 0.0)
     gathering = engine.gathering(arrivals, _decoding(loop, running, others))
     stall = prefill.stall(arrivals + gathering.others, engine.decode_time(beside), together)
-    queue = wait_for_server(arrivals, engine.moments(prefill.share_of_steps))
+    queue = wait_for_server(arrivals, engine.moments(prefill.full_steps))
     sharing = arrivals / 2 * traffic.mean((1 - prefill.share_of_step) * stall)
     waiting = Moments(
         queue.mean * prefill.full_step + sharing, queue.variance * prefill.full_step**2 + sharing**2
@@ -251,7 +251,7 @@ def _separate(loop: _Loop, running: Scalar) -> _Point:
     stall = prefill.stall(arrivals + gathering.others, jnp.zeros_like(running), group - 1)
     part = prefill.share_of_step
     sharing = arrivals / 2 * traffic.mean(part * prefill.alone_time + (1 - part) * prefill.busy_time)
-    steps = prefill.share_of_steps
+    steps = prefill.full_steps
     in_front = larger(loop.inside * steps - larger(steps, 1.0), 0.0) / 2
     lined_up = loop.grouped * prefill.full_step * traffic.mean(in_front)
     # Places in a line of equal prompts are uniform: their variance is a third of the squared mean.

@@ -63,19 +63,19 @@ class Prefill(eqx.Module):
         return self.steps.time(self.running, self.budget)
 
     @property
-    def share_of_steps(self) -> Lengths:
+    def full_steps(self) -> Lengths:
         """Steps that a prompt takes where prompts fill all steps."""
         return self.prompts / self.budget
 
     @property
     def share_of_step(self) -> Lengths:
         """The share of one step that a prompt takes, 1 if it takes more than one."""
-        return smaller(self.share_of_steps, jnp.ones_like(self.prompts))
+        return smaller(self.full_steps, jnp.ones_like(self.prompts))
 
     @property
     def busy_time(self) -> Lengths:
         """Seconds that a prompt takes where prompts fill all steps."""
-        return self.share_of_steps * self.full_step
+        return self.full_steps * self.full_step
 
     @property
     def alone_time(self) -> Lengths:

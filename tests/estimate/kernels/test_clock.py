@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import diffperf as dp
-from diffperf.estimate.kernels.clock import Beside, Clock, clock_under_limit
+from diffperf.estimate.kernels.clock import Clock, OutsideKernels, clock_under_limit
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
 from diffperf.hardware.formats import PRECISIONS
@@ -37,9 +37,9 @@ def work(time=1e-3, clocked=1.0, watts=300.0, memory_watts=0.0, device=None) -> 
     )
 
 
-def power(done: Work, clock: Clock, device: Machine, beside: Beside | None = None) -> float:
+def power(done: Work, clock: Clock, device: Machine, beside: OutsideKernels | None = None) -> float:
     """W of a device that repeats some work at a clock, and what is beside it, added up second by second."""
-    accelerator, beside = device.accelerator, beside or Beside.nothing(done)
+    accelerator, beside = device.accelerator, beside or OutsideKernels.nothing(done)
     slow = clock.slow(done)
     waits = slow.starts + beside.waiting
     at_work = slow.time - slow.starts + beside.active
@@ -99,7 +99,7 @@ def test_the_limit_holds_over_waits_and_links(device, waiting, beside, starts):
     """
     done = work(watts=300, clocked=0.7, device=device)
     done = dataclasses.replace(done, time=done.time + starts, starts=real(starts))
-    extra = Beside(waiting=real(waiting), active=real(beside), energy=real(0.01))
+    extra = OutsideKernels(waiting=real(waiting), active=real(beside), energy=real(0.01))
     clock = clock_under_limit(done, device, beside=extra)
     full = Clock(real(1.0), real(1.0), real(1.0), real(1.0))
     assert (float(clock.slowdown) > 1) == (power(done, full, device, extra) > 400)
@@ -118,7 +118,7 @@ def test_slopes_by_what_is_beside_the_work_are_those_of_differences(system, watt
         numbers = {"waiting": real(1e-4), "active": real(1e-4), "energy": real(1e-2)}
         numbers[field] = jnp.asarray(number)
         done = work(watts=watts, clocked=0.7, device=device)
-        return clock_under_limit(done, device, beside=Beside(**numbers)).slow(done).time
+        return clock_under_limit(done, device, beside=OutsideKernels(**numbers)).slow(done).time
 
     at = 1e-2 if field == "energy" else 1e-4
     step = 1e-4 * at

@@ -25,7 +25,7 @@ from link_simulator import (
 
 from diffperf.estimate.network import algorithms, transfers
 from diffperf.estimate.network.placement import Group
-from diffperf.estimate.network.topology import offer
+from diffperf.estimate.network.topology import fabric_for_group
 from diffperf.hardware.network import NetworkTier
 from diffperf.quantity import real
 from diffperf.relax import Exact
@@ -64,7 +64,7 @@ def wire(topology, size, bandwidth, latency, volume, *, room=None, alternative="
         topology=topology,
         **tier,
     )
-    offered = offer(declared, real(size), real(1.0), Exact())
+    offered = fabric_for_group(declared, real(size), real(1.0), Exact())
     return algorithms.Wire(
         fabric=offered,
         library=IDEAL,
@@ -77,7 +77,6 @@ def group_on(wire) -> Group:
     """The group of all members of a wire's tier."""
     fabric, alternative = jax.tree.map(lambda leaf: leaf[None], (wire.fabric, wire.alternative))
     return Group(
-        members=fabric.ways,
         starts=real(1.0),
         fabric=fabric,
         alternative=alternative,
