@@ -133,7 +133,7 @@ def stored(
 
 
 def stored_closure(
-    function: Callable[Parameters, Result], constants: str, *, often: bool = False, optimized: bool = True
+    function: Callable[Parameters, Result], constants: str, *, often: bool = False
 ) -> "StoredFunction[Parameters, Result]":
     """A `StoredFunction` that is made from more than its arguments.
 
@@ -141,7 +141,7 @@ def stored_closure(
     program is used again only where it is the same. Constants make programs faster than arguments do, because
     alternatives that have no weight are left out.
     """
-    return StoredFunction(function, (), often=often, optimized=optimized, constants=constants)
+    return StoredFunction(function, (), often=often, constants=constants)
 
 
 def digest_of(*parts: Any) -> str:

@@ -59,13 +59,13 @@ def describe_targets(search: ServingSearch) -> str:
 def describe_best(search: ServingSearch, ranked: ServingPlan) -> list[str]:
     """The best layout in a line, and a warning where its clients wait for slots."""
     best = ranked.best[0]
-    lines = [f"Best by {ranked.by}: {describe_layout(search, best)}"]
+    lines = [f"Best by {ranked.by}: {describe_layout(best)}"]
     if float(best.report.saturation) > _TOO_FULL:
         lines.append(f"[red]Saturated[/red]: the load is {float(best.report.saturation):.0%} of the capacity")
     return lines
 
 
-def describe_layout(search: ServingSearch, served: ServedLayout) -> str:
+def describe_layout(served: ServedLayout) -> str:
     """A layout in a line: degrees, copies, devices and the limits of an engine."""
     copies = served.name if served.copies == "1" else f"{served.copies} × ({served.name})"
     limits = f"max_num_seqs {float(served.requests.batch_cap):g}"

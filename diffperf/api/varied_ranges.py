@@ -22,14 +22,13 @@ _UNIT = re.compile(r"^[\s$\d.,eE+-]+(?=\s*[A-Za-zµ%/])")  # the number before a
 _SHARE = re.compile(r"(±|\+-|\+/-)\s*(?P<percent>[\d.]+)\s*%")
 
 
-def read_ranges(
-    configuration: Configuration, given: Mapping[str, Any], question: Question, key: str = "--range"
-) -> list[Range]:
+def read_ranges(configuration: Configuration, given: Mapping[str, Any], question: Question) -> list[Range]:
     """Ranges by the paths of `--set`, around the numbers of a configuration.
 
     **Raises:** `ConfigError` that names the question's asker, for a path that leads to no number, a value
     outside its bounds, and a range without length.
     """
+    key = "--range"
     ranges = [read_range(configuration, path, ends, question, key) for path, ends in given.items()]
     if len({each.path for each in ranges}) < len(ranges):
         paths = ", ".join(each.path for each in ranges)
@@ -37,10 +36,11 @@ def read_ranges(
     return ranges
 
 
-def read_range(
-    configuration: Configuration, path: str, given: Any, question: Question, key: str = "--range"
-) -> Range:
-    """One range; see `read_ranges`. Fields of the strategy also go by their own name, as options do."""
+def read_range(configuration: Configuration, path: str, given: Any, question: Question, key: str) -> Range:
+    """One range; see `read_ranges`. Fields of the strategy also go by their own name, as options do.
+
+    - `key`: the option that gives the range, for errors.
+    """
     asker, key = question.asker, f"{key} {path}"
     named = f"strategy.{path}" if path in _STRATEGY else path
     whole = full_path(configuration, named, asker, key)

@@ -27,36 +27,25 @@ class StageLayers(eqx.Module):
     middle: Scalar
     last: Scalar
 
-    @property
-    def fullest(self) -> Scalar:
-        """Layers of the stage before the last that holds the most."""
-        return larger(self.middle, self.first)
-
 
 class DeviceStages(eqx.Module):
     """Contents of a device of the first, a middle and the last pipeline stage, for each stage that it holds.
 
     A device of DualPipe holds two stages, one from either end of the pipeline, and works on half of the
-    micro-batches in each (DeepSeek-V3, arXiv 2412.19437 §3.2.1): the rows are the means of the two stages,
-    and `stages` counts them. Under all other schedules a device holds one stage.
+    micro-batches in each (DeepSeek-V3, arXiv 2412.19437 §3.2.1): the rows are the means of the two stages.
+    Under all other schedules a device holds one stage (`held_stages`).
     """
 
     layers: Float[Array, "stages kinds"]  # without those of multi-token prediction
     embeddings: Rows  # token embeddings
     heads: Rows  # vocabulary projections
     modules: Rows  # modules of multi-token prediction, each with a layer of the last kind
-    stages: Scalar  # stages of a device
     last_kind: int = eqx.field(static=True)  # the kind of the model's last layers
 
     @property
     def all_layers(self) -> Float[Array, "stages kinds"]:
         """Layers of every kind, with those of multi-token prediction."""
         return self.layers.at[:, self.last_kind].add(self.modules)
-
-    @property
-    def alike(self) -> bool:
-        """Whether all layers are of one kind."""
-        return self.layers.shape[1] == 1
 
 
 def over_kinds(counts: Float[Array, "... kinds"], numbers: Float[Array, "..."]) -> Array:
@@ -143,7 +132,6 @@ def device_stages(c: Configuration) -> DeviceStages:
         embeddings=_of_devices(ends[0], strategy),
         heads=heads,
         modules=heads * model.mtp_layers,
-        stages=held_stages(strategy),
         last_kind=model.last_kind,
     )
 

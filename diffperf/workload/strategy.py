@@ -26,8 +26,6 @@ from diffperf.workload.generation_quantities import (
     tokens_per_step,
 )
 
-_DEGREE = (1, 1e5)
-
 # Orders of the parallel groups, nearest neighbours first. The first is Megatron-LM's default, the second that
 # of its --use-tp-pp-dp-mapping; the others put data, pipeline or context neighbours closer together. Experts
 # are laid out within the tensor-, context- and data-parallel ranks of a pipeline stage.
@@ -74,7 +72,7 @@ class Strategy(Declared):
     dp: Scalar = quantity(
         "",
         "data-parallel degree: number of replicas of the model, which split the batch among them",
-        bounds=_DEGREE,
+        bounds=(1, 1e5),
         default=1,
         integer=True,
     )

@@ -27,12 +27,12 @@ class Fabric(eqx.Module):
     """The topology of a tier as seen by a group with `ways` members in each of its domains.
 
     Work is the bytes that a member sends at `rate` for each byte of the buffer. All numbers but the first two
-    are those of a group of at least 1.001 members; a group of fewer takes the `joined` share of its times and
-    bytes.
+    are those of a group of at least `FEWEST` members; a group of fewer takes the `joined` share of its times
+    and bytes.
     """
 
     ways: Array  # members of the group in each domain of the tier, at least 1
-    joined: Array  # share of a group of at least 1.001 members that there is: 0 for one, else 1
+    joined: Array  # share of a group of at least `FEWEST` members that there is: 0 for one, else 1
     present: Array  # 1 where a member has others to talk to, less where only some have
     part: Array  # share of a buffer that belongs to the other members
     own: Array  # share of a buffer that belongs to the member itself, 0 where it has no others
@@ -51,7 +51,7 @@ class Fabric(eqx.Module):
 
 
 def joined(members: Array) -> Array:
-    """The share of the times and bytes of a group of at least 1.001 members that a group takes; 0 for one."""
+    """The share that a group takes of the times and bytes of one with `FEWEST` members or more; 0 for one."""
     return smaller((larger(members, 1.0) - 1) * (1 / (FEWEST - 1)), 1.0)
 
 

@@ -203,7 +203,7 @@ def all_to_all(
     degree = group.across[-1]
     direct = group.across * inverse(degree)
     domains = degree * inverse(group.within)  # of the next tier inside, that the group lies in
-    miss = jnp.log1p(-inverse(larger(domains, 1.0 + 1e-3)))  # log of the chance that a copy misses a domain
+    miss = jnp.log1p(-inverse(larger(domains, FEWEST)))  # log of the chance that a copy misses a domain
     most = groups_visited * larger(domains * inverse(jnp.asarray(groups, domains.dtype)), 1.0)
     distinct = smaller(domains * -jnp.expm1(copies * miss), most)
     reached = distinct * inverse(jnp.asarray(copies, domains.dtype))

@@ -24,7 +24,8 @@ from diffperf.workload.layer_operators import TokenPass
 from diffperf.workload.memory import Memory, inference_memory, kv_cache_bytes
 from diffperf.workload.requests import Requests
 
-# Batches at which passes are evaluated, spread evenly on a logarithmic scale.
+# Batches at which passes are evaluated, spread evenly on a logarithmic scale; between them, passes are
+# interpolated. Their number is a choice: each takes an evaluation of a pass.
 NODES = 6
 
 

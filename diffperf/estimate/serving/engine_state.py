@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from diffperf.estimate.serving.engine_steps import EngineSteps
 from diffperf.estimate.serving.prompt_prefill import Lengths, Prefill
-from diffperf.estimate.serving.queueing import Moments
+from diffperf.estimate.serving.queueing import STEEPEST, Moments
 from diffperf.estimate.serving.traffic import Traffic
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import Relaxation, larger, positive, smaller
@@ -13,9 +13,6 @@ from diffperf.software.stack import Stack
 
 # The least variance of the batch over its mean, which e^(−1/r) needs; that of a Poisson number is 1.
 _LEAST_VARIANCE = 0.1
-
-# The load up to which the size of a group of prompts is computed: beyond saturation it has no limit.
-_MOST_AT_WORK = 0.98
 
 
 class Engine(eqx.Module):
@@ -65,7 +62,7 @@ class Engine(eqx.Module):
         - `at_work`: the share ρ, 0 where prompts come at the ends of steps alone.
         """
         # Without a wait prompts queue one by one, which is not described here.
-        busy = smaller(at_work, _MOST_AT_WORK) * self.batch_wait / (1 + self.batch_wait)
+        busy = smaller(at_work, STEEPEST) * self.batch_wait / (1 + self.batch_wait)
         fitting = larger(self.chunk / self.traffic.prompt, 1.0)
         filling = larger((1 - busy) * fitting - 1, 0.0) / positive(arrivals)
         steps = self.relax.minimum(self.batch_wait, filling)

@@ -13,14 +13,14 @@ from diffperf.estimate.serving.engine_state import (
     step_time_moments,
 )
 from diffperf.estimate.serving.prompt_prefill import Lengths, Prefill
-from diffperf.estimate.serving.queueing import STEEPEST, Moments, delay_factor, wait_for_server
+from diffperf.estimate.serving.queueing import LEAST_IDLE, STEEPEST, Moments, delay_factor, wait_for_server
 from diffperf.estimate.serving.slot_queue import batch_variance, noise_ratio, wait_for_slot
 from diffperf.quantity import Scalar
 from diffperf.relax import choose, larger, positive, smaller
 
-# The least share of the time that an engine is taken to be without prompts, and of a full step that prompts
-# may still lengthen a step by (estimates): times divided by them stay finite where prompts fill the engine.
-_LEAST_IDLE, _LEAST_SPARE = 0.02, 1e-3
+# The least share of a full step that prompts may still lengthen a step by (an estimate): times divided by it
+# stay finite where prompts fill the engine.
+_LEAST_SPARE = 1e-3
 
 # Seconds that nothing reaches.
 _UNLIMITED = 1e20
@@ -145,7 +145,7 @@ def _mixed(stream: _Stream, running: Scalar) -> _Point:
     gated = part * stalled * decode_time * delay_factor(stalled)
     # Prompts are at work in fewer of the steps than of the time, because their steps are longer.
     service = traffic.mean(prefill.alone_time)
-    idle = larger(1 - rate * service, _LEAST_IDLE)
+    idle = larger(1 - rate * service, LEAST_IDLE)
     steps_at_work = traffic.mean(prefill.chunks) / (rate * traffic.mean(prefill.chunks) + idle / decode_time)
     # No step is longer than a full one. Long prompts are in the first step of a request unless the request's
     # own prompt had nobody behind it.

@@ -10,8 +10,11 @@ from diffperf.relax import larger, positive, smaller
 # thousandth of the mean.
 _LEAST_SPREAD = 1e-6
 
-# The utilization beyond which the delay factor 1 / (1 − ρ) goes on along its tangent.
-STEEPEST = 0.98
+# The least share of the time for which a server is taken to be idle (an estimate), and the utilization that
+# leaves it. Beyond that utilization the delay factor 1 / (1 − ρ) goes on along its tangent and groups of
+# prompts grow no further, so that all stays finite where a queue is overloaded and has no steady state.
+LEAST_IDLE = 0.02
+STEEPEST = 1 - LEAST_IDLE
 # Longest wait in units of time: far beyond saturation its square stays finite in float32.
 _LONGEST = 1e10
 # The 90th percentile of a standard normal variable.

@@ -19,11 +19,14 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
 _PROBABILITIES = _WEIGHTS / _WEIGHTS.sum()
 
 
-def _within(nodes: np.ndarray, parts: int = 8) -> np.ndarray:
+_PARTS = 8  # lengths that stand for those near one node (a choice)
+
+
+def _within(nodes: np.ndarray) -> np.ndarray:
     """Numbers that are spread evenly between the middles to the neighbours of each node."""
     middles = (nodes[1:] + nodes[:-1]) / 2
     edges = np.concatenate([[2 * nodes[0] - middles[0]], middles, [2 * nodes[-1] - middles[-1]]])
-    steps = (np.arange(parts) + 0.5) / parts
+    steps = (np.arange(_PARTS) + 0.5) / _PARTS
     return edges[:-1, None] + steps * np.diff(edges)[:, None]
 
 

@@ -91,7 +91,7 @@ class JobReader(TableReader):
         check(candidate.model, candidate.system, strategy, phase, self.file)
         return as_float64(dataclasses.replace(candidate, strategy=strategy))
 
-    def beside(self, first: Candidate, key: str) -> Job:
+    def beside(self, first: Candidate) -> Job:
         """This workload beside another one, on the same system."""
         model, devices = self.config(Model, "model"), float(first.system.n_devices)
         strategy = load_strategy(self.strategy_table(), self.file, devices)

@@ -150,7 +150,7 @@ class ProblemReader(TableReader):
         objective, sense = self.objective()
         variables, constraints = self.tables("variable"), self.tables("constraint")
         baseline = first.baseline(first.workload.phase)
-        beside = tuple(job.beside(baseline, f"workload[{number}]") for number, job in enumerate(others, 1))
+        beside = tuple(job.beside(baseline) for job in others)
         baseline = dataclasses.replace(baseline, beside=beside)
         total = sum(job.workload.share for job in (first, *others))
         workloads = tuple(

@@ -42,6 +42,7 @@ from diffperf.explore.codesign.search_state import IMPROVED, OutOfTime, SearchSt
 from diffperf.explore.codesign.unpaid import Unpaid, unpaid_variables
 from diffperf.explore.codesign.variables import Variable
 
+# All of these are choices: they trade evaluations for better designs.
 DESCENTS = 8  # the most designs that a stage descends from
 FEW_DESCENTS = 3  # of such designs where descents prepare another stage, or the goal is not the search's
 ROUNDS = 16  # at most

@@ -129,7 +129,10 @@ def _cells(row: Row) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _model(cells: tuple[Any, ...], x64: bool) -> Model:
-    """The model of rows with some values in the columns of the architecture: NumPy arrays."""
+    """The model of rows with some values in the columns of the architecture: NumPy arrays.
+
+    `x64` only keys the cache: each precision has its own copy.
+    """
     row = dict(zip(ARCHITECTURE, cells, strict=True))
     model = _config(row)
     return jax.tree.map(np.asarray, _model_of_columns(row) if model is None else model)

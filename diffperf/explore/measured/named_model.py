@@ -24,7 +24,7 @@ def named_model(name: str | None) -> Model | None:
 
 @functools.cache
 def _named_model(name: str | None, x64: bool) -> Model | None:
-    """The model that `named_model` returns, loaded once in single and once in double precision."""
+    """The model that `named_model` returns. `x64` only keys the cache: each precision has its own copy."""
     if name is not None and name.endswith(MODEL_FILES):
         return load_model(name)
     known = [config for config in available("models") if f"-{config}-" in f"-{name}-"]

@@ -296,13 +296,16 @@ def _systems_of_sources() -> list[tuple[str, str, str]]:
 
 @functools.cache
 def _shipped_platform(name: str, x64: bool) -> Platform:
-    """The platform of a shipped system, in single or double precision."""
+    """The platform of a shipped system. `x64` only keys the cache: each precision has its own copy."""
     return read_platform(name)
 
 
 @functools.cache
 def stated_network(interconnect: str, x64: bool) -> NetworkTier | None:
-    """The network between nodes that an interconnect's name means; None for the system's own."""
+    """The network between nodes that an interconnect's name means; None for the system's own.
+
+    `x64` only keys the cache: each precision has its own copy.
+    """
     for name, names in _system_names().items():
         if interconnect in names.interconnect:
             return _shipped_platform(name, x64).system.network[-1]
@@ -368,5 +371,5 @@ def _stand_in(stack: str, accelerator: str, model: str, served: bool) -> str | N
 
 @functools.cache
 def _shipped_software(stack: str, x64: bool) -> Software:
-    """The software of a shipped stack, in single or double precision."""
+    """The software of a shipped stack. `x64` only keys the cache: each precision has its own copy."""
     return Software(load(Stack, stack), _stack_names()[stack])
