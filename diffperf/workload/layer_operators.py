@@ -11,12 +11,8 @@ from diffperf.quantity import Scalar
 from diffperf.relax import absent, is_multiple, larger, positive, smaller
 from diffperf.software.stack import Stack
 from diffperf.workload.model import Layers, Mixture, Model
-from diffperf.workload.operators import AttentionCore, Gemms, Streams
+from diffperf.workload.operators import DROPOUT_MASK, AttentionCore, Gemms, Streams
 from diffperf.workload.strategy import Strategy
-
-# Bytes of a dropout mask over those of a 16-bit element: kernels that apply dropout read or write one byte
-# for each element.
-_MASK = 0.5
 
 
 class TokenPass(eqx.Module):
@@ -346,7 +342,7 @@ def elementwise_kernels(
     inner = inner_elements(layers, strategy, tokens)
     norm, addition = (3, 2) if backward else (2, 3)  # tensors that the kernel reads and writes
     activation = 3 + 2 * layers.gated.on if backward else 2 + layers.gated.on
-    added = (addition + _MASK * layers.dropout.on) * residual
+    added = (addition + DROPOUT_MASK * layers.dropout.on) * residual
     second = layers.second_block
     elements = {
         "norm 1": norm * residual,

@@ -1,5 +1,6 @@
 """The memory footprint of a configuration on one device, in training and in inference."""
 
+import dataclasses
 import functools
 import operator
 
@@ -109,6 +110,20 @@ class Memory(Declared):
             excess=_fullest(peak / capacity, elsewhere, c.relax) - 1,
             stages=StagePeaks(first=first, middle=middle, last=last),
             elsewhere=elsewhere,
+        )
+
+    def with_cache(self, c: Configuration, cache: Scalar) -> "Memory":
+        """The footprint with `cache` bytes of KV cache in device memory, on every stage alike."""
+        more = cache - self.kv_cache
+        allocated = more * c.system.stack.fragmentation  # fragmentation is a share of what is allocated
+        peak = self.peak + allocated
+        return dataclasses.replace(
+            self,
+            kv_cache=cache,
+            fragmentation=self.fragmentation + allocated - more,
+            peak=peak,
+            excess=_fullest(peak / self.capacity, self.elsewhere, c.relax) - 1,
+            stages=jax.tree.map(lambda stage: stage + more, self.stages),
         )
 
     @property

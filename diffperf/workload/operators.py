@@ -26,9 +26,9 @@ from diffperf.workload.model import NO_WINDOW
 # scale and mask (`AttentionCore.softmax`).
 SEPARATE_SOFTMAX_KERNELS = 4.0
 
-# What dropout moves, in elements of 16 bits: it reads and writes them with a mask of one byte (arXiv
-# 2205.05198 §4.1).
-_DROPOUT_PASSES = 2.5
+# Bytes of a dropout mask over those of a 16-bit element: kernels that apply dropout read or write one byte
+# for each element (arXiv 2205.05198 §4.1).
+DROPOUT_MASK = 0.5
 
 PerCore = Float[Array, "*operators"]  # a number of each attention core of a table
 
@@ -275,7 +275,7 @@ class AttentionCore(eqx.Module):
             {
                 f"softmax{suffix}": softmax * self.scores,
                 **separate,
-                f"dropout of scores{suffix}": element * _DROPOUT_PASSES * dropout * self.scores,
+                f"dropout of scores{suffix}": element * (2 + DROPOUT_MASK) * dropout * self.scores,
             }
         )
 

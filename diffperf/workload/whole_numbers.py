@@ -36,8 +36,13 @@ def reaches(number: Number, bound: Number) -> Bool[Array, ""]:
     return jnp.asarray(number) >= jnp.asarray(bound) * (1 - _EQUALITY)
 
 
+def whole(number: Number) -> int:
+    """The whole number nearest to a concrete number."""
+    return round(float(number))
+
+
 def divisors(number: float) -> list[int]:
     """The whole divisors of a whole number, in ascending order."""
-    whole = round(number)
-    small = [divisor for divisor in range(1, math.isqrt(whole) + 1) if whole % divisor == 0]
-    return sorted({*small, *(whole // divisor for divisor in small)})
+    product = whole(number)
+    small = [divisor for divisor in range(1, math.isqrt(product) + 1) if product % divisor == 0]
+    return sorted({*small, *(product // divisor for divisor in small)})

@@ -7,9 +7,13 @@ import jax.numpy as jnp
 import pytest
 
 import diffperf as dp
+from diffperf.estimate.serving.engine_passes import engine_memory
+from diffperf.estimate.serving.traffic import Traffic
 from diffperf.hardware.memory_level import Holdings, MemoryLevel, Prefetch
 from diffperf.quantity import replace
 from diffperf.relax import Exact, Smooth
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.requests import Requests
 
 WEIGHTS = {"attention_weights": 1.0, "mlp_weights": 1.0, "expert_weights": 1.0, "embeddings": 1.0}
 BANDWIDTH, EFFICIENCY, CAPACITY = 30e12, 0.92, 8e9
@@ -102,6 +106,23 @@ def test_a_level_that_holds_more_than_its_capacity_is_out_of_memory(hopper):
     assert float(memory.peak) < float(memory.capacity)
     assert float(memory.excess) == pytest.approx(float(memory.elsewhere[0].peak) / 3e9 - 1)
     assert memory.excess > 1
+
+
+def test_an_engine_is_out_of_memory_where_any_level_is(hopper):
+    """The KV cache of an engine lives in device memory, and the fullest memory level counts."""
+    requests = Requests(rate=1.0)
+    traffic = Traffic.of(requests, jnp.asarray(1.0))
+    small = with_level(hopper, level(Holdings(**WEIGHTS), capacity=3e9))
+    c = Configuration(MODEL, small, STRATEGY).for_inference()
+    few, many = (engine_memory(c, requests, traffic, jnp.asarray(float(n))) for n in (1, 2000))
+    elsewhere = float(few.elsewhere[0].peak) / 3e9 - 1
+    assert elsewhere > 1
+    assert float(few.peak) < float(few.capacity)
+    assert float(few.excess) == pytest.approx(elsewhere)
+    # Device memory is the fullest where there are sequences enough.
+    assert float(many.peak) / float(many.capacity) - 1 > elsewhere
+    assert float(many.excess) == pytest.approx(float(many.peak) / float(many.capacity) - 1)
+    assert float(many.kv_cache) == pytest.approx(2000 * float(few.kv_cache))
 
 
 @pytest.mark.slow

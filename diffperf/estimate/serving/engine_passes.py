@@ -158,7 +158,10 @@ def sequence_bytes(c: Configuration, context: Scalar) -> Scalar:
 
 
 def engine_memory(c: Configuration, requests: Requests, traffic: Traffic, sequences: Scalar) -> Memory:
-    """The memory of a device: weights, `sequences` sequences of mean context, activations of a full step."""
+    """The memory of a device: weights, `sequences` sequences of mean context, activations of a full step.
+
+    Engines keep their KV cache in device memory, whatever share of it other memory levels may hold.
+    """
     step = {
         "global_batch": c.strategy.dp,
         "sequence_length": requests.chunk,
@@ -166,22 +169,11 @@ def engine_memory(c: Configuration, requests: Requests, traffic: Traffic, sequen
         "output_length": jnp.zeros_like(requests.chunk),
     }
     base = inference_memory(eqx.tree_at(lambda c: c.strategy, c, replace(c.strategy, step)))
-    cache = sequences * sequence_bytes(c, traffic.context)
-    more = cache - base.kv_cache
-    allocated = more * c.system.stack.fragmentation  # fragmentation is a share of what is allocated
-    peak = base.peak + allocated
-    return dataclasses.replace(
-        base,
-        kv_cache=cache,
-        fragmentation=base.fragmentation + allocated - more,
-        peak=peak,
-        excess=peak / base.capacity - 1,
-        stages=jax.tree.map(lambda stage: stage + more, base.stages),
-    )
+    return base.with_cache(c, sequences * sequence_bytes(c, traffic.context))
 
 
 def kv_room(c: Configuration, requests: Requests, traffic: Traffic) -> tuple[Scalar, Scalar]:
-    """Bytes of a device that the KV cache may take, and those that one sequence takes.
+    """Bytes of device memory that the KV cache may take, and those that one sequence takes.
 
     The room is what weights and the activations of a step leave, and at least that of one sequence. An
     engine with a paged cache admits what fits and takes blocks as sequences grow (PagedAttention, SOSP'23

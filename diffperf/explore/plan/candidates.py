@@ -5,7 +5,6 @@ A set of candidates is one array per field of the strategy. Choices become weigh
 that candidates that differ in any field are rows of one batch for one compiled program.
 """
 
-import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from diffperf.load import load_strategy, refuse_training_fields
 from diffperf.quantity import Scalar, Weights, replace
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
+from diffperf.workload.rules.expert_rules import common_experts
 from diffperf.workload.strategy import Strategy
 from diffperf.workload.whole_numbers import divisors
 
@@ -162,7 +162,7 @@ def single_candidate(strategy: Strategy, copies: int) -> Candidates:
 def _number_or_name(value: Any) -> float | str:
     """A number as it is; of weights, the name of the alternative with the largest weight."""
     if isinstance(value, Weights):
-        return value.alternatives[int(np.argmax(np.asarray(value)))]
+        return value.likeliest()
     return float(value)
 
 
@@ -251,9 +251,7 @@ def _context_degrees(inputs: Configuration, schedules: Iterable[str]) -> list[fl
 
 
 def _expert_degrees(inputs: Configuration, schedules: Iterable[str]) -> list[float]:
-    mixtures = [layers.mixture for layers in inputs.model.layers if layers.mixture is not None]
-    common = math.gcd(*(round(float(mixture.experts)) for mixture in mixtures)) or 1  # 1 without experts
-    return [float(ways) for ways in divisors(common)]
+    return [float(ways) for ways in divisors(common_experts(inputs.model))]
 
 
 def _expert_tensor_degrees(inputs: Configuration, schedules: Iterable[str]) -> list[float]:

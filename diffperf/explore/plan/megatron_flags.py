@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diffperf.quantity import Choice, Scalar, Weights, walk
+from diffperf.quantity import Choice, Weights, walk
 from diffperf.report.tables import show
 from diffperf.workload.model import NO_WINDOW, Layers, Model
 from diffperf.workload.strategy import Strategy
+from diffperf.workload.whole_numbers import whole
 
 # The flags of each format of matrix operands.
 _PRECISION = {
@@ -64,31 +65,26 @@ def megatron_flags(model: Model, strategy: Strategy) -> list[str]:
     ]
 
 
-def _whole(number: Scalar | float) -> int:
-    """A number of a strategy or a model as flags take it."""
-    return round(float(number))
-
-
 def _parallelism(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterator[str]:
     """The degrees of parallelism, the split of layers into stages, and the order of the groups."""
     if strategy.tp * strategy.cp > 1 and chosen["zero"] not in _SHARDING:
         yield "# before Blackwell, Megatron-LM needs the environment variable CUDA_DEVICE_MAX_CONNECTIONS=1"
-    yield f"--tensor-model-parallel-size {_whole(strategy.tp)}"
+    yield f"--tensor-model-parallel-size {whole(strategy.tp)}"
     if chosen["sequence_parallel"] == "on" and strategy.tp > 1:
         yield "--sequence-parallel"
-    yield f"--pipeline-model-parallel-size {_whole(strategy.pp)}"
+    yield f"--pipeline-model-parallel-size {whole(strategy.pp)}"
     yield from _stages(model, strategy)
     if strategy.pp > 1 and chosen["schedule"] != "1f1b":
         yield f"# Megatron-LM has no {chosen['schedule']} schedule: it runs 1f1b"
-    yield f"--context-parallel-size {_whole(strategy.cp)}"
+    yield f"--context-parallel-size {whole(strategy.cp)}"
     if strategy.cp > 1:
         yield f"--cp-comm-type {'p2p' if chosen['context_parallel'] == 'ring' else 'a2a'}"
     if chosen["order"] == "tp-cp-pp-dp":
         yield "--use-tp-pp-dp-mapping"
     elif chosen["order"] != "tp-cp-dp-pp":
         yield f"# Megatron-LM cannot place groups as {chosen['order']}: it places them as tp-cp-dp-pp"
-    shared = [_whole(layers.kv_heads) for layers in model.layers if layers.latent is None]
-    if any(kv_heads % _whole(strategy.tp) for kv_heads in shared):
+    shared = [whole(layers.kv_heads) for layers in model.layers if layers.latent is None]
+    if any(kv_heads % whole(strategy.tp) for kv_heads in shared):
         yield "# Megatron-LM needs --num-query-groups to be a multiple of --tensor-model-parallel-size"
 
 
@@ -96,15 +92,15 @@ def _stages(model: Model, strategy: Strategy) -> Iterator[str]:
     """Flags for the split of layers into pipeline stages: even, or by a layout that lists the layers of
     each.
     """
-    layers, chunks = _whole(model.depth), _whole(strategy.pp) * _whole(strategy.virtual_stages)
+    layers, chunks = whole(model.depth), whole(strategy.pp) * whole(strategy.virtual_stages)
     given = _given_stages(strategy) if strategy.pp > 1 else []
-    ends = _whole(strategy.first_stage_layers), _whole(strategy.last_stage_layers)
+    ends = whole(strategy.first_stage_layers), whole(strategy.last_stage_layers)
     if given:
         yield from given
-        if any(layers % _whole(strategy.virtual_stages) for layers in ends):
+        if any(layers % whole(strategy.virtual_stages) for layers in ends):
             yield "# Megatron-LM needs layers of the first and the last stage that its chunks share evenly"
         if strategy.virtual_stages > 1:
-            yield f"--num-virtual-stages-per-pipeline-rank {_whole(strategy.virtual_stages)}"
+            yield f"--num-virtual-stages-per-pipeline-rank {whole(strategy.virtual_stages)}"
         return
     if layers % chunks == 0:
         if chunks > strategy.pp:
@@ -113,13 +109,13 @@ def _stages(model: Model, strategy: Strategy) -> Iterator[str]:
     # The first chunks have one layer more than the others, as the last chunk has the vocabulary projection.
     each, longer = divmod(layers, chunks)
     parts = ["t" * (each + (index < longer)) for index in range(chunks)]
-    multi_token = "m" * _whole(model.mtp_layers)
+    multi_token = "m" * whole(model.mtp_layers)
     yield f'--pipeline-model-parallel-layout "E{"|".join(parts)}{multi_token}L"'
 
 
 def _given_stages(strategy: Strategy) -> list[str]:
     """Flags for the number of layers that the strategy gives the first and the last stage."""
-    first, last = _whole(strategy.first_stage_layers), _whole(strategy.last_stage_layers)
+    first, last = whole(strategy.first_stage_layers), whole(strategy.last_stage_layers)
     flags = []
     if first > 0:
         flags.append(f"--decoder-first-pipeline-num-layers {first}")
@@ -143,7 +139,7 @@ def _sharding(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Itera
     if stage != "0":
         yield "--use-distributed-optimizer"
         if shared:
-            yield f"--num-distributed-optimizer-instances {_whole(strategy.replicas / strategy.zero_ranks)}"
+            yield f"--num-distributed-optimizer-instances {whole(strategy.replicas / strategy.zero_ranks)}"
     if strategy.offload_optimizer > 0:
         yield "--optimizer-cpu-offload"
         yield f"--optimizer-offload-fraction {float(strategy.offload_optimizer):g}"
@@ -152,7 +148,7 @@ def _sharding(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Itera
         if strategy.pp > 1:
             yield "# Megatron-LM does not offload activations in a pipeline (--cpu-offloading-num-layers)"
         else:
-            yield f"--cpu-offloading-num-layers {_whole(strategy.offload_activations * model.depth)}"
+            yield f"--cpu-offloading-num-layers {whole(strategy.offload_activations * model.depth)}"
 
 
 def _overlap(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterator[str]:
@@ -172,10 +168,10 @@ def _overlap(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterat
 
 def _batch(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterator[str]:
     """Batch sizes and the sequence length."""
-    yield f"--micro-batch-size {_whole(strategy.micro_batch)}"
-    yield f"--global-batch-size {_whole(strategy.global_batch)}"
-    yield f"--seq-length {_whole(strategy.sequence_length)}"
-    positions = max(_whole(strategy.sequence_length), _whole(model.learned_positions))
+    yield f"--micro-batch-size {whole(strategy.micro_batch)}"
+    yield f"--global-batch-size {whole(strategy.global_batch)}"
+    yield f"--seq-length {whole(strategy.sequence_length)}"
+    positions = max(whole(strategy.sequence_length), whole(model.learned_positions))
     yield f"--max-position-embeddings {positions}"
 
 
@@ -184,7 +180,7 @@ def _recomputation(model: Model, strategy: Strategy, chosen: dict[str, str]) -> 
     share = float(strategy.recompute_share)
     if chosen["recompute"] == "full":
         yield "--recompute-granularity full"
-        layers = float(model.depth) / (_whole(strategy.pp) * _whole(strategy.virtual_stages))
+        layers = float(model.depth) / (whole(strategy.pp) * whole(strategy.virtual_stages))
         yield "--recompute-method uniform" if share == 1 else "--recompute-method block"
         yield f"--recompute-num-layers {1 if share == 1 else round(share * layers)}"
     elif chosen["recompute"] == "selective":
@@ -232,13 +228,13 @@ def _architecture(model: Model) -> Iterator[str]:
     """The layers of the model."""
     first = model.layers[0]
     dense = next((layers for layers in model.layers if layers.mixture is None), first)
-    yield f"--num-layers {_whole(model.depth)}"
-    yield f"--hidden-size {_whole(model.hidden)}"
-    yield f"--ffn-hidden-size {_whole(dense.ffn)}"
-    yield f"--num-attention-heads {_whole(first.heads)}"
+    yield f"--num-layers {whole(model.depth)}"
+    yield f"--hidden-size {whole(model.hidden)}"
+    yield f"--ffn-hidden-size {whole(dense.ffn)}"
+    yield f"--num-attention-heads {whole(first.heads)}"
     yield from _attention(model, first)
     yield f"--position-embedding-type {'learned_absolute' if model.learned_positions > 0 else 'rope'}"
-    yield f"--vocab-size {_whole(model.vocabulary)}"
+    yield f"--vocab-size {whole(model.vocabulary)}"
     if _off(model.tied_embeddings):
         yield "--untie-embeddings-and-output-weights"
     if not _off(first.gated):
@@ -254,7 +250,7 @@ def _architecture(model: Model) -> Iterator[str]:
     if not _off(first.parallel):
         yield "# Megatron-LM has attention before the MLP, not beside it"
     if model.mtp_layers > 0:
-        yield f"--mtp-num-layers {_whole(model.mtp_layers)}"
+        yield f"--mtp-num-layers {whole(model.mtp_layers)}"
 
 
 def _off(switch: Weights) -> bool:
@@ -267,18 +263,18 @@ def _attention(model: Model, layers: Layers) -> Iterator[str]:
     if (latent := layers.latent) is not None:
         yield "--multi-latent-attention"
         if latent.query_rank > 0:
-            yield f"--q-lora-rank {_whole(latent.query_rank)}"
-        yield f"--kv-lora-rank {_whole(latent.kv_rank)}"
-        yield f"--qk-head-dim {_whole(layers.head_dim - latent.rotary_dim)}"
-        yield f"--qk-pos-emb-head-dim {_whole(latent.rotary_dim)}"
-        yield f"--v-head-dim {_whole(latent.value_dim)}"
+            yield f"--q-lora-rank {whole(latent.query_rank)}"
+        yield f"--kv-lora-rank {whole(latent.kv_rank)}"
+        yield f"--qk-head-dim {whole(layers.head_dim - latent.rotary_dim)}"
+        yield f"--qk-pos-emb-head-dim {whole(latent.rotary_dim)}"
+        yield f"--v-head-dim {whole(latent.value_dim)}"
     else:
-        if _whole(layers.heads * layers.head_dim) != _whole(model.hidden):
-            yield f"--kv-channels {_whole(layers.head_dim)}"
+        if whole(layers.heads * layers.head_dim) != whole(model.hidden):
+            yield f"--kv-channels {whole(layers.head_dim)}"
         if layers.kv_heads < layers.heads:
             yield "--group-query-attention"
-            yield f"--num-query-groups {_whole(layers.kv_heads)}"
-    windows = sorted({_whole(kind.window) for kind in model.layers})
+            yield f"--num-query-groups {whole(layers.kv_heads)}"
+    windows = sorted({whole(kind.window) for kind in model.layers})
     if windows[0] < NO_WINDOW:
         yield f"--window-size {windows[0] - 1},0"  # a token's own position is not counted
         if len(windows) > 1:
@@ -291,20 +287,20 @@ def _experts(model: Model, strategy: Strategy, chosen: dict[str, str]) -> Iterat
     if not kinds:
         return
     layers, mixture = kinds[0]
-    yield f"--num-experts {_whole(mixture.experts)}"
-    yield f"--moe-router-topk {_whole(mixture.experts_per_token)}"
-    yield f"--moe-ffn-hidden-size {_whole(layers.ffn)}"
+    yield f"--num-experts {whole(mixture.experts)}"
+    yield f"--moe-router-topk {whole(mixture.experts_per_token)}"
+    yield f"--moe-ffn-hidden-size {whole(layers.ffn)}"
     if mixture.groups > 1:
-        yield f"--moe-router-num-groups {_whole(mixture.groups)}"
-        yield f"--moe-router-group-topk {_whole(mixture.groups_visited)}"
+        yield f"--moe-router-num-groups {whole(mixture.groups)}"
+        yield f"--moe-router-group-topk {whole(mixture.groups_visited)}"
     if mixture.shared_ffn > 0:
-        yield f"--moe-shared-expert-intermediate-size {_whole(mixture.shared_ffn)}"
+        yield f"--moe-shared-expert-intermediate-size {whole(mixture.shared_ffn)}"
     if len(kinds) < len(model.layers):
-        pattern = "+".join(f"[{int(kind.mixture is not None)}]*{_whole(kind.count)}" for kind in model.layers)
+        pattern = "+".join(f"[{int(kind.mixture is not None)}]*{whole(kind.count)}" for kind in model.layers)
         yield f'--moe-layer-freq "({pattern})"'
         yield "# --moe-layer-freq has the kinds of layers in the model's order: change it if they alternate"
-    yield f"--expert-model-parallel-size {_whole(strategy.ep)}"
-    yield f"--expert-tensor-parallel-size {_whole(strategy.experts_tp)}"
+    yield f"--expert-model-parallel-size {whole(strategy.ep)}"
+    yield f"--expert-tensor-parallel-size {whole(strategy.experts_tp)}"
     yield "--moe-token-dispatcher-type alltoall"
     if "--bf16" in _PRECISION.get(chosen["precision"], []):
         yield "--moe-grouped-gemm"

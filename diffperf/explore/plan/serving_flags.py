@@ -9,13 +9,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from diffperf.explore.plan.serving_plan import ServedLayout
-from diffperf.quantity import Scalar, Weights, replace
+from diffperf.quantity import replace
 from diffperf.workload.model import Model
 from diffperf.workload.requests import Requests
 from diffperf.workload.strategy import Strategy
+from diffperf.workload.whole_numbers import whole
 
 # Values of --quantization by the format of operands, where the engine can convert or load weights of it.
 _QUANTIZATION = {"fp8": "fp8", "nvfp4": "modelopt_fp4"}
@@ -54,7 +53,7 @@ def _instance_flags(model: Model, served: ServedLayout, engine: str) -> list[str
     """The flags of one instance, whatever its part in serving."""
     strategy, lines = served.strategy, []
     if strategy.ep > 1 and strategy.expert_tp > 1:
-        both = f"ep {_whole(strategy.ep)} and expert tp {_whole(strategy.expert_tp)}"
+        both = f"ep {whole(strategy.ep)} and expert tp {whole(strategy.expert_tp)}"
         lines.append(f"# experts are split both ways, {both}: not every engine can")
     if served.requests.draft_tokens > 0:
         drafted = f"{float(served.requests.draft_tokens):g} tokens drafted a step"
@@ -64,75 +63,75 @@ def _instance_flags(model: Model, served: ServedLayout, engine: str) -> list[str
 
 def _vllm(model: Model, served: ServedLayout) -> Iterator[str]:
     strategy, requests = served.strategy, served.requests
-    yield f"--tensor-parallel-size {_whole(strategy.tp)}"
-    yield f"--pipeline-parallel-size {_whole(strategy.pp)}"
+    yield f"--tensor-parallel-size {whole(strategy.tp)}"
+    yield f"--pipeline-parallel-size {whole(strategy.pp)}"
     if served.engines > 1:
-        yield f"--data-parallel-size {_whole(served.engines)}"
+        yield f"--data-parallel-size {whole(served.engines)}"
     if strategy.ep > 1:
         yield "--enable-expert-parallel"
     if strategy.cp > 1:
-        yield f"--decode-context-parallel-size {_whole(strategy.cp)}"
+        yield f"--decode-context-parallel-size {whole(strategy.cp)}"
     yield f"--max-model-len {_longest(served)}"
     yield f"--max-num-seqs {_slots(served)}"
-    yield f"--max-num-batched-tokens {_whole(requests.chunk)}"
+    yield f"--max-num-batched-tokens {whole(requests.chunk)}"
     yield "--enable-chunked-prefill" if requests.mixed_steps.on > 0 else "--no-enable-chunked-prefill"
     if requests.cached_share > 0:
         yield "--enable-prefix-caching"
-    yield f"--kv-cache-dtype {'fp8' if _chosen(strategy.kv_precision) == 'fp8' else 'auto'}"
+    yield f"--kv-cache-dtype {'fp8' if strategy.kv_precision.likeliest() == 'fp8' else 'auto'}"
     yield from _quantization(strategy, "--quantization", "--dtype")
 
 
 def _sglang(model: Model, served: ServedLayout) -> Iterator[str]:
     """Under data-parallel attention the sizes count the ranks of all engines, which share the limits."""
     strategy, requests, engines = served.strategy, served.requests, served.engines
-    yield f"--tp-size {_whole(float(strategy.tp) * engines)}"
-    yield f"--pp-size {_whole(strategy.pp)}"
+    yield f"--tp-size {whole(float(strategy.tp) * engines)}"
+    yield f"--pp-size {whole(strategy.pp)}"
     if engines > 1:
-        yield f"--dp-size {_whole(engines)}"
+        yield f"--dp-size {whole(engines)}"
         yield "--enable-dp-attention"
     if strategy.ep > 1:
-        yield f"--ep-size {_whole(strategy.ep)}"
+        yield f"--ep-size {whole(strategy.ep)}"
     if strategy.cp > 1:
-        yield f"# context parallelism of {_whole(strategy.cp)} ranks has no flag"
+        yield f"# context parallelism of {whole(strategy.cp)} ranks has no flag"
     yield f"--context-length {_longest(served)}"
-    yield f"--max-running-requests {_whole(_slots(served) * engines)}"
-    yield f"--chunked-prefill-size {_whole(float(requests.chunk) * engines)}"
+    yield f"--max-running-requests {whole(_slots(served) * engines)}"
+    yield f"--chunked-prefill-size {whole(float(requests.chunk) * engines)}"
     if requests.mixed_steps.on > 0:
         yield "--enable-mixed-chunk"
-    yield f"--kv-cache-dtype {'fp8_e4m3' if _chosen(strategy.kv_precision) == 'fp8' else 'auto'}"
+    yield f"--kv-cache-dtype {'fp8_e4m3' if strategy.kv_precision.likeliest() == 'fp8' else 'auto'}"
     yield from _quantization(strategy, "--quantization", "--dtype")
 
 
 def _trtllm(model: Model, served: ServedLayout) -> Iterator[str]:
     """Options without a flag are lines of the YAML file for --extra_llm_api_options."""
     strategy, requests, engines = served.strategy, served.requests, served.engines
-    yield f"--tp_size {_whole(float(strategy.tp) * engines)}"
-    yield f"--pp_size {_whole(strategy.pp)}"
+    yield f"--tp_size {whole(float(strategy.tp) * engines)}"
+    yield f"--pp_size {whole(strategy.pp)}"
     if strategy.ep > 1:
-        yield f"--ep_size {_whole(strategy.ep)}"
+        yield f"--ep_size {whole(strategy.ep)}"
     if strategy.cp > 1:
-        yield f"# context parallelism: context_parallel_size: {_whole(strategy.cp)}"
+        yield f"# context parallelism: context_parallel_size: {whole(strategy.cp)}"
     yield f"--max_seq_len {_longest(served)}"
     yield f"--max_batch_size {_slots(served)}"
-    yield f"--max_num_tokens {_whole(requests.chunk)}"
+    yield f"--max_num_tokens {whole(requests.chunk)}"
     options = []
     if engines > 1:
         options.append("enable_attention_dp: true")
         if strategy.tp > 1:
-            yield f"# TensorRT-LLM's attention dp has no tp {_whole(strategy.tp)} inside: it runs tp 1"
+            yield f"# TensorRT-LLM's attention dp has no tp {whole(strategy.tp)} inside: it runs tp 1"
     if requests.mixed_steps.on > 0:
         options.append("enable_chunked_prefill: true")
     if requests.batch_wait > 0:
-        options.append(f"batch_wait_timeout_iters: {_whole(requests.batch_wait)}")
+        options.append(f"batch_wait_timeout_iters: {whole(requests.batch_wait)}")
         options.append("batch_wait_max_tokens_ratio: 1.0")
-    if _chosen(strategy.kv_precision) == "fp8":
+    if strategy.kv_precision.likeliest() == "fp8":
         options.append("kv_cache_config: {dtype: fp8}")
     if options:
         yield "--extra_llm_api_options options.yaml"
         yield "# options.yaml has the lines"
         yield from (f"#   {option}" for option in options)
-    if _chosen(strategy.precision) not in _UNQUANTIZED or _stored(strategy) is not None:
-        formats = _stored(strategy) or _chosen(strategy.precision)
+    if strategy.precision.likeliest() not in _UNQUANTIZED or _stored(strategy) is not None:
+        formats = _stored(strategy) or strategy.precision.likeliest()
         yield f"# the quantization is that of the checkpoint: one with {formats} weights"
 
 
@@ -161,7 +160,7 @@ def _nixl(role: str) -> list[str]:
 
 def _cache_transceiver(served: ServedLayout, *options: str) -> list[str]:
     """TensorRT-LLM's transfers, in the file of options (examples/disaggregated/README.md)."""
-    transceiver = f"{{backend: DEFAULT, max_tokens_in_buffer: {_whole(served.requests.input_length)}}}"
+    transceiver = f"{{backend: DEFAULT, max_tokens_in_buffer: {whole(served.requests.input_length)}}}"
     lines = [*options, f"cache_transceiver_config: {transceiver}"]
     return ["# --extra_llm_api_options: its file has also the lines", *(f"#   {line}" for line in lines)]
 
@@ -187,7 +186,7 @@ ROLES = {
 
 def _quantization(strategy: Strategy, flag: str, dtype: str) -> Iterator[str]:
     """The format of operands, where weights are not quantized further; else what checkpoint it takes."""
-    precision, stored = _chosen(strategy.precision), _stored(strategy)
+    precision, stored = strategy.precision.likeliest(), _stored(strategy)
     if precision in _UNQUANTIZED:
         yield f"{dtype} {_DTYPES[precision]}"
     elif precision in _QUANTIZATION and stored is None:
@@ -198,24 +197,14 @@ def _quantization(strategy: Strategy, flag: str, dtype: str) -> Iterator[str]:
 
 def _stored(strategy: Strategy) -> str | None:
     """The format of stored weights where it is not that of the operands."""
-    stored = _chosen(strategy.weight_precision)
+    stored = strategy.weight_precision.likeliest()
     return None if stored == "operands" else stored
-
-
-def _chosen(weights: Weights) -> str:
-    """The alternative with the largest weight."""
-    return weights.alternatives[int(np.argmax(np.asarray(weights)))]
 
 
 def _longest(served: ServedLayout) -> int:
     """Tokens of a request of mean lengths."""
-    return _whole(served.requests.input_length + served.requests.output_length)
+    return whole(served.requests.input_length + served.requests.output_length)
 
 
 def _slots(served: ServedLayout) -> int:
-    return _whole(served.requests.batch_cap)
-
-
-def _whole(number: Scalar | float) -> int:
-    """A number of a layout as flags take it."""
-    return round(float(number))
+    return whole(served.requests.batch_cap)

@@ -38,7 +38,7 @@ def expert_ranks_divide_experts(configuration: Configuration) -> Verdict:
             key="strategy.ep",
             found=f"{show(ep)} for {experts}",
             expected="a divisor of the experts",
-            remedy=use_one_of(ep, divisors(_common_experts(model))),
+            remedy=use_one_of(ep, divisors(common_experts(model))),
         )
 
     conditions = [divides(ep, mixture.experts) for mixture in mixtures]
@@ -71,7 +71,7 @@ def _mixtures(model: Model) -> list[Mixture]:
     return [layers.mixture for layers in model.layers if layers.mixture is not None]
 
 
-def _common_experts(model: Model) -> int:
+def common_experts(model: Model) -> int:
     """The greatest common divisor of the experts of all kinds of layers that have any; 1 without experts."""
     return math.gcd(*(round(float(mixture.experts)) for mixture in _mixtures(model))) or 1
 
@@ -79,4 +79,4 @@ def _common_experts(model: Model) -> int:
 def _possible_ep(model: Model, strategy: Strategy) -> list[int]:
     """The expert-parallel degrees that share out both the experts and the devices of a stage."""
     devices, experts_tp = round(float(strategy.tp * strategy.replicas)), round(float(strategy.experts_tp))
-    return [ep for ep in divisors(_common_experts(model)) if devices % (experts_tp * ep) == 0]
+    return [ep for ep in divisors(common_experts(model)) if devices % (experts_tp * ep) == 0]
