@@ -247,6 +247,18 @@ def test_all_to_all_context_parallelism_by_hand(system):
     )
 
 
+def test_heads_of_keys_and_values_go_to_all_ranks_that_have_their_queries(system):
+    """Two heads of keys and values on a tensor-parallel rank, exchanged among eight: each goes to four ranks,
+    as far as they are others, where the sixteen query heads go to one.
+    """
+    model, cp, s = dp.load_model("llama-2-70b"), 8, 8192
+    by_purpose = step_transfers(model, system, tp=4, cp=cp, sequence_length=s, context_parallel="all_to_all")
+    elements = (s / cp) * (64 + 4 * 8 + 4 * 8 + 64) / 4 * 128
+    assert sent(by_purpose["context parallelism"]) == pytest.approx(
+        2 * elements * 2 * (cp - 1) / cp, rel=1e-9
+    )
+
+
 def test_latent_attention_passes_keys_and_values_of_all_heads(system):
     """DeepSeek-V3: 128 heads of 192 and 128 (arXiv 2405.04434 §2.1: the latent is projected before attention
     in training).
@@ -310,6 +322,18 @@ def test_experts_in_a_node_stay_in_it(system):
         "expert parallelism"
     ]
     np.testing.assert_allclose(wide.sent / wide.sent.sum(), [7 / 15, 8 / 15], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("order", "nodes"), [("tp-cp-dp-pp", 1), ("dp-tp-cp-pp", 1), ("tp-pp-cp-dp", 8)])
+def test_experts_lie_where_the_data_parallel_ranks_do(system, order, nodes):
+    """Eight data-parallel ranks share out the experts of eight stages: in a node each, or one in every node
+    where the stages of a pipeline lie side by side.
+    """
+    table = {"pp": 8, "dp": 8, "ep": 8, "global_batch": 64, "order": order}
+    transfer = step_transfers(dp.load_model("mixtral-8x7b"), system, **table)["expert parallelism"]
+    np.testing.assert_allclose(transfer.sent[1] / transfer.sent.sum(), float(nodes > 1), atol=1e-9)
+    strategy = dp.load_strategy(table)
+    assert float(strategy.expert_stride) == float(strategy.stride_of("dp"))
 
 
 def test_a_group_of_one_sends_nothing(gpt, system):

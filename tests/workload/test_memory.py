@@ -211,16 +211,28 @@ def test_hybrid_sharding_shares_among_some_ranks(llama, system, ranks):
 
 def test_zero_three_gathers_layers(llama, system):
     """The weights of two layers and the gradients of one, at 2 bytes; those of a single layer where
-    the next is not fetched early.
+    the next is not fetched early. FSDP's root module keeps embeddings and vocabulary projection, and the
+    gradients of the latter come first.
     """
-    layer = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    layer, ends = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096, 3 * 32000 * 4096
     table = {"dp": 8, "global_batch": 8, "zero": "3", "gradient_precision": "bf16"}
     for early, layers in ((True, 3), (False, 2)):
         strategy = dp.load_strategy(table | {"overlap_weights": early})
         assert float(_training_memory(Configuration(llama, system, strategy)).gathered) == pytest.approx(
-            layers * 2 * layer, rel=1e-12
+            2 * (layers * layer + ends), rel=1e-12
         )
     assert float(_training_memory(Configuration(llama, system, dp.load_strategy({}))).gathered) == 0
+
+
+def test_tied_embeddings_are_gathered_once(llama, system):
+    table = {"dp": 8, "global_batch": 8, "zero": "3", "gradient_precision": "bf16"}
+    matrix = 2 * 32000 * 4096
+    tied = replace(llama, {"tied_embeddings": True})
+    alone, sharing = (
+        float(_training_memory(Configuration(model, system, dp.load_strategy(table))).gathered)
+        for model in (llama, tied)
+    )
+    assert alone - sharing == pytest.approx(matrix, rel=1e-12)
 
 
 def test_experts_are_shared_by_ranks_of_their_own(system):

@@ -110,6 +110,7 @@ def _repeats(model: str, **table) -> dict[str, float]:
 
 MLA = {"queries", "keys and values", "rotary embedding"}
 EXPERTS = {"experts up", "experts down", "shared experts up", "shared experts down", "router"}
+SORTS = {"copy to experts", "copy from experts", "sort by local experts", "sort back by ranks"}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ EXPERTS = {"experts up", "experts down", "shared experts up", "shared experts do
         (DEEPSEEK, "norms", {"norm 1", "norm 2"}),
         (DEEPSEEK, "activation_functions", {"activation"}),
         (DEEPSEEK, "up_projections", MLA),
-        (DEEPSEEK, "experts", EXPERTS | {"activation", "copy to experts", "copy from experts"}),
+        (DEEPSEEK, "experts", EXPERTS | SORTS | {"activation"}),
         (LLAMA, "mlp", {"mlp up", "mlp down", "activation"}),
         (LLAMA, "up_projections", set()),
         (LLAMA, "attention", set()),

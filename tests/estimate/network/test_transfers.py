@@ -178,6 +178,52 @@ def test_send_is_the_mean_over_the_hops_of_a_chain(domains, members):
     )
 
 
+@pytest.mark.parametrize(("domains", "members"), [(1, 4), (2, 4), (3, 2), (5, 1)])
+def test_a_ring_that_shifts_waits_for_its_slowest_hop(domains, members):
+    """All ranks send at once, the last one to the first: a ring over domains takes the time between them."""
+    volume = 400.0
+    ranks = range(domains * members)
+    times = []
+    for rank in ranks:
+        tier = INNER if rank // members == (rank + 1) % len(ranks) // members else OUTER
+        times.append(volume / float(tier.bandwidth * tier.efficiency) + float(tier.latency))
+    group = _group(members, domains)
+    shift = transfers.ring_shift(group, real(volume))
+    assert float(shift.time) == pytest.approx(max(times), rel=1e-6)
+    np.testing.assert_allclose(shift.sent, transfers.send(group, real(volume)).sent)
+
+
+# Topologies of sixteen devices, or of two, and how many links each of these has to others.
+LINKS = {
+    ("switch", 16): 1,
+    ("fully_connected", 16): 15,
+    ("fully_connected", 2): 1,
+    ("ring", 16): 2,
+    ("ring", 2): 1,
+    ("torus_2d", 16): 4,
+    ("mesh_3d", 64): 6,
+    ("hypercube", 16): 4,
+}
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize(("topology", "size"), LINKS)
+def test_a_message_takes_one_link_of_a_device(system, topology, size, ranks):
+    """Whatever other ranks there are, a neighbour is at the end of one link."""
+    tier = {
+        "size": float(size),
+        "bandwidth": 480e9,
+        "efficiency": 1.0,
+        "latency": 1e-9,
+        "oversubscription": 1.0,
+    }
+    changed = {f"network.nvlink.{name}": real(value) for name, value in tier.items()}
+    net = replace(system, changed | {"network.nvlink.topology": topology})
+    volume, ranks = 48e9, min(ranks, size)
+    transfer = transfers.send(place(net, real(float(ranks)), real(1.0), Exact()), real(volume))
+    assert float(transfer.time) == pytest.approx(volume * LINKS[topology, size] / 480e9, rel=1e-3)
+
+
 def test_a_group_of_one_is_free(system):
     alone = place(system, real(1), real(1), Exact())
     for transfer_of in COLLECTIVES.values():
@@ -497,7 +543,7 @@ def test_device_memory_of_switches_that_reduce(system):
     assert float(transfers.all_reduce(alone, real(1e9)).memory) == 0
 
 
-@pytest.mark.parametrize("kind", ["all_to_all", "send_recv"])
+@pytest.mark.parametrize("kind", ["all_to_all", "send_recv", "ring_shift"])
 def test_device_memory_of_messages(system, kind):
     """What is sent is read, and as much is received and written."""
     transfer = transfers.COLLECTIVES[kind](group_of(system, 4), real(1e9))
