@@ -295,14 +295,18 @@ def _work_of_device(operators: TimedOperators, layers: Float[Array, " kinds"], h
 
 def _host_transfers(c: Configuration, owned: Scalar) -> tuple[Scalar, Scalar]:
     """Seconds of a step to carry activations to host memory and back; and for the optimizer in host memory
-    gradients and weights.
+    to carry gradients and weights, and to update.
+
+    The host's processors read gradients and optimizer states and write states and weights at the rate of
+    their memory (ZeRO-Offload, arXiv 2101.06840 §4.3 and §5.1).
     """
     strategy, byte_time = c.strategy, c.system.host_byte_time
     kept = stage_activation_bytes(c) * strategy.micro_batches
     activations = 2 * strategy.offload_activations * kept
-    state_bytes = strategy.gradient_width + strategy.kept_weight_width
-    states = owned * strategy.offload_optimizer * state_bytes
-    return activations * byte_time, states * byte_time
+    carried = strategy.gradient_width + strategy.kept_weight_width
+    updated = carried + 2 * strategy.optimizer_bytes
+    parameters = owned * strategy.offload_optimizer
+    return activations * byte_time, parameters * (carried * byte_time + updated * c.system.host_update_time)
 
 
 def _report(

@@ -38,7 +38,7 @@ SYSTEM_PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "network": ((), ("network",)),
     "software": ((), ("stack", "inference_stack")),
     "price": (("package", "purchase_price", "priced_manufacturing", "rent"), ("prices", "host")),
-    "host and size": ((), ("n_devices", "host_bandwidth", "reliability")),
+    "host and size": ((), ("n_devices", "host_bandwidth", "host_memory_bandwidth", "reliability")),
 }
 
 Change = Callable[[Configuration], Configuration]

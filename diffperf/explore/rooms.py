@@ -14,6 +14,7 @@ _OF_SYSTEM = {
     "reliability": "reliability",
     "n_devices": "devices",
     "host_bandwidth": "host",
+    "host_memory_bandwidth": "host",
 }
 _BOUGHT = ("package", "purchase_price", "priced_manufacturing", "rent")
 

@@ -113,12 +113,24 @@ class System(Declared):
         bounds=(1e8, 1e13),
         default=25e9,  # an estimate: 80 % of the 32 GB/s of PCIe 4.0 x16
     )
+    host_memory_bandwidth: Scalar = quantity(
+        "byte/s",
+        "bandwidth of the host's memory, per device",
+        bounds=(1e8, 1e13),
+        # Two sockets of eight channels of DDR4-3200 (AMD's product page of EPYC 7742) over eight devices.
+        default=51.2e9,
+    )
     calibration: Label = label("calibration whose values replace the system's own", default="none")
 
     @property
     def host_byte_time(self) -> Scalar:
         """Seconds to carry a byte between a device and its host's memory."""
         return inverse(self.host_bandwidth)
+
+    @property
+    def host_update_time(self) -> Scalar:
+        """Seconds in which the host's memory serves a byte of a device, with its part of the bandwidth."""
+        return inverse(self.host_memory_bandwidth)
 
     @classmethod
     def complete(cls, table: dict[str, Any]) -> dict[str, Any]:

@@ -185,7 +185,10 @@ def test_offloading_takes_the_hosts_bandwidth(gpt, system):
     # Half of the parameters; the other half is what is left on the device.
     moved = float(states.memory.optimizer) / 12 * (4 + 2)
     assert float(none.breakdown.offload) == 0
-    assert float(states.breakdown.offload) == pytest.approx(moved / float(system.host_bandwidth), rel=1e-9)
+    updated = float(states.memory.optimizer) / 12 * (4 + 2 + 2 * 12)
+    assert float(states.breakdown.offload) == pytest.approx(
+        moved / float(system.host_bandwidth) + updated / float(system.host_memory_bandwidth), rel=1e-9
+    )
     assert float(states.breakdown.optimizer) < 0.6 * float(none.breakdown.optimizer)
 
 
@@ -209,7 +212,9 @@ def test_choices_interpolate(gpt, system):
     """A relaxed choice is the mixture of the definite ones, where the report is linear in it.
 
     The share of the work that follows device memory, by which hidden communication slows it, is a quotient.
+    Graphs of kernels: the longer of a pass and its launches, nearly, is no mixture.
     """
+    system = replace(system, {"stack.host_launch": real(1e-9), "stack.head_launch": real(1e-9)})
     base = {"tp": 8, "pp": 4, "global_batch": 64, "dp": 2}
     times = {}
     for r in ("none", "full"):
