@@ -412,87 +412,146 @@ def _timed_pass(
     collectives: list[TimedCollective],
 ) -> TimedPass:
     """One pass, from its collectives and its operators, timed at the clock that software allows."""
-    strategy, depth = c.strategy, c.model.depth
-    sent = _sent(collectives, c)
-    in_layer = {purpose: Traffic.of(transfer) for purpose, transfer in sent.items()}
-    handed_on = in_layer.pop("pipeline")
-
-    # Kernels that slow down hide hardly more of the communication: its waits are those at the allowed clock.
-    allowed_parts, allowed_head = _layer_and_head(timed)
-    waits = exposed_of_layer(in_layer, _layer_compute(allowed_parts, c), c, generating=tokens.generating)
-    moved = functools.reduce(operator.add, (sent[purpose] for purpose in in_layer)) * depth + sent["pipeline"]
-    beside = OutsideKernels(
-        waiting=depth * functools.reduce(operator.add, waits.values()),
-        active=host_time(c, tokens),
-        energy=functools.reduce(operator.add, transfer_energy(moved, c.system)),
-    )
-    clock = clock_under_limit(_sum_of(allowed_parts) * depth + allowed_head, machine, beside=beside)
+    network = _PassNetwork.of(collectives, c)
+    clock = _clock(c, machine, tokens, _PassWork.of(timed), network)
     timed = clock.slow_all(timed)
-    layer_parts, head = _layer_and_head(timed)
-    compute, whole = _layer_compute(layer_parts, c), _sum_of(layer_parts)
-
-    layer_exposed = exposed_of_layer(in_layer, compute, c, generating=tokens.generating)
-    in_layers = [traffic * depth for traffic in in_layer.values()]
-    pipeline = exposed(handed_on, compute.whole * depth, strategy.overlap_transfers, c, in_layers)
-    exposed_times = {purpose: depth * time for purpose, time in layer_exposed.items()} | {
-        "pipeline": pipeline
-    }
+    work = _PassWork.of(timed)
+    exposed_times = _exposed_times(c, tokens, work, network)
+    one = _micro_batch_time(c, tokens, work, exposed_times)
     parts = sequence_parts(c) if tokens.generating else prompt_parts(c)
-    one = PassTime(
-        **{part: depth * work.time for part, work in layer_parts.items()},
-        head=head.time,
-        **by_part(exposed_times),
-        pipeline_queue=jnp.zeros_like(pipeline),
-        host=jnp.zeros_like(pipeline),
-        drafting=jnp.zeros_like(pipeline),
-    )
-    launching = jnp.zeros_like(pipeline) if tokens.generating else c.relax.excess(launch_time(c), one.total)
-    one = dataclasses.replace(one, host=host_time(c, tokens) + launching)
-    stage = _longest_stage(c, one)
-    # Prompts enter one micro-batch after another, and the last waits for those before it. A token of a
-    # sequence follows its last: a micro-batch comes round again when it has left the pipeline, and when the
-    # busiest stage has served the others.
-    # Prompts that an engine does not submit together wait until the pipeline is empty.
-    if tokens.generating:
-        busy = c.relax.maximum(parts * stage, one.total)
-        queue = busy - one.total
-    else:
-        emptied = (submissions(c) - 1) * (one.total - stage)
-        busy, queue = parts * stage + emptied, (parts - 1) * stage + emptied
+    busy, queue = _in_pipeline(c, tokens, one, parts)
     breakdown = dataclasses.replace(one, pipeline_queue=queue)
     # An average device does its stage's share of the whole model's work.
-    share = parts / strategy.pp
-    done = (whole * depth + head) * share
+    share = parts / c.strategy.pp
+    done, moved = work.of_layers(c.model.depth) * share, network.moved * share
     waiting = larger(breakdown.total - host_time(c, tokens) - done.time, 0.0)
-    spent = energy(c, work=done, transfer=moved * share, time=breakdown.total, clock=clock, waiting=waiting)
     return TimedPass(
         breakdown=breakdown,
         busy=busy,
         clock=clock,
-        energy=spent,
+        energy=energy(c, work=done, transfer=moved, time=breakdown.total, clock=clock, waiting=waiting),
         operators=timed,
         collectives=collectives,
-        depth=depth,
+        depth=c.model.depth,
         exposed=exposed_times,
     )
 
 
-def _layer_and_head(operators: TimedOperators) -> tuple[dict[str, Work], Work]:
-    """The work of the operators of an average layer, by part, and of the vocabulary projection."""
-    totals = operators.totals([{"part": part} for part in _OPERATOR_PARTS]).unstacked()
-    works = dict(zip(_OPERATOR_PARTS, totals, strict=True))
-    return works, works.pop("head")
+class _PassWork(eqx.Module):
+    """The work of one pass: of an average layer by the part of the time, and of the vocabulary projection."""
+
+    parts: dict[str, Work]
+    head: Work
+
+    @classmethod
+    def of(cls, operators: TimedOperators) -> "_PassWork":
+        """The work of the operators of a pass."""
+        totals = operators.totals([{"part": part} for part in _OPERATOR_PARTS]).unstacked()
+        works = dict(zip(_OPERATOR_PARTS, totals, strict=True))
+        return cls(head=works.pop("head"), parts=works)
+
+    @property
+    def layer(self) -> Work:
+        """The work of an average layer."""
+        return functools.reduce(Work.__add__, self.parts.values())
+
+    def of_layers(self, depth: Scalar) -> Work:
+        """The work of `depth` layers and the vocabulary projection."""
+        return self.layer * depth + self.head
+
+    def compute(self, c: Configuration) -> LayerCompute:
+        """The work of an average layer beside which its communication runs."""
+        windows = {part: Window.of(self.parts[part], c.system, c.relax) for part in ("matmul", "attention")}
+        return LayerCompute(**windows, whole=Window.of(self.layer, c.system, c.relax))
 
 
-def _layer_compute(parts: dict[str, Work], c: Configuration) -> LayerCompute:
-    """The work of an average layer beside which its communication runs."""
-    windows = {part: Window.of(parts[part], c.system, c.relax) for part in ("matmul", "attention")}
-    return LayerCompute(**windows, whole=Window.of(_sum_of(parts), c.system, c.relax))
+class _PassNetwork(eqx.Module):
+    """The communication of one pass.
+
+    - `in_layer`: that of an average layer, by purpose; `handed_on`: that between pipeline stages.
+    - `moved`: the transfers of all layers and between the stages together.
+    """
+
+    in_layer: dict[str, Traffic]
+    handed_on: Traffic
+    moved: Transfer
+
+    @classmethod
+    def of(cls, collectives: list[TimedCollective], c: Configuration) -> "_PassNetwork":
+        """The communication of the collectives of a pass, added up by purpose."""
+        nothing = Transfer.nothing(c.system)
+        sent: dict[str, Transfer] = dict.fromkeys((*LAYER_PURPOSES, "pipeline"), nothing)
+        for timed in collectives:
+            purpose = timed.collective.purpose
+            sent[purpose] = sent[purpose] + timed.transfer * timed.collective.forward
+        of_layer = functools.reduce(operator.add, (sent[purpose] for purpose in LAYER_PURPOSES))
+        return cls(
+            in_layer={purpose: Traffic.of(sent[purpose]) for purpose in LAYER_PURPOSES},
+            handed_on=Traffic.of(sent["pipeline"]),
+            moved=of_layer * c.model.depth + sent["pipeline"],
+        )
 
 
-def _sum_of(parts: dict[str, Work]) -> Work:
-    """The work of all parts of a layer."""
-    return functools.reduce(Work.__add__, parts.values())
+def _clock(
+    c: Configuration, machine: Machine, tokens: TokenPass, allowed: _PassWork, network: _PassNetwork
+) -> Clock:
+    """The clock that the limits leave a pass, from its work at the clock that software allows.
+
+    Kernels that slow down hide hardly more of the communication: its waits are those at the allowed clock.
+    """
+    depth = c.model.depth
+    waits = exposed_of_layer(network.in_layer, allowed.compute(c), c, generating=tokens.generating)
+    beside = OutsideKernels(
+        waiting=depth * functools.reduce(operator.add, waits.values()),
+        active=host_time(c, tokens),
+        energy=functools.reduce(operator.add, transfer_energy(network.moved, c.system)),
+    )
+    return clock_under_limit(allowed.of_layers(depth), machine, beside=beside)
+
+
+def _exposed_times(
+    c: Configuration, tokens: TokenPass, work: _PassWork, network: _PassNetwork
+) -> dict[str, Scalar]:
+    """Seconds that communication adds to the work of a pass, by purpose."""
+    depth, compute = c.model.depth, work.compute(c)
+    of_layer = exposed_of_layer(network.in_layer, compute, c, generating=tokens.generating)
+    in_layers = [traffic * depth for traffic in network.in_layer.values()]
+    pipeline = exposed(network.handed_on, compute.whole * depth, c.strategy.overlap_transfers, c, in_layers)
+    return {purpose: depth * time for purpose, time in of_layer.items()} | {"pipeline": pipeline}
+
+
+def _micro_batch_time(
+    c: Configuration, tokens: TokenPass, work: _PassWork, exposed_times: dict[str, Scalar]
+) -> PassTime:
+    """The time of one pass by part, where no other micro-batch is in its way."""
+    nothing = jnp.zeros_like(exposed_times["pipeline"])
+    one = PassTime(
+        **{part: c.model.depth * done.time for part, done in work.parts.items()},
+        head=work.head.time,
+        **by_part(exposed_times),
+        pipeline_queue=nothing,
+        host=nothing,
+        drafting=nothing,
+    )
+    launching = nothing if tokens.generating else c.relax.excess(launch_time(c), one.total)
+    return dataclasses.replace(one, host=host_time(c, tokens) + launching)
+
+
+def _in_pipeline(c: Configuration, tokens: TokenPass, one: PassTime, parts: Scalar) -> tuple[Scalar, Scalar]:
+    """Seconds that the passes of all `parts` keep the busiest stage busy, and for which the last of them
+    waits for those before it.
+
+    Prompts enter one micro-batch after another, and the last waits for those before it; those that an
+    engine does not submit together wait until the pipeline is empty. A token of a sequence follows its
+    last: a micro-batch comes round again when it has left the pipeline, and when the busiest stage has
+    served the others.
+    """
+    stage = _longest_stage(c, one)
+    if tokens.generating:
+        busy = c.relax.maximum(parts * stage, one.total)
+        return busy, busy - one.total
+    emptied = (submissions(c) - 1) * (one.total - stage)
+    return parts * stage + emptied, (parts - 1) * stage + emptied
 
 
 def host_time(c: Configuration, tokens: TokenPass) -> Scalar:
@@ -515,16 +574,6 @@ def _longest_stage(c: Configuration, one: PassTime) -> Scalar:
     longest = c.relax.maximum(stages.middle * per_layer, stages.last * per_layer + one.head) + one.host
     alone = one_stage(c.strategy, c.relax)
     return alone * one.total + (1 - alone) * longest
-
-
-def _sent(collectives: list[TimedCollective], c: Configuration) -> dict[str, Transfer]:
-    """Transfers of collectives in total, by purpose: of an average layer, or between the stages."""
-    nothing = Transfer.nothing(c.system)
-    result: dict[str, Transfer] = dict.fromkeys((*LAYER_PURPOSES, "pipeline"), nothing)
-    for timed in collectives:
-        purpose = timed.collective.purpose
-        result[purpose] = result[purpose] + timed.transfer * timed.collective.forward
-    return result
 
 
 def _configuration(

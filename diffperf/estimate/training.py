@@ -30,7 +30,7 @@ from diffperf.workload.memory import Memory, stage_activation_bytes, training_me
 from diffperf.workload.model import Model
 from diffperf.workload.model_flops import hardware_flops, model_flops
 from diffperf.workload.schedule import bubble
-from diffperf.workload.stage_parameters import owned_parameters, stage_parameters
+from diffperf.workload.stage_parameters import StageParameters, owned_parameters, stage_parameters
 from diffperf.workload.stages import layers_of_model, over_kinds
 from diffperf.workload.strategy import Strategy
 
@@ -154,57 +154,135 @@ def training_step(
 
 def timed_step(c: Configuration) -> TimedStep:
     """The step of a configuration, with all that it is made of."""
-    strategy, relax = c.strategy, c.relax
-    machine = Machine.of(_computing_system(c), strategy, relax)
-    parameters = stage_parameters(c.model, strategy, relax)
-    owned = owned_parameters(strategy, parameters, relax)
-    operators = training_operators(c, owned)
-    collectives = training_collectives(c, training_pass(strategy), parameters)
-    offloaded_activations, offloaded_states = _host_transfers(c, owned)  # s
+    parameters = stage_parameters(c.model, c.strategy, c.relax)
+    owned = owned_parameters(c.strategy, parameters, c.relax)
+    device = _DeviceShare.of(c)
+    operators, clock = _operators_at_clock(c, owned, device)
+    collectives = _timed_collectives(c, parameters)
+    network = NetworkStep.of(collectives, c)
+    slowest = _SlowestWork.of(c, operators, network)
+    exposed_times = _exposed_times(c, network, slowest)
+    breakdown = _breakdown(c, slowest, exposed_times, owned)
+    done, sent = device.work(operators), network.sent(device.layers, c.strategy.pp)
+    return TimedStep(
+        report=_report(c, breakdown, done, sent, clock),
+        operators=operators,
+        collectives=collectives,
+        layer_passes=slowest.passes,
+        heads=slowest.heads,
+        exposed=exposed_times,
+    )
 
-    timed_operators = evaluate(operators, machine)
-    # An average device runs its share of the model's layers, and of the head and the multi-token prediction
-    # on the last stage.
-    heads_of_device = strategy.micro_batches / strategy.pp
-    layers = layers_of_model(c.model) * heads_of_device
-    clock = clock_under_limit(_work_of_device(timed_operators, layers, heads_of_device), machine)
-    timed_operators = clock.slow_all(timed_operators)
-    timed_collectives = transfers(collectives, c.system, relax, c.system.stack.network_efficiency)
-    network = NetworkStep.of(timed_collectives, c)
-    layer = LayerStep.of(timed_operators, c)
-    head, optimizer = (timed_operators.total(per=per) for per in ("micro-batch", "step"))
-    # The host launches the kernels of embeddings, head and loss as it does those of layers.
-    head_wait = relax.excess(c.system.stack.head_launch, head.time)
-    stage = SlowestStage.of(c, layer, network, head.time + head_wait)
-    passes, heads = strategy.micro_batches * stage.layers, strategy.micro_batches * stage.head
-    compute = layer.compute.whole.in_layers(passes)
+
+class _DeviceShare(eqx.Module):
+    """The share of an average device in a step: layers of each kind, and heads with the modules of
+    multi-token prediction, each as often as it runs for a micro-batch.
+    """
+
+    layers: Float[Array, " kinds"]
+    heads: Scalar
+
+    @classmethod
+    def of(cls, c: Configuration) -> "_DeviceShare":
+        """The model's layers and its head spread evenly over the stages of a pipeline."""
+        heads = c.strategy.micro_batches / c.strategy.pp
+        return cls(layers=layers_of_model(c.model) * heads, heads=heads)
+
+    def work(self, operators: TimedOperators) -> Work:
+        """The work of the device in a step, the optimizer included."""
+        in_layers = jax.tree.map(lambda number: over_kinds(self.layers, number), layer_work(operators))
+        return in_layers + operators.total(per="micro-batch") * self.heads + operators.total(per="step")
+
+
+def _operators_at_clock(
+    c: Configuration, owned: Scalar, device: _DeviceShare
+) -> tuple[TimedOperators, Clock]:
+    """The operators of a step, timed at the clock that the limits leave an average device, and that clock.
+
+    `owned` are the parameters that a device's optimizer updates.
+    """
+    machine = Machine.of(_computing_system(c), c.strategy, c.relax)
+    operators = evaluate(training_operators(c, owned), machine)
+    clock = clock_under_limit(device.work(operators), machine)
+    return clock.slow_all(operators), clock
+
+
+def _timed_collectives(c: Configuration, parameters: StageParameters) -> list[TimedCollective]:
+    """The collectives of a step of a device that holds `parameters`, each with the time of one run."""
+    collectives = training_collectives(c, training_pass(c.strategy), parameters)
+    return transfers(collectives, c.system, c.relax, c.system.stack.network_efficiency)
+
+
+class _SlowestWork(eqx.Module):
+    """What the slowest stage of the pipeline computes in a step.
+
+    - `layer`, `stage`: one micro-batch in a layer of each kind, and in the stage.
+    - `passes`: passes, forward and backward together, of a micro-batch through a layer of each kind.
+    - `heads`: vocabulary projections with their losses; each takes `head` seconds beside `head_wait` seconds
+      for which it waits for the host.
+    - `optimizer`: seconds of the optimizer step.
+    - `compute`: all passes through layers.
+    """
+
+    layer: LayerStep
+    stage: SlowestStage
+    passes: Float[Array, " kinds"]
+    heads: Scalar
+    head: Scalar
+    head_wait: Scalar
+    optimizer: Scalar
+    compute: Window
+
+    @classmethod
+    def of(cls, c: Configuration, operators: TimedOperators, network: NetworkStep) -> "_SlowestWork":
+        """The work of the slowest stage from the operators and transfers of a step."""
+        layer = LayerStep.of(operators, c)
+        head, optimizer = (operators.total(per=per).time for per in ("micro-batch", "step"))
+        # The host launches the kernels of embeddings, head and loss as it does those of layers.
+        head_wait = c.relax.excess(c.system.stack.head_launch, head)
+        stage = SlowestStage.of(c, layer, network, head + head_wait)
+        passes = c.strategy.micro_batches * stage.layers
+        return cls(
+            layer=layer,
+            stage=stage,
+            passes=passes,
+            heads=c.strategy.micro_batches * stage.head,
+            head=head,
+            head_wait=head_wait,
+            optimizer=optimizer,
+            compute=layer.compute.whole.in_layers(passes),
+        )
+
+
+def _exposed_times(c: Configuration, network: NetworkStep, slowest: _SlowestWork) -> dict[str, Scalar]:
+    """Seconds that communication adds to the work of the slowest stage in a step, by purpose."""
+    strategy, stage = c.strategy, slowest.stage
+    in_layers = {purpose: over_kinds(slowest.passes, time) for purpose, time in stage.exposed.items()}
+    in_layers["expert parallelism"] = in_layers["expert parallelism"] + stage.uncovered
     handed_on = Traffic.of(network.totals["pipeline"])
-    in_layers = [traffic * strategy.micro_batches for traffic in stage.traffic]
-    pipeline = exposed(handed_on, compute, strategy.overlap_transfers, c, in_layers)
-    exposed_times = {purpose: over_kinds(passes, time) for purpose, time in stage.exposed.items()}
-    exposed_times["expert parallelism"] = exposed_times["expert parallelism"] + stage.uncovered
-    exposed_times |= {"pipeline": pipeline} | _data_parallel(c, network, stage)
-    breakdown = StepTime(
+    earlier = [traffic * strategy.micro_batches for traffic in stage.traffic]
+    pipeline = exposed(handed_on, slowest.compute, strategy.overlap_transfers, c, earlier)
+    return in_layers | {"pipeline": pipeline} | _data_parallel(c, network, stage)
+
+
+def _breakdown(
+    c: Configuration, slowest: _SlowestWork, exposed_times: dict[str, Scalar], owned: Scalar
+) -> StepTime:
+    """The time of a step by part; `owned` are the parameters that a device's optimizer updates."""
+    layer, passes, heads = slowest.layer, slowest.passes, slowest.heads
+    host = over_kinds(passes, slowest.stage.waits) + heads * slowest.head_wait + c.system.stack.step_overhead
+    offloaded_activations, offloaded_states = _host_transfers(c, owned)  # s
+    return StepTime(
         matmul=over_kinds(passes, layer.compute.matmul.time),
         attention=over_kinds(passes, layer.compute.attention.time),
         elementwise=over_kinds(passes, layer.elementwise),
         recompute=over_kinds(passes, layer.recomputed),
-        host=over_kinds(passes, stage.waits) + heads * head_wait + c.system.stack.step_overhead,
-        head=heads * head.time,
+        host=host,
+        head=heads * slowest.head,
         **by_part(exposed_times),
-        pipeline_bubble=bubble(stage.micro_batch, strategy, relax),
-        offload=relax.excess(offloaded_activations, compute.time) + offloaded_states,
-        optimizer=optimizer.time,
-    )
-    done = _work_of_device(timed_operators, layers, heads_of_device)
-    sent = network.sent(layers, strategy.pp)
-    return TimedStep(
-        report=_report(c, breakdown, done, sent, clock),
-        operators=timed_operators,
-        collectives=timed_collectives,
-        layer_passes=passes,
-        heads=heads,
-        exposed=exposed_times,
+        pipeline_bubble=bubble(slowest.stage.micro_batch, c.strategy, c.relax),
+        offload=c.relax.excess(offloaded_activations, slowest.compute.time) + offloaded_states,
+        optimizer=slowest.optimizer,
     )
 
 
@@ -285,12 +363,6 @@ def _hidden_by_passes(overlap: Weights, c: Configuration) -> Weights:
         return overlap
     hidden = overlap.on * (1 - late_exchange(c))
     return Weights(jnp.stack([1 - hidden, hidden]), overlap.alternatives)
-
-
-def _work_of_device(operators: TimedOperators, layers: Float[Array, " kinds"], heads: Scalar) -> Work:
-    """The work of a device in a step: of so many layers of each kind and heads, and of the optimizer."""
-    in_layers = jax.tree.map(lambda number: over_kinds(layers, number), layer_work(operators))
-    return in_layers + operators.total(per="micro-batch") * heads + operators.total(per="step")
 
 
 def _host_transfers(c: Configuration, owned: Scalar) -> tuple[Scalar, Scalar]:
