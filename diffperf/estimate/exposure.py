@@ -9,6 +9,7 @@ to experts (`exchange_units`) pays for them in its kernels.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -103,19 +104,29 @@ class Traffic(eqx.Module):
         return jax.tree.map(lambda number: over_kinds(layers, number), self)
 
 
+class Earlier(NamedTuple):
+    """Traffic that comes first on the links that it shares with other traffic.
+
+    - `others`: that of other groups of devices; `in_group`: that of the same group, whose collectives run
+      one after the other.
+    """
+
+    others: Sequence[Traffic] = ()
+    in_group: Sequence[Traffic] = ()
+
+
 def exposed(
     traffic: Traffic,
     window: Window,
     overlap: Weights,
     c: Configuration,
-    others: Sequence[Traffic] = (),
-    in_group: Sequence[Traffic] = (),
+    earlier: Earlier = Earlier(),
     reserved_units: Scalar | float = 0.0,
 ) -> Array:
     """Seconds that communication adds to the work of a window beside it.
 
     Where the strategy overlaps both, two bounds limit what the work hides, each on its own as in a roofline.
-    Both allow for traffic that comes first, of `others` and, in the group of the same devices, of `in_group`:
+    Both allow for `earlier` traffic:
 
     - no more seconds than the window has, less those of the traffic in the group, because a library runs the
       collectives of a group one after the other (those of a communicator in NCCL, of a process group in
@@ -131,12 +142,12 @@ def exposed(
     def overlapped() -> Array:
         """Seconds that overlapped communication adds: the exposed part, and the slowdown by the rest."""
         relax, free = c.relax, window.time
-        if in_group:
-            free = relax.excess(window.time, sum(earlier.time for earlier in in_group))
+        if earlier.in_group:
+            free = relax.excess(window.time, sum(first.time for first in earlier.in_group))
         remaining = _not_covered(traffic.time, free, relax)
-        earlier_on_links = [earlier.busy for earlier in (*others, *in_group)]
-        if earlier_on_links:
-            free_links = relax.excess(window.time, sum(earlier_on_links))
+        on_links = [first.busy for first in (*earlier.others, *earlier.in_group)]
+        if on_links:
+            free_links = relax.excess(window.time, sum(on_links))
             kept_out = relax.reduce_maximum(_not_covered(traffic.busy, free_links, relax))
             remaining = relax.maximum(remaining, kept_out)
         units = larger(c.system.stack.collective_units - reserved_units, 0.0)
@@ -186,7 +197,7 @@ def exposed_of_layer(
         Window(time=compute.whole.time + tensor + context, memory=compute.whole.memory),
         strategy.overlap_experts,
         c,
-        others=(of_tensor, of_context),
+        earlier=Earlier(others=(of_tensor, of_context)),
         reserved_units=c.system.stack.exchange_units,
     )
     return {"tensor parallelism": tensor, "context parallelism": context, "expert parallelism": experts}

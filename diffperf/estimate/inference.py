@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy, energy_beside_work, transfer_energy
-from diffperf.estimate.exposure import LayerCompute, Traffic, Window, exposed, exposed_of_layer
+from diffperf.estimate.exposure import Earlier, LayerCompute, Traffic, Window, exposed, exposed_of_layer
 from diffperf.estimate.kernels.clock import Clock, OutsideKernels, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate
 from diffperf.estimate.kernels.machine import Machine
@@ -515,8 +515,8 @@ def _exposed_times(
     """Seconds that communication adds to the work of a pass, by purpose."""
     depth, compute = c.model.depth, work.compute(c)
     of_layer = exposed_of_layer(network.in_layer, compute, c, generating=tokens.generating)
-    in_layers = [traffic * depth for traffic in network.in_layer.values()]
-    pipeline = exposed(network.handed_on, compute.whole * depth, c.strategy.overlap_transfers, c, in_layers)
+    earlier = Earlier(others=[traffic * depth for traffic in network.in_layer.values()])
+    pipeline = exposed(network.handed_on, compute.whole * depth, c.strategy.overlap_transfers, c, earlier)
     return {purpose: depth * time for purpose, time in of_layer.items()} | {"pipeline": pipeline}
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from diffperf.cost.ownership import Cost, run_cost
 from diffperf.estimate.energy import Energy, energy
-from diffperf.estimate.exposure import Traffic, Window, exposed
+from diffperf.estimate.exposure import Earlier, Traffic, Window, exposed
 from diffperf.estimate.kernels.clock import Clock, clock_under_limit
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate
 from diffperf.estimate.kernels.machine import Machine
@@ -260,7 +260,7 @@ def _exposed_times(c: Configuration, network: NetworkStep, slowest: _SlowestWork
     in_layers = {purpose: over_kinds(slowest.passes, time) for purpose, time in stage.exposed.items()}
     in_layers["expert parallelism"] = in_layers["expert parallelism"] + stage.uncovered
     handed_on = Traffic.of(network.totals["pipeline"])
-    earlier = [traffic * strategy.micro_batches for traffic in stage.traffic]
+    earlier = Earlier(others=[traffic * strategy.micro_batches for traffic in stage.traffic])
     pipeline = exposed(handed_on, slowest.compute, strategy.overlap_transfers, c, earlier)
     return in_layers | {"pipeline": pipeline} | _data_parallel(c, network, stage)
 
@@ -341,7 +341,7 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
         window(gathered * (stage.forward + both * stage.backward)),
         _hidden_by_passes(strategy.overlap_weights, c),
         c,
-        others=[traffic * (gathered * (1 + both)) for traffic in in_pass],
+        Earlier(others=[traffic * (gathered * (1 + both)) for traffic in in_pass]),
     )
     reduced = strategy.gradient_reductions  # micro-batches
     of_gradients = exposed(
@@ -349,8 +349,10 @@ def _data_parallel(c: Configuration, network: NetworkStep, stage: SlowestStage) 
         window(reduced * stage.backward),
         _hidden_by_passes(strategy.overlap_gradients, c),
         c,
-        others=[traffic * reduced for traffic in in_pass],
-        in_group=[weights * (both / (1 + both))],
+        Earlier(
+            others=[traffic * reduced for traffic in in_pass],
+            in_group=[weights * (both / (1 + both))],
+        ),
     )
     return {"weights": of_weights, "gradients": of_gradients, "tied embedding": embedding.time}
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import diffperf as dp
-from diffperf.estimate.exposure import Traffic, Window, exposed, memory_byte_time
+from diffperf.estimate.exposure import Earlier, Traffic, Window, exposed, memory_byte_time
 from diffperf.estimate.network.transfers import Transfer, transfers
 from diffperf.estimate.training import timed_step
 from diffperf.quantity import Weights, locate, replace
@@ -57,7 +57,7 @@ def test_by_hand(llama, system, seconds, tiers, others, expected):
     """Under 4 s of work, where collectives occupy a quarter of the compute units."""
     c = configuration(llama, system, UNITS / 4)
     busy = [traffic(time, *on_tiers) for time, on_tiers in others]
-    added = exposed(traffic(seconds, *tiers), OF_FOUR_SECONDS, BOTH, c, busy)
+    added = exposed(traffic(seconds, *tiers), OF_FOUR_SECONDS, BOTH, c, Earlier(busy))
     assert float(added) == pytest.approx(expected, rel=1e-12)
 
 
@@ -72,7 +72,8 @@ def test_by_hand(llama, system, seconds, tiers, others, expected):
 def test_collectives_of_a_group_run_one_after_the_other(llama, system, seconds, shares, earlier, expected):
     c = configuration(llama, system, UNITS / 4)
     time, on_tiers = earlier
-    added = exposed(traffic(seconds, *shares), OF_FOUR_SECONDS, BOTH, c, in_group=[traffic(time, *on_tiers)])
+    first = Earlier(in_group=[traffic(time, *on_tiers)])
+    added = exposed(traffic(seconds, *shares), OF_FOUR_SECONDS, BOTH, c, first)
     assert float(added) == pytest.approx(expected, rel=1e-12)
 
 
@@ -170,7 +171,7 @@ def test_faster_links_hide_no_less(llama, system, other, tier):
     tiers, more would be: the faster the links within nodes, the more of its time a ring is on those between.)
     """
     collective = all_reduce(64.0, 3e11)
-    beside = [traffic(other[0], *other[1])]
+    beside = Earlier([traffic(other[0], *other[1])])
 
     path = f"network.{tier}.bandwidth"
 
@@ -226,7 +227,7 @@ def test_slopes(llama, system, seconds, second_tier):
 
     def added(time, relax):
         c = configuration(llama, system, UNITS / 4, relax)
-        busy = [traffic(2.0, 1.0, second_tier)]
+        busy = Earlier([traffic(2.0, 1.0, second_tier)])
         ring = Traffic(jnp.asarray(time), time * jnp.array([1.0, second_tier]), memory=jnp.asarray(0.0))
         return exposed(ring, OF_FOUR_SECONDS, BOTH, c, busy)
 

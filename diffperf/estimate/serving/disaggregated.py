@@ -87,11 +87,8 @@ def serve_disaggregated(
     serving = serving_report(
         c,
         requests,
-        traffic,
+        answers.sized,
         state.requests,
-        engines=decode.engines,
-        slots=engine.slots,
-        available=answers.sized.available,
         memory=engine_memory(answers.c, requests, traffic, in_decode),
         power=prefill_watts + decode_watts + rate * pools.transfer.energy,
         at_start=pools.first_token_at_start(traffic.clients),
@@ -161,10 +158,9 @@ class _Answers(eqx.Module):
     @classmethod
     def of(cls, c: Configuration, decode: Pool, requests: Requests) -> "_Answers":
         """The pool from the passes of one of its engines."""
-        traffic = Traffic.of(requests, decode.engines)
         # No prompts come to it that could wait for others.
         answered = replace(requests, {"batch_wait": 0.0})
-        return cls(c=c, workers=decode.workers, sized=SizedEngine.of(c, answered, traffic))
+        return cls(c=c, workers=decode.workers, sized=SizedEngine.of(c, answered, decode.engines))
 
     def power(self, pools: TwoPools, state: PoolsState) -> Scalar:
         """Watts of all devices of the pool for arithmetic and data movement."""

@@ -65,20 +65,16 @@ def serve(
     """
     relax = Exact() if relax is None else relax
     c = Configuration(model=model, system=system, strategy=strategy, relax=relax).for_inference()
-    traffic = Traffic.of(requests, strategy.dp)
-    sized = SizedEngine.of(c, requests, traffic)
-    engine = sized.engine
+    sized = SizedEngine.of(c, requests, strategy.dp)
+    engine, traffic = sized.engine, sized.engine.traffic
     state = steady_state(engine, requests)
     power = dynamic_power(sized.passes, requests, traffic, state) + static_power(system)
     in_prefill = state.throughput * (state.first_token.mean - state.waiting)
     return serving_report(
         c,
         requests,
-        traffic,
+        sized,
         state,
-        engines=strategy.dp,
-        slots=engine.slots,
-        available=sized.available,
         memory=engine_memory(c, requests, traffic, state.running + in_prefill),
         power=power,
         at_start=first_token_at_start(engine, relax.minimum(traffic.clients, engine.slots)),
@@ -126,24 +122,21 @@ def dynamic_power(passes: EnginePasses, requests: Requests, traffic: Traffic, st
 def serving_report(
     c: Configuration,
     requests: Requests,
-    traffic: Traffic,
+    sized: SizedEngine,
     state: SteadyState,
     *,
-    engines: Scalar,
-    slots: Scalar,
-    available: Scalar,
     memory: Memory,
     power: Scalar,
     at_start: Scalar,
 ) -> ServingReport:
-    """The report of a system with `engines` decoding engines in one state.
+    """The report of a system whose decoding engines are like `sized`, in one state.
 
-    - `c`: the configuration, whose system has all devices; `traffic`: the requests of an engine.
-    - `available`: bytes of a device that the KV cache may take; `memory`: the use of a device's memory.
-    - `power`: watts that all devices draw.
+    - `c`: the configuration, whose system has all devices.
+    - `memory`: the use of a device's memory; `power`: watts that all devices draw.
     - `at_start`: the time to first token where all requests come at once.
     """
-    rate = state.throughput * engines
+    traffic = sized.engine.traffic
+    rate = state.throughput * sized.number
     tokens = rate * requests.output_length
     # The first tokens wait in the server for those that it sends with them. The client sees the rest of the
     # answer in what is left of the time.
@@ -167,10 +160,10 @@ def serving_report(
         tokens_per_second_per_device=tokens / c.system.n_devices,
         saturation=state.saturation,
         running=state.running,
-        slots=slots,
+        slots=sized.engine.slots,
         kv_used=memory.kv_cache,
-        kv_available=available,
-        kv_pressure=memory.kv_cache / available,
+        kv_available=sized.available,
+        kv_pressure=memory.kv_cache / sized.available,
         power=power / c.system.n_devices,
         tokens_per_joule=tokens / power,
         cost_per_million_tokens=cost.run / tokens * 1e6,

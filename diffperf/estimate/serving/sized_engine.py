@@ -12,17 +12,22 @@ from diffperf.workload.requests import Requests
 
 
 class SizedEngine(eqx.Module):
-    """An engine, its passes, and the bytes of a device that its KV cache may take (`available`)."""
+    """One of `number` equal engines that share the requests, with its passes.
 
+    - `available`: bytes of a device that its KV cache may take.
+    """
+
+    number: Scalar
     engine: Engine
     passes: EnginePasses
     available: Scalar
 
     @classmethod
-    def of(cls, c: Configuration, requests: Requests, traffic: Traffic) -> "SizedEngine":
+    def of(cls, c: Configuration, requests: Requests, number: Scalar) -> "SizedEngine":
         """An engine of a configuration, with as many slots as its KV cache has room for or its batch cap
         allows.
         """
+        traffic = Traffic.of(requests, number)
         available, cache = kv_room(c, requests, traffic)
         slots = c.relax.minimum(requests.batch_cap, larger(available / cache, 1.0))
         # Clients in closed loop bound the batches worth evaluating.
@@ -41,4 +46,4 @@ class SizedEngine(eqx.Module):
             stack=c.system.stack,
             relax=c.relax,
         )
-        return cls(engine=engine, passes=passes, available=available)
+        return cls(number=number, engine=engine, passes=passes, available=available)

@@ -11,7 +11,7 @@ configurations, and says how sure it is.
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -87,19 +87,14 @@ def calibrate(
     platforms = platforms.with_calibration(calibration)
     software = None if stack is None else Software(load(Stack, stack), StackNames())
     system = platforms.system(hardware, software)
-    return _fit_and_check(
-        tables=tables,
-        platforms=platforms,
-        refusal=of_hardware(hardware),
+    target = _Target(
         hardware=str(system.accelerator.name),
         system=system,
+        refusal=of_hardware(hardware),
         declared=declared_parameters(system, paths),
         named=bool(paths),
-        prior_spread=prior_spread,
-        folds=folds,
-        leave_out=leave_out,
-        column=column,
     )
+    return _fit_and_check(tables, platforms, target, _Options(prior_spread, folds, leave_out, column))
 
 
 def calibrate_stack(
@@ -127,19 +122,14 @@ def calibrate_stack(
     driver = load(Stack, stack)
     present = driven_hardware(driver, tables, platforms)
     system = platforms.system(present[0], Software(driver, StackNames()))
-    return _fit_and_check(
-        tables=tables,
-        platforms=platforms,
-        refusal=of_stack(driver, platforms),
+    target = _Target(
         hardware=", ".join(dict.fromkeys(platforms[name].accelerator for name in present)),
         system=system,
+        refusal=of_stack(driver, platforms),
         declared=stack_parameters(system, paths),
         named=bool(paths),
-        prior_spread=prior_spread,
-        folds=folds,
-        leave_out=leave_out,
-        column=column,
     )
+    return _fit_and_check(tables, platforms, target, _Options(prior_spread, folds, leave_out, column))
 
 
 def _read(files: Sequence[str | Path | Measurements]) -> tuple[list[Measurements], Platforms]:
@@ -148,42 +138,47 @@ def _read(files: Sequence[str | Path | Measurements]) -> tuple[list[Measurements
     return tables, functools.reduce(Platforms.joined, (table.platforms for table in tables))
 
 
-def _fit_and_check(
-    *,
-    tables: Sequence[Measurements],
-    platforms: Platforms,
-    refusal: Callable[[Row], str | None],
-    hardware: str,
-    system: System,
-    declared: dict[str, Quantity],
-    named: bool,
-    prior_spread: float | None,
-    folds: int,
-    leave_out: str | None,
-    column: str | None,
-) -> Calibrated:
-    """The fit of the declared parameters of a system to the rows that are not refused.
+class _Target(NamedTuple):
+    """What is fitted.
 
-    `named` says whether the user named the parameters, each of which then needs a row. **Raises:**
-    `ConfigError`.
+    - `hardware`: its name in the result; `system`: the system with the values that the fit begins from.
+    - `refusal`: why a row does not count, None where it does.
+    - `declared`: the parameters by path; `named`: whether the user named them, each of which then needs a
+      row.
     """
-    observations, sources = observations_of(tables, refusal, platforms, leave_out, column)
-    check_enough(tables, sources, len(declared) if named else 1)
+
+    hardware: str
+    system: System
+    refusal: Callable[[Row], str | None]
+    declared: dict[str, Quantity]
+    named: bool
+
+
+class _Options(NamedTuple):
+    """How a target is fitted: arguments of `calibrate` of the same names."""
+
+    prior_spread: float | None
+    folds: int
+    leave_out: str | None
+    column: str | None
+
+
+def _fit_and_check(
+    tables: Sequence[Measurements], platforms: Platforms, target: _Target, options: _Options
+) -> Calibrated:
+    """The fit of a target's parameters to the rows that it does not refuse. **Raises:** `ConfigError`."""
+    leave_out = options.leave_out
+    observations, sources = observations_of(tables, target.refusal, platforms, leave_out, options.column)
+    check_enough(tables, sources, len(target.declared) if target.named else 1)
     if leave_out is not None and len({row.family for row in observations}) < 2:
         found = f'one text in the column "{leave_out}" of all rows'
         raise ConfigError("command line", "--leave-out", found, "several", "name another column")
-    problem, prior = fit_problem(observations, system, declared, prior_spread, platforms)
+    problem, prior = fit_problem(
+        observations, target.system, target.declared, options.prior_spread, platforms
+    )
     check_enough(tables, sources, len(problem.paths))
     try:
-        return _fitted(
-            problem,
-            prior=prior,
-            hardware=hardware,
-            declared=declared,
-            folds=folds,
-            sources=sources,
-            tables=tables,
-        )
+        return _fitted(problem, prior, target, options.folds, sources, tables)
     except NotConverged as why:
         remedy = "name fewer --parameters, narrow their prior or add rows"
         raise ConfigError(file_names(tables), "fit", str(why), "a fit that converges", remedy) from None
@@ -192,8 +187,7 @@ def _fit_and_check(
 def _fitted(
     problem: Problem,
     prior: Prior,
-    hardware: str,
-    declared: dict[str, Quantity],
+    target: _Target,
     folds: int,
     sources: list[Source],
     tables: Sequence[Measurements],
@@ -211,14 +205,14 @@ def _fitted(
     covered = cross_validation.covered(classes, held_out, doubt, fold_of)
     spread = cross_validation.spreads(problem.observations, held_out, doubt)
     return Calibrated(
-        hardware=hardware,
+        hardware=target.hardware,
         system=problem.system,
-        parameters=fitted_parameters(problem, prior, declared, best, uncertainty),
+        parameters=fitted_parameters(problem, prior, target.declared, best, uncertainty),
         covariance=uncertainty,
         spread=spread,
         groups=cross_validation.group_errors(problem.observations, before, after, held_out, covered),
         sources=sources,
-        without_effect=[path for path in declared if path not in problem.paths],
+        without_effect=[path for path in target.declared if path not in problem.paths],
         faults=[line for table in tables for line in messages(table.faults)],
         kinds=problem.kinds,
         times=np.exp(problem.measured),

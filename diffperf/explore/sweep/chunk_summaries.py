@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from diffperf.batch_last import vmap_last
 from diffperf.compiler import throughput_options
 from diffperf.explore.sweep.chunk_candidates import Reached, candidates
-from diffperf.explore.sweep.designed_points import configuration_of, reported
+from diffperf.explore.sweep.designed_points import Inputs, configuration_of, reported
 from diffperf.explore.sweep.device_sizes import block_of, on_cpu
 from diffperf.explore.sweep.histograms import BINS, bins_of
 from diffperf.explore.sweep.point_estimates import recorded_outputs
@@ -103,97 +103,12 @@ def compile_summaries(rules: SummaryRules, chunk: int) -> ChunkSummaries:
     reached = rules.thresholds(nothing), rules.references(nothing)
     arguments = places, np.int32(0), np.int32(0), reached, np.bool_(False)
     programs = {
-        region: jax.jit(_summarizer(rules, chunk, region)).lower(*arguments).compile(throughput_options())
+        region: jax.jit(_Summarizer.of(rules, chunk, region).summarize)
+        .lower(*arguments)
+        .compile(throughput_options())
         for region in rules.space.regions
     }
     return ChunkSummaries(rules, chunk, programs)
-
-
-def _summarizer(rules: SummaryRules, chunk: int, region: Region) -> Callable[..., Any]:
-    """The function that `ChunkSummaries` compiles for a region."""
-    space, recorded = rules.space, recorded_outputs(rules.space)
-    base, size = space.base(rules.dtype), block_of(chunk, space.phase)
-
-    def evaluate(first: Int[Array, " dimensions"], offset: Int[Array, ""]) -> tuple[Facts, dict[str, Array]]:
-        """Whether a point satisfies the constraints, is a possible layout and fits memory, and its recorded
-        outputs; XLA leaves out what is not used."""
-        inputs = space.point(region.advance(first, offset), base, region)
-        estimated = reported(inputs, space.phase)
-        facts = Facts(
-            allowed=jnp.asarray(space.allows(inputs)),
-            possible=feasible(configuration_of(inputs), space.phase),
-            fits=estimated["memory.excess"][1] <= 0,
-        )
-        return facts, {path: estimated[path][1] for path in recorded}
-
-    def summarize(
-        first: Int[Array, " dimensions"],
-        points: Int[Array, ""],
-        phase: Int[Array, ""],
-        reached: Reached,
-        together: Bool[Array, ""],
-    ) -> tuple[_Kept, _Columns]:
-        offsets = jnp.arange(chunk, dtype=jnp.int32)
-        none = jnp.zeros(chunk, bool)
-        no_facts = Facts(allowed=none, possible=none, fits=none)
-        evaluate_all = vmap_last(lambda offset: evaluate(first, offset))
-
-        def after_check() -> tuple[Facts, Array, Array]:
-            """The facts of all points, and those that fit moved to the front; the places behind them repeat
-            the first point."""
-            checked = jax.lax.map(lambda block: evaluate_all(block)[0], offsets.reshape(-1, size))
-            facts = jax.tree.map(jnp.ravel, checked).among(offsets < points)
-            (chosen,) = jnp.nonzero(facts.fits, size=chunk, fill_value=0)
-            return facts, chosen.astype(jnp.int32), jnp.sum(facts.fits, dtype=jnp.int32)
-
-        def without_check() -> tuple[Facts, Array, Array]:
-            return no_facts, offsets, points
-
-        checked, chosen, count = jax.lax.cond(together, without_check, after_check)
-
-        def step(block: Int[Array, ""], state: tuple[Any, ...]) -> tuple[Any, ...]:
-            columns, facts, counts = state
-            begin = block * size
-            now, outputs = evaluate_all(jax.lax.dynamic_slice(chosen, (begin,), (size,)))
-            now = now.among(begin + jnp.arange(size, dtype=jnp.int32) < count)
-            columns, facts = jax.tree.map(
-                lambda column, values: jax.lax.dynamic_update_slice(column, values, (begin,)),
-                (columns, facts),
-                (outputs, now),
-            )
-            return columns, facts, _counted(rules, counts, outputs, now.fits & _sound(rules, outputs))
-
-        state = (
-            {path: jnp.zeros(chunk, rules.dtype) for path in recorded},
-            no_facts,
-            jnp.zeros((len(space.histograms), BINS), jnp.int32),
-        )
-        columns, evaluated, counts = jax.lax.fori_loop(0, (count + size - 1) // size, step, state)
-        facts = jax.tree.map(lambda early, late: jnp.where(together, late, early), checked, evaluated)
-        real = evaluated.fits
-        candidate = jax.lax.cond(
-            jnp.any(real),
-            lambda: candidates(rules, region.advance(first, chosen), columns, real, reached),
-            lambda: jnp.zeros(chunk, bool),
-        )
-        in_sample = real & ((chosen - phase) % np.int32(min(rules.stride, _GREATEST)) == 0)
-        totals = {
-            "points": jnp.sum(facts.allowed, dtype=jnp.int32),
-            "feasible": jnp.sum(facts.possible, dtype=jnp.int32),
-            "fitting": jnp.sum(real, dtype=jnp.int32),
-            "unsound": jnp.sum(~_sound(rules, columns) & real, dtype=jnp.int32),
-        }
-        kept = _Kept(
-            totals=totals,
-            counts=counts,
-            candidates=_places(candidate, min(chunk, _MOST_CANDIDATES)),
-            candidate_count=jnp.sum(candidate, dtype=jnp.int32),
-            sample=_places(in_sample, chunk // rules.stride + 1),
-            sample_count=jnp.sum(in_sample, dtype=jnp.int32),
-        )
-        return kept, _Columns(chosen, columns, candidate)
-
-    return summarize
 
 
 class Facts(NamedTuple):
@@ -208,6 +123,131 @@ class Facts(NamedTuple):
         allowed = real & self.allowed
         possible = allowed & self.possible
         return Facts(allowed, possible, possible & self.fits)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)  # hashed by identity: arrays have no hash, `jax.jit` needs one
+class _Summarizer:
+    """What `ChunkSummaries` compiles for a region.
+
+    - `base`: the inputs of the space in the precision to compute in; `recorded`: paths of recorded outputs.
+    - `block`: points that are estimated at once, a divisor of those of a chunk.
+    """
+
+    rules: SummaryRules
+    region: Region
+    base: Inputs
+    recorded: tuple[str, ...]
+    chunk: int
+    block: int
+
+    @classmethod
+    def of(cls, rules: SummaryRules, chunk: int, region: Region) -> "_Summarizer":
+        """The summarizer of chunks of so many points."""
+        space = rules.space
+        base, recorded = space.base(rules.dtype), recorded_outputs(space)
+        return cls(rules, region, base, recorded, chunk, block_of(chunk, space.phase))
+
+    def summarize(
+        self,
+        first: Int[Array, " dimensions"],
+        points: Int[Array, ""],
+        phase: Int[Array, ""],
+        reached: Reached,
+        together: Bool[Array, ""],
+    ) -> tuple[_Kept, _Columns]:
+        """What the host reads of a chunk, and its columns; the arguments are those of the programs of
+        `ChunkSummaries`."""
+        none = jnp.zeros(self.chunk, bool)
+        unknown = Facts(allowed=none, possible=none, fits=none)
+        offsets = jnp.arange(self.chunk, dtype=jnp.int32)
+        checked, chosen, count = jax.lax.cond(
+            together, lambda: (unknown, offsets, points), lambda: self._check(first, offsets, points)
+        )
+        outputs, evaluated, counts = self._estimate(first, chosen, count, unknown)
+        facts = jax.tree.map(lambda early, late: jnp.where(together, late, early), checked, evaluated)
+        real = evaluated.fits
+        candidate = jax.lax.cond(
+            jnp.any(real),
+            lambda: candidates(self.rules, self.region.advance(first, chosen), outputs, real, reached),
+            lambda: none,
+        )
+        in_sample = real & ((chosen - phase) % np.int32(min(self.rules.stride, _GREATEST)) == 0)
+        totals = {
+            "points": jnp.sum(facts.allowed, dtype=jnp.int32),
+            "feasible": jnp.sum(facts.possible, dtype=jnp.int32),
+            "fitting": jnp.sum(real, dtype=jnp.int32),
+            "unsound": jnp.sum(~_sound(self.rules, outputs) & real, dtype=jnp.int32),
+        }
+        kept = _Kept(
+            totals=totals,
+            counts=counts,
+            candidates=_places(candidate, min(self.chunk, _MOST_CANDIDATES)),
+            candidate_count=jnp.sum(candidate, dtype=jnp.int32),
+            sample=_places(in_sample, self.chunk // self.rules.stride + 1),
+            sample_count=jnp.sum(in_sample, dtype=jnp.int32),
+        )
+        return kept, _Columns(chosen, outputs, candidate)
+
+    def _check(
+        self, first: Int[Array, " dimensions"], offsets: Int[Array, " points"], points: Int[Array, ""]
+    ) -> tuple[Facts, Int[Array, " points"], Int[Array, ""]]:
+        """The facts of all points; and the offsets of those that fit, moved to the front, with their number.
+        The places behind them repeat the first point."""
+        blocks = offsets.reshape(-1, self.block)
+        checked = jax.lax.map(lambda block: self._evaluate(first, block)[0], blocks)
+        facts = jax.tree.map(jnp.ravel, checked).among(offsets < points)
+        (chosen,) = jnp.nonzero(facts.fits, size=self.chunk, fill_value=0)
+        return facts, chosen.astype(jnp.int32), jnp.sum(facts.fits, dtype=jnp.int32)
+
+    def _estimate(
+        self,
+        first: Int[Array, " dimensions"],
+        chosen: Int[Array, " points"],
+        count: Int[Array, ""],
+        unknown: Facts,
+    ) -> tuple[dict[str, Array], Facts, Int[Array, "outputs bins"]]:
+        """Outputs and facts of the first `count` of the chosen points, and the histograms of their outputs;
+        other points have zeros and `unknown` facts."""
+
+        def add_block(block: Int[Array, ""], state: tuple[Any, ...]) -> tuple[Any, ...]:
+            columns, facts, counts = state
+            begin = block * self.block
+            now, outputs = self._evaluate(first, jax.lax.dynamic_slice(chosen, (begin,), (self.block,)))
+            now = now.among(begin + jnp.arange(self.block, dtype=jnp.int32) < count)
+            columns, facts = jax.tree.map(
+                lambda column, values: jax.lax.dynamic_update_slice(column, values, (begin,)),
+                (columns, facts),
+                (outputs, now),
+            )
+            real = now.fits & _sound(self.rules, outputs)
+            return columns, facts, _counted(self.rules, counts, outputs, real)
+
+        nothing = (
+            {path: jnp.zeros(self.chunk, self.rules.dtype) for path in self.recorded},
+            unknown,
+            jnp.zeros((len(self.rules.space.histograms), BINS), jnp.int32),
+        )
+        return jax.lax.fori_loop(0, (count + self.block - 1) // self.block, add_block, nothing)
+
+    def _evaluate(
+        self, first: Int[Array, " dimensions"], offsets: Int[Array, " points"]
+    ) -> tuple[Facts, dict[str, Array]]:
+        """Whether points satisfy the constraints, are possible layouts and fit memory, and their recorded
+        outputs; XLA leaves out what is not used."""
+        space = self.rules.space
+
+        def evaluate(offset: Int[Array, ""]) -> tuple[Facts, dict[str, Array]]:
+            """The facts and the outputs of one point."""
+            inputs = space.point(self.region.advance(first, offset), self.base, self.region)
+            estimated = reported(inputs, space.phase)
+            facts = Facts(
+                allowed=jnp.asarray(space.allows(inputs)),
+                possible=feasible(configuration_of(inputs), space.phase),
+                fits=estimated["memory.excess"][1] <= 0,
+            )
+            return facts, {path: estimated[path][1] for path in self.recorded}
+
+        return vmap_last(evaluate)(offsets)
 
 
 def _sound(rules: SummaryRules, found: dict[str, Float[Array, " points"]]) -> Bool[Array, " points"]:
