@@ -11,7 +11,7 @@ from diffperf.api.boundary import answering, asker_of
 from diffperf.api.compare_table import comparison_lines
 from diffperf.api.compared import FIGURES, Compared
 from diffperf.api.from_python import asked, phase_of
-from diffperf.api.question import Question
+from diffperf.api.question import Question, described_overrides
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.load import load_calibration, load_system
 
@@ -45,7 +45,7 @@ def compare(
     - `devices`, `set`, `strategy`: as of `dp.estimate`, for all.
 
     A configuration that does not fit memory, or of which no layout is possible, has a `problem` in place of
-    figures. **Raises:** `ConfigError`, in one line.
+    figures. **Raises:** `ConfigError`, in one line, also for a mistake that leaves no system a layout.
     """
     asker = asker_of("compare")
     names = [phase_of(asker, phase) for phase in several(phases)]
@@ -97,6 +97,22 @@ def calibrations(systems: Sequence[Any], calibration: Any, asker: str) -> list[A
     return chosen
 
 
+def _overrides(questions: Sequence[Question]) -> dict[str, str]:
+    """What a user overrides in all questions, in one text for each input: which value it had in which system,
+    or which model, where that differs.
+    """
+    result = {}
+    for path in dict.fromkeys(path for question in questions for path in question.overrides):
+        part = "model" if path.startswith("model.") else "system"
+        names: dict[str, dict[str, None]] = {}
+        for question in questions:
+            if path in question.overrides:
+                names.setdefault(question.overrides[path], {})[str(getattr(question, part).name)] = None
+        texts = [f"{text} for {', '.join(named)}" for text, named in names.items()]
+        result[path] = ", ".join(texts) if len(texts) > 1 else next(iter(names))
+    return result
+
+
 def several(given: Any) -> list[Any]:
     """A list of what is given one by one or in a list."""
     return list(given) if isinstance(given, list | tuple) else [given]
@@ -106,11 +122,13 @@ def several(given: Any) -> list[Any]:
 class CompareAnswer(Answer):
     """The cells of a comparison: model by model, phase by phase, the systems beside each other.
 
-    `against` is the name of the system that the others are compared with; None for none.
+    - `against`: the name of the system that the others are compared with; None for none.
+    - `overrides`: the inputs that the user sets by path, with their values and those before, as texts.
     """
 
     cells: list[Compared]
     against: str | None = None
+    overrides: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -124,7 +142,11 @@ class CompareAnswer(Answer):
         asker: str,
         advance: Callable[[int], None] = lambda cells: None,
     ) -> "CompareAnswer":
-        """Reads all questions first, so that a mistake is found at once; then answers them one by one."""
+        """Reads all questions first, so that a mistake is found at once; then answers them one by one.
+
+        **Raises:** `ConfigError` for a mistake that concerns every system: a value that no layout can have,
+        or a rule that leaves no layout on any of them.
+        """
         rows = [
             [question(model, system, stack) for system in systems for stack in stacks] for model in models
         ]
@@ -135,13 +157,28 @@ class CompareAnswer(Answer):
         if against is not None and against not in names:
             hint = did_you_mean(against, names)
             raise ConfigError(asker, "--against", f'"{against}"', "a system of the comparison", hint)
-        phases, cells = list(phases), []
+        phases = list(phases)
+        for questions in rows:
+            for phase in phases:
+                questions[0].check_values(phase)
+        cells, problems = [], []
         for questions in rows:
             for phase in phases:
                 for each in questions:
-                    cells.append(Compared.of(each, phase))
+                    try:
+                        cells.append(Compared.of(each, phase))
+                    except ConfigError as problem:
+                        problems.append(problem)
+                        cells.append(Compared.without_layout(each, phase, problem))
                     advance(1)
-        return cls(cells, against)
+        if len(problems) == len(cells) and len({problem.key for problem in problems}) == 1:
+            raise problems[0]
+        return cls(cells, against, _overrides([question for questions in rows for question in questions]))
+
+    @property
+    def fits(self) -> bool:
+        """Whether some configuration has a layout that fits memory."""
+        return any(cell.fits for cell in self.cells)
 
     def baseline_of(self, cell: Compared) -> Compared | None:
         """The baseline system's cell of the same model and phase, with the same stack where it has that."""
@@ -178,7 +215,8 @@ class CompareAnswer(Answer):
 
     def lines(self) -> list[RenderableType]:
         ratios = None if self.against is None else self.ratios
-        return comparison_lines(self.groups(), self.against, ratios, self.several_stacks)
+        overrides = described_overrides(self.overrides)
+        return [*overrides, *comparison_lines(self.groups(), self.against, ratios, self.several_stacks)]
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each cell, with its ratios to the baseline."""
@@ -189,7 +227,8 @@ class CompareAnswer(Answer):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        return {"against": self.against, "rows": self.rows()}
+        overrides = {"overrides": self.overrides} if self.overrides else {}
+        return {"against": self.against, "rows": self.rows(), **overrides}
 
     def to_csv(self) -> str:
         """The rows as a CSV table, empty where there is no figure."""

@@ -22,7 +22,7 @@ def comparison_lines(
     """The table, and below it what its columns mean and why some rows have no figures."""
     lines: list[RenderableType] = []
     for (model, phase), cells in groups.items():
-        title = f"{model} {phase}, the best layout of each system"
+        title = f"{model} {phase}{_work(cells)}, the best layout of each system"
         lines += [_section(title, cells, ratios, several_stacks), ""]
         lines += [f"{cell.system}: {cell.problem}" for cell in cells if not cell.fits and not cell.layout]
     lines += [
@@ -36,9 +36,29 @@ def comparison_lines(
     return lines
 
 
+def _batches(cells: list[Compared]) -> set[float]:
+    """The batches of the rows that have a layout."""
+    return {cell.global_batch for cell in cells if cell.global_batch is not None}
+
+
+def _work(cells: list[Compared]) -> str:
+    """What all rows work on, as an addition to a title: the number format, the tokens of a sequence, and the
+    batch where it is the same in all rows; nothing where no row has a layout.
+    """
+    possible = [cell for cell in cells if cell.layout]
+    if not possible:
+        return ""
+    first = possible[0]
+    answer = "" if first.output_length is None else f" + {first.output_length:,.0f}"
+    text = f" in {first.precision}, sequences of {first.sequence_length:,.0f}{answer} tokens"
+    return text if len(_batches(cells)) > 1 else f"{text}, batch {first.global_batch:,.0f}"
+
+
 def _section(title: str, cells: list[Compared], ratios: Ratios | None, several_stacks: bool) -> Table:
     """The rows of one model in one phase."""
-    headings = ["system", *(["stack"] if several_stacks else []), "layout", "devices", "time", "memory"]
+    several_batches = len(_batches(cells)) > 1
+    headings = ["system", *(["stack"] if several_stacks else []), "layout", "devices"]
+    headings += [*(["batch"] if several_batches else []), "time", "memory"]
     headings += [heading for heading, _, _ in FIGURES.values()]
     rows = column_table(*headings, *(["×"] * bool(ratios)), left=2 + several_stacks, title=title)
     rows.add_column("rests on", justify="left")
@@ -47,6 +67,8 @@ def _section(title: str, cells: list[Compared], ratios: Ratios | None, several_s
     best = {name: max((getattr(cell, name) or 0.0 for cell in cells), default=0.0) for name in FIGURES}
     for cell in cells:
         start = [cell.system, *([cell.stack] if several_stacks else []), cell.layout, f"{cell.devices:,.0f}"]
+        if several_batches:
+            start.append(_NONE if cell.global_batch is None else f"{cell.global_batch:,.0f}")
         if not cell.fits:
             state = f"{_filled(cell)}: too large" if cell.layout else "no layout"
             rows.add_row(*start, _NONE, f"[red]{state}[/red]")

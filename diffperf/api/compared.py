@@ -9,6 +9,7 @@ from diffperf.cost.ownership import rental
 from diffperf.errors import ConfigError
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.candidates import FIELDS
+from diffperf.explore.plan.greatest import ANSWERING
 from diffperf.explore.plan.plan import Search
 from diffperf.explore.plan.plan import plan as rank_strategies
 from diffperf.relax import Exact
@@ -28,6 +29,8 @@ class Compared:
     """A model on a system in a phase, in the best layout that was found.
 
     - `layout`: the degrees of parallelism in words; empty where no layout is possible.
+    - `global_batch`, `sequence_length`, `output_length`, `precision`: the work of the layout, the output in
+      phases that answer; None where no layout is possible.
     - `problem`: why there are no figures; empty where there are some.
     - `time`: of the phase, in s, and `low` and `high` the ends of its 90 % interval where it is calibrated.
     - `tokens_per_dollar_rented`: None where no rent of the accelerator is published.
@@ -43,6 +46,10 @@ class Compared:
     stack: str
     devices: float
     layout: str = ""
+    global_batch: float | None = None
+    sequence_length: float | None = None
+    output_length: float | None = None
+    precision: str | None = None
     fits: bool = False
     problem: str = ""
     time: float | None = None
@@ -61,22 +68,17 @@ class Compared:
 
     @classmethod
     def of(cls, question: Question, phase: str) -> "Compared":
-        """Searches the best layout of a question: in training of everything that `diffperf plan` searches."""
-        system, stack = question.system, stack_of(question.system, phase)
-        named = cls(
-            model=str(question.model.name),
-            system=str(system.name),
-            phase=phase,
-            stack=str(stack.name),
-            devices=float(system.n_devices),
+        """Searches the best layout of a question: in training of everything that `diffperf plan` searches.
+
+        **Raises:** `ConfigError` where no layout is possible.
+        """
+        layout = _best(question, phase)
+        named = dataclasses.replace(
+            cls._named(question, phase),
+            layout=describe_layout(layout.strategy),
+            **_work(layout.strategy, phase),
+            **_memory(layout.report),
         )
-        try:
-            layout = _best(question, phase)
-        except ConfigError as problem:
-            return dataclasses.replace(
-                named, problem=f"{problem.key}: {problem.found}, not {problem.expected}"
-            )
-        named = dataclasses.replace(named, layout=describe_layout(layout.strategy), **_memory(layout.report))
         if not layout.fits:
             return named
         spread = Certainty.of(question, question.with_layout(layout), phase).interval
@@ -84,6 +86,23 @@ class Compared:
         ends = {} if spread is None else dict(zip(("low", "high"), map(float, spread.ends), strict=True))
         rests_on = basis(question.system, phase)
         return dataclasses.replace(named, fits=True, problem="", basis=rests_on, **figures, **ends)
+
+    @classmethod
+    def without_layout(cls, question: Question, phase: str, problem: ConfigError) -> "Compared":
+        """A question that no layout is possible for."""
+        why = f"{problem.key}: {problem.found}, not {problem.expected}"
+        return dataclasses.replace(cls._named(question, phase), problem=why)
+
+    @classmethod
+    def _named(cls, question: Question, phase: str) -> "Compared":
+        """The names of a question, without figures."""
+        return cls(
+            model=str(question.model.name),
+            system=str(question.system.name),
+            phase=phase,
+            stack=str(stack_of(question.system, phase).name),
+            devices=float(question.system.n_devices),
+        )
 
     @property
     def relative(self) -> float | None:
@@ -100,6 +119,16 @@ def _best(question: Question, phase: str) -> Layout:
     best = ranked.best[0] if ranked.best else ranked.least
     assert best is not None, "a plan without a best strategy has a least one"
     return Layout(best.strategy, best.report, {}, ranked.possible)
+
+
+def _work(strategy: Strategy, phase: str) -> dict[str, Any]:
+    """What a layout works on: its sequences, their tokens, and their number format."""
+    return {
+        "global_batch": float(strategy.global_batch),
+        "sequence_length": float(strategy.sequence_length),
+        "output_length": float(strategy.output_length) if phase in ANSWERING else None,
+        "precision": strategy.precision.likeliest(),
+    }
 
 
 def _figures(question: Question, report: Any) -> dict[str, float | None]:

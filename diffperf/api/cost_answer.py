@@ -20,7 +20,13 @@ from diffperf.api.from_python import in_float64, refuse_traced
 from diffperf.api.input_values import plain, with_paths_and_units
 from diffperf.api.network_table import network_rows, network_table
 from diffperf.api.ownership_table import Ownership, ownership_table
-from diffperf.api.question import Question, describe_system, read_system
+from diffperf.api.question import (
+    Question,
+    describe_system,
+    described_change,
+    described_overrides,
+    read_system,
+)
 from diffperf.api.renting import rented
 from diffperf.compiler import stored
 from diffperf.cost.design_cost import DesignCost, Production, design_cost
@@ -73,9 +79,11 @@ def cost(
     number = None if devices is None else str(plain(devices))
     priced = read_system(in_float64(priced_source(system)), number, stack, calibration, asker)[0]
     other = None if against is None else read_system(in_float64(priced_source(against)), asker=asker)[0]
-    changed = priced_with(priced, settings, asker, of_a_run=model is not None)
+    changed, overrides = priced_with(priced, settings, asker, of_a_run=model is not None)
     curve = curve_over(changed, model=model, phase=phase, over=over, settings=settings, asker=asker)
-    return CostAnswer.of(changed, volume=volume, other=other, rent=rent, asker=asker, curve=curve)
+    return CostAnswer.of(
+        changed, volume=volume, other=other, rent=rent, asker=asker, curve=curve, overrides=overrides
+    )
 
 
 def priced_source(source: Any) -> Any:
@@ -128,13 +136,19 @@ class _Inputs(eqx.Module):
     system: System
 
 
-def priced_with(system: System, settings: Mapping[str, Any], asker: str, *, of_a_run: bool = False) -> System:
-    """A system with other values of some inputs; those `of_a_run`, of a model and a strategy, may be among
-    the settings and are left to its curve."""
-    inputs = _Inputs(system)
+def priced_with(
+    system: System, settings: Mapping[str, Any], asker: str, *, of_a_run: bool = False
+) -> tuple[System, dict[str, str]]:
+    """A system with other values of some inputs, and their values and those before, as texts.
+
+    Those `of_a_run`, of a model and a strategy, may be among the settings and are left to its curve.
+    """
+    before = _Inputs(system)
     if of_a_run:
         settings = {path: value for path, value in settings.items() if not path.startswith(_OF_A_RUN)}
-    return override(inputs, with_paths_and_units(inputs, settings, asker), asker).system
+    values = with_paths_and_units(before, settings, asker)
+    after = override(before, values, asker)
+    return after.system, {path: described_change(before, after, path) for path in values}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -144,6 +158,7 @@ class CostAnswer(Answer):
     - `hour`: its purchase, and an hour in which every accelerator draws its power limit.
     - `design`: USD of designing an accelerator, divided over `volume` of them, where that is asked for.
     - `other`, `owners`: the system beside it, and the prices of a device of each.
+    - `overrides`: the inputs that the user sets by path, with their values and those before, as texts.
     """
 
     system: System
@@ -153,6 +168,7 @@ class CostAnswer(Answer):
     other: System | None
     owners: list[Ownership]
     curve: CostCurve | None = None
+    overrides: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -163,8 +179,10 @@ class CostAnswer(Answer):
         rent: bool,
         asker: str,
         curve: CostCurve | None = None,
+        overrides: Mapping[str, str] | None = None,
     ) -> "CostAnswer":
         """Prices a system, and another one beside it."""
+        of_run = {} if curve is None else curve.question.overrides
         if rent:
             for each in [system] if other is None else [system, other]:
                 rented(each, asker)  # refuses a system without a rent
@@ -173,7 +191,14 @@ class CostAnswer(Answer):
         owners = [Ownership.of(system, hour)]
         owners += [] if other is None else [Ownership.of(other, hourly_cost(other))]
         return cls(
-            system=system, hour=hour, volume=volume, design=design, other=other, owners=owners, curve=curve
+            system=system,
+            hour=hour,
+            volume=volume,
+            design=design,
+            other=other,
+            owners=owners,
+            curve=curve,
+            overrides={**(overrides or {}), **of_run},
         )
 
     @property
@@ -185,6 +210,7 @@ class CostAnswer(Answer):
         lines: list[RenderableType] = [f"[bold]{describe_system(self.system)}[/bold]"]
         if self.other is not None:
             lines.append(f"[bold]against {describe_system(self.other)}[/bold]")
+        lines += described_overrides(self.overrides)
         lines += ["", die_table(self.system.accelerator.package), ""]
         lines += [table(self.hour.accelerator, "One accelerator"), ""]
         if self.design is not None:
@@ -209,6 +235,7 @@ class CostAnswer(Answer):
             **({} if self.other is None else {"against": self.owners[1].as_dict()}),
             **({} if self.curve is None else {"curve": self.curve.as_dict()}),
             "system": as_dict(self.system),
+            **({"overrides": self.overrides} if self.overrides else {}),
         }
         return answer if self.design is None else answer | {"design": as_dict(self.design)}
 

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from diffperf.errors import ConfigError
 from diffperf.explore.inputs import own_path
 from diffperf.load import declared_at
 from diffperf.quantity import Quantity, is_traced
@@ -16,10 +17,16 @@ def with_paths_and_units(module: eqx.Module, assignments: Mapping[str, Any], ask
     """Values by full path, ready for `diffperf.load.override`: numbers have the internal unit of their input.
 
     Traced values stay as they are.
+
+    **Raises:** `ConfigError` that names `asker`, for a path that leads to no input, and for two paths that
+    mean the same one.
     """
-    values = {}
+    values, paths = {}, {}
     for written, value in assignments.items():
         path = own_path(module, written, asker)
+        if (first := paths.setdefault(path, written)) != written:
+            found, expected = f"the same input as {first}", "every input once"
+            raise ConfigError(asker, written, found, expected, "leave one of them out")
         declared, number = declared_at(module, path, asker, written), plain(value)
         is_number = isinstance(number, int | float) and not isinstance(number, bool)
         unit = declared.unit if is_number and isinstance(declared, Quantity) else ""

@@ -31,7 +31,8 @@ if TYPE_CHECKING:  # the readers of questions import the estimator
 def load_model(model: Source) -> Model:
     """A model by the name of a shipped config, the path of a TOML file, or its table.
 
-    A Hugging Face config may be the path of its `config.json`, its table, or the object of transformers.
+    A Hugging Face config may be the path of its `config.json` or of the folder that holds it, its table, or
+    the object of transformers.
     **Raises:** `ConfigError`, in one line.
     """
     return read_model(model, asker_of("load_model"), "model")

@@ -3,11 +3,14 @@
 import dataclasses
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 
 from diffperf.api.context_window import check_phase
 from diffperf.api.input_values import with_paths_and_units
+from diffperf.errors import ConfigError
 from diffperf.explore.plan.best_layout import Layout, best_layout
+from diffperf.explore.plan.candidates import starting_strategy
 from diffperf.hardware.system import System
 from diffperf.load import Source, literal, load_calibrated, load_model, override
 from diffperf.load.calibration import Calibration
@@ -82,10 +85,14 @@ class Question:
         paths = with_paths_and_units(before, settings, asker)
         of_strategy = {path: text for path, text in paths.items() if path.startswith("strategy.")}
         others = {path: text for path, text in paths.items() if path not in of_strategy}
-        inputs = override(before, others, asker)
         given = {name: value for name, value in strategy.items() if value is not None}
+        options = {f"strategy.{name}": (_option(name), value) for name, value in given.items()}
+        if gives_devices:
+            options["system.n_devices"] = "--devices", float(system.n_devices)
+        _refuse_two_values(options, paths, asker)
+        inputs = override(before, others, asker)
         given |= {path.removeprefix("strategy."): literal(text) for path, text in of_strategy.items()}
-        overrides = {path: _change(before, inputs, path) for path in others}
+        overrides = {path: described_change(before, inputs, path) for path in others}
         overrides |= {path: str(value) for path, value in of_strategy.items()}
         return cls(
             model=inputs.model,
@@ -116,6 +123,11 @@ class Question:
         """The model and the system with a layout, exact by default."""
         return Configuration(self.model, self.system, layout.strategy, Exact() if relax is None else relax)
 
+    def check_values(self, phase: str) -> None:
+        """Refuses values that no layout of the model can have in a phase. **Raises:** `ConfigError`."""
+        strategy = starting_strategy(self.system, self.table, phase, self.asker)
+        check_phase(self.model, strategy, self.table, phase, self.asker)
+
     def layout(self, phase: str, relax: Relaxation) -> Layout:
         """The best layout for what the user leaves open, with its report.
 
@@ -130,8 +142,7 @@ class Question:
 
     def described_overrides(self) -> list[str]:
         """A line that repeats what the user overrides; none where that is nothing."""
-        listed = ", ".join(f"{path} = {text}" for path, text in self.overrides.items())
-        return [f"Overridden: {listed}"] if listed else []
+        return described_overrides(self.overrides)
 
     def headline(self, phase: str) -> str:
         """The model, the phase and the system in two lines, as figures have room for."""
@@ -142,7 +153,34 @@ class Question:
         return f"{self.model.name} {phase} on {describe_system(self.system, phase)}"
 
 
-def _change(before: Configuration, after: Configuration, path: str) -> str:
+def described_overrides(overrides: dict[str, str]) -> list[str]:
+    """A line that repeats what a user overrides; none where that is nothing."""
+    listed = ", ".join(f"{path} = {text}" for path, text in overrides.items())
+    return [f"Overridden: {listed}"] if listed else []
+
+
+def _option(name: str) -> str:
+    """The option that gives a field of the strategy."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _refuse_two_values(options: dict[str, tuple[str, Any]], settings: dict[str, Any], asker: str) -> None:
+    """Raises `ConfigError` where an option and a setting give an input different values.
+
+    `options` are the options that are given, with their values, by the path of their input.
+    """
+    for path, (option, value) in options.items():
+        if path in settings and literal(settings[path]) != literal(value):
+            found = f"{_shown(value)} beside --set {path}={settings[path]}"
+            raise ConfigError(asker, option, found, "one value", "leave one of them out")
+
+
+def _shown(value: Any) -> str:
+    """A value of an option, as it is written on the command line."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def described_change(before: eqx.Module, after: eqx.Module, path: str) -> str:
     """The value of an input, and what it was before."""
     (old, declared), (new, _) = locate(before, path), locate(after, path)
     assert declared is not None  # an override of anything else is an error

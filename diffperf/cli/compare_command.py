@@ -9,6 +9,7 @@ from diffperf.api.compare_answer import CompareAnswer, calibrations
 from diffperf.api.question import COMMAND_LINE, Question
 from diffperf.cli.answer_output import show, text_output
 from diffperf.cli.completion import names_of
+from diffperf.cli.estimate_command import DOES_NOT_FIT
 from diffperf.cli.options import (
     STRATEGY_FIELDS,
     calibration_option,
@@ -100,8 +101,8 @@ def compare(
 
     Throughput is given per device, per dollar of an owned and of a rented system, and per joule, with what
     the figures rest on. In training the layout is searched as by `diffperf plan`, in the other phases as by
-    `diffperf estimate`. A configuration that does not fit memory says so. A calibration counts for the
-    systems with its accelerator, and "none" for all of them.
+    `diffperf estimate`. A configuration that does not fit memory says so; where none fits, the exit code
+    is 3. A calibration counts for the systems with its accelerator, and "none" for all of them.
     """
     fields = {name: strategy[name] for name in STRATEGY_FIELDS}
     fitted = dict(zip(systems, calibrations(systems, calibration, COMMAND_LINE), strict=True))
@@ -131,3 +132,5 @@ def compare(
         )
     tables = text_output(csv_file, answer.to_csv), text_output(html_file, answer.to_html)
     show(answer, *tables, json_file=json_file, plot=plot)
+    if not answer.fits:
+        click.get_current_context().exit(DOES_NOT_FIT)

@@ -46,7 +46,8 @@ def estimate(
 ) -> None:
     """Estimate MODEL on SYSTEM: time, memory, energy and cost, and where they go.
 
-    MODEL and SYSTEM are names (see diffperf list), TOML files, or for MODEL a Hugging Face config.json.
+    MODEL and SYSTEM are names (see diffperf list), TOML files, or for MODEL a Hugging Face config.json or
+    the folder of one.
     Degrees of parallelism that are not given are set to the fastest layout that fits memory. Where the
     configuration does not fit, the exit code is 3.
     """

@@ -77,12 +77,18 @@ def names_of_list(ctx: click.Context, parameter: click.Parameter, value: str | N
 
 def assignments(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """The texts of an option that is repeated as path=text, by path."""
+    given: dict[str, str] = {}
     for value in values:
         if "=" not in value:
             raise click.BadParameter(
                 f'"{value}" has no "=": write path=value, such as hbm.bandwidth="4 TB/s"'
             )
-    return {path.strip(): text.strip() for path, text in (value.split("=", 1) for value in values)}
+        path, text = (part.strip() for part in value.split("=", 1))
+        if given.setdefault(path, text) != text:
+            raise click.BadParameter(
+                f'{path} is given twice, as "{given[path]}" and "{text}": leave one of them out'
+            )
+    return given
 
 
 def axis_range(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, str]:

@@ -7,9 +7,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
+from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean, spelled_alike
 
 _LOG = logging.getLogger(__name__)
+_OWN_MODEL = "a TOML file, a config.json or a folder with one"  # in place of a shipped model
+_HUGGING_FACE = "config.json"
 
 
 @functools.cache
@@ -31,7 +33,8 @@ def find(
 
     **Arguments:**
 
-    - `name`: a path, where it holds a slash or ends in .toml or .json; else the name of a shipped config.
+    - `name`: a path, where it holds a slash or ends in .toml or .json; else the name of a shipped config. A
+      model may be the path of a folder with a `config.json`, as of every repository of Hugging Face.
     - `folder`: the folder of configs/ that holds shipped configs of this kind.
     - `beside`: the folder of the file that refers to the config. A path is relative to this folder first,
       then to the working directory.
@@ -40,10 +43,15 @@ def find(
     **Raises:** `ConfigError` where there is no such file.
     """
     file, key = asked_by
-    if name.endswith((".toml", ".json")) or "/" in name:
+    of_file = name.endswith((".toml", ".json"))
+    if of_file or "/" in name or name in (".", ".."):
         for base in ([beside] if beside else []) + [Path()]:
             if _is_file(base / name):
                 return base / name
+            if folder == "models" and _is_file(base / name / _HUGGING_FACE):
+                return base / name / _HUGGING_FACE
+        if folder == "models" and not of_file:
+            raise _no_model(name, file, key)
         raise ConfigError(file, key, f'"{name}"', "an existing file", "check the path")
     path = config_root() / folder / f"{name}.toml"
     if _is_file(path):
@@ -52,13 +60,37 @@ def find(
     elsewhere = sorted(other.name for other in config_root().iterdir() if _is_file(other / f"{name}.toml"))
     if elsewhere:
         found, hint = f'"{name}" of configs/{elsewhere[0]}', f"see diffperf list {folder}"
-    raise ConfigError(file, key, found, f"a name from configs/{folder} or a path ending in .toml", hint)
+    expected = f"a name from configs/{folder} or a path ending in .toml"
+    if folder == "models":
+        expected = f"a name from configs/models, {_OWN_MODEL}"
+        hint = f'write "./{name}" for the folder' if _is_file(Path(name) / _HUGGING_FACE) else hint
+    raise ConfigError(file, key, found, expected, hint)
+
+
+def _no_model(name: str, file: str, key: str) -> ConfigError:
+    """An error about a path that leads to no model: that of a folder, or a name as of Hugging Face."""
+    expected = f"a name from configs/models, {_OWN_MODEL}"
+    if _is_folder(Path(name)):
+        found, remedy = f'"{name}", a folder without a {_HUGGING_FACE}', f"put its {_HUGGING_FACE} there"
+        return ConfigError(file, key, found, expected, remedy)
+    near = spelled_alike(Path(name).name, available("models"))
+    remedy = f"{near} Else download" if near else "download"
+    remedy += f" its {_HUGGING_FACE}, and name that file"
+    return ConfigError(file, key, f'"{name}"', expected, remedy)
 
 
 def _is_file(path: Path) -> bool:
     """Whether the file exists. Names that no file can have (too long, with a NUL) count as missing files."""
     try:
         return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether the folder exists, likewise."""
+    try:
+        return path.is_dir()
     except (OSError, ValueError):
         return False
 

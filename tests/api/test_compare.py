@@ -81,9 +81,37 @@ def test_what_does_not_fit_says_so():
 
 
 def test_what_has_no_layout_says_why(generation):
-    (cell,) = dp.compare("gpt3-22b", "dgx-a100", "generate", devices=8, tp=7).cells
-    assert "strategy.tp" in cell.problem
-    assert not cell.layout
+    smaller = dp.load_system("dgx-a100", n_devices=4)
+    first, second = dp.compare("gpt3-22b", [smaller, "dgx-a100"], "generate", tp=8, pp=1, dp=1).cells
+    assert "4 devices for tp·pp·dp·cp" in first.problem
+    assert not first.layout
+    assert second.fits
+
+
+def test_a_mistake_that_concerns_every_system_is_an_error():
+    with pytest.raises(dp.ConfigError, match=r"^dp.compare: strategy.tp: found 7 for 64 attention heads"):
+        dp.compare("gpt3-22b", SYSTEMS, "generate", devices=8, tp=7)
+
+
+def test_rows_say_what_they_work_on(generation):
+    for row in generation.rows():
+        assert (row["global_batch"], row["sequence_length"], row["output_length"]) == (8, 2048, 200)
+        assert row["precision"] == "bf16"
+    title = (
+        "gpt3-22b generate in bf16, sequences of 2,048 + 200 tokens, batch 8, the best layout of each system"
+    )
+    assert title in str(generation)
+
+
+def test_overrides_are_repeated():
+    given = {"devices": 8, "global_batch": 8}
+    answer = dp.compare("gpt3-22b", SYSTEMS, "decode", set={"hbm.bandwidth": "1 TB/s"}, **given)
+    path = "system.accelerator.memory.hbm.bandwidth"
+    text = "1 TB/s (was 2.039 TB/s) for dgx-a100, 1 TB/s (was 3.35 TB/s) for dgx-h100"
+    assert str(answer).startswith(f"Overridden: {path} = {text}\n")
+    assert answer.to_dict()["overrides"] == {path: text}
+    same = dp.compare("gpt3-22b", SYSTEMS, "decode", set={"model.hidden": 8192}, **given)
+    assert same.overrides == {"model.hidden": "8,192 (was 6,144)"}
 
 
 @pytest.mark.parametrize(
@@ -93,6 +121,11 @@ def test_what_has_no_layout_says_why(generation):
         (lambda: dp.compare([], "dgx-a100"), "nothing to compare"),
         (lambda: dp.compare("gpt3-22b", "dgx-a100", against="dgx-h100"), "dp.compare: against:"),
         (lambda: dp.compare("gpt3-22b", "dgx-a100", "train"), "dp.compare: phases:"),
+        (lambda: dp.compare("gpt3-22b", SYSTEMS, global_batch=0), "dp.compare: global_batch: found"),
+        (
+            lambda: dp.compare("llama-3-8b", SYSTEMS, "decode", sequence_length=100_000),
+            "at most the 8,192 tokens",
+        ),
     ],
 )
 def test_mistakes_are_found_at_once(call, words):

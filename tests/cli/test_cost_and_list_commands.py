@@ -132,3 +132,10 @@ def test_cost_and_performance_along_an_input(run, answer, tmp_path):
     alone = run("cost dgx-h100 --model llama-3-8b")
     assert alone.exit_code != 0
     assert "give over too" in alone.stderr
+
+
+def test_cost_repeats_what_is_overridden(run, answer):
+    line = "cost dgx-h100 --set hbm.bandwidth=4TB/s"
+    path, text = "system.accelerator.memory.hbm.bandwidth", "4 TB/s (was 3.35 TB/s)"
+    assert f"Overridden: {path} = {text}" in run(line).stdout
+    assert answer(f"{line} --json -")["overrides"] == {path: text}

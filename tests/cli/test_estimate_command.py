@@ -156,3 +156,10 @@ def test_the_command_prints_them(run):
     answer = dp.estimate("llama-3-8b", "dgx-a100", "decode", tp=1, dp=8, global_batch=65536)
     assert "Does not fit memory" in result.stdout
     assert f"up to {answer.greatest['global_batch']:,.0f} sequences of 2,048 + 200 tokens" in result.stdout
+
+
+def test_a_comparison_of_which_nothing_fits_exits_as_estimate_does(run):
+    line = "compare --models gpt3-175b --systems dgx-a100 --phase decode --devices 1"
+    result = run(line)
+    assert result.exit_code == 3
+    assert "too large" in result.stdout

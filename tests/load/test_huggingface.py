@@ -270,3 +270,32 @@ def test_models_in_one_folder_are_named_by_their_files(tmp_path):
     other = path.rename(tmp_path / "small.json")
     write_json(tmp_path, QWEN2)
     assert [str(dp.load_model(each).name) for each in (path, other)] == [tmp_path.name, "small"]
+
+
+def test_a_folder_with_a_config_is_a_model(tmp_path, monkeypatch):
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r'found "\./my-model", a folder without a config\.json; .*put its'):
+        dp.load_model("./my-model")
+    write_json(folder, HUGGINGFACE)
+    for path in ("./my-model", "my-model/", folder):
+        model = dp.load_model(path)
+        assert float(model.parameters) == 6_738_415_616
+        assert str(model.name) == "my-model"
+    with pytest.raises(ConfigError, match=r'write "\./my-model" for the folder'):
+        dp.load_model("my-model")
+    monkeypatch.chdir(folder)
+    assert str(dp.load_model(".").name) == "my-model"
+
+
+def test_a_name_of_hugging_face_says_what_is_expected():
+    with pytest.raises(ConfigError) as problem:
+        dp.load_model("meta-llama/Llama-3.1-8B")
+    assert str(problem.value) == (
+        'dp.load_model: model: found "meta-llama/Llama-3.1-8B"; expected a name from configs/models, a TOML '
+        'file, a config.json or a folder with one; did you mean "llama-3.1-8b"? Else download its '
+        "config.json, and name that file"
+    )
+    with pytest.raises(ConfigError, match=r"or a folder with one; download its config\.json, and name"):
+        dp.load_model("nobody/zzzz")

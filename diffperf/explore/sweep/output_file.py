@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from diffperf.errors import ConfigError
 
 # The first four bytes of every Parquet file (Apache Parquet format specification, "File format").
 _PARQUET_MAGIC = b"PAR1"
+_ENDINGS = (".parquet", ".pq")
+_REMEDY = "name another output (--out, --results)"
 
 
 def check_output_file(path: Path) -> None:
     """Refuses a file that a sweep cannot write, or should not: a folder, a file that is no table, a folder
-    that is missing.
+    that is missing, a name that promises another kind of file.
 
     **Raises:** `ConfigError`.
     """
@@ -36,6 +39,10 @@ def check_output_file(path: Path) -> None:
                 "a new file or an earlier table",
                 "name another output file (--out)",
             )
+    if path.suffix.lower() not in _ENDINGS:
+        expected = f"the name of a Parquet file, which ends in {' or '.join(_ENDINGS)}"
+        found = f'"{path.name}"'
+        raise ConfigError(path, "", found, expected, f"write {path.with_suffix('.parquet')} (--out)")
 
 
 def check_parent(path: Path) -> None:
@@ -52,9 +59,11 @@ def only_writer(path: Path) -> Iterator[None]:
     The lock is the operating system's, which releases it when the process ends in any way: the lock file
     that a killed sweep leaves behind blocks nobody.
 
-    **Raises:** `ConfigError` where another sweep holds the lock.
+    **Raises:** `ConfigError` where another sweep holds the lock, and where the folder takes no files.
     """
-    lock = FileLock(path.with_name(path.name + ".lock"))
+    _check_folder_takes_files(path)
+    place = path.resolve()  # "." has no name
+    lock = FileLock(place.with_name(place.name + ".lock"))
     try:
         lock.acquire(blocking=False)
     except Timeout:
@@ -63,7 +72,7 @@ def only_writer(path: Path) -> Iterator[None]:
             "",
             "another sweep that is writing there",
             "one sweep at a time",
-            "wait until it has finished, or name another output (--out, --results)",
+            f"wait until it has finished, or {_REMEDY}",
         ) from None
     try:
         yield
@@ -73,3 +82,15 @@ def only_writer(path: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             os.remove(lock.lock_file)
         lock.release()
+
+
+def _check_folder_takes_files(path: Path) -> None:
+    """Refuses a path in a folder where no file can be made: a lock that cannot be made looks like a lock that
+    somebody else holds.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=path.resolve().parent):
+            pass
+    except OSError as error:
+        found = f"a folder that takes no files, {path.parent} ({error.strerror})"
+        raise ConfigError(path, "", found, "a folder that can be written", _REMEDY) from None

@@ -66,6 +66,11 @@ def sweep(
     **Raises:** `ConfigError` where an output cannot be written, holds another sweep, or is being written.
     """
     file = None if path is None else Path(path)
+    if file is not None:
+        if results is not None and file.resolve() == Path(results).resolve():
+            expected = "a file for the table, and a folder for the results"
+            raise ConfigError(file, "", "both --out and --results", expected, "name two places")
+        check_output_file(file)
     keep_table = file is not None or (space.table and results is not None)
     plan = SweepPlan.of(
         space, usual_dtype(space) if dtype is None else dtype, chunk or usual_chunk(), keep_table
@@ -84,11 +89,6 @@ def sweep(
         program = PartProgram.compile(plan)
         return lambda missing: parts_by_threads(program, missing, threads or usual_threads(), progress)
 
-    if file is not None:
-        if results is not None and file.resolve() == Path(results).resolve():
-            expected = "a file for the table, and a folder for the results"
-            raise ConfigError(file, "", "both --out and --results", expected, "name two places")
-        check_output_file(file)
     if folder is not None:
         check_folder(folder.folder)
     with contextlib.ExitStack() as stack:

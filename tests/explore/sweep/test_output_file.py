@@ -1,5 +1,9 @@
 """What may be written, by how many sweeps at once, and what becomes of damaged checkpoints."""
 
+import errno
+import os
+from pathlib import Path
+
 import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
@@ -84,6 +88,23 @@ def test_a_lock_file_left_behind_blocks_nobody(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_results_in_the_working_directory_have_a_lock(tmp_path, monkeypatch):
+    (tmp_path / "results").mkdir()
+    monkeypatch.chdir(tmp_path / "results")
+    with only_writer(Path(".")):
+        assert [path.name for path in tmp_path.glob("*.lock")] == ["results.lock"]
+
+
+def test_a_folder_that_takes_no_files_is_not_another_sweep(tmp_path, monkeypatch):
+    def refuse(dir):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(ConfigError) as problem, only_writer(tmp_path / "out.parquet"):
+        pass
+    assert f"found a folder that takes no files, {tmp_path} (Permission denied)" in str(problem.value)
+
+
 @pytest.mark.slow
 def test_damaged_parts_are_estimated_again(space, reference, tmp_path):
     out, done = tmp_path / "out.parquet", []
@@ -107,18 +128,23 @@ def test_damaged_parts_are_estimated_again(space, reference, tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
+        (".", "found a folder; expected the name of a Parquet file"),
         ("folder", "found a folder; expected the name of a Parquet file"),
+        ("x.csv", 'found "x.csv"; expected .* ends in .parquet or .pq; write .*x.parquet'),
+        ("x.xlsx", 'found "x.xlsx"; expected .* ends in .parquet or .pq; write .*x.parquet'),
+        ("x", 'found "x"; expected .* ends in .parquet or .pq; write .*x.parquet'),
         ("nowhere/out.parquet", "create the folder first"),
         ("space.toml", "found a file that is not a Parquet table"),
     ],
 )
 def test_a_file_that_cannot_or_should_not_be_written_is_refused_before_computing(
-    space, tmp_path, name, words
+    space, tmp_path, monkeypatch, name, words
 ):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     before = (tmp_path / "space.toml").read_bytes()
     with pytest.raises(ConfigError, match=words):
-        sweep(space, tmp_path / name, progress=interrupt)
+        sweep(space, name, progress=interrupt)
     assert (tmp_path / "space.toml").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "space.toml"]
 
