@@ -19,6 +19,7 @@ from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
 COMMAND_LINE = "command line"  # named in place of a file in errors about arguments and options
+_LISTED = 4  # values of a user's files that a line lists
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,9 +130,26 @@ class Question:
         return layout
 
     def described_overrides(self) -> list[str]:
-        """A line that repeats what the user overrides; none where that is nothing."""
+        """A line that repeats what the user overrides, and one of the values that the user's files give over
+        fitted ones; none where that is nothing.
+        """
         listed = ", ".join(f"{path} = {text}" for path, text in self.overrides.items())
-        return [f"Overridden: {listed}"] if listed else []
+        return [*([f"Overridden: {listed}"] if listed else []), *self._described_own_values()]
+
+    def _described_own_values(self) -> list[str]:
+        """A line of the values that the user's files give and that the calibration's therefore do not
+        replace; none where there are none.
+        """
+        if self.calibration is None:
+            return []
+        fitted = dataclasses.replace(self.calibration, kept=()).all_values_in(self.system)
+        own = [path for path in self.calibration.kept if f"system.{path}" not in self.overrides]
+        texts = [f"{path} = {_shown(self.system, path)} (fitted: {fitted[path]})" for path in own]
+        if len(texts) > _LISTED:
+            texts[_LISTED:] = [f"and {len(texts) - _LISTED} more"]
+        name = self.calibration.name
+        line = f"Your files' own values go before those of calibration {name}: {', '.join(texts)}"
+        return [line] if texts else []
 
     def headline(self, phase: str) -> str:
         """The model, the phase and the system in two lines, as figures have room for."""
@@ -140,6 +158,13 @@ class Question:
     def summary(self, phase: str) -> str:
         """The model, the phase and the system in one line."""
         return f"{self.model.name} {phase} on {describe_system(self.system, phase)}"
+
+
+def _shown(system: System, path: str) -> str:
+    """The value of an input of a system, as a text with its unit."""
+    value, declared = locate(system, path)
+    assert declared is not None  # what is fitted is an input
+    return show(value, declared)
 
 
 def _change(before: Configuration, after: Configuration, path: str) -> str:
