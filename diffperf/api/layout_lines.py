@@ -7,8 +7,10 @@ from diffperf.api.question import COMMAND_LINE, Question
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.candidates import DEGREES
 from diffperf.explore.plan.greatest import ANSWERING
+from diffperf.hardware.formats import PRECISION_BYTES, STORED, width
 from diffperf.quantity import locate
 from diffperf.workload.configuration import Configuration
+from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
 _ROUNDING = 1e-6  # by which a clock may differ from the one that is allowed, in float32 too
@@ -65,6 +67,22 @@ def describe_clock(question: Question, report: Any) -> list[str]:
     ]
 
 
+def smaller_weights(model: Model, strategy: Strategy) -> str:
+    """The option that stores weights in the format in which they are published, or else in any smaller one;
+    empty where they are stored in less than 16 bits, or in a format that the strategy names.
+    """
+    experts = any(layers.mixture is not None for layers in model.layers)
+    names = ("weight_precision", *(("expert_weight_precision",) if experts else ()))
+    if any(getattr(strategy, name).likeliest() != "operands" for name in names):
+        return ""
+    if float(width(strategy.precision)) < PRECISION_BYTES["bf16"]:
+        return ""
+    stored = str(model.quantization).rpartition(" ")[2]
+    # Checkpoints in mxfp4 (gpt-oss) leave all but the experts in 16 bits.
+    option = "--expert-weight-precision" if experts and stored == "mxfp4" else "--weight-precision"
+    return f"{option} {stored}" if stored in STORED else f"{option} FORMAT"
+
+
 def describe_conversion(question: Question, strategy: Strategy) -> list[str]:
     """A line about operands that the accelerator has no matrix units for, where there are any."""
     accelerator, name = question.system.accelerator, strategy.precision.likeliest()
@@ -72,6 +90,20 @@ def describe_conversion(question: Question, strategy: Strategy) -> list[str]:
     if units_of == name:
         return []
     return [f"{accelerator.name} has no matrix units for {name}: products are computed in {units_of}"]
+
+
+def describe_quantization(question: Question, strategy: Strategy, phase: str) -> list[str]:
+    """A line in inference about weights that are published in a smaller format than they are counted in."""
+    published = str(question.model.quantization)
+    smaller = smaller_weights(question.model, strategy)
+    if phase == "training" or not published or not smaller:
+        return []
+    option, _, stored = smaller.partition(" ")
+    if question.asker != COMMAND_LINE:
+        option, stored = option.removeprefix("--").replace("-", "_"), f'"{stored}"'
+    advice = f"{option} takes other formats" if "FORMAT" in stored else f"{option} {stored} counts them so"
+    counted = strategy.precision.likeliest()
+    return [f"Weights are counted in {counted}, where the model's config says {published}: {advice}"]
 
 
 def describe_fit(layout: Layout) -> str:

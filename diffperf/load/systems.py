@@ -11,7 +11,7 @@ from diffperf.hardware.system import System
 from diffperf.load.builder import FOLDERS, Builder, read_module
 from diffperf.load.calibration import STACKS, Calibration
 from diffperf.load.files import available, display, find, read_toml
-from diffperf.load.huggingface import huggingface_table, is_huggingface
+from diffperf.load.huggingface import huggingface_table, is_huggingface, naming_keys_of
 from diffperf.load.override import override
 from diffperf.load.own_values import OwnFile
 from diffperf.software.stack import Stack
@@ -65,7 +65,8 @@ def _from_table(cls: type, table: dict[str, Any], origin: str) -> Any:
         return Calibration.from_table(table, origin, str(table.get("name", name)))
     if cls is Model and is_huggingface(table):
         name = Path(str(table.get("_name_or_path") or table.get("model_type") or name)).name
-        table = huggingface_table(table, origin)
+        with naming_keys_of(table):
+            return Builder(origin).module(cls, huggingface_table(table, origin), name=name)
     return Builder(origin).module(cls, table, name=name)
 
 
