@@ -13,6 +13,8 @@ from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
+_SHORT_OF_LIMIT = 1e-3  # share by which a device at its power limit may be estimated above it
+_SLOWEST = 0.101  # just above the least clock that a power limit forces, over that of the peak rates
 _ROUNDING = 1e-6  # by which a clock may differ from the one that is allowed, in float32 too
 
 
@@ -52,9 +54,15 @@ def describe_utilization(report: Any) -> list[str]:
 
 def describe_clock(question: Question, report: Any) -> list[str]:
     """A line for the slowest clock of a report, where the power limit pushes it below the base clock that the
-    maker guarantees, and below the clock to which the user limits it.
+    maker guarantees, and below the clock to which the user limits it; or where even the least clock draws
+    more than the limit.
     """
     accelerator = question.system.accelerator
+    drawn, limit = float(report.power), float(accelerator.power_limit)
+    if drawn > limit * (1 + _SHORT_OF_LIMIT) and _least_clock(report) < _SLOWEST:
+        least = "even at the least clock, a tenth of that of the peak rates"
+        over = f"[bold yellow]Above the power limit[/bold yellow] of {units.show(limit, 'W')}"
+        return [f"{over}: {least}, a device draws {units.show(drawn, 'W')} on average"]
     allowed = float(accelerator.boost_clock * accelerator.clock_limit)
     base = float(accelerator.base_clock)
     names = ("frequency", "prefill_frequency", "decode_frequency")
@@ -81,6 +89,12 @@ def smaller_weights(model: Model, strategy: Strategy) -> str:
     # Checkpoints in mxfp4 (gpt-oss) leave all but the experts in 16 bits.
     option = "--expert-weight-precision" if experts and stored == "mxfp4" else "--weight-precision"
     return f"{option} {stored}" if stored in STORED else f"{option} FORMAT"
+
+
+def _least_clock(report: Any) -> float:
+    """The slowest clock of the phases of a report, over that of the peak rates; 1 where it has none."""
+    names = ("clock", "prefill_clock", "decode_clock")
+    return min((float(getattr(report, name)) for name in names if hasattr(report, name)), default=1.0)
 
 
 def describe_conversion(question: Question, strategy: Strategy) -> list[str]:
