@@ -64,10 +64,11 @@ def did_you_mean(word: str, known: Sequence[str], listing: str = "") -> str:
     return f"see {listing}" if listing and len(known) > _MOST_LISTED else "known: " + ", ".join(known)
 
 
-def spelled_alike(word: str, known: Iterable[str]) -> str:
-    """A hint at the known word that is spelled most like `word`; empty where none is similar, as Python's
-    `difflib` judges it.
+def spelled_alike(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    """A hint at the known word that is spelled most like `word`; empty where none is similar.
+
+    `likeness` is the least share of letters that both have in the same order.
     """
     by_lower_case = {name.lower(): name for name in reversed(list(known))}
-    near = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
+    near = difflib.get_close_matches(word.lower(), by_lower_case, n=1, cutoff=likeness)
     return f'did you mean "{by_lower_case[near[0]]}"?' if near else ""

@@ -17,6 +17,7 @@ from diffperf.api.layout_lines import (
     describe_conversion,
     describe_fit,
     describe_greatest,
+    describe_quantization,
     describe_search_hint,
     describe_utilization,
 )
@@ -189,6 +190,7 @@ class EstimateAnswer(PointAnswer):
             *describe_choice(self.layout),
             *describe_search_hint(self.question, self.phase),
             *describe_conversion(self.question, self.strategy),
+            *describe_quantization(self.question, self.strategy, self.phase),
             describe_fit(self.layout),
             *self._described_greatest(),
             self.certainty.line(),

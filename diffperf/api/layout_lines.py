@@ -7,10 +7,14 @@ from diffperf.api.question import COMMAND_LINE, Question
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.candidates import DEGREES
 from diffperf.explore.plan.greatest import ANSWERING
+from diffperf.hardware.formats import PRECISION_BYTES, STORED, width
 from diffperf.quantity import locate
 from diffperf.workload.configuration import Configuration
+from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
+_SHORT_OF_LIMIT = 1e-3  # share by which a device at its power limit may be estimated above it
+_SLOWEST = 0.101  # just above the least clock that a power limit forces, over that of the peak rates
 _ROUNDING = 1e-6  # by which a clock may differ from the one that is allowed, in float32 too
 
 
@@ -50,9 +54,15 @@ def describe_utilization(report: Any) -> list[str]:
 
 def describe_clock(question: Question, report: Any) -> list[str]:
     """A line for the slowest clock of a report, where the power limit pushes it below the base clock that the
-    maker guarantees, and below the clock to which the user limits it.
+    maker guarantees, and below the clock to which the user limits it; or where even the least clock draws
+    more than the limit.
     """
     accelerator = question.system.accelerator
+    drawn, limit = float(report.power), float(accelerator.power_limit)
+    if drawn > limit * (1 + _SHORT_OF_LIMIT) and _least_clock(report) < _SLOWEST:
+        least = "even at the least clock, a tenth of that of the peak rates"
+        over = f"[bold yellow]Above the power limit[/bold yellow] of {units.show(limit, 'W')}"
+        return [f"{over}: {least}, a device draws {units.show(drawn, 'W')} on average"]
     allowed = float(accelerator.boost_clock * accelerator.clock_limit)
     base = float(accelerator.base_clock)
     names = ("frequency", "prefill_frequency", "decode_frequency")
@@ -65,6 +75,28 @@ def describe_clock(question: Question, report: Any) -> list[str]:
     ]
 
 
+def smaller_weights(model: Model, strategy: Strategy) -> str:
+    """The option that stores weights in the format in which they are published, or else in any smaller one;
+    empty where they are stored in less than 16 bits, or in a format that the strategy names.
+    """
+    experts = any(layers.mixture is not None for layers in model.layers)
+    names = ("weight_precision", *(("expert_weight_precision",) if experts else ()))
+    if any(getattr(strategy, name).likeliest() != "operands" for name in names):
+        return ""
+    if float(width(strategy.precision)) < PRECISION_BYTES["bf16"]:
+        return ""
+    stored = str(model.quantization).rpartition(" ")[2]
+    # Checkpoints in mxfp4 (gpt-oss) leave all but the experts in 16 bits.
+    option = "--expert-weight-precision" if experts and stored == "mxfp4" else "--weight-precision"
+    return f"{option} {stored}" if stored in STORED else f"{option} FORMAT"
+
+
+def _least_clock(report: Any) -> float:
+    """The slowest clock of the phases of a report, over that of the peak rates; 1 where it has none."""
+    names = ("clock", "prefill_clock", "decode_clock")
+    return min((float(getattr(report, name)) for name in names if hasattr(report, name)), default=1.0)
+
+
 def describe_conversion(question: Question, strategy: Strategy) -> list[str]:
     """A line about operands that the accelerator has no matrix units for, where there are any."""
     accelerator, name = question.system.accelerator, strategy.precision.likeliest()
@@ -72,6 +104,20 @@ def describe_conversion(question: Question, strategy: Strategy) -> list[str]:
     if units_of == name:
         return []
     return [f"{accelerator.name} has no matrix units for {name}: products are computed in {units_of}"]
+
+
+def describe_quantization(question: Question, strategy: Strategy, phase: str) -> list[str]:
+    """A line in inference about weights that are published in a smaller format than they are counted in."""
+    published = str(question.model.quantization)
+    smaller = smaller_weights(question.model, strategy)
+    if phase == "training" or not published or not smaller:
+        return []
+    option, _, stored = smaller.partition(" ")
+    if question.asker != COMMAND_LINE:
+        option, stored = option.removeprefix("--").replace("-", "_"), f'"{stored}"'
+    advice = f"{option} takes other formats" if "FORMAT" in stored else f"{option} {stored} counts them so"
+    counted = strategy.precision.likeliest()
+    return [f"Weights are counted in {counted}, where the model's config says {published}: {advice}"]
 
 
 def describe_fit(layout: Layout) -> str:

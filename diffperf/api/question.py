@@ -22,6 +22,7 @@ from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
 COMMAND_LINE = "command line"  # named in place of a file in errors about arguments and options
+_LISTED = 4  # values of a user's files that a line lists
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,8 +142,25 @@ class Question:
         return layout
 
     def described_overrides(self) -> list[str]:
-        """A line that repeats what the user overrides; none where that is nothing."""
-        return described_overrides(self.overrides)
+        """A line that repeats what the user overrides, and one of the values that the user's files give over
+        fitted ones; none where that is nothing.
+        """
+        return [*described_overrides(self.overrides), *self._described_own_values()]
+
+    def _described_own_values(self) -> list[str]:
+        """A line of the values that the user's files give and that the calibration's therefore do not
+        replace; none where there are none.
+        """
+        if self.calibration is None:
+            return []
+        fitted = dataclasses.replace(self.calibration, kept=()).all_values_in(self.system)
+        own = [path for path in self.calibration.kept if f"system.{path}" not in self.overrides]
+        texts = [f"{path} = {_shown_input(self.system, path)} (fitted: {fitted[path]})" for path in own]
+        if len(texts) > _LISTED:
+            texts[_LISTED:] = [f"and {len(texts) - _LISTED} more"]
+        name = self.calibration.name
+        line = f"Your files' own values go before those of calibration {name}: {', '.join(texts)}"
+        return [line] if texts else []
 
     def headline(self, phase: str) -> str:
         """The model, the phase and the system in two lines, as figures have room for."""
@@ -178,6 +196,13 @@ def _refuse_two_values(options: dict[str, tuple[str, Any]], settings: dict[str, 
 def _shown(value: Any) -> str:
     """A value of an option, as it is written on the command line."""
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _shown_input(system: System, path: str) -> str:
+    """The value of an input of a system, as a text with its unit."""
+    value, declared = locate(system, path)
+    assert declared is not None  # what is fitted is an input
+    return show(value, declared)
 
 
 def described_change(before: eqx.Module, after: eqx.Module, path: str) -> str:

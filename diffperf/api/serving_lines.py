@@ -6,6 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from diffperf import units
+from diffperf.api.layout_lines import describe_quantization, smaller_weights
 from diffperf.api.question import Question, describe_system
 from diffperf.explore.plan.plan import largest_part
 from diffperf.explore.plan.serving_flags import ENGINES, launch_flags
@@ -29,6 +30,7 @@ def describe_search(question: Question, search: ServingSearch, ranked: ServingPl
     lines = [
         f"[bold]{question.model.name} served on {system}[/bold]",
         *question.described_overrides(),
+        *describe_quantization(question, search.inputs.strategy, "decode"),
         f"Requests of {lengths}{load}; {describe_targets(search)}",
     ]
     if counts:
@@ -197,7 +199,8 @@ def refusal(search: ServingSearch, ranked: ServingPlan) -> str:
         return refusal_of_pools(search, ranked)
     assert nearest is not None, "a plan without a best layout has a nearest one"
     if not counts["fitting"]:
-        return f"no layout fits memory: {describe_memory(nearest)} with one sequence; {larger_system(search)}"
+        line = f"no layout fits memory: {describe_memory(nearest)} with one sequence; {larger_system(search)}"
+        return line + _smaller_weights(search)
     if not counts["meeting"]:
         options = " ".join(
             f"--{name.lower()} {_rounded_up(time)}" for name, time, _ in _missed_targets(search, nearest)
@@ -215,6 +218,18 @@ def refusal(search: ServingSearch, ranked: ServingPlan) -> str:
         f"{served:.4g} under the targets ({most.name}), {served / (search.load or 1):.1%} of the load; "
         f"use {option} {least:g}, or --devices {nearest.devices:g}"
     )
+
+
+def _smaller_weights(search: ServingSearch) -> str:
+    """The end of a line about memory: in which format weights are counted, and how they are counted in less;
+    empty where they are stored in a format of less than 16 bits.
+    """
+    strategy = search.inputs.strategy
+    option = smaller_weights(search.inputs.model, strategy)
+    if not option:
+        return ""
+    counted = f"; weights are counted in {strategy.precision.likeliest()}"
+    return f"{counted}: {option.replace('FORMAT', 'int4, fp8 or another one')} counts them in less"
 
 
 def refusal_of_pools(search: ServingSearch, ranked: ServingPlan) -> str:

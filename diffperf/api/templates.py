@@ -15,7 +15,7 @@ from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.measured.schemas import SCHEMAS
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.system import System
-from diffperf.load import config_root, find, load, read_toml
+from diffperf.load import available, config_root, find, load, load_calibration, load_system, read_toml
 from diffperf.quantity import Choice, Quantity, walk
 from diffperf.software.stack import Stack
 from diffperf.workload.model import Model
@@ -110,10 +110,12 @@ def describe_columns(kind: str) -> Iterator[tuple[str, str, str]]:
 
 def _config(kind: str, like: str, run: str) -> Iterator[str]:
     """The lines of a config that extends a shipped one."""
-    module = load(_MODULES[kind], like)
+    module = _module(kind, like)
     table = read_toml(find(like, f"{kind}s", asked_by=(COMMAND_LINE, "--like")))
     yield f"# {kind.capitalize()} of your own, like {like} but for the lines that you uncomment and change."
     yield "# The name is that of the file. Write the source of every number behind it."
+    if kind in ("accelerator", "system"):
+        yield "# Values are those fitted to measurements, where there are any; a line of yours goes first."
     yield f"# Use it: {run}"
     yield ""
     yield f'extends = "{like}"'
@@ -131,6 +133,18 @@ def _config(kind: str, like: str, run: str) -> Iterator[str]:
             heading = section
             yield ""
         yield f"# {path} = {text}  # {_describe(declared)}"
+
+
+def _module(kind: str, like: str) -> Any:
+    """The module whose values a template lists: those that act, which are the fitted ones of a calibrated
+    accelerator.
+    """
+    module = load(_MODULES[kind], like)
+    for name in available("calibrations") if kind == "accelerator" else ():
+        fitted = load_calibration(name)
+        if fitted.hardware == str(module.name):
+            return load_system(fitted.system, calibration=name).accelerator
+    return module
 
 
 # Keys of configs that hold the name of another config.

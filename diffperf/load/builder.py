@@ -32,7 +32,7 @@ from diffperf.load.checks import checked, shown
 from diffperf.load.extending import EXTENDS, Origin, absolute_paths, extended, refuse_circle
 from diffperf.load.features import with_typical_numbers
 from diffperf.load.files import display, find, read_toml
-from diffperf.load.huggingface import read_huggingface
+from diffperf.load.huggingface import huggingface_table, naming_keys_of, read_huggingface
 from diffperf.load.similar_inputs import key_elsewhere, module_class
 from diffperf.quantity import declaration, segment
 from diffperf.software.collective_library import CollectiveLibrary
@@ -101,7 +101,9 @@ def _module_of_file(cls: type[eqx.Module], path: Path) -> Any:
     builder = Builder(display(path), path.parent, (path.resolve(),))
     if path.suffix == ".json":
         name = path.resolve().parent.name if path.stem == "config" else path.stem
-        return builder.module(cls, read_huggingface(path), name=name or path.stem)
+        config = read_huggingface(path)
+        with naming_keys_of(config):
+            return builder.module(cls, huggingface_table(config, str(path)), name=name or path.stem)
     return builder.module(cls, read_toml(path), name=path.stem)
 
 

@@ -58,6 +58,7 @@ class Calibration:
     - `spread`: by kind of table, and by kind and number format ("gemm fp8") where formats differ, the
       standard deviation of log(predicted / measured) that no value explains, such that 90 % of the rows left
       out of a fit lie within 1.645 of it.
+    - `kept`: the paths of the system whose own values go before the fitted ones: a user's file gives them.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Calibration:
     parameters: tuple[str, ...]
     covariance: np.ndarray
     spread: dict[str, float]
+    kept: tuple[str, ...] = ()
 
     @classmethod
     def from_table(cls, table: dict[str, Any], file: str, name: str) -> "Calibration":
@@ -120,7 +122,17 @@ class Calibration:
             for place in self.places(path, system):
                 (own if place == path else copied)[place] = value
         # A value fitted at the very path goes before one of the same stack in the other field.
-        return copied | own
+        return {path: value for path, value in (copied | own).items() if path not in self.kept}
+
+    def all_values_in(self, system: System) -> dict[str, Any]:
+        """The fitted values that hold for a system, with those of number formats that the same kernels
+        serve.
+
+        Formats that were not measured follow the fitted value of another one, unless that one keeps its own.
+        """
+        values = self.values_in(system)
+        following = {other: value for path, value in values.items() for other in followers(path, self.values)}
+        return values | {path: value for path, value in following.items() if path not in self.kept}
 
 
 def places(path: str, fitted_parts: Mapping[str, str], system: System) -> list[str]:

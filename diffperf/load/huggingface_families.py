@@ -28,6 +28,8 @@ class HuggingFaceFamily:
     - `full_attention_every`: of layers with sliding windows, one in so many has none; 0 for windows in all.
     - `optional_windows`: windows hold only where a config has `use_sliding_window`, and from the layer
       `max_window_layers` on.
+    - `fourfold_ffn`: an MLP is four times as wide inside as outside where a config gives no dimension.
+    - `experts`: layers, or some of them, are mixtures of experts, and a config says how many.
     - `shared_experts`: experts that every token visits where a config names none.
     """
 
@@ -43,6 +45,8 @@ class HuggingFaceFamily:
     unlimited_context: bool = False
     full_attention_every: int = 0
     optional_windows: bool = False
+    fourfold_ffn: bool = False
+    experts: bool = False
     shared_experts: int = 0
 
 

@@ -9,10 +9,11 @@ from diffperf.errors import ARGUMENTS, ConfigError
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.system import System
 from diffperf.load.builder import FOLDERS, Builder, read_module
-from diffperf.load.calibration import STACKS, Calibration, followers
+from diffperf.load.calibration import STACKS, Calibration
 from diffperf.load.files import available, display, find, read_toml
-from diffperf.load.huggingface import huggingface_table, is_huggingface
+from diffperf.load.huggingface import huggingface_table, is_huggingface, naming_keys_of
 from diffperf.load.override import override
+from diffperf.load.own_values import OwnFile
 from diffperf.software.stack import Stack
 from diffperf.workload.model import Model
 
@@ -33,19 +34,17 @@ def load(
     """
     if isinstance(source, cls):
         return source
-    module, origin = _read(cls, source, beside, asked_by)
-    return _calibrated_system(module, origin)[0] if cls is System else module
+    module, own = _read(cls, source, beside, asked_by)
+    return _calibrated_system(module, own)[0] if cls is System else module
 
 
-def _read(
-    cls: type, source: Any, beside: Path | None, asked_by: tuple[str, str]
-) -> tuple[Any, tuple[str, Path | None]]:
-    """Contents of a config, with its file's name and folder; systems without their calibrated values."""
+def _read(cls: type, source: Any, beside: Path | None, asked_by: tuple[str, str]) -> tuple[Any, OwnFile]:
+    """Contents of a config, and its file; systems without their calibrated values."""
     if not isinstance(source, Mapping) and hasattr(source, "to_dict"):
         source = source.to_dict()
     if isinstance(source, Mapping):
         origin = ": ".join(filter(None, asked_by))
-        return _from_table(cls, dict(source), origin), (origin, None)
+        return _from_table(cls, dict(source), origin), OwnFile(origin, table=dict(source))
     if not isinstance(source, str | Path):
         expected = (
             f"the name of a config in configs/{FOLDERS[cls]}, a path, or a table of {cls.__name__} keys"
@@ -53,10 +52,10 @@ def _read(
         found = f"a value of type {type(source).__name__}"
         raise ConfigError(*asked_by, found, expected, "see `diffperf list` for the shipped names")
     path = find(str(source), FOLDERS[cls], beside, asked_by)
-    origin = display(path), path.parent
     if cls is Calibration:
-        return Calibration.from_table(read_toml(path), display(path), path.stem), origin
-    return read_module(cls, path), origin
+        return Calibration.from_table(read_toml(path), display(path), path.stem), OwnFile(display(path))
+    module = read_module(cls, path)
+    return module, OwnFile.at(path) if cls is System else OwnFile(display(path))
 
 
 def _from_table(cls: type, table: dict[str, Any], origin: str) -> Any:
@@ -66,7 +65,8 @@ def _from_table(cls: type, table: dict[str, Any], origin: str) -> Any:
         return Calibration.from_table(table, origin, str(table.get("name", name)))
     if cls is Model and is_huggingface(table):
         name = Path(str(table.get("_name_or_path") or table.get("model_type") or name)).name
-        table = huggingface_table(table, origin)
+        with naming_keys_of(table):
+            return Builder(origin).module(cls, huggingface_table(table, origin), name=name)
     return Builder(origin).module(cls, table, name=name)
 
 
@@ -140,30 +140,33 @@ def load_calibrated(
     """
     if isinstance(source, System):
         return _changed_system(source, stack, calibration, file)
-    system, origin = _read(System, source, None, (file, key))
-    return _calibrated_system(system, origin, stack, calibration, file)
+    system, own = _read(System, source, None, (file, key))
+    return _calibrated_system(system, own, stack, calibration, file)
 
 
 def _calibrated_system(
     system: System,
-    origin: tuple[str, Path | None],
+    own: OwnFile,
     stack: Source = None,
     calibration: Source = None,
     file: str = ARGUMENTS,
 ) -> tuple[System, Calibration | None]:
     """A system with the values of a calibration, and that calibration, None where it has none.
 
-    `origin` is the name of the system's file, and its folder.
+    `own` is the system's file: the values that it gives itself, unless it is shipped, go before the fitted
+    ones.
     """
     system = _with_stack(system, stack, file)
     if calibration is None:
-        (own_file, beside), name = origin, str(system.calibration)
-        asked_by = (own_file, "calibration")
-        fitted = None if name == "none" else load(Calibration, name, beside=beside, asked_by=asked_by)
+        name, asked_by = str(system.calibration), (own.file, "calibration")
+        fitted = None if name == "none" else load(Calibration, name, beside=own.folder, asked_by=asked_by)
     else:
         fitted = _chosen_calibration(calibration, file)
     if fitted is None:
         return dataclasses.replace(system, calibration="none"), None
+    _refuse_other_hardware(system, fitted)
+    kept = own.given(fitted.all_values_in(system), fitted, str(system.name))
+    fitted = dataclasses.replace(fitted, kept=kept) if kept else fitted
     return calibrated(system, fitted), fitted
 
 
@@ -204,19 +207,22 @@ def _changed_system(
 
 
 def calibrated(system: System, calibration: Calibration) -> System:
-    """The system with the fitted values in place of its own; those of a part it does not have are left out.
+    """The system with the fitted values in place of its own; those of a part it does not have are left out,
+    and those that a user's file gives itself (`kept` of the calibration).
 
     An accelerator that extends the one that was calibrated has its fitted values too.
 
     **Raises:** `ConfigError` for a calibration of another accelerator, or with a path that the system does
     not have.
     """
+    _refuse_other_hardware(system, calibration)
+    values = calibration.all_values_in(system)
+    return dataclasses.replace(override(system, values, calibration.file), calibration=calibration.name)
+
+
+def _refuse_other_hardware(system: System, calibration: Calibration) -> None:
+    """Raises `ConfigError` for a calibration of another accelerator than the system's."""
     if calibration.hardware not in system.accelerator.lineage:
         found = f'"{calibration.hardware}"'
         expected = f"a calibration of {system.accelerator.name}, the accelerator of {system.name}"
         raise ConfigError(calibration.file, "hardware", found, expected, "name another one, or none")
-    values = calibration.values_in(system)
-    values |= {
-        other: value for path, value in values.items() for other in followers(path, calibration.values)
-    }
-    return dataclasses.replace(override(system, values, calibration.file), calibration=calibration.name)

@@ -312,6 +312,12 @@ class Model(Declared):
         integer=True,
     )
 
+    quantization: Label = label(
+        "method and number format in which the weights are published, such as gptq int4, where its config "
+        "says so",
+        default="",
+    )
+
     @property
     def longest_sequence(self) -> Scalar:
         """Tokens of the longest sequence in inference, prompt and answer: the model's window or its learned

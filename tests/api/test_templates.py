@@ -30,7 +30,9 @@ def values(module) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("kind", "cls"), CONFIGS, ids=[kind for kind, _ in CONFIGS])
 def test_a_config_is_that_which_it_extends_with_and_without_its_comments(tmp_path, kind, cls):
-    """Uncommented, every line says what the shipped config says, to the six digits that it writes."""
+    """Uncommented, every line says what acts in an estimate, to the six digits that it writes: what the
+    shipped config says, or the fitted value of a calibrated accelerator.
+    """
     text = template(kind)
     lines = [
         line.removeprefix("# ") if " = " in line and line.startswith("# ") else line
@@ -38,14 +40,15 @@ def test_a_config_is_that_which_it_extends_with_and_without_its_comments(tmp_pat
     ]
     lines = ["# " + line if line.startswith("Use it") else line for line in lines]
     shipped = values(load(cls, LIKE[kind]))
-    for name, content in (("mine", text), ("uncommented", "\n".join(lines))):
+    fitted = values(dp.load_system("dgx-h100").accelerator) if kind == "accelerator" else shipped
+    for name, content, expected in (("mine", text, shipped), ("uncommented", "\n".join(lines), fitted)):
         path = tmp_path / f"{name}.toml"
         path.write_text(content, encoding="utf-8")
         mine = load(cls, str(path))
         assert str(mine.name) == name
         own = values(mine)
-        assert own.keys() == shipped.keys()
-        for key, number in shipped.items():
+        assert own.keys() == expected.keys()
+        for key, number in expected.items():
             np.testing.assert_allclose(own[key], number, rtol=1e-5, err_msg=key)
 
 

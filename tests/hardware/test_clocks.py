@@ -87,3 +87,14 @@ def test_a_clock_below_the_base_clock_is_said():
     limited = dp.estimate("llama-2-7b", "h100-pcie-pairs", **asked, set=set_lower)
     assert float(limited.report.frequency) < float(dp.load_system("h100-pcie-pairs").accelerator.base_clock)
     assert "Below the base clock" not in str(limited)  # the user's choice
+
+
+def test_limits_that_no_clock_keeps_are_said_or_refused():
+    """An idle H100 draws 90 W."""
+    asked = {"devices": 8, "tp": 8, "global_batch": 8}
+    low = dp.estimate("llama-3-8b", "dgx-h100", **asked, set={"accelerator.power_limit": "92 W"})
+    assert float(low.report.power) > 92
+    assert "Above the power limit of 92 W: even at the least clock" in " ".join(str(low).split())
+    assert "Above the power limit" not in str(dp.estimate("llama-3-8b", "dgx-h100", **asked))
+    with pytest.raises(dp.ConfigError, match=r"power_limit: found 90 W; expected more than the 90 W"):
+        dp.estimate("llama-3-8b", "dgx-h100", **asked, set={"accelerator.power_limit": "90 W"})

@@ -203,7 +203,10 @@ BAD_HUGGINGFACE = {
     "real sparse step": (QWEN2_MOE | {"decoder_sparse_step": 1.5}, "decoder_sparse_step"),
     "text shared experts": (DEEPSEEK_V3 | {"n_shared_experts": "one"}, "n_shared_experts"),
     "text window": (MISTRAL | {"sliding_window": "wide"}, "sliding_window"),
-    "real predicted tokens": (DEEPSEEK_V3 | {"num_nextn_predict_layers": 1.5}, "mtp_layers"),
+    "real predicted tokens": (
+        DEEPSEEK_V3 | {"num_nextn_predict_layers": 1.5},
+        "num_nextn_predict_layers: found 1.5",
+    ),
     "too few types of layers": (GPT_OSS | {"layer_types": ["full_attention"]}, "each of the 36 layers"),
     "linear attention": (GPT_OSS | {"layer_types": ["linear_attention"] * 36}, "linear_attention"),
     "numbers for types": (GPT_OSS | {"layer_types": [1] * 36}, "full_attention"),

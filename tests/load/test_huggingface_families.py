@@ -14,7 +14,9 @@ LLAMA = HuggingFaceFamily()
 
 def test_a_family_has_the_lines_of_its_name_and_of_its_beginning():
     """qwen2_moe begins like qwen2; gemma2 alone of the gemmas alternates windows two by two."""
-    assert family_of("qwen2_moe") == dataclasses.replace(LLAMA, qkv_biases=True, optional_windows=True)
+    qwen2 = dataclasses.replace(LLAMA, qkv_biases=True, optional_windows=True)
+    assert family_of("qwen2") == qwen2
+    assert family_of("qwen2_moe") == dataclasses.replace(qwen2, experts=True)
     assert family_of("gemma2") == dataclasses.replace(LLAMA, tied_embeddings=True, full_attention_every=2)
     assert family_of("gemma3n_text") == LLAMA
     assert family_of("") == LLAMA

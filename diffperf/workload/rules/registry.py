@@ -12,6 +12,7 @@ from diffperf.workload.rules import degree_rules as degrees
 from diffperf.workload.rules import drafting_rules as drafting
 from diffperf.workload.rules import expert_rules as experts
 from diffperf.workload.rules import pipeline_rules as pipeline
+from diffperf.workload.rules import power_rules as power
 from diffperf.workload.rules.verdict import Verdict, Violation, every
 
 Rule = Callable[[Configuration], Verdict]
@@ -22,6 +23,7 @@ ALWAYS = TRAINING + INFERENCE
 
 # Every rule with the phases that it is for, in the order in which violations are reported.
 RULES: tuple[tuple[Rule, tuple[str, ...]], ...] = (
+    (power.limit_exceeds_idle_power, ALWAYS),
     (attention.tensor_ranks_divide_heads, ALWAYS),
     (degrees.degrees_are_whole, ALWAYS),
     (degrees.degrees_multiply_to_devices, ALWAYS),
