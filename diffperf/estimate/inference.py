@@ -543,7 +543,7 @@ def _in_pipeline(c: Configuration, tokens: TokenPass, one: PassTime, parts: Scal
 
     Prompts enter one micro-batch after another, and the last waits for those before it; those that an
     engine does not submit together wait until the pipeline is empty. A token of a sequence follows its
-    last: a micro-batch comes round again when it has left the pipeline, and when the busiest stage has
+    last: a micro-batch comes back when it has left the pipeline, and when the busiest stage has
     served the others.
     """
     stage = _longest_stage(c, one)
