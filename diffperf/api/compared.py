@@ -161,6 +161,8 @@ def describe_layout(strategy: Strategy) -> str:
     shown = [
         f"{name} {float(getattr(strategy, name)):g}" for name in names if float(getattr(strategy, name)) > 1
     ]
+    if float(strategy.expert_tp) not in (0, float(strategy.tp)):
+        shown.append(f"expert tp {float(strategy.expert_tp):g}")
     default = Strategy()
     for name, text in (("zero", "ZeRO {}"), ("recompute", "{} recompute")):
         value = getattr(strategy, name).likeliest()

@@ -5,7 +5,7 @@ from typing import Any
 from diffperf import units
 from diffperf.api.question import COMMAND_LINE, Question
 from diffperf.explore.plan.best_layout import Layout
-from diffperf.explore.plan.candidates import DEGREES
+from diffperf.explore.plan.candidates import DEGREES, LAYOUT
 from diffperf.explore.plan.greatest import ANSWERING
 from diffperf.hardware.formats import PRECISION_BYTES, STORED, width
 from diffperf.quantity import locate
@@ -20,7 +20,10 @@ _ROUNDING = 1e-6  # by which a clock may differ from the one that is allowed, in
 
 def describe_choice(layout: Layout) -> list[str]:
     """Lines about what was chosen for the user, and why."""
-    degrees = [f"{name} {value:g}" for name, value in layout.chosen.items() if name in DEGREES]
+    shown = {name: value for name, value in layout.chosen.items() if name in LAYOUT}
+    if not shown.get("expert_tp"):
+        shown.pop("expert_tp", None)  # the degree of all other layers
+    degrees = [f"{name.replace('_', ' ')} {value:g}" for name, value in shown.items()]
     if layout.candidates == 1:
         why = "the only layout possible" if len(degrees) > 1 else "what the other degrees leave"
     else:

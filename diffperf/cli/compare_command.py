@@ -23,7 +23,7 @@ from diffperf.cli.options import (
 )
 from diffperf.cli.terminal import progress
 from diffperf.explore.inputs import check_phase
-from diffperf.explore.plan.candidates import FIELDS
+from diffperf.explore.plan.candidates import FIELDS, LAYOUT
 
 
 def _phases(ctx: click.Context, parameter: click.Parameter, value: str) -> list[str]:
@@ -72,7 +72,7 @@ def _phases(ctx: click.Context, parameter: click.Parameter, value: str) -> list[
     shell_complete=names_of("systems"),
     help="add the ratios to this system of the comparison",
 )
-@options(calibration_option, set_option, strategy_options(FIELDS, "best layout"), json_option)
+@options(calibration_option, set_option, strategy_options(FIELDS, in_inference=LAYOUT), json_option)
 @click.option("--csv", "csv_file", metavar="FILE", callback=output_file, help="write the rows as CSV")
 @click.option(
     "--html",

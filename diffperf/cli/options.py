@@ -13,7 +13,7 @@ from diffperf.api.question import COMMAND_LINE, Question
 from diffperf.cli.completion import names_of
 from diffperf.estimate.phases import PHASES
 from diffperf.explore.inputs import check_phase
-from diffperf.explore.plan.candidates import DEGREES
+from diffperf.explore.plan.candidates import LAYOUT
 from diffperf.quantity import Choice, declaration
 from diffperf.relax import Exact, Smooth
 from diffperf.report.output_files import STDOUT, check_writable
@@ -23,12 +23,19 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Decorator = Callable[[Decorated], Decorated]
 
 
-def strategy_option(field: dataclasses.Field, searched: Iterable[str], how: str) -> Decorator:
+def strategy_option(
+    field: dataclasses.Field, searched: Iterable[str], how: str, in_inference: Iterable[str] | None = None
+) -> Decorator:
     """The option of a field of the strategy.
 
     Its help gives the field's default, or `how` the command chooses the value of a field that is `searched`.
+    Where commands search other fields in inference, `in_inference` names those.
     """
     default = how if field.name in searched else field.default
+    declared = declaration(field)
+    everywhere = in_inference is None or field.name in in_inference
+    if field.name in searched and not everywhere and declared is not None and not declared.training_only:
+        default = f"{how} in training, else {field.default}"
     if field.name == "global_batch":
         default = f"{default}; in training one micro-batch per device"
     return declared_option(field, field.name.replace("_", "-"), default)
@@ -211,17 +218,18 @@ STRATEGY_FIELDS = tuple(field.name for field in dataclasses.fields(Strategy))
 
 
 def strategy_options(
-    searched: Iterable[str] = DEGREES,
+    searched: Iterable[str] = LAYOUT,
     how: str = "best layout",
     fields: Iterable[str] = STRATEGY_FIELDS,
+    in_inference: Iterable[str] | None = None,
 ) -> Decorator:
     """An option for each of the strategy's fields that are named, by default all."""
     offered = [field for field in dataclasses.fields(Strategy) if field.name in fields]
-    return options(*(strategy_option(field, searched, how) for field in offered))
+    return options(*(strategy_option(field, searched, how, in_inference) for field in offered))
 
 
 def question_options(
-    searched: Iterable[str] = DEGREES,
+    searched: Iterable[str] = LAYOUT,
     how: str = "best layout",
     fields: Iterable[str] = STRATEGY_FIELDS,
 ) -> Decorator:

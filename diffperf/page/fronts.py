@@ -6,7 +6,7 @@ import numpy as np
 
 from diffperf import units
 from diffperf.api.question import describe_strategy
-from diffperf.explore.plan.candidates import DEGREES, FIELDS
+from diffperf.explore.plan.candidates import DEGREES, FIELDS, LAYOUT
 from diffperf.explore.plan.front import Front, layout_front
 from diffperf.page.programs import Compiling, Programs
 from diffperf.page.state import PAGE, State
@@ -63,7 +63,7 @@ def _described(front: Front, phase: str) -> dict[str, Any]:
 
 def _given(strategy: Strategy, phase: str) -> dict[str, str]:
     """The searched fields of a strategy that are not the default, as texts for controls."""
-    fields = FIELDS if phase == "training" else DEGREES
+    fields = FIELDS if phase == "training" else LAYOUT
     values = {path: (declared, value) for path, declared, value in walk(strategy) if path in fields}
     default = {path: show(value, declared) for path, declared, value in walk(Strategy())}
     texts = {path: _text(value, declared) for path, (declared, value) in values.items()}

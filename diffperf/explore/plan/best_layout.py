@@ -6,11 +6,12 @@ from typing import Any
 import equinox as eqx
 
 from diffperf.errors import ARGUMENTS
-from diffperf.explore.plan.candidates import DEGREES, enumerate_candidates, starting_strategy
+from diffperf.explore.plan.candidates import DEGREES, LAYOUT, enumerate_candidates, starting_strategy
 from diffperf.explore.plan.ranking import rank
+from diffperf.explore.plan.serving_layouts import enumerate_layouts
 from diffperf.hardware.system import System
 from diffperf.load import check
-from diffperf.quantity import locate
+from diffperf.quantity import locate, replace
 from diffperf.relax import Exact, Relaxation
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
@@ -47,19 +48,25 @@ def best_layout(
     """The strategy with the fields of `table`, and with the best layout of the system's devices for the
     degrees left open.
 
-    Open are those of tp, pp and dp that the table does not give, and in training the global batch (see
-    `default_global_batch`). The best layout is the fastest that fits memory, or where none fits the one
-    that needs the least.
+    Open are those of tp, pp, dp and, of models with experts, ep and expert_tp that the table does not give,
+    and in training the global batch (see `default_global_batch`). In inference the layouts are those that
+    engines can run. The best layout is the fastest that fits memory, or where none fits the one that needs
+    the least.
 
     **Raises:** `ConfigError` that names `file` for a bad value, or where no layout is possible, with the
     first rule that the likeliest strategy breaks.
     """
     strategy = starting_strategy(system, table, phase, file)
     inputs = Configuration(model, system, strategy, Exact() if relax is None else relax)
-    ranking = rank(inputs, enumerate_candidates(inputs, table), phase)
+    enumerate_open = enumerate_candidates if phase == "training" else enumerate_layouts
+    ranking = rank(inputs, enumerate_open(inputs, table), phase)
     best = ranking.strategy(inputs, 0)
+    if "expert_tp" not in table and float(best.expert_tp) == float(best.tp):
+        best = replace(best, {"expert_tp": 0.0})  # which stands for the same degree
     if not ranking.possible:
         check(model, system, best, phase, file)
-    fields = (*DEGREES, "global_batch") if phase == "training" else DEGREES
+    has_experts = any(layers.mixture is not None for layers in model.layers)
+    fields = LAYOUT if has_experts else DEGREES
+    fields = (*fields, "global_batch") if phase == "training" else fields
     chosen = {name: float(getattr(best, name)) for name in fields if name not in table}
     return Layout(best, ranking.report(0), chosen, ranking.possible)

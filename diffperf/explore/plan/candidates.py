@@ -21,7 +21,12 @@ from diffperf.workload.rules.expert_rules import common_experts
 from diffperf.workload.strategy import Strategy
 from diffperf.workload.whole_numbers import divisors
 
-DEGREES = ("tp", "pp", "dp")  # what `diffperf estimate` searches; `diffperf plan` searches all of FIELDS
+DEGREES = ("tp", "pp", "dp")
+EXPERT_DEGREES = ("ep", "expert_tp")  # of models with experts
+LAYOUT = (
+    *DEGREES,
+    *EXPERT_DEGREES,
+)  # what `diffperf estimate` searches; `diffperf plan` searches all of FIELDS
 
 # The limits of the search, beside what the rules of `diffperf.workload.rules` allow. They are estimates of
 # what nobody would run. A field that the user gives is kept whatever its value.
@@ -123,7 +128,7 @@ def starting_strategy(
 def enumerate_candidates(
     inputs: Configuration,
     given: Collection[str],
-    searched: Collection[str] = DEGREES,
+    searched: Collection[str] = LAYOUT,
     schedules: Iterable[str] = ("1f1b",),
 ) -> Candidates:
     """All strategies whose degrees multiply to the number of devices, keeping the fields that are `given`.

@@ -8,9 +8,10 @@ import numpy as np
 from jaxtyping import Float
 
 from diffperf.errors import ARGUMENTS
-from diffperf.explore.plan.candidates import enumerate_candidates, starting_strategy
+from diffperf.explore.plan.candidates import starting_strategy
 from diffperf.explore.plan.plan import Search
 from diffperf.explore.plan.ranking import rank
+from diffperf.explore.plan.serving_layouts import enumerate_layouts
 from diffperf.hardware.system import System
 from diffperf.load import check
 from diffperf.quantity import locate
@@ -41,7 +42,7 @@ def layout_front(
     model: Model, system: System, table: dict[str, Any], phase: str = "training", file: str = ARGUMENTS
 ) -> Front:
     """All layouts of a system's devices that keep the fields of `table`: in training those that
-    `diffperf plan` compares, in inference all of tensor, pipeline and data parallelism.
+    `diffperf plan` compares, in inference all of tensor, pipeline, data and expert parallelism.
 
     **Raises:** `ConfigError` that names `file` for a bad value, or where no layout is possible.
     """
@@ -50,7 +51,7 @@ def layout_front(
         inputs, candidates = search.inputs, search.candidates
     else:
         inputs = Configuration(model, system, starting_strategy(system, table, phase, file), Exact())
-        candidates = enumerate_candidates(inputs, table)
+        candidates = enumerate_layouts(inputs, table)
     ranking = rank(inputs, candidates, phase, top=_MOST)
     if not ranking.possible:
         check(model, system, ranking.strategy(inputs, 0), phase, file)

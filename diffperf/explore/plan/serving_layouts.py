@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from diffperf.compiler import stored
 from diffperf.estimate.serving.serving_report import ServingReport, serve
 from diffperf.explore.plan.blocks import count, evaluate_in_blocks, take
-from diffperf.explore.plan.candidates import Candidates, enumerate_candidates
+from diffperf.explore.plan.candidates import LAYOUT, Candidates, enumerate_candidates
 from diffperf.quantity import replace
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.requests import Requests
@@ -19,7 +19,7 @@ from diffperf.workload.rules import broken
 from diffperf.workload.strategy import Strategy
 
 # The fields of a strategy that are searched for serving.
-SERVING_FIELDS = ("tp", "pp", "dp", "ep", "expert_tp")
+SERVING_FIELDS = LAYOUT
 
 Column = Float[np.ndarray, " points"]
 

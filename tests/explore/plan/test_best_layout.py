@@ -83,3 +83,23 @@ def test_inference_serves_every_replica(llama):
 def test_impossible_layouts_name_the_rule(llama, table, n_devices, expected):
     with pytest.raises(dp.ConfigError, match=expected):
         best_layout(llama, dp.load_system("dgx-a100", n_devices), table)
+
+
+def test_experts_are_laid_out_too():
+    """DeepSeek-V3 on eight B200: the experts over all devices, attention on each by itself."""
+    model, system = dp.load_model("deepseek-v3"), dp.load_system("hgx-b200", 8)
+    table = {"global_batch": 1024, "precision": "fp8"}
+    best = best_layout(model, system, table, "decode")
+    assert best.chosen == {"tp": 1, "pp": 1, "dp": 8, "ep": 8, "expert_tp": 0}
+    given = best_layout(model, system, table | {"ep": 8}, "decode")
+    assert float(best.report.time) == float(given.report.time)
+    without = best_layout(model, system, table | {"ep": 1, "expert_tp": 0}, "decode")
+    assert float(best.report.time) < 0.6 * float(without.report.time)
+    assert "ep" not in without.chosen
+
+
+def test_no_engine_has_two_copies_of_an_expert_in_a_tensor_parallel_group():
+    model, system = dp.load_model("mixtral-8x7b"), dp.load_system("hgx-b200", 8)
+    found = best_layout(model, system, {"global_batch": 64, "tp": 8}, "decode")
+    strategy = found.strategy
+    assert float(strategy.experts_tp * strategy.ep) % 8 == 0
