@@ -12,7 +12,6 @@ The functions of the phases are pure: every sensitivity of a step's time, in the
 """
 
 import importlib
-import inspect
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -150,7 +149,7 @@ def __getattr__(name: str) -> Any:
 
         return version("diffperf")
     if name in _CALLED_ROOMS:
-        return importlib.import_module(f"diffperf.{name}")  # `_Package` makes it callable
+        return _question(name)
     if name not in _HOMES:
         raise AttributeError(f"module 'diffperf' has no attribute '{name}'")
     return getattr(importlib.import_module(_HOMES[name]), name)
@@ -160,28 +159,25 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-class _Room(types.ModuleType):
-    """A room of the package that answers the question of its name when it is called."""
+def _question(name: str) -> Any:
+    """The question that has the name of a room; what is in the room are its attributes.
 
-    def _question(self) -> Any:
-        name = self.__name__.rpartition(".")[2]
-        return getattr(importlib.import_module(_CALLED_ROOMS[name]), name)
-
-    def __call__(self, *args: Any, **settings: Any) -> Any:
-        return self._question()(*args, **settings)
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self._question())
+    `import diffperf.cost.yields` needs these attributes where it is followed by `as` or by a use of the path.
+    """
+    room = importlib.import_module(f"diffperf.{name}")
+    question = getattr(importlib.import_module(_CALLED_ROOMS[name]), name)
+    question.__dict__.update({key: value for key, value in vars(room).items() if not key.startswith("__")})
+    return question
 
 
 class _Package(types.ModuleType):
-    """This package: Python sets a room as its attribute when the room is imported."""
+    """This package: Python sets a room as its attribute when the room is imported, but a question keeps its
+    name.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _CALLED_ROOMS and type(value) is types.ModuleType:
-            value.__class__ = _Room
-        super().__setattr__(name, value)
+        if name not in _CALLED_ROOMS or not isinstance(value, types.ModuleType):
+            super().__setattr__(name, value)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from diffperf.errors import ARGUMENTS, ConfigError
 from diffperf.quantity import AnyArray, Weights, is_traced, real
 from diffperf.staircase import mean_staircase, smoothstep, staircase
 from diffperf.tracing import kept_slope
@@ -214,10 +215,25 @@ class Smooth(Relaxation):
 
     The hyperbolas cost a division and a square root, where a p-norm costs three logarithms and three
     exponentials.
+
+    **Raises:** `ConfigError` for a sharpness below 1, and for a band that is no share below 1. Values that
+    JAX traces have no numbers to check.
     """
 
     sharpness: Float[Array, ""] = eqx.field(converter=real)
     band: Float[Array, ""] | None = eqx.field(converter=_optional, default=None)
+
+    def __check_init__(self):
+        for name, value, least, most, expected in (
+            ("sharpness", self.sharpness, 1.0, np.inf, "a number of at least 1"),
+            ("band", self.band, 0.0, 1.0, "a share from 0 to below 1"),
+        ):
+            if value is None or is_traced(value):
+                continue
+            numbers = np.asarray(value)  # NumPy reads them even while JAX traces a program around them
+            if not np.all((numbers >= least) & (numbers < most)):
+                remedy = "write dp.Smooth(50), or dp.Smooth(50, band=0.1)"
+                raise ConfigError(ARGUMENTS, name, f"{numbers}", expected, remedy)
 
     def reduce_maximum(self, stacked: Float[Array, "n ..."]) -> Float[Array, "..."]:
         return _of_pairs(functools.partial(_smooth_larger, self._above), stacked)

@@ -1,6 +1,8 @@
 """dp.estimate and the pure functions beside it: the answers of the command line, in Python's words."""
 
+import inspect
 import json
+import pydoc
 
 import jax
 import numpy as np
@@ -150,4 +152,13 @@ def test_a_room_of_the_package_is_a_question_too():
 
     assert diffperf.estimate.training.training_step is not dp.training_step
     assert callable(dp.estimate)
-    assert list(dp.estimate.__signature__.parameters)[:3] == ["model", "system", "phase"]
+    assert list(inspect.signature(dp.estimate).parameters)[:3] == ["model", "system", "phase"]
+
+
+@pytest.mark.parametrize("name", ["estimate", "cost"])
+def test_help_shows_a_question_that_has_the_name_of_a_room(name):
+    question = getattr(dp, name)
+    page = pydoc.render_doc(question, renderer=pydoc.plaintext)
+    assert "**Arguments:**" in page
+    assert "PACKAGE CONTENTS" not in page
+    assert next(iter(inspect.signature(question).parameters)) in ("model", "system")
