@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import jax
+
 from diffperf import units
 from diffperf.api.question import COMMAND_LINE, Question
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.candidates import DEGREES, LAYOUT
 from diffperf.explore.plan.greatest import ANSWERING
+from diffperf.hardware.accelerator import MatrixFormat
 from diffperf.quantity import locate
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.strategy import Strategy
@@ -74,7 +77,16 @@ def describe_conversion(question: Question, strategy: Strategy) -> list[str]:
     units_of = accelerator.multiplied_in(name)
     if units_of == name:
         return []
+    # Where both are the same, the maker may name bf16 alone, as Google does.
+    if units_of == "fp16" and _same(accelerator.matrix.fp16, accelerator.matrix.bf16):
+        units_of = "bf16"
     return [f"{accelerator.name} has no matrix units for {name}: products are computed in {units_of}"]
+
+
+def _same(one: MatrixFormat, other: MatrixFormat) -> bool:
+    """Whether matrix units run two formats alike."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(float(first) == float(second) for first, second in pairs)
 
 
 def describe_fit(layout: Layout) -> str:
