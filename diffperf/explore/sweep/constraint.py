@@ -77,7 +77,8 @@ def parse_constraint(
         raise ConfigError(file, key, f"{len(text)} characters", expected, "write several constraints")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-        return Constraint(text, _Parser(text, inputs, file, key, outputs).condition(tree))
+        parser = _Parser(text=text, inputs=inputs, file=file, key=key, outputs=outputs)
+        return Constraint(text, parser.condition(tree))
     except ConfigError:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError):
