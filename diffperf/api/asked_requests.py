@@ -37,7 +37,8 @@ def target_time(text: Any, file: str, key: str) -> float:
     try:
         seconds = units.parse(literal(text) if isinstance(text, str) else f"{text} s", "s")
     except units.UnitError as problem:
-        raise ConfigError(file, key, f'"{text}"', expected, str(problem)) from None
+        remedy = str(problem).replace(units.example("s"), '"500 ms"')
+        raise ConfigError(file, key, f'"{text}"', expected, remedy) from None
     if not seconds > 0:
         raise ConfigError(file, key, f'"{text}"', expected, "leave the option out for no target")
     return seconds

@@ -23,7 +23,7 @@ def comparison_lines(
     lines: list[RenderableType] = []
     for (model, phase), cells in groups.items():
         title = f"{model} {phase}{_work(cells)}, the best layout of each system"
-        lines += [_section(title, cells, ratios, several_stacks), ""]
+        lines += [f"[bold]{title}[/bold]", _section(cells, ratios, several_stacks), ""]
         lines += [f"{cell.system}: {cell.problem}" for cell in cells if not cell.fits and not cell.layout]
     lines += [
         "tok/J: tokens per joule that the devices draw. Mtok/$: of a system that is owned (all that "
@@ -54,13 +54,13 @@ def _work(cells: list[Compared]) -> str:
     return text if len(_batches(cells)) > 1 else f"{text}, batch {first.global_batch:,.0f}"
 
 
-def _section(title: str, cells: list[Compared], ratios: Ratios | None, several_stacks: bool) -> Table:
+def _section(cells: list[Compared], ratios: Ratios | None, several_stacks: bool) -> Table:
     """The rows of one model in one phase."""
     several_batches = len(_batches(cells)) > 1
     headings = ["system", *(["stack"] if several_stacks else []), "layout", "devices"]
     headings += [*(["batch"] if several_batches else []), "time", "memory"]
     headings += [heading for heading, _, _ in FIGURES.values()]
-    rows = column_table(*headings, *(["×"] * bool(ratios)), left=2 + several_stacks, title=title)
+    rows = column_table(*headings, *(["×"] * bool(ratios)), left=2 + several_stacks)
     rows.add_column("rests on", justify="left")
     for column in rows.columns:
         column.no_wrap = column.header != "layout"

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import jax
+
 from diffperf import units
 from diffperf.api.question import COMMAND_LINE, Question
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.candidates import DEGREES, LAYOUT
 from diffperf.explore.plan.greatest import ANSWERING
+from diffperf.hardware.accelerator import MatrixFormat
 from diffperf.hardware.formats import PRECISION_BYTES, STORED, width
 from diffperf.quantity import locate
 from diffperf.workload.configuration import Configuration
@@ -106,6 +109,9 @@ def describe_conversion(question: Question, strategy: Strategy) -> list[str]:
     units_of = accelerator.multiplied_in(name)
     if units_of == name:
         return []
+    # Where both are the same, the maker may name bf16 alone, as Google does.
+    if units_of == "fp16" and _same(accelerator.matrix.fp16, accelerator.matrix.bf16):
+        units_of = "bf16"
     return [f"{accelerator.name} has no matrix units for {name}: products are computed in {units_of}"]
 
 
@@ -121,6 +127,12 @@ def describe_quantization(question: Question, strategy: Strategy, phase: str) ->
     advice = f"{option} takes other formats" if "FORMAT" in stored else f"{option} {stored} counts them so"
     counted = strategy.precision.likeliest()
     return [f"Weights are counted in {counted}, where the model's config says {published}: {advice}"]
+
+
+def _same(one: MatrixFormat, other: MatrixFormat) -> bool:
+    """Whether matrix units run two formats alike."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(float(first) == float(second) for first, second in pairs)
 
 
 def describe_fit(layout: Layout) -> str:

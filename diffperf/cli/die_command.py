@@ -1,5 +1,6 @@
 """diffperf die: what a die of an area costs on every silicon node."""
 
+import re
 from pathlib import Path
 
 import click
@@ -11,7 +12,15 @@ from diffperf.cli.completion import names_of
 from diffperf.cli.options import assignments, json_option, options, plot_option
 
 
-@click.command()
+class _NegativeArea(click.Command):
+    """A command whose argument may begin with a minus, to say what is wrong with it: "-6" is no option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        negative = [text for text in args[:1] if re.match(r"-[\d.]", text)]
+        return super().parse_args(ctx, [*args[1:], "--", *negative] if negative else args)
+
+
+@click.command(cls=_NegativeArea)
 @click.argument("area")
 @click.option(
     "--nodes",

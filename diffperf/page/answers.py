@@ -10,6 +10,7 @@ import numpy as np
 
 from diffperf import units
 from diffperf.api.basis import describe_basis
+from diffperf.api.layout_lines import describe_conversion
 from diffperf.api.question import Question, describe_strategy
 from diffperf.estimate.long_run import long_run
 from diffperf.explore.bottlenecks import listing
@@ -100,13 +101,8 @@ def time_interval(state: State, programs: Programs) -> dict[str, Any]:
 
 def describe(question: Question, layout: Layout, phase: str) -> dict[str, Any]:
     """A layout and its report for the page."""
-    accelerator, precision = question.system.accelerator, layout.strategy.precision.likeliest()
-    multiplied = accelerator.multiplied_in(precision)
     notes = [] if question.calibration else [describe_basis(question.system, phase)]
-    if multiplied != precision:
-        notes.append(
-            f"{accelerator.name} has no matrix units for {precision}: products are computed in {multiplied}"
-        )
+    notes += describe_conversion(question, layout.strategy)
     return {
         "strategy": describe_strategy(layout.strategy, phase),
         "chosen": layout.chosen,

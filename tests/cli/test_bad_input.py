@@ -65,6 +65,8 @@ import pytest
         ("sensitivity gpt3-22b dgx-a100 --tp 8 --output tme", 1, 'did you mean "time"'),
         ("sweep nowhere.toml", 1, "existing file"),
         ("sweep nothing", 1, "configs/spaces"),
+        ("serve llama-2-7b dgx-a100 --ttft 500", 1, 'a bare number has no unit: write "500 ms"'),
+        ("die -628 --nodes n7", 1, 'area: found "-628 mm^2"; expected a quantity in mm^2'),
         ("cost dgx-b200", 1, "did you mean"),
         ("cost dgx-a100 --set model.hidden=3", 1, '"model"'),
         ("list model", 1, 'did you mean "models"'),

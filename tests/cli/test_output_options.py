@@ -11,3 +11,11 @@ def test_commands_check_their_files_first(run, option, name):
     assert result.exit_code == 1
     assert result.stdout == ""
     assert f"{option}: found" in result.stderr
+
+
+def test_help_says_what_is_searched_in_inference_too(run):
+    words = " ".join(run("compare --help").stdout.split())
+    assert "split every sequence among them [best layout in training, else 1]" in words
+    assert "the experts, 0 for the degree of all other layers [best layout]" in words
+    words = " ".join(run("estimate --help").stdout.split())
+    assert "split the experts of a layer among them [best layout]" in words

@@ -7,7 +7,8 @@ numbers, texts, paths of inputs, arithmetic, comparisons, and, or, not. Nothing 
 import ast
 import dataclasses
 import operator
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax.numpy as jnp
@@ -38,6 +39,11 @@ _COMPARISONS: dict[type, Callable] = {
 _EXAMPLE = 'write "strategy.tp * strategy.pp <= 64"'
 _MOST_CHARACTERS = 300  # of a constraint: Python's parser fails on deeply nested ones
 
+# A number with a unit outside of quotes, such as 700 W, 2.5e12 byte/s or $2,000; "and" and "or" are no units.
+_QUANTITY = re.compile(
+    r"(?<![\w.])(\$\s*[\d.,]*\d|\d[\d.]*(?:[eE][+-]?\d+)?\s*(?!(?:and|or|not|if)\b)[A-Za-zµ%°][\w/^·*%²]*)"
+)
+
 # From a configuration, or a design as it is made, whose numbers may be traced, to the value of a part of an
 # expression.
 Part = Callable[[Any], Any]
@@ -55,8 +61,12 @@ class Constraint:
     holds: Callable[[Any], Bool[Array, ""]]
 
 
-def parse_constraint(text: Any, inputs: Configuration | Made, file: str, key: str) -> Constraint:
+def parse_constraint(
+    text: Any, inputs: Configuration | Made, file: str, key: str, outputs: Collection[str] = ()
+) -> Constraint:
     """The constraint that a text states on the inputs of a configuration.
+
+    `outputs` are paths that cannot be constrained, for the error about one.
 
     **Raises:** `ConfigError` in one line, with `file` and `key` as its origin.
     """
@@ -67,11 +77,15 @@ def parse_constraint(text: Any, inputs: Configuration | Made, file: str, key: st
         raise ConfigError(file, key, f"{len(text)} characters", expected, "write several constraints")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-        return Constraint(text, _Parser(text, inputs, file, key).condition(tree))
+        parser = _Parser(text=text, inputs=inputs, file=file, key=key, outputs=outputs)
+        return Constraint(text, parser.condition(tree))
     except ConfigError:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ConfigError(file, key, f'"{text}"', "a comparison of inputs", _EXAMPLE) from None
+        outside_quotes = re.sub(r"'[^']*'|\"[^\"]*\"", "", text)
+        quantity = _QUANTITY.search(outside_quotes)
+        remedy = f"write the quantity in quotes: '{quantity[0]}'" if quantity else _EXAMPLE
+        raise ConfigError(file, key, f'"{text}"', "a comparison of inputs", remedy) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +96,7 @@ class _Parser:
     inputs: Configuration | Made
     file: str
     key: str
+    outputs: Collection[str] = ()
 
     def error(self, found: str, expected: str, remedy: str = _EXAMPLE) -> ConfigError:
         """An error about this constraint."""
@@ -159,7 +174,14 @@ class _Parser:
             node = node.value
         if not isinstance(node, ast.Name):
             raise self.error(self.shown(node), "inputs, numbers, + - * / % and comparisons")
-        return full_path(self.inputs, ".".join([node.id, *reversed(names)]), self.file, self.key)
+        written = ".".join([node.id, *reversed(names)])
+        try:
+            return full_path(self.inputs, written, self.file, self.key)
+        except ConfigError:
+            if written not in self.outputs:
+                raise
+            remedy = "leave it out: rank_by and pareto choose by outputs"
+            raise self.error(f"the output {written}", "inputs, which are known before", remedy) from None
 
     def shown(self, node: ast.AST) -> str:
         """A part of the text."""

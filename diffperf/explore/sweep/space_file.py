@@ -26,7 +26,7 @@ The keys `where` (constraints between inputs), `zip` (inputs that vary together)
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,7 @@ class _Reader(DimensionReader):
         follow = {"dp", "global_batch"} if phase == "training" else {"dp"}
         if technology is not None and "design.voltage" not in (*others, *(axis.path for axis in axes)):
             follow.add("voltage")
+        outputs = declared_outputs(inputs, phase)
         kept = KeptReader(self.file, self.folder, self.table)
         return Space(
             name=name,
@@ -103,8 +104,8 @@ class _Reader(DimensionReader):
             phase=phase,
             axes=axes,
             derived=frozenset(follow - given),
-            where=self.where(inputs),
-            **kept.fields(declared_outputs(inputs, phase), phase, [axis.path for axis in axes]),
+            where=self.where(inputs, outputs),
+            **kept.fields(outputs, phase, [axis.path for axis in axes]),
         )
 
     def refuse_set_axes(self, axes: Sequence[Axis | ConfigAxis], keys: Mapping[str, str]) -> None:
@@ -146,8 +147,8 @@ class _Reader(DimensionReader):
         except KeyError:
             return False
 
-    def where(self, inputs: Inputs) -> tuple[Constraint, ...]:
-        """The constraints that points have to satisfy."""
+    def where(self, inputs: Inputs, outputs: Collection[str]) -> tuple[Constraint, ...]:
+        """The constraints that points have to satisfy; `outputs` are those of the phase, which have none."""
         texts = self.table.get("where", [])
         if not isinstance(texts, list):
             remedy = 'write where = ["strategy.tp * strategy.pp <= 64"]'
@@ -156,5 +157,6 @@ class _Reader(DimensionReader):
             return ()
         compared = made(inputs)
         return tuple(
-            parse_constraint(text, compared, self.file, f"where[{index}]") for index, text in enumerate(texts)
+            parse_constraint(text, compared, self.file, f"where[{index}]", outputs)
+            for index, text in enumerate(texts)
         )
