@@ -8,6 +8,7 @@ import numpy as np
 from diffperf.api.context_window import check_phase
 from diffperf.api.input_values import with_paths_and_units
 from diffperf.explore.plan.best_layout import Layout, best_layout
+from diffperf.explore.whole_steps import describe_kept_rates
 from diffperf.hardware.system import System
 from diffperf.load import Source, literal, load_calibrated, load_model, override
 from diffperf.load.calibration import Calibration
@@ -134,7 +135,11 @@ class Question:
         fitted ones; none where that is nothing.
         """
         listed = ", ".join(f"{path} = {text}" for path, text in self.overrides.items())
-        return [*([f"Overridden: {listed}"] if listed else []), *self._described_own_values()]
+        return [
+            *([f"Overridden: {listed}"] if listed else []),
+            *describe_kept_rates(self.overrides, str(self.system.accelerator.name)),
+            *self._described_own_values(),
+        ]
 
     def _described_own_values(self) -> list[str]:
         """A line of the values that the user's files give and that the calibration's therefore do not
