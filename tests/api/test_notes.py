@@ -1,6 +1,9 @@
 """Notes of answers about figures that are easily taken for others."""
 
+import pytest
+
 import diffperf as dp
+from diffperf.api.codesign_answer import baseline_lines
 
 UNITS = "compute_units"
 
@@ -12,7 +15,7 @@ def text(answer) -> str:
 def test_ranges_of_degrees_say_how_many_devices_they_have():
     asked = {"devices": 8, "tp": 8, "global_batch": 8}
     answer = dp.sensitivity(
-        "llama-3-8b", "dgx-h100", **asked, range={"tp": "1..8", "hbm.bandwidth": "3..4 TB/s"}
+        "llama-3-8b", "dgx-h100", **asked, ranges={"tp": "1..8", "hbm.bandwidth": "3..4 TB/s"}
     )
     assert "Devices differ over strategy.tp: 1 at the low end, 8 at the high one, 8 in the" in text(answer)
     assert text(answer).count("Devices differ") == 1
@@ -41,3 +44,37 @@ def test_energies_of_a_plan_are_labelled():
     answer = dp.plan("llama-3-8b", "dgx-h100", **asked, tokens=1e9, top=1)
     assert "device energy" in text(answer)
     assert "J of the facility" in text(answer)
+
+
+PROBLEM = """
+model = "MODEL"
+system = "dgx-a100"
+n_devices = 1
+technology = "n7-hbm2e"
+phase = "decode"
+maximize = "tokens_per_second"
+[strategy]
+global_batch = 1
+sequence_length = 1024
+[[variable]]
+path = "design.compute_units"
+from = 60
+to = 160
+[[variable]]
+path = "strategy.kv_precision"
+[[constraint]]
+quantity = "chip.power"
+at_most = "350 W"
+"""
+
+
+@pytest.mark.parametrize(("model", "fits"), [("llama-2-70b", False), ("llama-3-8b", True)])
+def test_a_baseline_that_does_not_fit_memory_is_said(tmp_path, model, fits):
+    """An A100 of 80 GB does not hold the 138 GB of Llama-2 70B."""
+    path = tmp_path / "problem.toml"
+    path.write_text(PROBLEM.replace("MODEL", model), encoding="utf-8")
+    lines = baseline_lines(dp.load_problem(str(path)))
+    assert bool(lines) == (not fits)
+    for line in lines:
+        assert "The baseline does not fit memory" in line
+        assert "the file's strategy.kv_precision or their defaults" in line
