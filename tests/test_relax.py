@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffperf.errors import ConfigError
 from diffperf.quantity import Weights
 from diffperf.relax import (
     TINY,
@@ -439,21 +438,3 @@ def test_cumulative_sums_and_products_and_their_derivatives(combine, of_jax):
     np.testing.assert_allclose(cumulative(values, combine), of_jax(values), rtol=1e-14)
     ours, theirs = (jax.jacobian(f)(values) for f in (lambda x: cumulative(x, combine), of_jax))
     np.testing.assert_allclose(ours, theirs, rtol=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "words"),
-    [
-        ((0.0,), "sharpness: found 0.0; expected a number of at least 1"),
-        ((-1.0,), "sharpness: found -1.0"),
-        ((float("nan"),), "sharpness: found nan"),
-        ((float("inf"),), "sharpness: found inf"),
-        ((50.0, 2.0), "band: found 2.0; expected a share from 0 to below 1"),
-        ((50.0, -0.1), "band: found -0.1"),
-        ((50.0, 1.0), "band: found 1.0"),
-    ],
-)
-def test_numbers_out_of_range_are_refused_where_they_are_known(numbers, words):
-    with pytest.raises(ConfigError, match=words):
-        Smooth(*numbers)
-    jax.jit(Smooth)(*numbers)  # traced numbers are not checked

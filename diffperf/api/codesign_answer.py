@@ -29,6 +29,7 @@ from diffperf.explore.codesign.search import Search
 from diffperf.explore.codesign.search_state import POPULATION, Progress
 from diffperf.explore.codesign.unpaid import Unpaid
 from diffperf.explore.codesign.variables import Variable
+from diffperf.quantity import locate
 from diffperf.report.tables import as_dict, is_nothing, outputs, show, table
 
 if TYPE_CHECKING:
@@ -175,6 +176,7 @@ class CodesignAnswer(Answer):
             *basis_lines(result),
             "",
             verdict(result),
+            *baseline_lines(result.problem),
             *remade_lines(result),
             *conflict_lines(result),
             "",
@@ -256,6 +258,25 @@ def verdict(result: Codesign) -> str:
         )
     gained = f"[bold]{problem.objective} {after}[/bold] against the baseline's {before} ({change:+.1%})"
     return f"{gained}, {satisfied}"
+
+
+def baseline_lines(problem: DesignProblem) -> list[str]:
+    """A line about a baseline that does not fit memory: no system reaches its figures."""
+    reports = problem.baseline_outcome.reports(problem.workloads[0].name)
+    excess = {name: float(locate(report, "memory.excess")[0]) for name, report in reports.items()}
+    if max(excess.values()) <= _MISSED:
+        return []
+    over = ", ".join(
+        f"{name + ' ' if len(excess) > 1 else ''}{1 + share:.3g} times what a device has"
+        for name, share in excess.items()
+        if share > _MISSED
+    )
+    searched = [each.name for each in problem.vector.variables if "strategy." in each.path]
+    layout = f"; it has the file's {', '.join(searched)} or their defaults, which the search did not choose"
+    return [
+        f"[bold yellow]The baseline does not fit memory[/bold yellow] ({over}): no system reaches its "
+        f"figures, and the change is no gain over one{layout if searched else ''}"
+    ]
 
 
 def remade_lines(result: Codesign) -> list[str]:

@@ -7,6 +7,14 @@ from diffperf.explore.bottlenecks import CollectiveTime, Operator, memory_bound_
 from diffperf.report.tables import column_table
 
 _SHOWN_BOUND = 0.05  # share of an operator's time from which a resource is named as what bounds it
+_MORE_THAN_ALL = 1.01  # sum of an operator's shares from which the caption explains it
+_CAPTION = (
+    "Bound by: what one per cent more of a resource saves of an operator's time, in parts of a per cent."
+)
+_BEYOND_ALL = (
+    "\nShares may add up to more than 100 %: at the power limit, more of a resource that shortens other"
+    "\noperators lowers the clock of this one: its share, below 0, is not listed, and power makes up for it."
+)
 
 
 def operator_table(listed: list[Operator], phase: str) -> Table:
@@ -25,6 +33,10 @@ def operator_table(listed: list[Operator], phase: str) -> Table:
             f"{operator.time / total:.1%}",
             ", ".join(f"{resource} {part:.0%}" for resource, part in bounds if part >= _SHOWN_BOUND),
         )
+    rows.caption = _CAPTION
+    if any(sum(operator.bounds.values()) > _MORE_THAN_ALL for operator in listed):
+        rows.caption += _BEYOND_ALL
+    rows.caption_justify, rows.caption_style = "left", ""
     return rows
 
 

@@ -33,6 +33,7 @@ _COLUMNS = {
 # Fields that the table always shows; any other only where some strategy does not have its default.
 _ALWAYS_SHOWN = ("tp", "pp", "dp", "micro_batch", "recompute", "zero")
 
+_ENERGY = "device energy"  # that of a whole training is the facility's
 _NARROW_MARGIN = 0.05  # share of the memory: where less is left, the answer says so
 _ADVISED_MARGIN = 0.1  # share of the memory that the answer then tells how to keep free
 
@@ -66,8 +67,8 @@ def strategy_table(ranked: Plan) -> Table:
         for heading, name in _COLUMNS.items()
         if name in _ALWAYS_SHOWN or any(strategy[name] != default[name] for strategy in strategies)
     }
-    for heading in ("", *fields, "time", "MFU", "memory", "cost", "energy"):
-        style = "bold" if heading == ranked.by else None
+    for heading in ("", *fields, "time", "MFU", "memory", "cost", _ENERGY):
+        style = "bold" if heading == {"energy": _ENERGY}.get(ranked.by, ranked.by) else None
         table.add_column(heading, justify="right", style=style, no_wrap=heading in ("schedule", "memory"))
     for place, (best, strategy) in enumerate(zip(ranked.best, strategies, strict=True), 1):
         values = (strategy[name] for name in fields.values())

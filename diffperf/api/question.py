@@ -11,6 +11,7 @@ from diffperf.api.input_values import with_paths_and_units
 from diffperf.errors import ConfigError
 from diffperf.explore.plan.best_layout import Layout, best_layout
 from diffperf.explore.plan.candidates import starting_strategy
+from diffperf.explore.whole_steps import describe_kept_rates
 from diffperf.hardware.system import System
 from diffperf.load import Source, literal, load_calibrated, load_model, override
 from diffperf.load.calibration import Calibration
@@ -145,7 +146,11 @@ class Question:
         """A line that repeats what the user overrides, and one of the values that the user's files give over
         fitted ones; none where that is nothing.
         """
-        return [*described_overrides(self.overrides), *self._described_own_values()]
+        return [
+            *described_overrides(self.overrides),
+            *describe_kept_rates(self.overrides, str(self.system.accelerator.name)),
+            *self._described_own_values(),
+        ]
 
     def _described_own_values(self) -> list[str]:
         """A line of the values that the user's files give and that the calibration's therefore do not

@@ -11,9 +11,9 @@ from diffperf.api.point_answer import PointAnswer
 from diffperf.api.question import Question
 from diffperf.api.varied_ranges import read_ranges
 from diffperf.explore.inputs import checked_output
-from diffperf.explore.ranges import Swing, swings
+from diffperf.explore.ranges import Range, Swing, swings
 from diffperf.explore.whole_steps import UNITS
-from diffperf.quantity import Quantity
+from diffperf.quantity import Quantity, real, replace
 from diffperf.report.tables import column_table, show
 
 if TYPE_CHECKING:
@@ -56,12 +56,25 @@ class RangesAnswer(PointAnswer):
             changes = [f"{(end / self.before - 1):+.2%}" for end in (each.at_low, each.at_high)]
             table.add_row(each.range.path, *inputs, *outputs, " … ".join(changes))
         note = [UNITS_BRING] if any(each.range.path == UNITS for each in self.swings) else []
+        note += [line for each in self.swings for line in self._described_devices(each.range)]
         return [
             *self.heading(),
             f"{self.output} {show(self.before, self.declared)}; one input at a time, estimated at both ends",
             table,
             *note,
         ]
+
+    def _described_devices(self, varied: Range) -> list[str]:
+        """A line about a range over which the number of devices changes, as it does with a degree."""
+        c = self.configuration
+        low, high = (
+            float(replace(c, {varied.path: real(end)}).strategy.devices) for end in (varied.low, varied.high)
+        )
+        if low == high:
+            return []
+        ends = f"{low:,.0f} at the low end, {high:,.0f} at the high one"
+        own = f"{float(c.strategy.devices):,.0f} in the configuration"
+        return [f"[bold yellow]Devices differ[/bold yellow] over {varied.path}: {ends}, {own}"]
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each range, with the output at both ends."""

@@ -25,6 +25,7 @@ from diffperf.explore.sweep.space_file import load_space
 from diffperf.explore.sweep.sweep import commonest_violation, excluding_constraints
 from diffperf.explore.sweep.sweep import sweep as run_sweep
 from diffperf.explore.sweep.sweep_result import SweepResult
+from diffperf.explore.whole_steps import describe_kept_rates
 
 if TYPE_CHECKING:
     import pandas
@@ -174,6 +175,7 @@ class SweepAnswer(Answer):
             f"[bold]{space.name}: {model} {space.phase} on {system}[/bold]",
             f"{counts}, {result.fitting:,} of them fit memory",
             describe_space_basis(space),
+            *describe_kept_rates([axis.path for axis in space.axes], system),
             describe_speed(result),
         ]
         if result.unsound:

@@ -31,7 +31,8 @@ def training_totals(inputs: Configuration, report: Any, tokens: float) -> dict[s
 def describe_training(totals: dict[str, float]) -> list[str]:
     """Lines about a whole training."""
     show = {name: units.show(totals[name], "s") for name in ("time", "checkpoint_interval")}
-    amounts = [show["time"], units.show(totals["energy"], "J"), units.show(totals["cost"], "USD")]
+    energy = f"{units.show(totals['energy'], 'J')} of the facility"
+    amounts = [show["time"], energy, units.show(totals["cost"], "USD")]
     carbon = f"{totals['emissions'] / 1e3:,.3g} t CO2e"
     steps = f"{totals['steps']:,.0f} steps"
     return [

@@ -6,6 +6,7 @@ compute unit is worth, not what one is. These are secants instead.
 
 import dataclasses
 import math
+from collections.abc import Collection
 
 import numpy as np
 
@@ -49,6 +50,19 @@ def tied_inputs(configuration: Configuration, path: str) -> list[str]:
         return []
     inside = paths_in_proportion_to_units(configuration.system.accelerator)
     return [f"system.accelerator.{name}" for name in inside]
+
+
+def describe_kept_rates(given: Collection[str], name: str) -> list[str]:
+    """A line where compute units of an accelerator of this name are given without what they bring; none
+    where other inputs of it are given too. `given` are the paths of inputs.
+    """
+    rates = tuple(UNITS.replace("compute_units", part) for part in ("matrix.", "vector"))
+    if UNITS not in given or any(path.startswith(rates) for path in given):
+        return []
+    return [
+        f"Rates are kept: the FLOP/s of {name} are shared by other numbers of compute units, where"
+        " sensitivity over ranges and breakeven scale them along"
+    ]
 
 
 def whole_steps(

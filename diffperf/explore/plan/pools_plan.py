@@ -42,7 +42,7 @@ def plan_with_pools(
 ) -> ServingPlan:
     """The best `top` layouts by an objective (a name from `SERVING_OBJECTIVES`): of devices that all prefill
     and decode ("aggregated"), of two pools ("disaggregated"), or of either kind (`pools`, a name from
-    `POOLS`). Where the best are all of one kind, the best of the other comes after them.
+    `POOLS`). Where the best are all of one kind, the best of the other takes the last place.
 
     **Raises:** `ConfigError` that names `file` for an unknown objective, or where no layout is possible.
     """
@@ -53,7 +53,8 @@ def plan_with_pools(
     together = plan_serving(search, by, top, progress, file)
     separate = plan_pools(search, by, top, progress, file)
     merged = _ranked([*together.best, *separate.best], by)
-    merged = [*merged[:top], *_best_of_missing_kind(merged, top)]
+    missing = _best_of_missing_kind(merged, top) if top > 1 else []
+    merged = [*merged[: top - len(missing)], *missing]
     fronts = together.front, separate.front
     front = Front(
         interactivity=np.concatenate([each.interactivity for each in fronts]),
@@ -150,7 +151,7 @@ def _served(pools: PoolsSearch, points: EvaluatedPools, index: int, limit: str) 
     return ServedLayout(
         strategy=strategy,
         requests=replace(search.requests, limits | {"rate" if search.of_rate else "concurrency": load}),
-        report=report.serving,
+        report=replace(report.serving, {"slots": min(float(report.serving.slots), limits["batch_cap"])}),
         engines=float(ranks[point.decode]),
         limit=limit,
         prefill=prefill,

@@ -112,9 +112,13 @@ def test_both_kinds_are_ranked_together(search):
     assert values == sorted(values, reverse=True)
     for index, served in enumerate(both.best):
         assert served.worse == pytest.approx(1 - values[index] / values[0])
-    # The best of the other kind is shown, however few are asked for.
-    first_two = plan_with_pools(search(), top=1).best
+    # The best of the other kind is among them, from two on.
+    first_two = plan_with_pools(search(), top=2).best
     assert {served.prefill is None for served in first_two} == {True, False}
+    assert len(first_two) == 2
+    assert len(plan_with_pools(search(), top=1).best) == 1
+    for served in both.best:
+        assert float(served.report.slots) <= float(served.requests.batch_cap)
 
 
 @pytest.mark.slow
