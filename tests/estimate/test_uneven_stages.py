@@ -38,10 +38,11 @@ def test_one_forward_one_backward_with_uneven_stages(gpt, first, last):
     of the work is forward: exact where the last stage is the slowest.
     """
     table = {"tp": 8, "pp": 8, "global_batch": 64, "first_stage_layers": first, "last_stage_layers": last}
-    report = _step(gpt, table)
+    program = "maxtext"  # a host that launches a whole program: waits for launches are no third forward
+    report = _step(gpt, table, stack=program)
     # One layer's time, from a model in a single stage.
-    alone = _step(gpt, {"tp": 8, "global_batch": 1})
-    overhead = float(dp.load_system("dgx-a100").stack.step_overhead)
+    alone = _step(gpt, {"tp": 8, "global_batch": 1}, stack=program)
+    overhead = float(dp.load_system("dgx-a100", stack=program).stack.step_overhead)
     layer = sum(float(getattr(alone.breakdown, part)) for part in BUSY if part != "head") - overhead
     head, layer = float(alone.breakdown.head), layer / 96
     middle = np.ceil((96 - first - last) / (8 - (first > 0) - (last > 0)))

@@ -32,7 +32,8 @@ def system() -> System:
         (
             "memory_bandwidth",  # not the efficiencies, which are shares of a bandwidth
             "did you mean one of system.accelerator.memory.smem.bandwidth, "
-            "system.accelerator.memory.l2.bandwidth, system.accelerator.memory.hbm.bandwidth?",
+            "system.accelerator.memory.l2.bandwidth, system.accelerator.memory.hbm.bandwidth, "
+            "system.host_memory_bandwidth?",
         ),
         ("power", ""),  # too many, all over the system
         ("host_colour", ""),

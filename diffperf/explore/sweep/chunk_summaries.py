@@ -145,7 +145,14 @@ class _Summarizer:
         """The summarizer of chunks of so many points."""
         space = rules.space
         base, recorded = space.base(rules.dtype), recorded_outputs(space)
-        return cls(rules, region, base, recorded, chunk, block_of(chunk, space.phase))
+        return cls(
+            rules=rules,
+            region=region,
+            base=base,
+            recorded=recorded,
+            chunk=chunk,
+            block=block_of(chunk, space.phase),
+        )
 
     def summarize(
         self,
