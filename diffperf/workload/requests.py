@@ -35,13 +35,13 @@ class Requests(Declared):
         default=1,
     )
     input_length: Scalar = quantity(
-        "", "mean tokens of a request's prompt", bounds=(1, 1e8), default=1024, integer=True
+        "", "mean tokens of a request's prompt", bounds=(1, 4e6), default=1024, integer=True
     )
     input_spread: Scalar = quantity(
         "", "standard deviation of the length of prompts over its mean", bounds=(0, 3), default=0
     )
     output_length: Scalar = quantity(
-        "", "mean tokens of a request's answer", bounds=(1, 1e8), default=256, integer=True
+        "", "mean tokens of a request's answer", bounds=(1, 1e6), default=256, integer=True
     )
     output_spread: Scalar = quantity(
         "", "standard deviation of the length of answers over its mean", bounds=(0, 3), default=0.3

@@ -117,10 +117,10 @@ class Strategy(Declared):
         "", "sequences of a training step, or served at once", bounds=(1, 1e6), default=1, integer=True
     )
     sequence_length: Scalar = quantity(
-        "", "tokens of a training sequence, or of a prompt", bounds=(1, 1e8), default=2048, integer=True
+        "", "tokens of a training sequence, or of a prompt", bounds=(1, 4e6), default=2048, integer=True
     )
     output_length: Scalar = quantity(
-        "", "tokens generated for each sequence", bounds=(1, 1e8), default=200, integer=True
+        "", "tokens generated for each sequence", bounds=(1, 1e6), default=200, integer=True
     )
     cached_share: Scalar = cached_share()
     tokens_per_step: Scalar = tokens_per_step()
