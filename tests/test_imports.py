@@ -36,7 +36,8 @@ LAYERS = (
 ESTIMATE_LAYERS = (
     ("kernels", "network"),
     ("energy", "exposure", "phase_tables"),
-    ("stage_time",),
+    ("stage_time", "pass_time"),
+    ("drafting",),
     ("training", "inference"),
     ("serving", "long_run"),
     ("phases",),

@@ -14,9 +14,9 @@ from diffperf.estimate.network.transfers import TimedCollective, Transfer
 from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, positive
 from diffperf.software.stack import KERNELS_OF_PASS
+from diffperf.workload.attention_operators import fused_softmax
 from diffperf.workload.collective import LAYER_PURPOSES, STEP_PURPOSES
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import fused_softmax
 from diffperf.workload.operators import SEPARATE_SOFTMAX_KERNELS
 from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.schedule import StagePass, unpaired_micro_batches

@@ -22,13 +22,14 @@ from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, Weights, output
 from diffperf.relax import Exact, Relaxation, absent, inverse, larger
 from diffperf.report.tables import Readable
-from diffperf.workload.assembly import training_operators, training_pass
+from diffperf.workload.assembly import training_operators
 from diffperf.workload.collective import by_part
 from diffperf.workload.collectives import late_exchange, training_collectives
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory, stage_activation_bytes, training_memory
 from diffperf.workload.model import Model
 from diffperf.workload.model_flops import hardware_flops, model_flops
+from diffperf.workload.passes import training_pass
 from diffperf.workload.schedule import bubble
 from diffperf.workload.stage_parameters import StageParameters, owned_parameters, stage_parameters
 from diffperf.workload.stages import layers_of_model, over_kinds

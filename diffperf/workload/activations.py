@@ -15,14 +15,10 @@ from diffperf.hardware.formats import PRECISION_BYTES
 from diffperf.quantity import Scalar
 from diffperf.relax import larger
 from diffperf.software.stack import Stack
+from diffperf.workload.attention_operators import fused_softmax
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import (
-    expert_load,
-    fused_softmax,
-    inner_elements,
-    routed_tokens,
-    sequence_shards,
-)
+from diffperf.workload.elementwise_operators import inner_elements
+from diffperf.workload.expert_tokens import expert_load, routed_tokens
 from diffperf.workload.model import Layers, Model
 from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.strategy import Strategy
@@ -129,7 +125,7 @@ def _attention_tensors(layers: Layers, strategy: Strategy) -> tuple[Scalar, Scal
     if layers.latent is None:
         kept = 2 * (heads + layers.kv_heads_on_rank(strategy.tp)) * layers.head_dim
         return none, none, element * kept - narrower * outputs
-    latents = (layers.latent.query_rank + layers.latent.kv_rank) / sequence_shards(strategy)
+    latents = (layers.latent.query_rank + layers.latent.kv_rank) / strategy.sequence_shards
     projected = heads * (2 * layers.head_dim + layers.value_dim)
     others = element * (outputs + latents + layers.latent.rotary_dim) - narrower * outputs
     return strategy.kept_activation_width * latents, element * projected, others
@@ -145,7 +141,7 @@ def _layer_tensors(layers: Layers, model: Model, strategy: Strategy, stack: Stac
     element, kept = strategy.activation_width, strategy.kept_activation_width
     tokens, residual = strategy.tokens, strategy.tokens * model.hidden
     # Only sequence parallelism splits inputs of norms, QKV and MLP, and two dropout masks of one byte.
-    shards = sequence_shards(strategy)
+    shards = strategy.sequence_shards
     without_mlp = 2 * (1 - layers.has_mlp)  # neither its input nor that of the norm before it
     norm_inputs = 1 + layers.second_block
     norm_outputs = _RESIDUAL_INPUTS - layers.parallel.on - without_mlp - norm_inputs
@@ -183,7 +179,7 @@ def layer_activations(
     """
     tensors = _layer_tensors(layers, model, strategy, stack)
     residual = strategy.tokens * model.hidden * strategy.activation_width
-    shards = sequence_shards(strategy)
+    shards = strategy.sequence_shards
     shares = Recomputation.of(strategy).of_layers(layers)
     factor, gathered = 1.0, 0.0
     if stack is not None:

@@ -13,38 +13,29 @@ from jaxtyping import Array, Float
 
 from diffperf.quantity import Scalar, Weights
 from diffperf.relax import absent
+from diffperf.workload.attention_operators import aligned_heads, attention_core, fused_softmax
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.growing_context import context_nodes
-from diffperf.workload.layer_operators import (
-    TokenPass,
-    aligned_heads,
-    aligned_logits,
-    attention_core,
-    busiest_experts,
-    clamp_kernels,
+from diffperf.workload.elementwise_operators import (
     elementwise_kernels,
-    expert_bias_kernels,
-    expert_copies,
-    fused_softmax,
-    linear_layers,
-    local_expert_sorts,
     recurrence_kernels,
     scaled_rotary_kernels,
-    vocabulary_projection,
 )
+from diffperf.workload.expert_kernels import (
+    clamp_kernels,
+    expert_bias_kernels,
+    expert_copies,
+    local_expert_sorts,
+)
+from diffperf.workload.expert_tokens import busiest_experts
+from diffperf.workload.growing_context import context_nodes
+from diffperf.workload.linear_layers import aligned_logits, linear_layers, vocabulary_projection
 from diffperf.workload.model import Layers
 from diffperf.workload.operators import AttentionCore, Gemms, Operators, Streams, operators_of
+from diffperf.workload.passes import TokenPass, training_pass
 from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.state_space_operators import state_space_operators
-from diffperf.workload.strategy import Strategy
 
 FUSED_KERNELS = ("context", "generation")  # the fused attention kernels, for prompts and for generated tokens
-
-
-def training_pass(strategy: Strategy) -> TokenPass:
-    """The tokens of one micro-batch."""
-    length = strategy.sequence_length
-    return TokenPass(sequences=strategy.micro_batch, queries=length, context=length)
 
 
 def training_operators(c: Configuration, owned_parameters: Scalar) -> list[Operators]:

@@ -15,8 +15,8 @@ from diffperf.relax import larger
 from diffperf.workload.collective import Collective, average_of_layers, relative_by_kind
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.expert_collectives import expert_parallel_collectives
-from diffperf.workload.layer_operators import TokenPass
 from diffperf.workload.model import Layers
+from diffperf.workload.passes import TokenPass
 from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.stage_parameters import StageParameters, ZeroGroups
 from diffperf.workload.strategy import Strategy

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from diffperf.quantity import Scalar
 from diffperf.workload.collective import Collective, average_of_layers, relative_by_kind
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import TokenPass, expert_load, routed_tokens
+from diffperf.workload.expert_tokens import expert_load, routed_tokens
 from diffperf.workload.model import Layers
+from diffperf.workload.passes import TokenPass
 
 
 def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Collective]:

@@ -15,7 +15,7 @@ from diffperf.quantity import Declared, Label, Scalar, label, output
 from diffperf.relax import Relaxation, larger, largest
 from diffperf.workload.activations import ModelActivations, model_activations
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import inner_elements, sequence_shards
+from diffperf.workload.elementwise_operators import inner_elements
 from diffperf.workload.model import Layers, Model
 from diffperf.workload.residency import Residency, holds_tensors, residency
 from diffperf.workload.schedule import in_flight
@@ -252,7 +252,7 @@ def _buffer_bytes(c: Configuration) -> Scalar:
     strategy = c.strategy
     residual = strategy.tokens * c.model.hidden * strategy.activation_width
     gathers = strategy.sequence_parallel.on * c.relax.has_others(strategy.tp)
-    received = 2 * (1 - one_stage(strategy, c.relax)) / sequence_shards(strategy)
+    received = 2 * (1 - one_stage(strategy, c.relax)) / strategy.sequence_shards
     return residual * (gathers + received)
 
 

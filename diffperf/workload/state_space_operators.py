@@ -6,9 +6,9 @@ import jax.numpy as jnp
 
 from diffperf.hardware.formats import PRECISION_BYTES
 from diffperf.quantity import Scalar
-from diffperf.workload.layer_operators import TokenPass
 from diffperf.workload.model import Layers
 from diffperf.workload.operators import Gemms, Streams
+from diffperf.workload.passes import TokenPass
 from diffperf.workload.strategy import Strategy
 
 _BACKWARD = 1.5  # bytes of a backward kernel over those of the forward one: it reads gradients as well

@@ -379,6 +379,13 @@ class Strategy(Declared):
         return jnp.where(self.expert_tp > 0, self.expert_tp, self.tp)
 
     @property
+    def sequence_shards(self) -> Scalar:
+        """Number of devices that split norms, dropouts and residuals along the sequence: tp with sequence
+        parallelism, else 1 (arXiv 2205.05198 §4.2.2).
+        """
+        return self.sequence_parallel.off + self.sequence_parallel.on * self.tp
+
+    @property
     def replicas(self) -> Scalar:
         """Ranks that hold the same weights: the context- and data-parallel ranks."""
         return self.dp * self.cp

@@ -18,13 +18,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import diffperf as dp
-from diffperf.estimate.inference import prompt_pass, token_pass
 from diffperf.explore.bottlenecks import OVERHEAD, Operator, listing
 from diffperf.hardware.system import System
 from diffperf.report.plots import BLUE, GREY, ORANGE, PALETTE, RED, bare
 from diffperf.workload.assembly import inference_operators
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.operators import Gemms
+from diffperf.workload.passes import prompt_pass, token_pass
 
 sys.path.append(str(Path(__file__).parents[1]))
 from reporting import Table, figure_style, parse_options, publish, read_rows

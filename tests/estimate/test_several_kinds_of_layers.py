@@ -8,8 +8,9 @@ import diffperf as dp
 from diffperf.estimate.kernels.evaluation import evaluate
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.relax import Exact
-from diffperf.workload.assembly import layer_operators, training_pass
+from diffperf.workload.assembly import layer_operators
 from diffperf.workload.configuration import Configuration
+from diffperf.workload.passes import training_pass
 
 MODELS = ("gpt-oss-120b", "llama-4-scout")  # windows in some layers, all tokens in others
 MIXED = {"standard": 0.25, "flash": 0.75}

@@ -19,10 +19,13 @@ from diffperf.explore.measured.predictions import inputs_of
 from diffperf.explore.measured.table import read_measurements
 from diffperf.quantity import replace
 from diffperf.relax import Exact
-from diffperf.workload.assembly import layer_operators, training_operators, training_pass
+from diffperf.workload.assembly import layer_operators, training_operators
+from diffperf.workload.attention_operators import aligned_heads
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import aligned_heads, aligned_logits, elementwise_kernels
+from diffperf.workload.elementwise_operators import elementwise_kernels
+from diffperf.workload.linear_layers import aligned_logits
 from diffperf.workload.operators import Gemms
+from diffperf.workload.passes import training_pass
 
 DATA = Path(__file__).parents[1] / "data"
 

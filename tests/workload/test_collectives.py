@@ -10,7 +10,6 @@ import diffperf as dp
 from diffperf.estimate.network.transfers import Transfer, transfers
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact
-from diffperf.workload.assembly import training_pass
 from diffperf.workload.collective import PARTS
 from diffperf.workload.collectives import (
     boundary_transfer,
@@ -21,7 +20,7 @@ from diffperf.workload.collectives import (
     weight_collectives,
 )
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import TokenPass
+from diffperf.workload.passes import TokenPass, training_pass
 from diffperf.workload.stage_parameters import stage_parameters
 from diffperf.workload.strategy import ORDERS
 

@@ -17,15 +17,12 @@ from diffperf.hardware.formats import width
 from diffperf.quantity import real
 from diffperf.relax import Exact, Smooth
 from diffperf.workload.activations import layer_activations
-from diffperf.workload.assembly import layer_operators, training_pass
+from diffperf.workload.assembly import layer_operators
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import (
-    TokenPass,
-    elementwise_kernels,
-    linear_layers,
-    recurrence_kernels,
-)
+from diffperf.workload.elementwise_operators import elementwise_kernels, recurrence_kernels
+from diffperf.workload.linear_layers import linear_layers
 from diffperf.workload.memory import kv_cache_bytes
+from diffperf.workload.passes import TokenPass, training_pass
 
 D, LAYERS, FFN = 2048, 24, 5632  # of the 1.3B model
 

@@ -11,19 +11,14 @@ import pytest
 
 import diffperf as dp
 from diffperf.quantity import real, replace
-from diffperf.workload.layer_operators import (
-    TokenPass,
-    attention_core,
-    elementwise_kernels,
-    fused_softmax,
-    linear_layers,
-    sequence_shards,
-    visited_share,
-    vocabulary_projection,
-)
+from diffperf.workload.attention_operators import attention_core, fused_softmax
+from diffperf.workload.elementwise_operators import elementwise_kernels
+from diffperf.workload.expert_tokens import visited_share
+from diffperf.workload.linear_layers import linear_layers, vocabulary_projection
 from diffperf.workload.model import Layers, Mixture
 from diffperf.workload.model_flops import model_flops
 from diffperf.workload.operators import AttentionCore, Gemms
+from diffperf.workload.passes import TokenPass
 
 
 def _prompt(sequences, tokens):
@@ -350,7 +345,7 @@ def test_softmax_is_fused_where_megatrons_kernel_is_available(gpt, stack):
 @pytest.mark.parametrize("parallel", [True, False])
 def test_sequence_parallelism_shards_what_tensor_parallelism_does_not(gpt, parallel):
     whole, split = (dp.load_strategy({"tp": tp, "sequence_parallel": parallel}) for tp in (1, 8))
-    assert float(sequence_shards(split)) == (8 if parallel else 1)
+    assert float(split.sequence_shards) == (8 if parallel else 1)
     for backward in (False, True):
         alone, eight = (
             elementwise_kernels(gpt.layers[0], gpt, strategy, real(2048), backward=backward).bytes

@@ -6,10 +6,11 @@ import pytest
 import diffperf as dp
 from diffperf.quantity import real, replace
 from diffperf.workload.activations import layer_activations
-from diffperf.workload.assembly import layer_operators, training_pass
+from diffperf.workload.assembly import layer_operators
 from diffperf.workload.collectives import training_collectives
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model_flops import hardware_flops, model_flops
+from diffperf.workload.passes import training_pass
 from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.stage_parameters import stage_parameters
 

@@ -10,15 +10,11 @@ from diffperf.estimate.kernels.machine import Machine
 from diffperf.quantity import real
 from diffperf.relax import Exact
 from diffperf.workload.assembly import layer_operators
+from diffperf.workload.attention_operators import attention_core
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import (
-    TokenPass,
-    attention_core,
-    busiest_experts,
-    expert_load,
-    linear_layers,
-    visited_share,
-)
+from diffperf.workload.expert_tokens import busiest_experts, expert_load, visited_share
+from diffperf.workload.linear_layers import linear_layers
+from diffperf.workload.passes import TokenPass
 
 
 def _mixture(name):

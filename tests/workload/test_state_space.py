@@ -9,8 +9,8 @@ import diffperf as dp
 from diffperf.quantity import real
 from diffperf.relax import Exact
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import TokenPass
 from diffperf.workload.memory import kv_cache_bytes
+from diffperf.workload.passes import TokenPass
 from diffperf.workload.state_space_operators import CHUNK, state_space_operators
 
 HEADS, HEAD_DIM, STATE, GROUPS = 128, 80, 128, 8

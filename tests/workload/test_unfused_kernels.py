@@ -9,13 +9,8 @@ import diffperf as dp
 from diffperf.quantity import real
 from diffperf.workload.assembly import training_operators
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import (
-    clamp_kernels,
-    elementwise_kernels,
-    expert_bias_kernels,
-    local_expert_sorts,
-    scaled_rotary_kernels,
-)
+from diffperf.workload.elementwise_operators import elementwise_kernels, scaled_rotary_kernels
+from diffperf.workload.expert_kernels import clamp_kernels, expert_bias_kernels, local_expert_sorts
 
 
 @pytest.mark.parametrize(("ep", "expert_tp"), [(1, 0), (8, 1), (4, 2)])

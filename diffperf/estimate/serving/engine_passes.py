@@ -6,22 +6,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from diffperf.estimate.inference import (
-    TimedPass,
-    drafted_token_time,
-    drafting_time,
-    launch_time,
-    sequence_parts,
-    timed_passes,
-)
+from diffperf.estimate.drafting import drafted_token_time, drafting_time
+from diffperf.estimate.pass_time import TimedPass, launch_time, timed_passes
 from diffperf.estimate.serving.engine_steps import InterpolatedSteps
 from diffperf.estimate.serving.monotone_interpolation import Interpolant
 from diffperf.estimate.serving.traffic import Traffic
 from diffperf.quantity import Scalar, replace
 from diffperf.relax import larger
 from diffperf.workload.configuration import Configuration
-from diffperf.workload.layer_operators import TokenPass
 from diffperf.workload.memory import Memory, inference_memory, kv_cache_bytes
+from diffperf.workload.passes import TokenPass, sequence_parts
 from diffperf.workload.requests import Requests
 
 # Batches at which passes are evaluated, spread evenly on a logarithmic scale; between them, passes are

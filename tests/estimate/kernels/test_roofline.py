@@ -18,7 +18,7 @@ from diffperf.estimate.kernels.roofline import Work, overlapped, waiting
 from diffperf.estimate.kernels.stream import stream_work
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact, Smooth
-from diffperf.workload.layer_operators import elementwise_kernels
+from diffperf.workload.elementwise_operators import elementwise_kernels
 from diffperf.workload.operators import Gemms, Streams, operators_of
 
 RATE, UNITS, EFFICIENCY, OVERHEAD = 100e12, 100, 0.8, 3e-6

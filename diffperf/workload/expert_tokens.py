@@ -1,0 +1,65 @@
+"""How tokens spread over experts and over the devices that hold them."""
+
+import jax
+import jax.numpy as jnp
+
+from diffperf.quantity import Scalar
+from diffperf.relax import larger, positive, smaller
+from diffperf.workload.model import Layers, Mixture
+from diffperf.workload.strategy import Strategy
+
+
+def routed_tokens(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar:
+    """Tokens that a device sends to experts and gets back, a token once for each expert that it visits.
+
+    The ranks of a tensor-parallel group send an equal part of the group's `tokens` each.
+    """
+    return tokens / strategy.tp * layers.experts_per_token
+
+
+def expert_load(strategy: Strategy) -> Scalar:
+    """Tokens that the busiest device's experts compute on, over the mean of all devices.
+
+    That is the capacity factor where experts have a set capacity, which dropped and padded tokens fill up,
+    and the imbalance of the router where they have none and different devices have different experts.
+    """
+    imbalance = 1 + smaller(strategy.ep - 1, 1.0) * (strategy.expert_imbalance - 1)
+    return jnp.where(strategy.capacity_factor > 0, strategy.capacity_factor, imbalance)
+
+
+def visited_share(mixture: Mixture, strategy: Strategy, tokens: Scalar) -> Scalar:
+    """The share of the experts that at least one token visits, where a tensor-parallel group has `tokens`.
+
+    Each of T tokens visits k of E experts at random, so an expert stays without any with the probability
+    (1 − k/E)^T. T counts the tokens of all devices that share a set of experts.
+    """
+    of_set = _tokens_of_set(strategy, tokens)
+    missed = positive(1 - mixture.experts_per_token / mixture.experts)
+    return -jnp.expm1(of_set * jnp.log(missed))
+
+
+def busiest_experts(
+    mixture: Mixture, strategy: Strategy, tokens: Scalar, idle_experts: Scalar | float = 0.0
+) -> Scalar:
+    """Experts that the busiest device reads over those that the mean device reads.
+
+    Of the E/ep experts of a device each is visited with the same probability v, so that E/ep·v are visited in
+    the mean, with a standard deviation of √(E/ep·v·(1 − v)). The largest of ep such numbers lies as many
+    standard deviations above the mean as the largest of ep normal numbers (Blom, *Statistical Estimates and
+    Transformed Beta-Variables*, 1958: the quantile (ep − 3/8) / (ep + 1/4)), and is at least one expert: all
+    devices wait for the one that has most to read. `idle_experts` is the share of the experts without tokens
+    that are read as well.
+    """
+    visited, ways = visited_share(mixture, strategy, tokens), larger(strategy.ep, 1.0)
+    of_device = mixture.experts / ways
+    deviations = jax.scipy.special.ndtri((ways - 0.375) / (ways + 0.25))
+    # The root has no derivative where every expert is visited: what is read is all of them then.
+    spread = jnp.sqrt(positive(visited * (1 - visited) / of_device))
+    one = smaller(_tokens_of_set(strategy, tokens) * mixture.experts_per_token, 1.0) / of_device
+    busiest = larger(smaller(larger(visited + deviations * spread, one), 1.0), visited)
+    return (busiest + idle_experts * (1 - busiest)) / (visited + idle_experts * (1 - visited))
+
+
+def _tokens_of_set(strategy: Strategy, tokens: Scalar) -> Scalar:
+    """Tokens of all devices that share a set of experts, where a tensor-parallel group has `tokens`."""
+    return tokens * strategy.experts_tp * strategy.ep / strategy.tp
