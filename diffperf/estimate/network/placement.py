@@ -72,13 +72,19 @@ class Links(eqx.Module):
     """The network of a system, on which groups are placed, and the collective library of its stack."""
 
     network: tuple[NetworkTier, ...]
+    devices: Scalar  # of the job: the part of a torus that it has to itself
     library: CollectiveLibrary
     overhead: Scalar  # s of a collective before its first message: launch, ramp
 
     @classmethod
     def of(cls, system: System) -> "Links":
         """The network of a system, and the collective library and overhead of its stack."""
-        return cls(system.network, system.stack.collectives, system.stack.collective_overhead)
+        return cls(
+            network=system.network,
+            devices=system.n_devices,
+            library=system.stack.collectives,
+            overhead=system.stack.collective_overhead,
+        )
 
 
 def place(
@@ -116,6 +122,7 @@ def place(
         devices_inside,
         relax,
         jnp.stack([*full, jnp.zeros_like(degree) > 0]),
+        devices=links.devices,
         at_kinks=at_kinks,
     )
 

@@ -1,8 +1,8 @@
 """The topology of a tier as seen by a group of its members: a few numbers that all algorithms are written in.
 
-A group of m ranks uses a block of the topology of its own kind: a ring of m, a torus of m, a cube of m.
-Ranks of a fully connected tier or a hypercube have as many of their links within the group as the block
-has. Grids have equal sides, which need not be whole. Every number may have an axis of tiers.
+A group of m ranks uses a block of the topology: a ring of m, a block of m in a mesh or torus, a cube of m.
+Its ranks have as many of their links within the group as the block has. Grids have equal sides, which need
+not be whole. Every number may have an axis of tiers.
 
 Link counts, steps and loads: Dally and Towles, *Principles and Practices of Interconnection Networks*,
 chapters 3 and 5.
@@ -63,19 +63,21 @@ def fabric_for_group(
     relax: Relaxation,
     full: Array | bool = False,
     *,
+    devices: Array | None = None,
     at_kinks: bool = True,
 ) -> Fabric:
     """The fabric of a tier for a group with `spread` members in each of its domains, all of them busy.
 
-    A domain of the next tier inside has `inside` devices. Switches carry what devices inject, over the
-    oversubscription. Where the group fills domains (`full`), derivatives at two members are those of fewer
-    members in a domain; else those of more. Without `at_kinks` the numbers are the same for whole members, at
-    less expense, but their derivatives are not those of one side.
+    A domain of the next tier inside has `inside` devices. Of a torus or mesh the job has `devices` devices to
+    itself, all that the tier has if None: these are wired as a torus of their own, as optical switches do
+    (TPU v4, arXiv 2304.01433 §2). Switches carry what devices inject, over the oversubscription. Where
+    the group fills domains (`full`), derivatives at two members are those of fewer members in a domain; else
+    those of more. Without `at_kinks` the numbers are the same for whole members, at less expense, but their
+    derivatives are not those of one side.
     """
     weight = tier.topology.by_name()
     lines, cliques, cubes = weight["ring"], weight["fully_connected"], weight["hypercube"]
-    squares = weight["mesh_2d"] + weight["torus_2d"]
-    blocks = weight["mesh_3d"] + weight["torus_3d"]
+    grids = weight["mesh_2d"] + weight["torus_2d"] + weight["mesh_3d"] + weight["torus_3d"]
     meshes = weight["mesh_2d"] + weight["mesh_3d"]
     switched = weight["switch"] + weight["fat_tree"] + weight["dragonfly"] + weight["rail"]
 
@@ -85,8 +87,9 @@ def fabric_for_group(
     present = relax.minimum(1.0, fewer * m - 1)
     logarithm = jnp.log(m)
     doublings = logarithm * _PER_DOUBLING
-    side, edge = jnp.sqrt(m), jnp.exp(logarithm / 3)  # sides of a square and of a cube of m members
-    grid_steps = lines * (m - 1) + 2 * squares * (side - 1) + 3 * blocks * (edge - 1) + cubes * doublings
+    job = tier.size if devices is None else smaller(tier.size, devices)
+    blocks = [_Block.of(m, doublings, job * inverse(inside), weight, dimensions) for dimensions in (2, 3)]
+    grid_steps = lines * (m - 1) + sum(block.steps for block in blocks) + cubes * doublings
 
     def links(members: Array, dimensions: Array) -> Array:
         """Links of a member to others of a fully connected group, or along the dimensions of a hypercube;
@@ -96,10 +99,13 @@ def fabric_for_group(
 
     # A group of less than two has the links of two.
     group_links = links(larger(m, 2.0), larger(doublings, 1.0))
-    devices = larger(tier.size * inverse(inside), 2.0)
-    domain_links = links(devices, jnp.log(devices) * _PER_DOUBLING)
+    connected = larger(tier.size * inverse(inside), 2.0)
+    domain_links = links(connected, jnp.log(connected) * _PER_DOUBLING)
+    grid_links = sum(2 * block.dimensions * block.of_topology for block in blocks)  # of a device
+    links_used = sum(block.links for block in blocks)  # within the group
     uplink = tier.uplink * inverse(inside)
     injected = relax.minimum(tier.bandwidth * tier.efficiency, uplink) * inverse(tier.oversubscription)
+    rate = injected * group_links * inverse(domain_links)
     own = inverse(m)
     return Fabric(
         ways=ways,
@@ -108,35 +114,86 @@ def fabric_for_group(
         part=1 - own,
         own=own * present,
         hop=tier.latency,
-        rate=injected * group_links * inverse(domain_links),
-        link=injected * inverse(smaller(domain_links + lines + 3 * squares + 5 * blocks, devices - 1)),
+        rate=rate * (1 - grids + sum(block.links / (2 * block.dimensions) for block in blocks)),
+        link=injected * inverse(smaller(domain_links + lines + grid_links - grids, connected - 1)),
         ramp=tier.ramp,
         reduction=tier.in_network_reduction,
         steps=grid_steps + switched * (m - 1) + cliques * present,
         slowdown=1 + meshes,
-        exchange=(switched + cliques) * (1 - own) + _middle_load(weight, m, side, edge, doublings) * present,
-        reach=_farthest(weight, m=m, side=side, edge=edge, doublings=doublings, present=present),
+        exchange=(switched + cliques) * (1 - own) + _middle_load(weight, m, blocks, doublings) * present,
+        reach=_farthest(weight, m=m, blocks=blocks, doublings=doublings, present=present),
         doublings=doublings,
         doubling_steps=grid_steps + (switched + cliques) * doublings,
         doubling=meshes + group_links + cubes * (1 - doublings),
-        tree=switched + cliques * group_links + (lines + cubes + 4 * squares + 6 * blocks) * doublings,
+        tree=switched + cliques * group_links + (lines + cubes + links_used) * doublings,
     )
 
 
-def _middle_load(weight: dict[str, Array], m: Array, side: Array, edge: Array, doublings: Array) -> Array:
+class _Block(eqx.Module):
+    """A group as a compact block of a mesh or torus. All numbers but the first are times the weight of the
+    topologies of so many dimensions.
+
+    A group extends along one dimension after the other by two members, and then along all alike: pairs use
+    one dimension, groups of four two.
+
+    - `links`: links of a member within the group. In each dimension that the group extends along there are
+      two where the block wraps around, and one where it ends before the torus does. Members in the middle of
+      a mesh have two as well, which the slowdown of meshes halves.
+    - `steps`: hops along all dimensions, one after the other.
+    - `load`: load on the middle of the block's rings, as a share of the buffer for each byte that a member
+      sends over its links within the group.
+    - `reach`: hops to the farthest member.
+    """
+
+    dimensions: int = eqx.field(static=True)
+    of_topology: Array
+    links: Array
+    steps: Array
+    load: Array
+    reach: Array
+
+    @classmethod
+    def of(
+        cls, m: Array, doublings: Array, devices: Array, weight: dict[str, Array], dimensions: int
+    ) -> "_Block":
+        """The block of `m` members, `doublings` their logarithm, in a grid of `devices` devices."""
+        torus, mesh = weight[f"torus_{dimensions}d"], weight[f"mesh_{dimensions}d"]
+        past = m >= 2.0**dimensions  # the group extends along all dimensions
+        extended = jnp.where(past, dimensions, larger(doublings, 1.0))
+        side = jnp.where(past, _root(m, dimensions), smaller(m, 2.0))
+        # Sides of two grow into sides of the torus, which wrap around. A torus with sides of two wraps in any
+        # case: the two links of a device in a dimension lead to the same neighbour.
+        room = _root(devices, dimensions)
+        grown = jnp.where(past, side - 2, 0.0) * inverse(larger(room - 2, 1.0))
+        wrapped = smaller(larger(3 - room, 0.0) + grown, 1.0)
+        either = torus + mesh
+        return cls(
+            dimensions=dimensions,
+            of_topology=either,
+            links=extended * (torus * (1 + wrapped) + 2 * mesh),
+            steps=either * extended * (side - 1),
+            load=extended * side * (0.25 * torus + 0.5 * mesh),
+            reach=extended * (0.5 * torus * side + mesh * (side - 1)),
+        )
+
+
+def _root(members: Array, dimensions: int) -> Array:
+    """The side of a square or a cube of `members`."""
+    return jnp.sqrt(members) if dimensions == 2 else jnp.exp(jnp.log(members) / 3)
+
+
+def _middle_load(weight: dict[str, Array], m: Array, blocks: list[_Block], doublings: Array) -> Array:
     """Work of traffic between all pairs, set by the load on the middle of rings and grids.
 
     The middle of a ring of m carries m/4 of a buffer for each byte of injection bandwidth (even m; odd m
     have less), a torus as much in each dimension, a mesh twice as much, a hypercube log₂ m / 2.
     """
-    squares = weight["torus_2d"] + 2 * weight["mesh_2d"]
-    blocks = weight["torus_3d"] + 2 * weight["mesh_3d"]
-    rings = 0.25 * weight["ring"] * m + 0.5 * squares * side + 0.75 * blocks * edge
-    return rings + 0.5 * weight["hypercube"] * doublings
+    grids = sum(block.load for block in blocks)
+    return 0.25 * weight["ring"] * m + grids + 0.5 * weight["hypercube"] * doublings
 
 
 def _farthest(
-    weight: dict[str, Array], m: Array, side: Array, edge: Array, doublings: Array, present: Array
+    weight: dict[str, Array], m: Array, blocks: list[_Block], doublings: Array, present: Array
 ) -> Array:
     """Hops to the farthest member.
 
@@ -145,7 +202,6 @@ def _farthest(
     for each dimension of a hypercube.
     """
     direct = weight["fully_connected"] + weight["switch"] + weight["rail"]
-    switched = direct + 2 * weight["fat_tree"] + 3 * weight["dragonfly"]
-    halves = 0.5 * weight["ring"] * m + weight["torus_2d"] * side + 1.5 * weight["torus_3d"] * edge
-    meshes = 2 * weight["mesh_2d"] * (side - 1) + 3 * weight["mesh_3d"] * (edge - 1)
-    return (switched + halves) * present + meshes + weight["hypercube"] * doublings
+    switched = direct + 2 * weight["fat_tree"] + 3 * weight["dragonfly"] + 0.5 * weight["ring"] * m
+    blocked = sum(block.reach for block in blocks)
+    return (switched + blocked) * present + weight["hypercube"] * doublings
