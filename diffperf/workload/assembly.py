@@ -26,7 +26,7 @@ from diffperf.workload.expert_kernels import (
     expert_copies,
     local_expert_sorts,
 )
-from diffperf.workload.expert_tokens import busiest_experts
+from diffperf.workload.expert_tokens import busiest_experts, visited_share
 from diffperf.workload.growing_context import context_nodes
 from diffperf.workload.linear_layers import aligned_logits, linear_layers, vocabulary_projection
 from diffperf.workload.model import Layers
@@ -83,16 +83,18 @@ def _operators_of_layer(
 ) -> list[Operators]:
     """The operators of layers of one kind."""
     strategy, share = c.strategy, 1.0 if trained else layers.count / c.model.depth
-    rank_tokens, idle = tokens.tokens_on_rank(strategy), 0.0
-    if not trained:
+    rank_tokens, read, stretch = tokens.tokens_on_rank(strategy), None, None
+    if layers.mixture is not None and not trained:
         idle = c.system.stack.reads_idle_experts.on * strategy.expert_format["fp8"]
+        visited = visited_share(layers.mixture, strategy, rank_tokens, serving=True)
+        read = visited + idle * (1 - visited)
+        stretch = busiest_experts(layers.mixture, strategy, rank_tokens, visited, idle)
     up_projected = tokens.up_projected_tokens(strategy)
-    linear = linear_layers(layers, c.model.hidden, strategy, rank_tokens, idle, up_projected)
+    linear = linear_layers(layers, c.model.hidden, strategy, rank_tokens, read, up_projected)
     if trained:
         linear = linear.with_experts_apart(c.system.stack.separate_experts.on)
     operators = [operators_of(linear, part="matmul", runs=share)]
-    if layers.mixture is not None and not trained:
-        stretch = busiest_experts(layers.mixture, strategy, rank_tokens, idle)
+    if stretch is not None:
         of_each = [stretch if role == "expert" else jnp.ones_like(stretch) for role in linear.roles]
         operators = [dataclasses.replace(operators[0], busiest=jnp.stack(of_each))]
     if trained:

@@ -8,6 +8,10 @@ from diffperf.relax import larger, positive, smaller
 from diffperf.workload.model import Layers, Mixture
 from diffperf.workload.strategy import Strategy
 
+# Least variance of the experts' popularity, so that nothing is divided by 0: the result for it is that for 0
+# in seven digits.
+_LEAST_VARIANCE = 1e-6
+
 
 def routed_tokens(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar:
     """Tokens that a device sends to experts and gets back, a token once for each expert that it visits.
@@ -27,30 +31,44 @@ def expert_load(strategy: Strategy) -> Scalar:
     return jnp.where(strategy.capacity_factor > 0, strategy.capacity_factor, imbalance)
 
 
-def visited_share(mixture: Mixture, strategy: Strategy, tokens: Scalar) -> Scalar:
+def visited_share(mixture: Mixture, strategy: Strategy, tokens: Scalar, *, serving: bool = False) -> Scalar:
     """The share of the experts that at least one token visits, where a tensor-parallel group has `tokens`.
 
-    Each of T tokens visits k of E experts at random, so an expert stays without any with the probability
-    (1 − k/E)^T. T counts the tokens of all devices that share a set of experts.
+    Each of T tokens visits k of E experts. T counts the tokens of all devices that share a set of experts. In
+    training, which balances experts, they are drawn at random: an expert stays without any token with the
+    probability (1 − k/E)^T. In `serving`, experts differ in popularity, and the tokens of a batch meet at the
+    popular ones. Popularities with a gamma distribution of mean 1 and variance v leave an expert without any
+    token with the probability (1 − k/E)·(1 − v·(T − 1)·ln(1 − k/E))^(−1/v), whose limit for v = 0 is that of
+    training.
     """
     of_set = _tokens_of_set(strategy, tokens)
     missed = positive(1 - mixture.experts_per_token / mixture.experts)
-    return -jnp.expm1(of_set * jnp.log(missed))
+    rate = -jnp.log(missed)
+    if not serving:
+        return -jnp.expm1(-of_set * rate)
+    variance = larger(strategy.expert_popularity_spread**2, _LEAST_VARIANCE)
+    first, others = smaller(of_set, 1.0), larger(of_set - 1, 0.0)
+    by_others = jnp.exp(-jnp.log1p(variance * rate * others) / variance)
+    return 1 - (1 - first * (1 - missed)) * by_others
 
 
 def busiest_experts(
-    mixture: Mixture, strategy: Strategy, tokens: Scalar, idle_experts: Scalar | float = 0.0
+    mixture: Mixture,
+    strategy: Strategy,
+    tokens: Scalar,
+    visited: Scalar,
+    idle_experts: Scalar | float = 0.0,
 ) -> Scalar:
     """Experts that the busiest device reads over those that the mean device reads.
 
-    Of the E/ep experts of a device each is visited with the same probability v, so that E/ep·v are visited in
+    Of the E/ep experts of a device each is `visited` with the probability v, so that E/ep·v are visited in
     the mean, with a standard deviation of √(E/ep·v·(1 − v)). The largest of ep such numbers lies as many
     standard deviations above the mean as the largest of ep normal numbers (Blom, *Statistical Estimates and
     Transformed Beta-Variables*, 1958: the quantile (ep − 3/8) / (ep + 1/4)), and is at least one expert: all
     devices wait for the one that has most to read. `idle_experts` is the share of the experts without tokens
     that are read as well.
     """
-    visited, ways = visited_share(mixture, strategy, tokens), larger(strategy.ep, 1.0)
+    ways = larger(strategy.ep, 1.0)
     of_device = mixture.experts / ways
     deviations = jax.scipy.special.ndtri((ways - 0.375) / (ways + 0.25))
     # The root has no derivative where every expert is visited: what is read is all of them then.

@@ -17,15 +17,15 @@ def linear_layers(
     hidden: Scalar,
     strategy: Strategy,
     tokens: Scalar,
-    idle_experts: Scalar | float = 0.0,
+    read_experts: Scalar | None = None,
     context_tokens: Scalar | None = None,
 ) -> Gemms:
     """The products of one layer's linear layers in the forward pass, with Megatron-LM's column- and
     row-parallel split.
 
     Source of the split: arXiv 1909.08053 §3. A device's experts are independent products (`batch`), each
-    over the tokens that the expert-parallel group routes to it. `idle_experts` is the share of the experts
-    without tokens whose weights are read as well.
+    over the tokens that the expert-parallel group routes to it. `read_experts` is the share of the experts
+    whose weights are read; those that tokens in training visit if None.
 
     Latent attention projects the latents of `context_tokens` tokens up to keys and values, those of `tokens`
     if None: of a prompt behind a cached prefix, the latents of the prefix too.
@@ -36,7 +36,7 @@ def linear_layers(
     if layers.mixture is None:
         mlp = _dense_mlp(layers, hidden, strategy, tokens)
     else:
-        mlp = _expert_mlp(layers, hidden, strategy, tokens, idle_experts)
+        mlp = _expert_mlp(layers, hidden, strategy, tokens, read_experts)
     roles = dict.fromkeys(rows, "attention") | {"experts up": "expert", "experts down": "expert"}
     return Gemms.table(rows | mlp, roles)
 
@@ -85,19 +85,18 @@ def _dense_mlp(layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scala
 
 
 def _expert_mlp(
-    layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar, idle_experts: Scalar | float
+    layers: Layers, hidden: Scalar, strategy: Strategy, tokens: Scalar, read_experts: Scalar | None
 ) -> dict:
     """Products of routed experts, of the experts that every token visits, and of the router, as (m, n, k,
     batch).
 
-    The experts that some token visits are read and computed, with the tokens that they share; of the others
-    the share `idle_experts`.
+    The share `read_experts` of the experts is read and computed, with the tokens that they share.
     """
     mixture, up = layers.mixture, 1 + layers.gated.on
     assert mixture is not None
     inner = layers.ffn / strategy.experts_tp  # on one device
-    visited = visited_share(mixture, strategy, tokens)
-    experts = mixture.experts / strategy.ep * (visited + idle_experts * (1 - visited))
+    read = visited_share(mixture, strategy, tokens) if read_experts is None else read_experts
+    experts = mixture.experts / strategy.ep * read
     routed = routed_tokens(layers, strategy, tokens) * expert_load(strategy)
     tokens_of_expert = routed * strategy.experts_tp / experts
     # A model without shared experts has a product of batch 0, whose dimensions stay safe to divide by.

@@ -233,6 +233,15 @@ class Strategy(Declared):
         bounds=(1, 64),
         default=1,
     )
+    expert_popularity_spread: Scalar = quantity(
+        "",
+        "standard deviation of the number of tokens that served experts get, over its mean: few tokens visit "
+        "fewer experts the larger it is; 0 where all experts are as likely",
+        bounds=(0, 3),
+        # Calibrated on the served runs of models with experts in aiconfigurator (silicon_sample.csv of
+        # ai-dynamo/aiconfigurator) and the LLM-Inference-Bench (arXiv 2411.00136).
+        default=1.0,
+    )
     overlap_gradients: Weights = switch(
         "whether the gradient reduction runs under the backward pass", default=True, training_only=True
     )

@@ -98,7 +98,9 @@ def test_random_designs_are_finite(system, strategy, phase, name, relaxation, co
         return ~jnp.isfinite(values), ~jnp.isfinite(gradient)
 
     flags = [not_finite(block) for block in np.split(vectors, count // BLOCK, axis=1)]
-    of_values, of_gradient = (np.sum(np.concatenate(blocks, axis=1), axis=1) for blocks in zip(*flags, strict=True))
+    of_values, of_gradient = (
+        np.sum(np.concatenate(blocks, axis=1), axis=1) for blocks in zip(*flags, strict=True)
+    )
     assert len(paths) > 30
     assert {path: int(bad) for path, bad in zip(paths, of_values, strict=True) if bad} == {}
     slopes = by_path(jnp.asarray(of_gradient, jnp.float32))

@@ -169,6 +169,37 @@ def test_visited_experts_by_drawing_them(tokens):
     assert 256 * share == pytest.approx(np.mean(draws), rel=0.01)
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.5, 1.0, 1.5])
+@pytest.mark.parametrize("tokens", [1, 4, 16, 64, 256])
+def test_visited_experts_of_unequal_popularity_by_drawing_them(spread, tokens):
+    """The mean number of distinct experts where every token visits each of 256 experts by itself, 8 in the
+    mean, with probabilities of that spread.
+    """
+    mixture, generator = dp.load_model("deepseek-v3").layers[-1].mixture, np.random.default_rng(0)
+    strategy = dp.load_strategy({"expert_popularity_spread": spread})
+    shape = 1 / spread**2 if spread else 1.0
+    popularity = generator.gamma(shape, 1 / shape, (4000, 256)) if spread else np.ones((1, 256))
+    # A token visits an expert at random times of a rate, so that any popularity is possible.
+    rate = -np.log(1 - 8 / 256) * popularity
+    visited = np.mean(1 - (1 - 8 / 256) * np.exp(-rate * (tokens - 1)))
+    share = float(visited_share(mixture, strategy, real(tokens), serving=True))
+    assert share == pytest.approx(visited, rel=0.02)
+
+
+@pytest.mark.parametrize("tokens", [4, 16, 64, 256])
+def test_few_visits_of_popular_experts_by_drawing_without_replacement(tokens):
+    """Tokens that choose 8 different experts of 256, with exponentially distributed weights."""
+    mixture, generator = dp.load_model("deepseek-v3").layers[-1].mixture, np.random.default_rng(0)
+    distinct = []
+    for _ in range(60):
+        weights = np.log(generator.exponential(size=256))
+        # The largest of keys log w − log E with exponential E are a draw without replacement by weight.
+        keys = weights - np.log(generator.exponential(size=(tokens, 256)))
+        distinct.append(len(np.unique(np.argsort(keys, axis=1)[:, -8:])))
+    share = float(visited_share(mixture, dp.load_strategy({}), real(tokens), serving=True))
+    assert 256 * share == pytest.approx(np.mean(distinct), rel=0.06)
+
+
 @pytest.mark.parametrize("idle", [0.0, 0.25, 1.0])
 def test_experts_without_tokens_are_read_where_asked(idle):
     """Counted over draws of the experts of 3 tokens a device: those with tokens, and a share of the others.
@@ -179,7 +210,9 @@ def test_experts_without_tokens_are_read_where_asked(idle):
     # The tokens of all four devices of the group.
     draws = [len({one for _ in range(12) for one in generator.permutation(256)[:8]}) for _ in range(400)]
     read = (np.mean(draws) + idle * (256 - np.mean(draws))) / 4
-    gemms = linear_layers(model.layers[-1], model.hidden, strategy, real(3), idle)
+    visited = visited_share(model.layers[-1].mixture, strategy, real(3))
+    share = visited + idle * (1 - visited)
+    gemms = linear_layers(model.layers[-1], model.hidden, strategy, real(3), share)
     at = gemms.names.index("experts up")
     assert float(gemms.batch[at]) == pytest.approx(read, rel=0.01)
     assert float(gemms.m[at] * gemms.batch[at]) == pytest.approx(3 * 8, rel=1e-12)

@@ -54,15 +54,17 @@ def test_the_busiest_device_by_drawing_experts(model, ep, tokens, within):
         drawn = {int(e) for _ in range(tokens) for e in random.choice(experts, visits, replace=False)}
         most.append(np.bincount([e * ep // experts for e in drawn], minlength=ep).max())
     strategy, on_rank = _spread(tokens, ep)
-    mean = float(visited_share(mixture, strategy, on_rank)) * experts / ep
-    expected = np.mean(most) / mean
-    assert float(busiest_experts(mixture, strategy, on_rank)) == pytest.approx(expected, rel=within)
+    visited = visited_share(mixture, strategy, on_rank)
+    expected = np.mean(most) / (float(visited) * experts / ep)
+    assert float(busiest_experts(mixture, strategy, on_rank, visited)) == pytest.approx(expected, rel=within)
 
 
 def test_one_device_with_all_experts_is_the_mean_device():
     strategy, on_rank = _spread(4, 1)
-    assert float(busiest_experts(_mixture("deepseek-v3"), strategy, on_rank)) == pytest.approx(1, rel=1e-12)
-    everything = busiest_experts(_mixture("deepseek-v3"), *_spread(8, 8), idle_experts=1.0)
+    mixture = _mixture("deepseek-v3")
+    visited = visited_share(mixture, strategy, on_rank, serving=True)
+    assert float(busiest_experts(mixture, strategy, on_rank, visited)) == pytest.approx(1, rel=1e-12)
+    everything = busiest_experts(mixture, *_spread(8, 8), visited, idle_experts=1.0)
     assert float(everything) == pytest.approx(1, rel=1e-12)
 
 
@@ -70,7 +72,9 @@ def test_slopes_of_the_busiest_device_are_those_of_differences():
     mixture = _mixture("deepseek-v3")
 
     def ratio(tokens):
-        return busiest_experts(mixture, _spread(8, 8)[0], tokens)
+        strategy = _spread(8, 8)[0]
+        visited = visited_share(mixture, strategy, tokens, serving=True)
+        return busiest_experts(mixture, strategy, tokens, visited)
 
     for tokens in (0.2, 1.0, 7.0):
         step = 1e-5 * tokens
