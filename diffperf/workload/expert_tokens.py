@@ -47,9 +47,10 @@ def visited_share(mixture: Mixture, strategy: Strategy, tokens: Scalar, *, servi
     if not serving:
         return -jnp.expm1(-of_set * rate)
     variance = larger(strategy.expert_popularity_spread**2, _LEAST_VARIANCE)
-    first, others = smaller(of_set, 1.0), larger(of_set - 1, 0.0)
-    by_others = jnp.exp(-jnp.log1p(variance * rate * others) / variance)
-    return 1 - (1 - first * (1 - missed)) * by_others
+    by_first = smaller(of_set, 1.0) * (1 - missed)
+    by_others = -jnp.expm1(-jnp.log1p(variance * rate * larger(of_set - 1, 0.0)) / variance)
+    # Not 1 minus the share of those without any: that would be 0 in float32 for a millionth of a token.
+    return by_first + (1 - by_first) * by_others
 
 
 def busiest_experts(

@@ -79,11 +79,11 @@ def test_the_design_satisfies_everything_and_is_an_optimum(best):
     assert best.stationarity < 1e-5
 
 
-def test_no_random_design_is_better(search, best):
-    points = np.random.default_rng(1).random((20_000, search.cube.size))
+def test_no_random_design_is_better(fresh, best):
+    points = np.random.default_rng(1).random((20_000, fresh.cube.size))
     with jax.enable_x64(True):
-        ranking = search.score(points)
-        ours = search.scorer.exact(best.x[None], search.problem.limits).ranking(search.goal)
+        ranking = fresh.score(points)
+        ours = fresh.scorer.exact(best.x[None], fresh.problem.limits).ranking(fresh.goal)
     assert ranking.objective[ranking.violation == 0].min() > ours.objective[0]
 
 
