@@ -369,6 +369,14 @@ class Stack(Declared):
         "strategy has them in 16",
         default=False,
     )
+    fp8_expert_rows: Scalar = quantity(
+        "",
+        "rows of the smallest tiles in which kernels of inference multiply the tokens of an expert in fp8",
+        # 16 is the smallest tile of all products.
+        bounds=(1, 256),
+        default=16,
+        integer=True,
+    )
     separate_conversion: Scalar = quantity(
         "",
         "share of the conversions of activations to narrow formats that take kernels of their own",

@@ -58,6 +58,9 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
 
     Products that the matrix units cannot take run at the same share of the vector units' peak rate.
 
+    Tiles are multiplied whole: the arithmetic of rows that no activation fills takes its energy, as few such
+    rows as the smallest tile leaves. That is at most what they draw, as operands of 0 toggle fewer bits.
+
     Where a batch takes several kernels, each has its own waves and its own start, and together they take no
     less than their launches by the host.
     """
@@ -65,13 +68,16 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     m, n, k, whole_batch = gemms.m, gemms.n, gemms.k, larger(gemms.batch, 1.0)
     batch = whole_batch / gemms.kernels  # of one kernel
     rows, columns = jnp.asarray(TILES.T[..., None], m.dtype)
+    if matrix.least_rows is not None:
+        rows = larger(rows, matrix.least_rows)
     traffic = _traffic(gemms, batch, rows, columns, machine)
 
     flop_time, flop_energy = _of_units(gemms, machine)
     unit_flop_time = flop_time * inverse(matrix.format.efficiency) * units
-    tiles = batch * relax.ceil(m / rows) * relax.ceil(n / columns)
+    row_tiles = relax.ceil(m / rows)
+    tiles = batch * row_tiles * relax.ceil(n / columns)
     flops = 2 * m * n * k * batch
-    unpacked = batch * k * n * relax.ceil(m / rows)
+    unpacked = batch * k * n * row_tiles
     unpacking = _unpacking(unpacked, matrix)
 
     def candidates(parts: PerProduct | float, partial_bytes: Array | float) -> list[Array]:
@@ -93,12 +99,13 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     roofline = _with_matrix_vector_kernel(gemms, fourth_root(unit, fastest), traffic, machine)
     # The largest tile moves the fewest bytes between the innermost levels: what energy is charged for.
     least = _of_largest_tile(gemms, traffic)
+    executed = 2 * _multiplied_rows(gemms, rows[-1] * row_tiles[-1], matrix) * n * k * batch
     work = Work(
         time=roofline + machine.kernel_overhead,
         starts=jnp.broadcast_to(machine.kernel_overhead, roofline.shape),
         clocked=clocked_time(machine, roofline, memory_times(machine, least)),
         flops=flops,
-        arithmetic=flops * flop_energy + _unpacking_energy(unpacked, machine),
+        arithmetic=executed * flop_energy + _unpacking_energy(unpacked, machine),
         traffic=jnp.stack(least),
     )
     work = _with_launch_wait(work * gemms.kernels, gemms.kernels, machine)
@@ -111,6 +118,16 @@ def _of_units(gemms: Gemms, machine: Machine) -> tuple[Array, Array]:
     time = matrix.flop_time + vector * (inverse(accelerator.vector) - matrix.flop_time)
     energy = matrix.flop_energy + vector * (accelerator.vector_energy - matrix.flop_energy)
     return time, energy
+
+
+def _multiplied_rows(gemms: Gemms, of_tiles: Array, matrix: MatrixUnits) -> Array:
+    """Rows that the units multiply: those of whole tiles on the matrix units, and those that there are on
+    the vector units.
+    """
+    whole_tiles = 1 - gemms.on_vector_units
+    if matrix.matrix_vector is not None:
+        whole_tiles = whole_tiles * (1 - matrix.matrix_vector)
+    return gemms.m + whole_tiles * (of_tiles - gemms.m)
 
 
 def _with_launch_wait(work: Work, kernels: Array, machine: Machine) -> Work:

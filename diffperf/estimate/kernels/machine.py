@@ -49,6 +49,7 @@ class MatrixUnits(eqx.Module):
     output_width: PerProduct  # bytes of an element of a product
     # Share of activations that kernels of their own convert to the format of the operands.
     converted: PerProduct
+    least_rows: PerProduct | None = None  # of a tile; None for those of the smallest tile
     # In inference, of weights as they are stored; None where weights are stored as they are multiplied.
     stored_width: PerProduct | None = None  # bytes of a weight
     unpacking_time: PerProduct | None = None  # s per weight that the whole device converts to an operand
@@ -107,7 +108,9 @@ def matrix_units_by_role(system: System, strategy: Strategy) -> dict[str, Matrix
     }
     # The kernels that sort tokens by experts narrow their activations on the way.
     own = converted(strategy.expert_format) * system.stack.separate_conversion
-    return units | {"expert": dataclasses.replace(units["expert"], converted=own)}
+    rows = fp8_share(strategy.expert_format) * system.stack.fp8_expert_rows
+    units = {role: dataclasses.replace(one, least_rows=jnp.zeros_like(rows)) for role, one in units.items()}
+    return units | {"expert": dataclasses.replace(units["expert"], converted=own, least_rows=rows)}
 
 
 def trained_units_by_role(system: System, strategy: Strategy) -> dict[str, MatrixUnits] | None:
