@@ -238,9 +238,9 @@ class Strategy(Declared):
         "standard deviation of the number of tokens that served experts get, over its mean: few tokens visit "
         "fewer experts the larger it is; 0 where all experts are as likely",
         bounds=(0, 3),
-        # Calibrated on 683 served runs of models with experts in aiconfigurator (silicon_sample.csv of
-        # ai-dynamo/aiconfigurator): for 0.7 the median error of times per token is smallest (9.1 %; 9.3 % for
-        # 0 and 9.5 % for 1) and so is the bias.
+        # Calibrated on served runs of models with experts in aiconfigurator (silicon_sample.csv of
+        # ai-dynamo/aiconfigurator) and in The ML.ENERGY Benchmark: for 0.7 the errors of times per token vary
+        # least with the batch (studies/expert_popularity).
         default=0.7,
     )
     overlap_gradients: Weights = switch(

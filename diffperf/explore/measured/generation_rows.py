@@ -72,6 +72,7 @@ def _inference_inputs(
         sequence_length=numbers(rows, "input_len"),
         output_length=numbers(rows, "output_len"),
         attention=switch(numbers(rows, "flash_attention")).array,
+        expert_popularity_spread=numbers(rows, "expert_popularity_spread"),
         **number_formats(rows),
     )
     longest = numbers(rows, "input_len") + numbers(rows, "output_len")

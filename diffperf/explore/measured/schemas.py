@@ -64,6 +64,15 @@ _ENGINE = {
     "batch_wait": field_column(Requests, "batch_wait", needed=False, default=0.0),
     "max_num_batched_tokens": field_column(Requests, "chunk", needed=False),
 }
+# How unequally the tokens of served models visit experts; by default as a strategy has it.
+_ROUTER = {
+    "expert_popularity_spread": field_column(
+        Strategy,
+        "expert_popularity_spread",
+        needed=False,
+        default=Strategy.__dataclass_fields__["expert_popularity_spread"].default,
+    )
+}
 _OUT_OF_MEMORY = {"oom": Column(FLAG, needed=False)}
 
 # The columns of every kind of table, in the order they are documented: the measured ones last. See
@@ -104,6 +113,7 @@ SCHEMAS: dict[str, dict[str, Column]] = {
         **_COMMON,
         **_DEVICES,
         **ARCHITECTURE,
+        **_ROUTER,
         "weight_dtype": text_column("bf16"),
         "activation_dtype": text_column("bf16"),
         "kv_dtype": text_column("bf16"),
@@ -131,6 +141,7 @@ SCHEMAS: dict[str, dict[str, Column]] = {
         "n_devices": count_column(1e7),
         "devices_per_node": count_column(1e7, needed=False),
         **ARCHITECTURE,
+        **_ROUTER,
         "source_model": text_column(),
         "weight_dtype": Column(),
         "activation_dtype": text_column(),
@@ -168,6 +179,7 @@ SCHEMAS: dict[str, dict[str, Column]] = {
         **_COMMON,
         **_DEVICES,
         **ARCHITECTURE,
+        **_ROUTER,
         "hf_model": text_column(),
         "weight_dtype": Column(),
         "activation_dtype": text_column(),

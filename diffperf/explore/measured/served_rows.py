@@ -65,6 +65,7 @@ def _pool(rows: Sequence[Row], name: str) -> Pool:
         global_batch=numbers(rows, "concurrency"),
         sequence_length=mean_length(rows, "input_len"),
         output_length=mean_length(rows, "output_len"),
+        expert_popularity_spread=numbers(rows, "expert_popularity_spread"),
         **number_formats(rows),
     )
     return Pool(strategy, workers=numbers(rows, f"{name}_workers"))
@@ -150,6 +151,7 @@ def _energy_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, Sy
         global_batch=batch,
         sequence_length=prompts,
         output_length=mean + deviation**2 / mean,
+        expert_popularity_spread=numbers(rows, "expert_popularity_spread"),
         **number_formats(rows),
     )
     demand = Demand(

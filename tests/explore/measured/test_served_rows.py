@@ -20,6 +20,7 @@ from diffperf.explore.measured.table import Row, messages, read_measurements
 from diffperf.explore.measured.validate import validate
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact
+from diffperf.workload.strategy import Strategy
 
 ML_ENERGY = Path(__file__).parents[3] / "studies" / "power" / "data" / "ml-energy.csv"
 LLAMA = {
@@ -121,6 +122,21 @@ def test_demand_of_a_closed_loop(tmp_path):
     assert float(model.mtp_layers) == 1
     assert decode_pool.strategy.kv_precision.likeliest() == "bf16"
     assert decode_pool.strategy.precision.likeliest() == "fp8"
+
+
+@pytest.mark.parametrize("row", [serving, energy])
+def test_a_row_says_how_unequally_its_tokens_visit_experts(tmp_path, row):
+    """A column for the spread of popularity; an empty cell and no column mean the default of a strategy."""
+
+    def spread(**cells):
+        read = only_row(tmp_path, row(**DEEPSEEK | cells))
+        parts = jax.tree.leaves(inputs_of(read.kind, read), is_leaf=lambda part: isinstance(part, Strategy))
+        (strategy,) = (part for part in parts if isinstance(part, Strategy))
+        return float(strategy.expert_popularity_spread)
+
+    assert spread(expert_popularity_spread=1.25) == 1.25
+    default = float(Strategy().expert_popularity_spread)
+    assert spread(expert_popularity_spread="") == spread() == default
 
 
 def test_architectures_are_those_of_the_shipped_config(tmp_path):
