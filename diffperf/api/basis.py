@@ -9,15 +9,9 @@ from diffperf.api.question import Question
 from diffperf.explore.calibrate.interval import UNMEASURED_STACK, Z90, Interval, interval, least_interval
 from diffperf.explore.plan.ranking import report_of
 from diffperf.hardware.system import System
-from diffperf.software.stack import Stack
 from diffperf.workload.configuration import Configuration
 
 CALIBRATED, DATASHEET, ESTIMATE = "calibrated", "datasheet", "estimate"
-
-
-def stack_of(system: System, phase: str) -> Stack:
-    """The software that drives a phase of a system."""
-    return system.stack if phase == "training" else system.inference_stack
 
 
 def is_calibrated(system: System) -> bool:
@@ -31,7 +25,7 @@ def basis(system: System, phase: str) -> str:
     "calibrated": fitted efficiencies and software fitted to measured runs; "datasheet": such software on
     hardware that nobody fitted; "estimate": neither was fitted.
     """
-    measured = stack_of(system, phase).is_measured
+    measured = system.stack_of(phase).is_measured
     if not is_calibrated(system):
         return DATASHEET if measured else ESTIMATE
     return CALIBRATED if measured else f"{CALIBRATED}, software an {ESTIMATE}"
@@ -53,7 +47,7 @@ def describe_basis(system: System, phase: str) -> str:
 
 def has_least_interval(system: System, phase: str) -> bool:
     """Whether all that is known of the error of a time is that of software that nobody measured."""
-    return not is_calibrated(system) and not stack_of(system, phase).is_measured
+    return not is_calibrated(system) and not system.stack_of(phase).is_measured
 
 
 def _unfitted(system: System, phase: str) -> str:
@@ -86,7 +80,7 @@ def describe_basis_of_design(technology: str, template: System, phase: str) -> s
 
 def _software(system: System, phase: str) -> str:
     """The basis of the software's efficiencies in a phase: measured runs or estimates."""
-    stack = stack_of(system, phase)
+    stack = system.stack_of(phase)
     return f"{stack.name} as fitted to measured runs" if stack.is_measured else f"estimates of {stack.name}"
 
 
@@ -124,7 +118,7 @@ class Certainty:
         line = f"Time {units.show(spread.time, 's')} ± {relative} (90 %: {low} to {high})"
         if least:
             return f"{line}; rests on {_unfitted(self.system, self.phase)}"
-        stack = stack_of(self.system, self.phase)
+        stack = self.system.stack_of(self.phase)
         return f"{line}; the numbers of {stack.name} are estimates" if spread.stack else line
 
     def as_dict(self) -> dict[str, Any]:

@@ -159,6 +159,7 @@ class CompareAnswer(Answer):
             raise ConfigError(asker, "--against", f'"{against}"', "a system of the comparison", hint)
         phases = list(phases)
         for questions in rows:
+            questions[0].refuse_unused(*phases)
             for phase in phases:
                 questions[0].check_values(phase)
         cells, problems = [], []

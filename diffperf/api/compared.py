@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from diffperf.api.basis import Certainty, basis, stack_of
+from diffperf.api.basis import Certainty, basis
 from diffperf.api.question import Question
 from diffperf.cost.ownership import rental
 from diffperf.errors import ConfigError
@@ -100,7 +100,7 @@ class Compared:
             model=str(question.model.name),
             system=str(question.system.name),
             phase=phase,
-            stack=str(stack_of(question.system, phase).name),
+            stack=str(question.system.stack_of(phase).name),
             devices=float(question.system.n_devices),
         )
 

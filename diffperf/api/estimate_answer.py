@@ -132,6 +132,7 @@ class EstimateAnswer(PointAnswer):
             raise ConfigError(question.asker, "--tokens", f"phase {phase}", "the training phase", remedy)
         if rent:
             rented(question.system, question.asker)  # refuses a system without a rent before the estimate
+        question.refuse_unused(phase)
         relax = Exact() if relax is None else relax
         layout = question.layout(phase, relax)
         c = question.with_layout(layout, relax)

@@ -80,6 +80,7 @@ def plan(
 
 def search_of(question: Question, schedules: tuple[str, ...], rent: bool) -> Search:
     """The strategies that a question leaves open. Raises `ConfigError` where a rent is asked for in vain."""
+    question.refuse_unused("training")
     if rent:
         rented(question.system, question.asker)  # before the search takes its time
     return Search.of(question.model, question.system, question.table, schedules, question.asker)

@@ -13,7 +13,7 @@ from diffperf.explore.plan.best_layout import Layout, best_layout
 from diffperf.explore.plan.candidates import starting_strategy
 from diffperf.explore.whole_steps import describe_kept_rates
 from diffperf.hardware.system import System
-from diffperf.load import Source, literal, load_calibrated, load_model, override
+from diffperf.load import Source, literal, load_calibrated, load_model, override, refuse_other_stack
 from diffperf.load.calibration import Calibration
 from diffperf.quantity import locate, walk
 from diffperf.relax import Exact, Relaxation
@@ -118,12 +118,17 @@ class Question:
 
     def configuration(self, phase: str, relax: Relaxation | None = None) -> Configuration:
         """The model and the system with the best layout for what the user leaves open, exact by default."""
+        self.refuse_unused(phase)
         relax = Exact() if relax is None else relax
         return self.with_layout(self.layout(phase, relax), relax)
 
     def with_layout(self, layout: Layout, relax: Relaxation | None = None) -> Configuration:
         """The model and the system with a layout, exact by default."""
         return Configuration(self.model, self.system, layout.strategy, Exact() if relax is None else relax)
+
+    def refuse_unused(self, *phases: str) -> None:
+        """Refuses overridden inputs of software that drives none of the phases. **Raises:** `ConfigError`."""
+        refuse_other_stack(self.overrides, phases, self.asker)
 
     def check_values(self, phase: str) -> None:
         """Refuses values that no layout of the model can have in a phase. **Raises:** `ConfigError`."""
@@ -133,7 +138,7 @@ class Question:
     def layout(self, phase: str, relax: Relaxation) -> Layout:
         """The best layout for what the user leaves open, with its report.
 
-        **Raises:** `ConfigError` for what no layout is possible with, and for sequences in inference that the
+        **Raises:** `ConfigError` for what no layout is possible with, for sequences in inference that the
         model is not made for.
         """
         layout = best_layout(
@@ -234,7 +239,7 @@ def describe_system(system: System, phase: str = "training") -> str:
     """The system in one line: how many of which accelerator, its name, the phase's stack and its
     calibration.
     """
-    stack = system.stack if phase == "training" else system.inference_stack
+    stack = system.stack_of(phase)
     fitted = "" if str(system.calibration) == "none" else f", calibration {system.calibration}"
     devices = f"{float(system.n_devices):,.0f} × {system.accelerator.name}"
     return f"{devices} ({system.name}, {stack.name}{fitted})"

@@ -121,6 +121,7 @@ def search_of_layouts(
 ) -> ServingSearch:
     """The layouts that a question leaves open, for requests with the fields that the user gives."""
     refuse_batches(question)
+    question.refuse_unused("prefill", "decode")
     if rent:
         rented(question.system, question.asker)  # refuses a system without a rent before the search
     asked_requests, given = read_requests(requests, question.asker)

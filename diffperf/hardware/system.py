@@ -122,6 +122,10 @@ class System(Declared):
     )
     calibration: Label = label("calibration whose values replace the system's own", default="none")
 
+    def stack_of(self, phase: str) -> Stack:
+        """The software that drives a phase."""
+        return self.stack if phase == "training" else self.inference_stack
+
     @property
     def host_byte_time(self) -> Scalar:
         """Seconds to carry a byte between a device and its host's memory."""

@@ -1,6 +1,6 @@
 """Strategies from tables of their fields, and whether a strategy is possible for a model on a system."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from diffperf.errors import ARGUMENTS, ConfigError
@@ -33,6 +33,21 @@ def refuse_training_fields(given: Iterable[str], phase: str, file: str = ARGUMEN
         if phase != "training" and name in TRAINING_FIELDS:
             found, expected = f"an input of training in the phase {phase}", "inputs of inference"
             raise ConfigError(file, f"strategy.{name}", found, expected, "leave it out")
+
+
+def refuse_other_stack(paths: Iterable[str], phases: Collection[str], file: str = ARGUMENTS) -> None:
+    """Raises `ConfigError` for the first of some inputs of a configuration that belongs to a stack which
+    drives none of the phases.
+    """
+    idle = [("stack", "inference_stack", "training")] if "training" not in phases else []
+    idle += [("inference_stack", "stack", "inference")] if set(phases) == {"training"} else []
+    for path in paths:
+        for part, other, driven in idle:
+            if path.startswith(prefix := f"system.{part}."):
+                found = f"an input of the software of {driven}"
+                expected = f"inputs of the software of {' and '.join(dict.fromkeys(phases))}"
+                remedy = f"write system.{other}.{path.removeprefix(prefix)}"
+                raise ConfigError(file, path, found, expected, remedy)
 
 
 def check(

@@ -372,8 +372,7 @@ class Stack(Declared):
     fp8_expert_rows: Scalar = quantity(
         "",
         "rows of the smallest tiles in which kernels of inference multiply the tokens of an expert in fp8",
-        # 16 is the smallest tile of all products.
-        bounds=(1, 256),
+        bounds=(16, 256),  # 16 rows are the smallest tile of all products
         default=16,
         integer=True,
     )

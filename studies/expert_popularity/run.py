@@ -11,37 +11,41 @@ small spreads; the variation within series does not depend on an engine's consta
 
     python studies/expert_popularity/run.py [--quick] [--table FILE] [--out DIR]
 
-`--table` adds a table of your own in the columns that `diffperf validate` reads.
+`--table` adds a table of your own in the columns that `diffperf validate` reads, and `--quick` takes all its
+runs.
 """
 
-import csv
+import dataclasses
 import sys
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from diffperf.explore.measured.validate import Evaluation, validate
+from diffperf.errors import ConfigError
+from diffperf.explore.measured.conditions import where
+from diffperf.explore.measured.statistics import Errors, Evaluation
+from diffperf.explore.measured.table import Measurements, read_measurements
+from diffperf.explore.measured.validate import evaluate
 from diffperf.report import plots
 from diffperf.workload.strategy import Strategy
 
 sys.path.append(str(Path(__file__).parents[1]))
-from reporting import Table, figure_style, parse_options, publish, read_rows
+from host_bound import waits_for_host
+from reporting import Table, figure_style, parse_options, publish
 
 STUDIES = Path(__file__).parents[1]
 TABLES = {
     "aiconfigurator": STUDIES / "serving_stacks" / "data" / "aic-silicon.csv",
     "ML.ENERGY": STUDIES / "power" / "data" / "ml-energy.csv",
 }
-SPREADS = (0.0, 0.35, 0.7, 1.0, 1.4)
 COLUMN = "expert_popularity_spread"
+DEFAULT = float(getattr(Strategy(), COLUMN))
+SPREADS = (0.0, DEFAULT / 2, DEFAULT, 1.0, 1.4)
 TIMES = ("tpot_s", "tpot_median_s")  # of a time per token; the first that a table has
 # The sequences that run at a time, by the column of the table that says it.
 BATCHES = ("concurrency", "batch")
-# Runs whose host is slower than their accelerator say nothing of experts.
-HOST_BOUND = ("not_faster_than_h100", "slow_series", "power_dip")
 # What the runs of a series share: all but the batch. Runs of one task have answers of almost one length.
 LENGTHS = ("input_len", "output_len")
 SERIES = (
@@ -53,26 +57,22 @@ BINS = (1, 4, 8, 16, 32, 64, 128, 256, 512)  # edges of the batches in the figur
 FEWEST = 3  # runs of a point in the figure
 
 
-def read_at(file: Path, spread: float, conditions: Sequence[str]) -> list[Evaluation]:
-    """Returns the runs of a table that meet some conditions, with their estimates at a spread."""
-    rows = [row | {COLUMN: f"{spread:g}"} for row in read_rows(file)]
-    with tempfile.TemporaryDirectory() as folder:
-        written = Path(folder) / file.name
-        with written.open("w", encoding="utf-8", newline="") as text:
-            writer = csv.DictWriter(text, fieldnames=list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-        runs = validate(written, where=conditions).evaluations
-    return [run for run in runs if run.skipped is None and _time(run) and not _waits_for_host(run)]
+def rows_of(table: Measurements, *, experts: bool) -> Measurements:
+    """Returns a table with only the runs of models with experts, or only those of dense models."""
+    rows = [row for row in table.rows if (row["experts"] > 0) == experts]
+    return dataclasses.replace(table, rows=rows)
+
+
+def runs_at(table: Measurements, spread: float) -> list[Evaluation]:
+    """Returns the runs of a table that have a time per token, with their estimates at a spread."""
+    rows = [dataclasses.replace(row, values=row.values | {COLUMN: spread}) for row in table.rows]
+    runs = evaluate(dataclasses.replace(table, rows=rows)).evaluations
+    return [run for run in runs if run.skipped is None and _time(run) and not waits_for_host(run)]
 
 
 def _time(run: Evaluation) -> str | None:
     """Returns the column of a run's time per token, which the estimator predicts."""
     return next((name for name in TIMES if name in run.measured and name in run.predicted), None)
-
-
-def _waits_for_host(run: Evaluation) -> bool:
-    return any(flag in run.cells.get("flags", "") for flag in HOST_BOUND)
 
 
 def log_error(run: Evaluation) -> float:
@@ -99,17 +99,17 @@ def deviations(runs: Iterable[Evaluation]) -> tuple[np.ndarray, np.ndarray]:
     return np.array(batches), np.concatenate([own - own.mean() for own in errors] or [np.zeros(0)])
 
 
-def errors_at(name: str, spread: float, runs: Sequence[Evaluation]) -> dict[str, float | str]:
-    """Returns a row of the table of errors."""
-    logs = np.array([log_error(run) for run in runs])
+def errors_at(name: str, spread: float | None, runs: Sequence[Evaluation]) -> dict[str, float | str | None]:
+    """Returns a row of the table of errors; dense models have no spread."""
+    errors = Errors.of(np.exp([log_error(run) for run in runs]), np.ones(len(runs)))
     batches, within = deviations(runs)
     return {
         "table": name,
         "spread": spread,
-        "n": len(logs),
-        "median": float(np.median(np.abs(np.expm1(logs)))),
-        "p90": float(np.quantile(np.abs(np.expm1(logs)), 0.9)),
-        "bias": float(np.expm1(np.median(logs))),
+        "n": errors.n,
+        "median": errors.median_ape,
+        "p90": errors.p90_ape,
+        "bias": errors.bias,
         "in_series": len(batches),
         "within": float(np.sqrt(np.mean(within**2))) if within.size else np.nan,
     }
@@ -117,7 +117,7 @@ def errors_at(name: str, spread: float, runs: Sequence[Evaluation]) -> dict[str,
 
 def draw(by_spread: dict[float, list[Evaluation]], dense: list[Evaluation]) -> Figure:
     """Draws the mean deviation within series by batch, of all tables together, with its standard error."""
-    shown = [spread for spread in (0.0, 0.7, 1.0) if spread in by_spread]
+    shown = [spread for spread in (0.0, DEFAULT, 1.0) if spread in by_spread]
     curves = {f"experts, spread {spread:g}": by_spread[spread] for spread in shown}
     curves |= {"dense models": dense} if dense else {}
     with figure_style():
@@ -141,19 +141,30 @@ def draw(by_spread: dict[float, list[Evaluation]], dense: list[Evaluation]) -> F
     return figure
 
 
-def finding(rows: Sequence[dict[str, float | str]]) -> str:
+def finding(rows: Sequence[Mapping[str, float | str | None]]) -> str:
     """Returns the spreads with the least variation and the least median error, by table."""
     texts = []
-    for name in dict.fromkeys(row["table"] for row in rows):
-        own = [row for row in rows if row["table"] == name and isinstance(row["spread"], float)]
+    with_experts = [row for row in rows if row["spread"] is not None]
+    for name in dict.fromkeys(row["table"] for row in with_experts):
+        own = [row for row in with_experts if row["table"] == name]
         flattest, nearest = (min(own, key=lambda row: row[key]) for key in ("within", "median"))
         texts.append(
             f"{name}: errors vary least within series at a spread of {flattest['spread']:g} "
             f"({flattest['within']:.1%}, {own[0]['within']:.1%} with equal popularity), and are least at "
             f"{nearest['spread']:g} ({nearest['median']:.1%} in the median)"
         )
-    default = Strategy.__dataclass_fields__[COLUMN].default
-    return f"The default is {default:g}. " + "; ".join(texts) + "."
+    return f"The default is {DEFAULT:g}. " + "; ".join(texts) + "."
+
+
+def own_table(file: Path) -> Measurements:
+    """Reads a user's table; ends the study, in one line, where it cannot be used."""
+    try:
+        table = read_measurements(file)
+    except ConfigError as problem:
+        sys.exit(f"Error: {problem}")
+    if not any(row.values.get(time) for row in rows_of(table, experts=True).rows for time in TIMES):
+        sys.exit(f"Error: {file}: no run of a model with experts that has one of {', '.join(TIMES)}")
+    return table
 
 
 def main() -> None:
@@ -164,18 +175,19 @@ def main() -> None:
         "one model of one table, at two spreads",
         table={"type": Path, "metavar": "FILE", "help": "a table of your own beside the others"},
     )
-    tables = {"ML.ENERGY": TABLES["ML.ENERGY"]} if options.quick else dict(TABLES)
+    tables = {name: read_measurements(file) for name, file in TABLES.items()}
+    if options.quick:
+        tables = {"ML.ENERGY": where(tables["ML.ENERGY"], ["model=qwen3-30b-a3b"])}
     if options.table is not None:
-        tables[options.table.stem] = options.table
-    conditions = ["model=qwen3-30b-a3b"] if options.quick else []
+        tables[options.table.stem] = own_table(options.table)
     rows, by_spread, dense = [], {}, []
-    for name, file in tables.items():
-        for spread in (0.0, 0.7) if options.quick else SPREADS:
-            runs = read_at(file, spread, ["experts>0", *conditions])
+    for name, table in tables.items():
+        for spread in (0.0, DEFAULT) if options.quick else SPREADS:
+            runs = runs_at(rows_of(table, experts=True), spread)
             rows.append(errors_at(name, spread, runs))
             by_spread.setdefault(spread, []).extend(runs)
-        if without := [] if options.quick else read_at(file, 0.0, ["experts=0"]):
-            rows.append(errors_at(name, 0.0, without) | {"spread": "dense models"})
+        if without := runs_at(rows_of(table, experts=False), 0.0):
+            rows.append(errors_at(f"{name}, dense models", None, without))
             dense += without
     columns = {
         "table": ("", ""),

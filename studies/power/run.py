@@ -31,11 +31,10 @@ from diffperf.quantity import Scalar, replace
 from diffperf.report import plots
 
 sys.path.append(str(Path(__file__).parents[1]))
+from host_bound import waits_for_host
 from reporting import Table, figure_style, parse_options, publish
 
 MEASURED = Path(__file__).parent / "data" / "ml-energy.csv"
-# The flags of runs that seem to wait for their host or their client.
-HOST_BOUND = ("not_faster_than_h100", "slow_series", "power_dip")
 COLUMNS = {"power_per_device_w": "power", "energy_per_token_j": "J/token", "tpot_s": "time per token"}
 ACCELERATORS = {"h100-sxm5-80gb": "H100", "b200-sxm-180gb": "B200"}
 
@@ -70,8 +69,7 @@ def measured_runs(quick: bool) -> list[Evaluation]:
     """Returns the runs that do not wait for their host, with their predicted values."""
     where = ["model=llama-3.1-8b"] if quick else []
     evaluations = validate(MEASURED, where=where).evaluations
-    flagged = [run for run in evaluations if any(flag in run.cells["flags"] for flag in HOST_BOUND)]
-    return [run for run in evaluations if run.skipped is None and run not in flagged]
+    return [run for run in evaluations if run.skipped is None and not waits_for_host(run)]
 
 
 def errors(runs: Sequence[Evaluation], by: str) -> Iterator[dict[str, str | float]]:

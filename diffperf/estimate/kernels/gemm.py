@@ -58,8 +58,8 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
 
     Products that the matrix units cannot take run at the same share of the vector units' peak rate.
 
-    Tiles are multiplied whole: the arithmetic of rows that no activation fills takes its energy, as few such
-    rows as the smallest tile leaves. That is at most what they draw, as operands of 0 toggle fewer bits.
+    Tiles are multiplied whole: rows of a tile that no activation fills take the energy of other rows, and
+    the smallest tile leaves the fewest of them. That is an upper bound, as operands of 0 toggle fewer bits.
 
     Where a batch takes several kernels, each has its own waves and its own start, and together they take no
     less than their launches by the host.

@@ -10,12 +10,10 @@ from jaxtyping import Float
 
 from diffperf.explore.plan.ranking import report_of
 from diffperf.explore.points import outputs_at
-from diffperf.hardware.system import System
 from diffperf.load import checked, declared_at
 from diffperf.load.calibration import Calibration, followers
 from diffperf.quantity import Quantity, declaration, locate, numeric
 from diffperf.report.tables import has_total
-from diffperf.software.stack import Stack
 from diffperf.workload.configuration import Configuration
 
 Z90 = 1.6448536  # standard deviations within which 90 % of a normal variable lie
@@ -96,13 +94,8 @@ def interval(calibration: Calibration, inputs: Configuration, phase: str) -> Int
         time=float(time),
         parameters=float(np.sqrt(max(variance, 0.0))),
         model=_model_error(_spreads(calibration, inputs), parts, phase),
-        stack=0.0 if _stack(inputs.system, phase).is_measured else UNMEASURED_STACK,
+        stack=0.0 if inputs.system.stack_of(phase).is_measured else UNMEASURED_STACK,
     )
-
-
-def _stack(system: System, phase: str) -> Stack:
-    """The software that drives a phase."""
-    return system.stack if phase == "training" else system.inference_stack
 
 
 def _spreads(calibration: Calibration, inputs: Configuration) -> dict[str, float]:

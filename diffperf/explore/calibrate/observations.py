@@ -121,8 +121,7 @@ def of_stack(stack: Stack, platforms: Platforms) -> Callable[[Row], str | None]:
 
 def _driver(row: Row, platforms: Platforms) -> str:
     """The name of the stack that drove a row: the one that the row names, or that of its system and phase."""
-    system = system_of(row, platforms)
-    return str((system.stack if row.kind == "training" else system.inference_stack).name)
+    return str(system_of(row, platforms).stack_of(row.kind).name)
 
 
 def driven_hardware(stack: Stack, tables: Sequence[Measurements], platforms: Platforms) -> list[str]:

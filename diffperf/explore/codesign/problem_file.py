@@ -83,6 +83,7 @@ from diffperf.load import (
     load_node,
     load_nodes,
     read_toml,
+    refuse_other_stack,
     refuse_training_fields,
 )
 from diffperf.quantity import Choice, Quantity, locate
@@ -175,6 +176,8 @@ class ProblemReader(TableReader):
             prefix = f"{job.strategy_path}."
             own = [path.removeprefix(prefix) for path in vector.paths if path.startswith(prefix)]
             refuse_training_fields(sorted(own), workload.phase, self.file)
+        changed = [*self.sub_table("set"), *vector.paths]
+        refuse_other_stack(changed, [workload.phase for workload in workloads], self.file)
         limited = tuple(
             limit
             for i, table in enumerate(constraints)

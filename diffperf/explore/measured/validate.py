@@ -98,8 +98,13 @@ def validate(
     table = rows_where(read_measurements(path, platforms_with(systems, file)), where, file)
     check_used(systems, [table], file)
     platforms = table.platforms.with_calibration(_chosen_calibration(calibration, table, file))
+    return evaluate(dataclasses.replace(table, platforms=platforms))
+
+
+def evaluate(table: Measurements) -> Validation:
+    """Evaluates the rows of a table that is read already; the calibrations are those of its platforms."""
     evaluations = {fault.line: Evaluation(fault.cells, skipped=fault.reason) for fault in table.faults}
-    for row, prediction in zip(table.rows, predict(table.kind, table.rows, platforms), strict=True):
+    for row, prediction in zip(table.rows, predict(table.kind, table.rows, table.platforms), strict=True):
         evaluations[row.line] = _evaluation(row, prediction)
     in_order = [evaluations[line] for line in sorted(evaluations)]
     return Validation(table.kind, table.columns, in_order, table.faults)

@@ -47,6 +47,7 @@ from diffperf.load import (
     load_strategy,
     override,
     read_toml,
+    refuse_other_stack,
     refuse_training_fields,
 )
 from diffperf.quantity import Choice, locate
@@ -93,6 +94,7 @@ class _Reader(DimensionReader):
         self.refuse_set_axes(axes, keys | {path: f"set.{path}" for path in settings})
         given = {*strategy_table, *(axis.path.removeprefix(prefix) for axis in axes)}
         refuse_training_fields(sorted(given), phase, self.file)
+        refuse_other_stack([*others, *(axis.path for axis in axes)], [phase], self.file)
         follow = {"dp", "global_batch"} if phase == "training" else {"dp"}
         if technology is not None and "design.voltage" not in (*others, *(axis.path for axis in axes)):
             follow.add("voltage")

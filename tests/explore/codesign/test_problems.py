@@ -252,6 +252,11 @@ def test_uncertain_inputs_are_sampled(tmp_path, measure):
         ('measure = "worst"', 'measure = "wurst"', r"robust\.measure: found 'wurst'"),
         ("from = 0.5", "from = -1", r"uncertain\[0\]: found from -1"),
         ("samples = 8", "samples = 1", r"robust\.samples: found 1"),
+        (
+            'minimize = "time"',
+            'minimize = "time"\nset = {"system.stack.kernel_overhead" = "9 us"}',
+            r"write system\.inference_stack\.",
+        ),
     ],
 )
 def test_mistakes_are_one_clear_line(tmp_path, old, new, message):
