@@ -18,9 +18,11 @@ from pathlib import Path
 
 from diffperf.explore.calibrate.calibrate import calibrate_stack
 from diffperf.explore.calibrate.calibrated import Calibrated
+from diffperf.explore.calibrate.observations import of_stack
 from diffperf.explore.measured.conditions import where
 from diffperf.explore.measured.table import Measurements, read_measurements
 from diffperf.explore.measured.validate import validate
+from diffperf.load import load_stack
 from diffperf.report import plots
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -28,6 +30,7 @@ from fitted_stacks import errors_table, fit_rows, fits_table, median_and_tail
 from reporting import Table, parse_options, publish
 
 DATA = Path(__file__).parent / "data"
+FILES = {"ml-energy": DATA.parents[1] / "power" / "data" / "ml-energy.csv"}  # of other studies
 TABLES = (
     "nvidia-llama2",
     "trtllm-static",
@@ -63,19 +66,21 @@ class ServingFit:
 
     def rows(self, own: Path | None) -> Measurements:
         """Returns the runs of the fit; `own` is the table of the command line."""
-        file = DATA / f"{self.table}.csv" if self.table is not None else own
+        file = FILES.get(self.table, DATA / f"{self.table}.csv") if self.table is not None else own
         assert file is not None, "a fit without a table of its own needs that of the command line"
         return where(read_measurements(file), self.conditions)
 
     def run(self, own: Path | None) -> dict[str, Calibrated]:
         """Fits the parameters, once for each way to leave runs out.
 
-        A way is skipped where all runs are of one model, or of one accelerator.
+        A way is skipped where all runs of the stack are of one model, or of one accelerator.
         """
         table = self.rows(own)
+        other_software = of_stack(load_stack(self.stack), table.platforms)
+        runs = [row for row in table.rows if other_software(row) is None]
         results = {}
         for heading, column in LEFT_OUT.items():
-            if column is None or len({row[column] for row in table.rows}) > 1:
+            if column is None or len({row[column] for row in runs}) > 1:
                 results[heading] = calibrate_stack(
                     [table], self.stack, self.parameters, prior_spread=PRIOR_SPREAD, leave_out=column
                 )
@@ -83,6 +88,8 @@ class ServingFit:
 
 
 OVERHEAD_PARAMETERS = ("kernel_overhead", "engine_step", "engine_sequence")
+WITH_COLLECTIVES = (*OVERHEAD_PARAMETERS, "collective_overhead")
+SLOWER_KERNELS = (*WITH_COLLECTIVES, "attention_efficiency", "matrix_efficiency")
 
 
 def server(*late: str) -> tuple[str, ...]:
@@ -101,6 +108,7 @@ def server(*late: str) -> tuple[str, ...]:
 
 
 SERVER = server("stream_interval")
+DENSE_SERVER = tuple(name for name in SERVER if name != "routing_kernels")  # four of its 67 runs have experts
 PROMPT_SERVER = server()  # TensorRT-LLM's PyTorch flow sends first tokens at once
 # Requests of equal lengths come while engines prefill for those before them.
 SCHEDULED_SERVER = server("scheduled_steps")
@@ -122,8 +130,14 @@ FITS = (
         "trtllm-static",
         (*OVERHEAD_PARAMETERS, "attention_efficiency", "matrix_efficiency"),
     ),
-    ServingFit("tensorrt-llm", "argonne", (*OVERHEAD_PARAMETERS, "collective_overhead")),
-    ServingFit("vllm", "argonne", (*OVERHEAD_PARAMETERS, "collective_overhead")),
+    ServingFit("tensorrt-llm", "argonne", WITH_COLLECTIVES),
+    ServingFit("tensorrt-llm-0.7", "trtllm-static", SLOWER_KERNELS),
+    ServingFit("vllm", "argonne", WITH_COLLECTIVES),
+    ServingFit("vllm-rocm", "argonne", SLOWER_KERNELS),
+    ServingFit("vllm-xpu", "argonne", WITH_COLLECTIVES),
+    ServingFit("deepspeed-mii", "argonne", WITH_COLLECTIVES),
+    # The ML.ENERGY Benchmark. What takes longer with expert parallelism is not explained.
+    ServingFit("vllm-0.8", "ml-energy", WITH_COLLECTIVES, ("ep=1",)),
     ServingFit("lmdeploy", "lmdeploy", OVERHEAD_PARAMETERS),
     ServingFit("llama.cpp", "llamacpp", ("kernel_overhead", "engine_step", "matrix_efficiency")),
     ServingFit("llama.cpp-metal", "llamacpp", ("kernel_overhead", "engine_step", "matrix_efficiency")),
@@ -133,6 +147,7 @@ FITS = (
     ServingFit("tensorrt-llm-pytorch", "aic-silicon", PROMPT_SERVER),
     ServingFit("tensorrt-llm-pytorch-blackwell", "aic-silicon", PROMPT_SERVER),
     ServingFit("vllm-2025", "aic-silicon", SERVER),
+    ServingFit("vllm-2025-blackwell", "aic-silicon", DENSE_SERVER),
     ServingFit("vllm-0.16", "aic-silicon", SERVER),
     ServingFit("vllm-0.16-blackwell", "aic-silicon", SERVER),
     ServingFit("sglang", None, POLLING_SERVER, LATEST),
