@@ -161,6 +161,7 @@ FRAMEWORKS = {
     "Triton/FasterTransformer": "fastertransformer",
     "vLLM": "vllm",
     "vllm 0.7.3": "vllm",
+    "vllm 0.11.1": "vllm-0.8",
     "vllm 0.12.0": "vllm-0.12",
     "vllm 0.15.1": "vllm-0.12",
     "vllm 0.19.0": "vllm-0.16",
@@ -195,6 +196,16 @@ def test_kernels_of_ampere_on_hopper_are_a_stack_of_their_own():
     )
     assert (str(ampere.name), str(hopper.name)) == ("llm-foundry-fsdp", "llm-foundry-fsdp-hopper")
     assert float(hopper.attention_efficiency) < float(ampere.attention_efficiency)
+
+
+def test_kernels_for_experts_in_four_bits_differ_on_blackwell():
+    """gpt-oss of The ML.ENERGY Benchmark multiplies MXFP4 by MXFP8 on B200, and by bf16 on H100."""
+    hopper, blackwell = (
+        Platforms().software("framework", "vllm 0.11.1", name, model="gpt-oss-120b").stack
+        for name in ("h100-sxm5-80gb", "b200-sxm-180gb")
+    )
+    assert (str(hopper.name), str(blackwell.name)) == ("vllm-0.8", "vllm-0.8-blackwell")
+    assert (float(hopper.narrows_expert_operands.on), float(blackwell.narrows_expert_operands.on)) == (0, 1)
 
 
 def test_a_release_that_did_not_shorten_runs_on_hopper_keeps_the_older_stack_there():
