@@ -138,7 +138,7 @@ class Question:
     def layout(self, phase: str, relax: Relaxation) -> Layout:
         """The best layout for what the user leaves open, with its report.
 
-        **Raises:** `ConfigError` for what no layout is possible with, for sequences in inference that the
+        **Raises:** `ConfigError` for what no layout is possible with, and for sequences in inference that the
         model is not made for.
         """
         layout = best_layout(

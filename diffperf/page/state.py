@@ -99,7 +99,7 @@ class State:
     def question(self) -> Question:
         """Question of the state. **Raises:** `ConfigError` for a value that cannot be used."""
         system, fitted = self.read_system()
-        return Question.about(
+        question = Question.about(
             model=_model(self.model),
             system=system,
             calibration=fitted,
@@ -108,6 +108,8 @@ class State:
             gives_devices=self.devices is not None,
             asker=PAGE,
         )
+        question.refuse_unused(self.phase)
+        return question
 
     def read_system(self) -> tuple[System, Calibration | None]:
         """The system without the overridden inputs, and its calibration."""

@@ -59,7 +59,7 @@ FEWEST = 3  # runs of a point in the figure
 
 def rows_of(table: Measurements, *, experts: bool) -> Measurements:
     """Returns a table with only the runs of models with experts, or only those of dense models."""
-    rows = [row for row in table.rows if (row["experts"] > 0) == experts]
+    rows = [row for row in table.rows if (row.values.get("experts", 0) > 0) == experts]
     return dataclasses.replace(table, rows=rows)
 
 

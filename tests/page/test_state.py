@@ -94,3 +94,10 @@ def test_tokens_belong_to_training():
     for query in ("tokens=many", "tokens=0", "tokens=inf", "tokens=1e12&phase=decode"):
         with pytest.raises(ConfigError, match="tokens"):
             of(query).training_tokens()
+
+
+def test_inputs_of_software_that_does_not_drive_the_phase_are_refused():
+    setting = "set=system.stack.kernel_overhead=9 us"
+    assert of(setting).question().overrides
+    with pytest.raises(ConfigError, match=r"write system\.inference_stack\.kernel_overhead"):
+        of(f"{setting}&phase=decode").question()
