@@ -369,12 +369,26 @@ class Stack(Declared):
         "strategy has them in 16",
         default=False,
     )
-    fp8_expert_rows: Scalar = quantity(
+    rows_of_all_experts: Weights = switch(
+        "kernels of inference write, activate and add up a row of zeros for every expert of another device "
+        "that a token visits",
+        default=False,
+    )
+    untuned_rows: Scalar = quantity(
         "",
-        "rows of the smallest tiles in which kernels of inference multiply the tokens of an expert in fp8",
+        "rows of the smallest tiles in which kernels of inference multiply the tokens of an expert, where "
+        "experts are spread over devices and the shapes of tiles are not tuned: in fp8, and in 16 bits for "
+        "more tokens than a device has experts",
         bounds=(16, 256),  # 16 rows are the smallest tile of all products
         default=16,
         integer=True,
+    )
+    untuned_efficiency: Scalar = quantity(
+        "",
+        "efficiency of kernels of inference that multiply the tokens of an expert in tiles whose shapes are "
+        "not tuned, over that in tuned tiles",
+        bounds=(0.01, 1),
+        default=1.0,
     )
     separate_conversion: Scalar = quantity(
         "",

@@ -25,6 +25,8 @@ from diffperf.workload.expert_kernels import (
     expert_bias_kernels,
     expert_copies,
     local_expert_sorts,
+    served_expert_copies,
+    untuned_tiles,
 )
 from diffperf.workload.expert_tokens import busiest_experts, visited_share
 from diffperf.workload.growing_context import context_nodes
@@ -91,6 +93,8 @@ def _operators_of_layer(
         stretch = busiest_experts(layers.mixture, strategy, rank_tokens, visited, idle)
     up_projected = tokens.up_projected_tokens(strategy)
     linear = linear_layers(layers, c.model.hidden, strategy, rank_tokens, read, up_projected)
+    if layers.mixture is not None and not trained:
+        linear = linear.with_untuned_experts(untuned_tiles(layers.mixture, c, rank_tokens))
     if trained:
         linear = linear.with_experts_apart(c.system.stack.separate_experts.on)
     operators = [operators_of(linear, part="matmul", runs=share)]
@@ -113,10 +117,14 @@ def _operators_of_layer(
     # In inference the stack says how many kernels bring tokens in the order of experts and back, for two.
     split = 1.0 if trained else stack.routing_kernels / 2
     for direction in directions:
-        tables = (
-            (makes(layers, c.model, strategy, rank_tokens, backward=direction == "backward"), times)
-            for makes, times in ((elementwise_kernels, 1.0), (expert_copies, split))
+        backward = direction == "backward"
+        kernels = elementwise_kernels(layers, c.model, strategy, rank_tokens, backward=backward)
+        copies = (
+            expert_copies(layers, c.model, strategy, rank_tokens, backward=backward)
+            if trained
+            else served_expert_copies(layers, c.model, strategy, rank_tokens, stack)
         )
+        tables = ((kernels, 1.0), (copies, split))
         operators += [
             operators_of(
                 kernels * (size / times), part="elementwise", runs=share * number * times, direction=direction

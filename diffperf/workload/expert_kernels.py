@@ -2,24 +2,81 @@
 
 import jax.numpy as jnp
 
-from diffperf.hardware.formats import PRECISION_BYTES
+from diffperf.hardware.formats import PRECISION_BYTES, fp8_share, sixteen_bits_share
 from diffperf.quantity import Scalar
-from diffperf.relax import larger, smaller
+from diffperf.relax import inverse, larger, positive, smaller
+from diffperf.software.stack import Stack
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.elementwise_operators import streams_of_elements
-from diffperf.workload.expert_tokens import expert_load, routed_tokens
-from diffperf.workload.model import Layers, Model
+from diffperf.workload.expert_tokens import expert_load, routed_tokens, tokens_of_set
+from diffperf.workload.model import Layers, Mixture, Model
 from diffperf.workload.operators import Streams
 from diffperf.workload.strategy import Strategy
+
+# Bytes by which the widths of two number formats differ at least.
+_SAME_WIDTH = 1e-3
 
 
 def expert_copies(
     layers: Layers, model: Model, strategy: Strategy, tokens: Scalar, *, backward: bool = False
 ) -> Streams | None:
-    """The kernels that copy `tokens` tokens in the order of their experts, and back; None without experts."""
+    """The kernels of training that copy `tokens` tokens in the order of their experts, and back; None without
+    experts. A rank copies its part of the tensor-parallel group's tokens, before it sends them.
+    """
     if layers.mixture is None:
         return None
     copied = 2 * routed_tokens(layers, strategy, tokens) * model.hidden
     return streams_of_elements({"copy to experts": copied, "copy from experts": copied}, strategy, backward)
+
+
+def served_expert_copies(
+    layers: Layers, model: Model, strategy: Strategy, tokens: Scalar, stack: Stack
+) -> Streams | None:
+    """The kernels of inference that copy `tokens` tokens in the order of their experts, and add up the
+    outputs of a token's experts; None without experts.
+
+    Every rank of a tensor-parallel group has all of the group's tokens: it copies one row for each expert
+    that it has a part of, reading each token once, and adds up as many rows of outputs to one for each token.
+
+    With the stack's `rows_of_all_experts` the experts of other devices have rows as well: the products write
+    zeros, of the inner width and of the hidden one, the activation function reads and writes them, and the
+    sum reads them (`write_zeros_to_output` of fused_moe_kernel and `fused_experts_impl` in vLLM's
+    fused_moe.py, github.com/vllm-project/vllm).
+    """
+    if layers.mixture is None:
+        return None
+    rows = routed_tokens(layers, strategy, tokens) * strategy.experts_tp
+    copied = (rows + tokens) * model.hidden
+    others = stack.rows_of_all_experts.on * rows * larger(strategy.ep - 1, 0.0)
+    inner, gate = layers.ffn / strategy.experts_tp, layers.gated.on
+    zeros = (1 + gate) * inner + model.hidden  # that the products write
+    activated = (2 + gate) * inner
+    return streams_of_elements(
+        {
+            "copy to experts": copied + others * (zeros + activated),
+            "copy from experts": copied + others * model.hidden,
+        },
+        strategy,
+        backward=False,
+    )
+
+
+def untuned_tiles(mixture: Mixture, c: Configuration, tokens: Scalar) -> Scalar:
+    """The share of the experts' products of inference that kernels multiply in tiles whose shapes are not
+    tuned, where a tensor-parallel group has `tokens` tokens: 0 or 1 for definite choices.
+
+    Engines ship tuned shapes for the experts of widespread models, whole or split by tensor parallelism, and
+    multiply a device's part of experts that are spread over devices in default shapes. In 16 bits vLLM's
+    default has 16 rows up to as many tokens as a device has experts, which serves few tokens well, and 64
+    rows above; in fp8 it always has 64 (`get_default_config` in fused_moe.py, github.com/vllm-project/vllm).
+    """
+    strategy, relax = c.strategy, c.relax
+    local = mixture.experts * inverse(strategy.ep)
+    few = relax.step(local * inverse(positive(tokens_of_set(strategy, tokens))) - 1)
+    stored = jnp.abs(strategy.served_expert_width - PRECISION_BYTES["bf16"]) < _SAME_WIDTH
+    sixteen_bits = jnp.where(stored, sixteen_bits_share(strategy.expert_format), 0.0)
+    default = fp8_share(strategy.expert_format) + sixteen_bits * (1 - few)
+    return relax.has_others(strategy.ep) * default
 
 
 def local_expert_sorts(

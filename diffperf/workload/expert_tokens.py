@@ -41,7 +41,7 @@ def visited_share(mixture: Mixture, strategy: Strategy, tokens: Scalar, *, servi
     token with the probability (1 − k/E)·(1 − v·(T − 1)·ln(1 − k/E))^(−1/v), whose limit for v = 0 is that of
     training.
     """
-    of_set = _tokens_of_set(strategy, tokens)
+    of_set = tokens_of_set(strategy, tokens)
     missed = positive(1 - mixture.experts_per_token / mixture.experts)
     rate = -jnp.log(missed)
     if not serving:
@@ -74,11 +74,11 @@ def busiest_experts(
     deviations = jax.scipy.special.ndtri((ways - 0.375) / (ways + 0.25))
     # The root has no derivative where every expert is visited: what is read is all of them then.
     spread = jnp.sqrt(positive(visited * (1 - visited) / of_device))
-    one = smaller(_tokens_of_set(strategy, tokens) * mixture.experts_per_token, 1.0) / of_device
+    one = smaller(tokens_of_set(strategy, tokens) * mixture.experts_per_token, 1.0) / of_device
     busiest = larger(smaller(larger(visited + deviations * spread, one), 1.0), visited)
     return (busiest + idle_experts * (1 - busiest)) / (visited + idle_experts * (1 - visited))
 
 
-def _tokens_of_set(strategy: Strategy, tokens: Scalar) -> Scalar:
+def tokens_of_set(strategy: Strategy, tokens: Scalar) -> Scalar:
     """Tokens of all devices that share a set of experts, where a tensor-parallel group has `tokens`."""
     return tokens * strategy.experts_tp * strategy.ep / strategy.tp

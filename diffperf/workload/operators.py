@@ -55,6 +55,8 @@ class Gemms(eqx.Module):
     `accumulator` is the bytes of an element of C where products are added to it, so that kernels read and
     write it; 0 where they only write C, in the format of products. `kernels` is the number of kernels that
     share the batch. `on_vector_units` is 1 where the matrix units cannot take the operands, else 0.
+    `untuned` is the share of the products of each operator that kernels multiply in tiles whose shapes are
+    not tuned.
     """
 
     m: Float[Array, "*kinds operators"]
@@ -64,6 +66,7 @@ class Gemms(eqx.Module):
     accumulator: Float[Array, "*kinds operators"]
     kernels: Float[Array, "*kinds operators"]
     on_vector_units: Float[Array, "*kinds operators"]
+    untuned: Float[Array, "*kinds operators"]
     names: tuple[str, ...] = eqx.field(static=True, default=())
     roles: tuple[str, ...] = eqx.field(static=True, default=())
 
@@ -74,7 +77,8 @@ class Gemms(eqx.Module):
         of_rows = tuple((roles or {}).get(name, "linear") for name in rows)
         sizes = {"m": m, "n": n, "k": k, "batch": batch}
         alone = {"accumulator": jnp.zeros_like(m), "kernels": jnp.ones_like(m)}
-        return cls(**sizes, **alone, on_vector_units=jnp.zeros_like(m), names=tuple(rows), roles=of_rows)
+        none = dict.fromkeys(("on_vector_units", "untuned"), jnp.zeros_like(m))
+        return cls(**sizes, **alone, **none, names=tuple(rows), roles=of_rows)
 
     @property
     def flops(self) -> Float[Array, "*kinds operators"]:
@@ -101,6 +105,11 @@ class Gemms(eqx.Module):
         """The same products, with `apart` the weight of a kernel for each expert in place of one for all."""
         of_experts = jnp.asarray([float(role == "expert") for role in self.roles], self.m.dtype)
         return self.in_kernels(1 + apart * of_experts * larger(self.batch - 1, 0.0))
+
+    def with_untuned_experts(self, share: Array | float) -> "Gemms":
+        """The same products, with those of experts in tiles that are not tuned by a share."""
+        of_experts = jnp.asarray([float(role == "expert") for role in self.roles], self.m.dtype)
+        return dataclasses.replace(self, untuned=of_experts * share)
 
     def with_matrix_units(self, weight: Array | float) -> "Gemms":
         """The same products, on the matrix units by a weight and on the vector units by the rest."""

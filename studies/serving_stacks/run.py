@@ -136,8 +136,9 @@ FITS = (
     ServingFit("vllm-rocm", "argonne", SLOWER_KERNELS),
     ServingFit("vllm-xpu", "argonne", WITH_COLLECTIVES),
     ServingFit("deepspeed-mii", "argonne", WITH_COLLECTIVES),
-    # The ML.ENERGY Benchmark. What takes longer with expert parallelism is not explained.
+    # The ML.ENERGY Benchmark.
     ServingFit("vllm-0.8", "ml-energy", WITH_COLLECTIVES, ("ep=1",)),
+    ServingFit("vllm-0.8", "ml-energy", ("untuned_efficiency",), ("ep>1",)),
     ServingFit("lmdeploy", "lmdeploy", OVERHEAD_PARAMETERS),
     ServingFit("llama.cpp", "llamacpp", ("kernel_overhead", "engine_step", "matrix_efficiency")),
     ServingFit("llama.cpp-metal", "llamacpp", ("kernel_overhead", "engine_step", "matrix_efficiency")),

@@ -68,12 +68,12 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     m, n, k, whole_batch = gemms.m, gemms.n, gemms.k, larger(gemms.batch, 1.0)
     batch = whole_batch / gemms.kernels  # of one kernel
     rows, columns = jnp.asarray(TILES.T[..., None], m.dtype)
-    if matrix.least_rows is not None:
-        rows = larger(rows, matrix.least_rows)
+    if machine.serving:
+        rows = larger(rows, gemms.untuned * machine.untuned_rows)
     traffic = _traffic(gemms, batch, rows, columns, machine)
 
     flop_time, flop_energy = _of_units(gemms, machine)
-    unit_flop_time = flop_time * inverse(matrix.format.efficiency) * units
+    unit_flop_time = flop_time * inverse(_reached(gemms, machine)) * units
     row_tiles = relax.ceil(m / rows)
     tiles = batch * row_tiles * relax.ceil(n / columns)
     flops = 2 * m * n * k * batch
@@ -110,6 +110,14 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     )
     work = _with_launch_wait(work * gemms.kernels, gemms.kernels, machine)
     return (work + _conversion(whole_batch * m * k, machine)) * smaller(1.0, gemms.batch)
+
+
+def _reached(gemms: Gemms, machine: Machine) -> Array:
+    """The share of the peak rate that the matrix products reach."""
+    efficiency = machine.matrix.format.efficiency
+    if not machine.serving:
+        return efficiency
+    return efficiency * (1 + gemms.untuned * (machine.untuned_efficiency - 1))
 
 
 def _of_units(gemms: Gemms, machine: Machine) -> tuple[Array, Array]:

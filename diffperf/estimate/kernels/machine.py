@@ -49,7 +49,6 @@ class MatrixUnits(eqx.Module):
     output_width: PerProduct  # bytes of an element of a product
     # Share of activations that kernels of their own convert to the format of the operands.
     converted: PerProduct
-    least_rows: PerProduct | None = None  # of a tile; None for those of the smallest tile
     # In inference, of weights as they are stored; None where weights are stored as they are multiplied.
     stored_width: PerProduct | None = None  # bytes of a weight
     unpacking_time: PerProduct | None = None  # s per weight that the whole device converts to an operand
@@ -108,9 +107,7 @@ def matrix_units_by_role(system: System, strategy: Strategy) -> dict[str, Matrix
     }
     # The kernels that sort tokens by experts narrow their activations on the way.
     own = converted(strategy.expert_format) * system.stack.separate_conversion
-    rows = fp8_share(strategy.expert_format) * system.stack.fp8_expert_rows
-    units = {role: dataclasses.replace(one, least_rows=jnp.zeros_like(rows)) for role, one in units.items()}
-    return units | {"expert": dataclasses.replace(units["expert"], converted=own, least_rows=rows)}
+    return units | {"expert": dataclasses.replace(units["expert"], converted=own)}
 
 
 def trained_units_by_role(system: System, strategy: Strategy) -> dict[str, MatrixUnits] | None:
@@ -193,6 +190,8 @@ class Machine(eqx.Module):
     accelerator: Accelerator
     kernel_overhead: Scalar  # s that a kernel adds and no other kernel hides
     expert_launch: Scalar  # s of the host for the kernel of an expert, where every expert has one
+    untuned_rows: Scalar  # of the smallest tile whose shape is not tuned
+    untuned_efficiency: Scalar  # that products reach in such tiles, over that in tuned ones
     levels: tuple[LevelTime, ...]  # the memory levels outside the innermost, from the inside out
     reuse: tuple[Scalar, ...]  # bytes that the next cache inside each of these levels has for reuse
     matrix: MatrixUnits
@@ -234,6 +233,8 @@ class Machine(eqx.Module):
             accelerator=accelerator,
             kernel_overhead=overhead,
             expert_launch=system.stack.expert_launch,
+            untuned_rows=system.stack.untuned_rows,
+            untuned_efficiency=system.stack.untuned_efficiency,
             levels=tuple(LevelTime.of(level, relax) for level in accelerator.memory[1:]),
             reuse=accelerator.reuse_capacities(free),
             matrix=MatrixUnits.of(system, strategy.precision),

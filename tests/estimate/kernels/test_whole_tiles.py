@@ -16,7 +16,6 @@ from diffperf.workload.operators import Gemms
 
 ROWS = int(TILES[:, 0].min())  # of the smallest tile
 N, K = 4096, 2048
-STRATEGY = {"tp": 8, "ep": 8, "global_batch": 8, "sequence_length": 64, "output_length": 8}
 
 
 def product(rows, role="linear"):
@@ -71,29 +70,42 @@ def test_slopes_by_rows_are_differences(system, relax, rows):
         assert slope > 0
 
 
-@pytest.mark.parametrize(("precision", "rows"), [("fp8", 64), ("bf16", 16)])
-def test_tiles_of_experts_in_fp8_have_the_rows_of_the_stacks_kernels(precision, rows):
-    """vLLM's kernels for experts in fp8 have tiles of 64 rows (get_default_config in its fused_moe.py)."""
-    system = dp.load_system("dgx-h100", 8, stack="vllm-0.8")
-    strategy = dp.load_strategy(STRATEGY | {"precision": precision}, n_devices=8)
-    served = Machine.of(system, strategy, Exact(), serving=True)
-    flop = float(system.accelerator.matrix_energy(strategy.precision))
-
-    def multiplied(role):
-        work = gemm_work(product(3, role), served.for_roles([role]))
-        return float(work.arithmetic[0]) / (2 * N * K * flop)
-
-    assert multiplied("expert") == pytest.approx(rows, rel=1e-6)
-    assert multiplied("linear") == pytest.approx(ROWS, rel=1e-6)
+def of_expert(rows, untuned, machine):
+    products = dataclasses.replace(product(rows, "expert"), untuned=real([untuned]))
+    return gemm_work(products, machine.for_roles(["expert"]))
 
 
-def test_no_tile_of_an_expert_is_smaller_than_its_kernels_take():
-    """With arithmetic that takes all time, three tokens of an expert take as long as 64."""
-    system = dp.load_system("dgx-h100", 8, stack="vllm-0.8")
-    slow = {"accelerator.matrix.fp8.rate": 1e12, "accelerator.power_limit": 1e5}
-    strategy = dp.load_strategy(STRATEGY | {"precision": "fp8"}, n_devices=8)
-    machine = Machine.of(replace(system, slow), strategy, Exact(), serving=True).for_roles(["expert"])
-    few, whole = (float(gemm_work(product(m, "expert"), machine).time[0]) for m in (3, 64))
-    assert few == pytest.approx(whole, rel=1e-3)
-    linear = Machine.of(replace(system, slow), strategy, Exact(), serving=True).for_roles(["linear"])
-    assert float(gemm_work(product(3), linear).time[0]) < whole / 3
+@pytest.fixture
+def vllm():
+    """Tiles for a device's part of experts have 64 rows there (get_default_config in its fused_moe.py)."""
+    return dp.load_system("dgx-h100", 8, stack="vllm-0.8")
+
+
+@pytest.mark.parametrize("precision", ["fp8", "bf16"])
+@pytest.mark.parametrize(("untuned", "rows"), [(1.0, 64), (0.0, ROWS)])
+def test_tiles_that_are_not_tuned_have_the_rows_of_the_stacks_kernels(vllm, precision, untuned, rows):
+    strategy = dp.load_strategy({"precision": precision}, n_devices=8)
+    served = Machine.of(vllm, strategy, Exact(), serving=True)
+    flop = float(vllm.accelerator.matrix_energy(strategy.precision))
+    multiplied = float(of_expert(3, untuned, served).arithmetic[0]) / (2 * N * K * flop)
+    assert multiplied == pytest.approx(rows, rel=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["fp8", "bf16"])
+def test_tiles_that_are_not_tuned_take_longer_and_are_whole(vllm, precision):
+    """With arithmetic that takes all time, the products of 64 rows take the inverse of the efficiency as long
+    as in tuned tiles, and those of three rows as long as those of 64, where tuned tiles have 16 rows.
+    """
+    slow = {f"accelerator.matrix.{precision}.rate": 1e11, "accelerator.power_limit": 1e5}
+    strategy = dp.load_strategy({"precision": precision}, n_devices=8)
+    machine = Machine.of(replace(vllm, slow), strategy, Exact(), serving=True)
+
+    def seconds(rows, untuned):
+        return float(of_expert(rows, untuned, machine).time[0])
+
+    efficiency = float(vllm.stack.untuned_efficiency)
+    assert 0 < efficiency < 1
+    assert seconds(64, 1.0) == pytest.approx(seconds(64, 0.0) / efficiency, rel=1e-3)
+    assert seconds(3, 1.0) == pytest.approx(seconds(64, 1.0), rel=1e-3)
+    assert seconds(3, 0.0) == pytest.approx(seconds(16, 0.0), rel=1e-3)
+    assert seconds(3, 0.0) < seconds(64, 0.0) / 3
