@@ -178,9 +178,10 @@ class SlowestStage(eqx.Module):
         half = sum(exposed.values()) / 2
         forward, backward = layer.forward + half, layer.backward + layer.recomputed + half
         launch, routing = _host_waits(c, network)
+        stall = _group_stall(c)
         recomputed = Recomputation.of(c.strategy).layer
-        forward_wait = waiting(forward, launch) + routing
-        backward_wait = waiting(backward, (1 + recomputed) * launch)
+        forward_wait = waiting(forward, launch) + routing + stall
+        backward_wait = waiting(backward, (1 + recomputed) * launch) + (1 + recomputed) * stall
         waits = forward_wait + backward_wait
         stages = device_stages(c)
         rows = stages.all_layers
@@ -308,3 +309,13 @@ def _host_waits(c: Configuration, network: NetworkStep) -> tuple[PerKind, PerKin
     routes = jnp.asarray([float(kind.mixture is not None) for kind in c.model.grouped], strategy.tp.dtype)
     routing = jnp.where(strategy.capacity_factor > 0, 0.0, stack.routing_wait)
     return launch + stalls, routes * routing
+
+
+def _group_stall(c: Configuration) -> Scalar:
+    """Seconds for which a layer's pass stalls as its tensor-parallel ranks lie in several domains of the
+    innermost network tier.
+    """
+    strategy = c.strategy
+    domains = strategy.tp * strategy.stride_of("tp") * inverse(c.system.network[0].size)
+    several = c.relax.has_others(larger(domains, 1.0))
+    return several * strategy.tp * c.system.stack.group_stall

@@ -71,6 +71,13 @@ class Stack(Declared):
         bounds=(1e-9, 1e-1),
         default=1e-9,
     )
+    group_stall: Scalar = quantity(
+        "s",
+        "time for which each tensor-parallel rank stalls every pass of a layer in training where these ranks "
+        "lie in different domains of the innermost network tier",
+        bounds=(1e-9, 1e-1),
+        default=1e-9,
+    )
     routing_wait: Scalar = quantity(
         "s",
         "wait of a forward pass of an expert layer until the host knows how many tokens every expert gets",
@@ -370,8 +377,8 @@ class Stack(Declared):
         default=False,
     )
     rows_of_all_experts: Weights = switch(
-        "kernels of inference write, activate and add up a row of zeros for every expert of another device "
-        "that a token visits",
+        "kernels of inference write, activate and add up a row of zeros for every expert that a token visits "
+        "on another rank of the tensor-parallel group",
         default=False,
     )
     untuned_rows: Scalar = quantity(

@@ -38,16 +38,17 @@ def served_expert_copies(
     Every rank of a tensor-parallel group has all of the group's tokens: it copies one row for each expert
     that it has a part of, reading each token once, and adds up as many rows of outputs to one for each token.
 
-    With the stack's `rows_of_all_experts` the experts of other devices have rows as well: the products write
-    zeros, of the inner width and of the hidden one, the activation function reads and writes them, and the
-    sum reads them (`write_zeros_to_output` of fused_moe_kernel and `fused_experts_impl` in vLLM's
-    fused_moe.py, github.com/vllm-project/vllm).
+    With the stack's `rows_of_all_experts` the experts of the group's other ranks have rows as well: the
+    products write zeros, of the inner width and of the hidden one, the activation function reads and writes
+    them, and the sum reads them (`write_zeros_to_output` of fused_moe_kernel and `fused_experts_impl` in
+    vLLM's fused_moe.py, github.com/vllm-project/vllm).
     """
     if layers.mixture is None:
         return None
     rows = routed_tokens(layers, strategy, tokens) * strategy.experts_tp
     copied = (rows + tokens) * model.hidden
-    others = stack.rows_of_all_experts.on * rows * larger(strategy.ep - 1, 0.0)
+    parts = smaller(strategy.ep, strategy.tp / strategy.experts_tp)  # of the experts, in the group
+    others = stack.rows_of_all_experts.on * rows * larger(parts - 1, 0.0)
     inner, gate = layers.ffn / strategy.experts_tp, layers.gated.on
     zeros = (1 + gate) * inner + model.hidden  # that the products write
     activated = (2 + gate) * inner

@@ -289,6 +289,19 @@ def test_a_lighter_last_stage_does_not_shorten_a_pipeline_of_stalls(gpt, system)
     assert balanced == pytest.approx(even * (16 * 49 + 2 * last - 49) / (17 * 48), rel=1e-3)
 
 
+@pytest.mark.parametrize(("recompute", "passes"), [("none", 2), ("full", 3)])
+def test_ranks_stall_layers_where_their_group_leaves_the_node(gpt, system, recompute, passes):
+    """All else takes no time beside a stall of 100 s: 4 micro-batches through 96 layers, whose passes each of
+    16 ranks stalls on two nodes. Ranks of one node stall nothing.
+    """
+    table = {"tp": 16, "global_batch": 4, "recompute": recompute}
+    slow = replace(system, {"stack.group_stall": 1e2, "n_devices": 16})
+    beyond = training(gpt, slow, dp.load_strategy(table, n_devices=16), Exact())
+    assert float(beyond.time) == pytest.approx(4 * 96 * passes * 16 * 1e2, rel=1e-3)
+    inside = training(gpt, slow, dp.load_strategy(table | {"tp": 8, "dp": 2}, n_devices=16), Exact())
+    assert float(inside.breakdown.host) < 1e-3
+
+
 @pytest.mark.slow
 def test_layers_with_experts_wait_for_the_routing(system):
     """Once a forward pass of every one of Mixtral's 32 layers and of each micro-batch, unless experts have a

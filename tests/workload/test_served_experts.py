@@ -66,6 +66,15 @@ def test_rows_that_a_rank_copies_are_counted(model, vllm, tp, ep, all_rows):
     assert moved(model, stack, layout(tp, ep)) == pytest.approx(np.array([to, back]) / tp, rel=1e-12)
 
 
+def test_dispatched_tokens_have_no_rows_of_other_experts(model, vllm):
+    """Attention on one rank each, experts on eight: what a rank copies goes to experts that it dispatches
+    to, as on a rank that has all experts.
+    """
+    dispatched = dp.load_strategy({"dp": 8, "ep": 8, "global_batch": 8 * TOKENS}, n_devices=8)
+    alone = moved(model, vllm.stack, layout(1, 1))
+    assert moved(model, vllm.stack, dispatched) == pytest.approx(alone, rel=1e-12)
+
+
 def test_ranks_that_split_experts_copy_whole_rows(model, vllm):
     """A token's rows are as wide on each of eight ranks as on one alone."""
     alone, of_eight = (moved(model, vllm.stack, layout(tp, 1)) for tp in (1, 8))

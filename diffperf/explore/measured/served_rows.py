@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from diffperf.estimate.inference import decode, prefill
+from diffperf.estimate.serving.known_batch import known_batch
 from diffperf.estimate.serving.pools import Pool
 from diffperf.explore.measured import served_demand
 from diffperf.explore.measured.model_rows import model_structure, stacked_models, unknown_architecture
@@ -22,8 +22,6 @@ from diffperf.explore.measured.stacking import (
 )
 from diffperf.explore.measured.table import Row
 from diffperf.hardware.system import System
-from diffperf.quantity import replace
-from diffperf.relax import larger
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.rules import feasible
@@ -172,21 +170,15 @@ def _energy_inputs(rows: Sequence[Row], platforms: Platforms) -> tuple[Model, Sy
 
 
 def _energy_estimate(model: Model, system: System, strategy: Strategy, demand: Demand) -> Outputs:
-    """The time of decode passes alone; power and energy of a server in its steady state, with prompts.
-
-    While every running request gets a token, 1 / (mean answer) of them end, and as many prompts begin. They
-    run as they come: those of one step together, which is a single prompt of each replica where fewer come.
+    """The time of decode passes alone, which is the median time between two tokens; power and energy of a
+    server in its steady state, with prompts.
     """
-    begun = strategy.global_batch / demand.output_length  # prompts of a step
-    together = larger(begun, strategy.dp)
-    step = decode(model, system, strategy)
-    prompts = prefill(model, system, replace(strategy, {"global_batch": together}))
-    passes = begun / together  # of prompts, for each step
-    time = step.time + passes * prompts.time
-    energy = step.energy.total + passes * prompts.energy.total
+    c = Configuration(model, system, strategy).for_inference()
+    steps = known_batch(c, demand.output_length)
+    time, energy = steps.mean_time, steps.mean_energy
     power = energy / time
     return {
-        "tpot_s": step.time,
+        "tpot_s": steps.decode_time,
         "throughput_tokens_per_s": strategy.global_batch / time,
         "power_w": power,
         "power_per_device_w": power / system.n_devices,

@@ -1,0 +1,93 @@
+"""The steps of engines whose running sequences are known: those with prompts, and those without."""
+
+import dataclasses
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from diffperf.estimate.pass_time import TimedPass, launch_time, timed_passes
+from diffperf.quantity import Scalar
+from diffperf.relax import larger
+from diffperf.workload.configuration import Configuration
+from diffperf.workload.passes import TokenPass, token_pass
+
+
+class KnownBatch(eqx.Module):
+    """The steady state of engines that always run as many sequences.
+
+    - `decode_time`: seconds of a step without prompts; `prompts_time`: of one with them.
+    - `decode_energy`, `prompts_energy`: joules of all devices in such steps, those of idle power among them.
+    - `with_prompts`: share of the steps that have prompts.
+    """
+
+    decode_time: Scalar
+    prompts_time: Scalar
+    decode_energy: Scalar
+    prompts_energy: Scalar
+    with_prompts: Scalar
+
+    @property
+    def mean_time(self) -> Scalar:
+        """Seconds of a step in the mean."""
+        return self.decode_time + self.with_prompts * (self.prompts_time - self.decode_time)
+
+    @property
+    def mean_energy(self) -> Scalar:
+        """Joules of a step in the mean."""
+        return self.decode_energy + self.with_prompts * (self.prompts_energy - self.decode_energy)
+
+
+def known_batch(c: Configuration, mean_answer: Scalar) -> KnownBatch:
+    """The steps of engines that run the sequences of the strategy's batch, one token of each in a step.
+
+    Answers of `mean_answer` tokens end by themselves, and as many prompts begin: λ in a step of an engine in
+    the mean. They end independently of each other, so that their number has a Poisson distribution, and
+    1 − exp(−λ) of the steps have prompts. These share a step with the decoding sequences, and its linear
+    layers read their weights once for all tokens (chunked prefill; Sarathi-Serve, OSDI'24 §4.1).
+    """
+    strategy = c.strategy
+    begun = strategy.replica_sequences / mean_answer
+    with_prompts = -jnp.expm1(-begun)
+    decode = token_pass(c)
+    prompts = TokenPass(
+        sequences=begun / with_prompts,  # of a step that has any
+        queries=strategy.prefilled_length,
+        context=strategy.sequence_length,
+        serving=True,
+    )
+    timed = timed_passes(
+        c,
+        {
+            "decode": decode,
+            "prompts": prompts,
+            # Its linear layers have the tokens of both.
+            "both": dataclasses.replace(decode, sequences=decode.sequences + prompts.tokens),
+            "weights": dataclasses.replace(decode, sequences=jnp.ones_like(decode.sequences)),
+        },
+    )
+    of_decode = timed["decode"].breakdown
+    together = (
+        _of_tokens(timed["both"])
+        + (of_decode.total - _of_tokens(timed["decode"]))
+        + timed["prompts"].breakdown.attention
+    )
+    together = larger(together, launch_time(c))
+    dynamic = {name: one.energy.dynamic for name, one in timed.items()}
+    # Prompts use the weights that the step reads anyway.
+    added = larger(dynamic["prompts"] - dynamic["weights"], 0.0)
+    idle = c.system.n_devices * c.system.accelerator.static_power
+    return KnownBatch(
+        decode_time=of_decode.total,
+        prompts_time=together,
+        decode_energy=timed["decode"].energy.total,
+        prompts_energy=dynamic["decode"] + added + idle * together,
+        with_prompts=with_prompts,
+    )
+
+
+def _of_tokens(timed: TimedPass) -> Scalar:
+    """Seconds of what depends on the number of tokens of a pass alone: not those of attention, vocabulary
+    projection and the engine's host.
+    """
+    part = timed.breakdown
+    return part.total - part.attention - part.head - part.host
