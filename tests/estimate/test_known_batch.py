@@ -58,6 +58,11 @@ def test_a_step_with_prompts_reads_weights_once(served, batch):
     assert float(found.prompts_time) == pytest.approx(expected, rel=1e-12)
     assert found.decode_time < found.prompts_time < decode.time + prefill.time
     assert float(found.decode_energy) == pytest.approx(float(decode.energy.total), rel=1e-12)
+    # The prompts add all that their pass takes but reading weights, as a pass of one sequence does.
+    added = prefill.energy.dynamic - report("decode", served, 1).energy.dynamic
+    idle = 4 * served.system.accelerator.static_power * (found.prompts_time - found.decode_time)
+    joules = float(decode.energy.total + added + idle)
+    assert float(found.prompts_energy) == pytest.approx(joules, rel=1e-12)
     assert decode.energy.total < found.prompts_energy < decode.energy.total + prefill.energy.total
 
 

@@ -11,15 +11,15 @@ import pytest
 from measured_cases import INFERENCE, SPARSE, changed, write
 
 import diffperf as dp
-from diffperf.estimate.inference import decode, prefill
 from diffperf.estimate.serving.disaggregated import serve_disaggregated
+from diffperf.estimate.serving.known_batch import known_batch
 from diffperf.explore.measured import predictions, served_demand
 from diffperf.explore.measured.predictions import inputs_of, predict
 from diffperf.explore.measured.served_demand import Served, share_of_steady_rate
 from diffperf.explore.measured.table import Row, messages, read_measurements
 from diffperf.explore.measured.validate import validate
-from diffperf.quantity import real, replace
-from diffperf.relax import Exact
+from diffperf.quantity import real
+from diffperf.workload.configuration import Configuration
 from diffperf.workload.strategy import Strategy
 
 ML_ENERGY = Path(__file__).parents[3] / "studies" / "power" / "data" / "ml-energy.csv"
@@ -227,24 +227,18 @@ def test_gpt_oss_multiplies_its_stored_experts_in_16_bits(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batch", "together"), [(62, 1), (1000, 2.5)])
-def test_energy_rows_are_estimated_as_the_library_does(tmp_path, batch, together):
+def test_energy_rows_are_estimated_as_the_library_does(tmp_path):
     """Answers end by themselves: at any moment the longer ones run, (μ² + σ²)/2μ tokens generated."""
-    (found,) = predict("energy", [only_row(tmp_path, energy(input_len=150, batch=batch))])
+    (found,) = predict("energy", [only_row(tmp_path, energy(input_len=150, batch=62))])
     system = dp.load_system("dgx-h100", 1, stack="vllm-0.8")
-    model, lengths = dp.load_model("llama-3.1-8b"), {"sequence_length": 150}
-    output = (400**2 + 300**2) // 400
-    strategy = dp.load_strategy(lengths | {"global_batch": batch, "output_length": output})
-    step = decode(model, system, strategy, Exact())
-    assert found.values["tpot_s"] == pytest.approx(float(step.time), rel=1e-9)
-    # While all requests get a token each, one in 400 of them ends, and as many prompts begin: of a thousand
-    # two or three in a step, and of 62 one alone in every sixth or seventh.
-    prompts = prefill(model, system, replace(strategy, {"global_batch": real(together)}), Exact())
-    passes = batch / 400 / together
-    joules = float(step.energy.total + passes * prompts.energy.total)
-    seconds = float(step.time + passes * prompts.time)
+    model, lengths = dp.load_model("llama-3.1-8b"), {"sequence_length": 150, "global_batch": 62}
+    strategy = dp.load_strategy(lengths | {"output_length": (400**2 + 300**2) // 400})
+    assert found.values["tpot_s"] == pytest.approx(float(dp.decode(model, system, strategy).time), rel=1e-9)
+    steps = known_batch(Configuration(model, system, strategy).for_inference(), real(400))
+    joules, seconds = float(steps.mean_energy), float(steps.mean_time)
     assert found.values["power_per_device_w"] == pytest.approx(joules / seconds, rel=1e-9)
-    assert found.values["energy_per_token_j"] == pytest.approx(joules / batch, rel=1e-9)
+    assert found.values["energy_per_token_j"] == pytest.approx(joules / 62, rel=1e-9)
+    assert found.values["throughput_tokens_per_s"] == pytest.approx(62 / seconds, rel=1e-9)
 
 
 def made_up_state(model, system, prefill, pool, demand) -> Served:
