@@ -7,6 +7,7 @@ here is a weighted mean over formats.
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from diffperf.quantity import Scalar, Weights
 
@@ -41,6 +42,7 @@ FOUR_BIT_FLOATS = ("fp4", "nvfp4", "mxfp4")
 _NARROW = {name: float(size < PRECISION_BYTES["fp16"]) for name, size in PRECISION_BYTES.items()}
 _OUTPUT_BYTES = {name: max(size, PRECISION_BYTES["fp16"]) for name, size in PRECISION_BYTES.items()}
 _SIXTEEN_BITS = {name: float(name in ("bf16", "fp16")) for name in PRECISIONS}
+_LEAST_DIFFERENCE = 1e-3  # bytes, between elements of two formats that are not of the same width
 _OF_GGUF = frozenset(STORED) - frozenset(PRECISIONS)
 _FP8 = {name: float(name in ("fp8", "mxfp8")) for name in PRECISIONS}
 
@@ -50,6 +52,11 @@ def quantized_with_head(weights: Weights) -> Scalar:
     with all other matrices: 0 or 1 for a choice. Other checkpoints leave both in 16 bits.
     """
     return weights.mean({name: float(name in _OF_GGUF) for name in weights.alternatives})
+
+
+def same_width(first: Scalar, second: Scalar | float) -> Array:
+    """Whether elements of `first` and of `second` bytes are of the same width, but for rounding errors."""
+    return jnp.abs(first - second) < _LEAST_DIFFERENCE
 
 
 def width(precision: Weights) -> Scalar:

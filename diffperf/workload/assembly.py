@@ -93,10 +93,10 @@ def _operators_of_layer(
         stretch = busiest_experts(layers.mixture, strategy, rank_tokens, visited, idle)
     up_projected = tokens.up_projected_tokens(strategy)
     linear = linear_layers(layers, c.model.hidden, strategy, rank_tokens, read, up_projected)
-    if layers.mixture is not None and not trained:
-        linear = linear.with_untuned_experts(untuned_tiles(layers.mixture, c, rank_tokens))
     if trained:
         linear = linear.with_experts_apart(c.system.stack.separate_experts.on)
+    elif layers.mixture is not None:
+        linear = linear.with_untuned_experts(untuned_tiles(layers.mixture, c, rank_tokens))
     operators = [operators_of(linear, part="matmul", runs=share)]
     if stretch is not None:
         of_each = [stretch if role == "expert" else jnp.ones_like(stretch) for role in linear.roles]
@@ -118,13 +118,13 @@ def _operators_of_layer(
     split = 1.0 if trained else stack.routing_kernels / 2
     for direction in directions:
         backward = direction == "backward"
-        kernels = elementwise_kernels(layers, c.model, strategy, rank_tokens, backward=backward)
+        of_layer = elementwise_kernels(layers, c.model, strategy, rank_tokens, backward=backward)
         copies = (
             expert_copies(layers, c.model, strategy, rank_tokens, backward=backward)
             if trained
             else served_expert_copies(layers, c.model, strategy, rank_tokens, stack)
         )
-        tables = ((kernels, 1.0), (copies, split))
+        tables = ((of_layer, 1.0), (copies, split))
         operators += [
             operators_of(
                 kernels * (size / times), part="elementwise", runs=share * number * times, direction=direction

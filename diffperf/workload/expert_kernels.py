@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from diffperf.hardware.formats import PRECISION_BYTES, fp8_share, sixteen_bits_share
+from diffperf.hardware.formats import PRECISION_BYTES, fp8_share, same_width, sixteen_bits_share
 from diffperf.quantity import Scalar
 from diffperf.relax import inverse, larger, positive, smaller
 from diffperf.software.stack import Stack
@@ -12,9 +12,6 @@ from diffperf.workload.expert_tokens import expert_load, routed_tokens, tokens_o
 from diffperf.workload.model import Layers, Mixture, Model
 from diffperf.workload.operators import Streams
 from diffperf.workload.strategy import Strategy
-
-# Bytes by which the widths of two number formats differ at least.
-_SAME_WIDTH = 1e-3
 
 
 def expert_copies(
@@ -74,7 +71,7 @@ def untuned_tiles(mixture: Mixture, c: Configuration, tokens: Scalar) -> Scalar:
     strategy, relax = c.strategy, c.relax
     local = mixture.experts * inverse(strategy.ep)
     few = relax.step(local * inverse(positive(tokens_of_set(strategy, tokens))) - 1)
-    stored = jnp.abs(strategy.served_expert_width - PRECISION_BYTES["bf16"]) < _SAME_WIDTH
+    stored = same_width(strategy.served_expert_width, PRECISION_BYTES["bf16"])
     sixteen_bits = jnp.where(stored, sixteen_bits_share(strategy.expert_format), 0.0)
     default = fp8_share(strategy.expert_format) + sixteen_bits * (1 - few)
     return relax.has_others(strategy.ep) * default

@@ -86,6 +86,11 @@ class Gemms(eqx.Module):
         return 2 * self.m * self.n * self.k * self.batch
 
     @property
+    def _of_experts(self) -> Float[Array, " operators"]:
+        """1 for the products of experts, 0 for others."""
+        return jnp.asarray([float(role == "expert") for role in self.roles], self.m.dtype)
+
+    @property
     def input_gradient(self) -> "Gemms":
         """dA[m, k] = dC[m, n] · Bᵀ[n, k] of every operator."""
         names = tuple(f"{name}, gradient of inputs" for name in self.names)
@@ -103,13 +108,11 @@ class Gemms(eqx.Module):
 
     def with_experts_apart(self, apart: Array | float) -> "Gemms":
         """The same products, with `apart` the weight of a kernel for each expert in place of one for all."""
-        of_experts = jnp.asarray([float(role == "expert") for role in self.roles], self.m.dtype)
-        return self.in_kernels(1 + apart * of_experts * larger(self.batch - 1, 0.0))
+        return self.in_kernels(1 + apart * self._of_experts * larger(self.batch - 1, 0.0))
 
     def with_untuned_experts(self, share: Array | float) -> "Gemms":
         """The same products, with those of experts in tiles that are not tuned by a share."""
-        of_experts = jnp.asarray([float(role == "expert") for role in self.roles], self.m.dtype)
-        return dataclasses.replace(self, untuned=of_experts * share)
+        return dataclasses.replace(self, untuned=self._of_experts * share)
 
     def with_matrix_units(self, weight: Array | float) -> "Gemms":
         """The same products, on the matrix units by a weight and on the vector units by the rest."""

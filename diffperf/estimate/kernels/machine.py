@@ -20,6 +20,7 @@ from diffperf.hardware.formats import (
     fp8_share,
     in_fp8,
     output_width,
+    same_width,
     sixteen_bits,
     width,
 )
@@ -32,9 +33,6 @@ from diffperf.workload.residency import Residency, in_device_memory
 from diffperf.workload.strategy import Strategy
 
 PerProduct = Float[Array, "*products"]  # one number for all matrix products, or one for each
-
-# Bytes by which the widths of two number formats differ at least.
-_SAME_WIDTH = 1e-3
 
 
 class MatrixUnits(eqx.Module):
@@ -75,7 +73,7 @@ class MatrixUnits(eqx.Module):
 
         `as_stored` is the share of the weights that the matrix units read as they are stored.
         """
-        differs = jnp.where(jnp.abs(stored_width - self.width) > _SAME_WIDTH, 1.0, 0.0) * (1 - as_stored)
+        differs = jnp.where(same_width(stored_width, self.width), 0.0, 1.0) * (1 - as_stored)
         time = system.stack.unpacking_operations * inverse(system.accelerator.vector)
         efficiency = self.format.efficiency * (1 + differs * (system.stack.unpacking_efficiency - 1))
         return dataclasses.replace(

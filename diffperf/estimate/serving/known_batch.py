@@ -5,7 +5,9 @@ import dataclasses
 import equinox as eqx
 import jax.numpy as jnp
 
-from diffperf.estimate.pass_time import TimedPass, launch_time, timed_passes
+from diffperf.estimate.pass_time import launch_time
+from diffperf.estimate.serving.engine_passes import passes
+from diffperf.estimate.serving.serving_report import static_power
 from diffperf.quantity import Scalar
 from diffperf.relax import larger
 from diffperf.workload.configuration import Configuration
@@ -55,7 +57,7 @@ def known_batch(c: Configuration, mean_answer: Scalar) -> KnownBatch:
         context=strategy.sequence_length,
         serving=True,
     )
-    timed = timed_passes(
+    parts = passes(
         c,
         {
             "decode": decode,
@@ -65,29 +67,16 @@ def known_batch(c: Configuration, mean_answer: Scalar) -> KnownBatch:
             "weights": dataclasses.replace(decode, sequences=jnp.ones_like(decode.sequences)),
         },
     )
-    of_decode = timed["decode"].breakdown
-    together = (
-        _of_tokens(timed["both"])
-        + (of_decode.total - _of_tokens(timed["decode"]))
-        + timed["prompts"].breakdown.attention
-    )
+    alone = parts["decode"].of_tokens + parts["decode"].of_sequences
+    together = parts["both"].of_tokens + parts["decode"].of_sequences + parts["prompts"].attention
     together = larger(together, launch_time(c))
-    dynamic = {name: one.energy.dynamic for name, one in timed.items()}
     # Prompts use the weights that the step reads anyway.
-    added = larger(dynamic["prompts"] - dynamic["weights"], 0.0)
-    idle = c.system.n_devices * c.system.accelerator.static_power
+    added = larger(parts["prompts"].energy - parts["weights"].energy, 0.0)
+    idle = static_power(c.system)
     return KnownBatch(
-        decode_time=of_decode.total,
+        decode_time=alone,
         prompts_time=together,
-        decode_energy=timed["decode"].energy.total,
-        prompts_energy=dynamic["decode"] + added + idle * together,
+        decode_energy=parts["decode"].energy + idle * alone,
+        prompts_energy=parts["decode"].energy + added + idle * together,
         with_prompts=with_prompts,
     )
-
-
-def _of_tokens(timed: TimedPass) -> Scalar:
-    """Seconds of what depends on the number of tokens of a pass alone: not those of attention, vocabulary
-    projection and the engine's host.
-    """
-    part = timed.breakdown
-    return part.total - part.attention - part.head - part.host
