@@ -59,7 +59,13 @@ class Operation:
         if self.only_jax:
             parameters = dict(self.parameters)
             primitive = parameters.pop("primitive")
-            return lambda *inputs: jax.device_get(primitive.bind(*map(jnp.asarray, inputs), **parameters))
+
+            def computed(*inputs: Any) -> Any:
+                # Who calls may be tracing a program of its own, to which the operation does not belong.
+                with jax.ensure_compile_time_eval():
+                    return jax.device_get(primitive.bind(*map(jnp.asarray, inputs), **parameters))
+
+            return computed
         if self.name in ELEMENTWISE:
             return ELEMENTWISE[self.name]
         if self.name in IN_ITS_TYPE:

@@ -2,6 +2,7 @@
 arguments.
 """
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ import jax
 from diffperf.api.question import COMMAND_LINE
 from diffperf.compiler import compile_quickly, storing_in, user_folder
 from diffperf.errors import ARGUMENTS, ConfigError
+from diffperf.quantity import is_traced
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -28,6 +30,7 @@ def naming(
     """A decorator: errors of the function speak of `dp.NAME` and of its arguments.
 
     `arguments` has those of the function that errors would call something else, by what they would call them.
+    Where no argument is traced, the function computes numbers, also within a function that JAX traces.
     Programs that are compiled from the first such call on are compiled quickly (see `compile_quickly`).
     """
 
@@ -35,8 +38,10 @@ def naming(
         @functools.wraps(function)
         def called(*args: Parameters.args, **settings: Parameters.kwargs) -> Result:
             _set_up()
+            traced = any(map(is_traced, jax.tree.leaves((args, settings))))
             try:
-                return function(*args, **settings)
+                with contextlib.nullcontext() if traced else jax.ensure_compile_time_eval():
+                    return function(*args, **settings)
             except ConfigError as problem:
                 raise in_python(problem, name, arguments) from None
 

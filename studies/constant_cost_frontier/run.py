@@ -15,7 +15,6 @@ rounded counts, at about that cost.
     python studies/constant_cost_frontier/run.py [--quick] [--out DIR]
 """
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -339,8 +338,6 @@ def _worth_of_lane(row: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Runs the study."""
-    if "--quick" in sys.argv:  # few evaluations: less time goes into programs that are slower
-        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
     quick = "decodes only, at four budgets with two generations of memory"
     options = parse_options(__doc__, "constant_cost_frontier", quick)
     if options.quick:

@@ -140,6 +140,24 @@ def test_traced_values_are_for_the_pure_functions():
         jax.jit(lambda x: dp.estimate(*QUESTION, tp=8, set={"hbm.bandwidth": x}).report.time)(1e12)
 
 
+@pytest.mark.slow
+def test_numbers_alone_are_numbers_within_a_traced_function():
+    """A baseline that does not depend on what is traced is loaded, checked and estimated at once."""
+    model, strategy = dp.load_model("llama-2-7b"), dp.load_strategy({"global_batch": 1})
+
+    def change(bandwidth):
+        system = dp.load_system("dgx-a100", 1)
+        baseline = dp.generate(model, system, strategy).time
+        assert float(baseline) > 0
+        faster = dp.override(system, {"hbm.bandwidth": bandwidth})
+        return dp.generate(model, faster, strategy).time / baseline
+
+    as_it_is = dp.load_system("dgx-a100", 1).accelerator.device_memory.bandwidth
+    assert float(jax.jit(change)(as_it_is)) == pytest.approx(1, rel=1e-12)
+    with pytest.raises(dp.ConfigError, match="tp"):
+        jax.jit(lambda: dp.generate(model, dp.load_system("dgx-a100", 1), dp.load_strategy({"tp": 2})).time)()
+
+
 def test_impossible_layouts_of_numbers_are_refused():
     inputs = dp.load_model("gpt3-22b"), dp.load_system("dgx-a100", 64)
     impossible = dp.load_strategy({"tp": 7, "pp": 3}, n_devices=64)
