@@ -1,7 +1,7 @@
 """The pure functions of the phases, dp.training_step and its like, as users call them.
 
-Inside jit, grad and vmap they are the functions of the estimator, nothing else. Called with numbers, they
-refuse what is not possible, and are compiled as a whole.
+Inside jit they are the functions of the estimator, nothing else. Called with numbers, they refuse what is not
+possible. Outside of jit they are compiled as a whole, also under grad and vmap.
 """
 
 import functools
@@ -10,6 +10,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from diffperf.api.boundary import asker_of, naming
@@ -36,8 +37,11 @@ def _public(phase: str, name: str) -> Phase:
         model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None
     ) -> eqx.Module:
         inputs = Configuration(model, system, strategy, Exact() if relax is None else relax)
-        if not _of_numbers(inputs):
-            return estimate(inputs, phase)
+        traced, known = eqx.partition(inputs, is_traced)
+        if jax.tree.leaves(traced):
+            return estimate(inputs, phase) if _is_staged() else _of_traced(_Known(known), phase)(traced)
+        if np.ndim(strategy.tp):
+            return estimate(inputs, phase)  # a batch along an axis of all inputs
         if isinstance(inputs.relax, Exact):
             check(model, system, strategy, phase, asker_of(name))
         with storing_in(user_folder()):
@@ -47,10 +51,36 @@ def _public(phase: str, name: str) -> Phase:
     return called
 
 
-def _of_numbers(inputs: Configuration) -> bool:
-    """Whether all inputs of a configuration are numbers: none is traced, and none has an axis of a batch."""
-    leaves = jax.tree.leaves(inputs)
-    return not any(map(is_traced, leaves)) and np.ndim(inputs.strategy.tp) == 0
+def _is_staged() -> bool:
+    """Whether JAX writes operations into a program, as within jit, instead of running them one by one."""
+    return is_traced(jnp.zeros(()))
+
+
+class _Known:
+    """The inputs of a configuration that are not traced, equal where structures and numbers are."""
+
+    def __init__(self, inputs: Configuration):
+        self.inputs = inputs
+        leaves, structure = jax.tree.flatten(inputs)
+        arrays = list(map(np.asarray, leaves))
+        self._key = structure, *((array.tobytes(), array.shape, array.dtype) for array in arrays)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Known) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+@functools.lru_cache(maxsize=64)
+def _of_traced(known: _Known, phase: str) -> Callable[[Configuration], eqx.Module]:
+    """The report of a phase as a function of the inputs that are traced; the others are constants of it, of
+    whose choices only alternatives with weight are computed.
+
+    Without it, `jax.grad` and `jax.vmap` outside of `jax.jit` would run a thousand operations one by one, and
+    compile each of them, which takes up to half a minute.
+    """
+    return jax.jit(lambda traced: estimate(eqx.combine(traced, known.inputs), phase))
 
 
 @stored("phase")

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from helpers import check_error, command_line
 
 import diffperf as dp
+from diffperf.api import pure_phases
 from diffperf.cli import cli
 from diffperf.load import load_calibrated
 
@@ -156,6 +157,27 @@ def test_numbers_alone_are_numbers_within_a_traced_function():
     assert float(jax.jit(change)(as_it_is)) == pytest.approx(1, rel=1e-12)
     with pytest.raises(dp.ConfigError, match="tp"):
         jax.jit(lambda: dp.generate(model, dp.load_system("dgx-a100", 1), dp.load_strategy({"tp": 2})).time)()
+
+
+@pytest.mark.slow
+def test_derivatives_outside_of_jit_are_of_one_program(monkeypatch):
+    """One for all values of what is traced, and another one for other values of the rest."""
+    estimated = []
+    estimate = pure_phases.estimate
+    monkeypatch.setattr(pure_phases, "estimate", lambda *args: [estimated.append(args), estimate(*args)][1])
+    model, system = dp.load_model("llama-2-7b"), dp.load_system("dgx-a100", 1)
+
+    def time(bandwidth, batch):
+        strategy = dp.load_strategy({"global_batch": batch})
+        return dp.decode(model, dp.override(system, {"hbm.bandwidth": bandwidth}), strategy).time
+
+    slopes = [float(jax.grad(time)(*point)) for point in ((1.5e12, 1), (2e12, 1), (2e12, 64))]
+    assert len(estimated) == 2
+    mapped = jax.vmap(lambda bandwidth: jax.grad(time)(bandwidth, 1))(np.array([1.5e12, 2e12]))
+    assert len(estimated) == 2
+    staged = [float(jax.jit(jax.grad(time), static_argnums=1)(*point)) for point in ((2e12, 1), (2e12, 64))]
+    assert slopes[1:] == pytest.approx(staged, rel=1e-9)
+    assert mapped.tolist() == pytest.approx(slopes[:2], rel=1e-9)
 
 
 def test_impossible_layouts_of_numbers_are_refused():
