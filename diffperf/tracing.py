@@ -1,10 +1,12 @@
-"""Settings of Python while JAX traces a function, and names that traced values carry."""
+"""Whether and how JAX traces a function, and names that traced values carry."""
 
 import contextlib
 import gc
 from collections.abc import Iterator
 
+import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.core import Tracer
 from jaxtyping import Array
 
 # The name that programs give the slopes of `kept_slope`.
@@ -19,6 +21,11 @@ def kept_slope(slope: Array) -> Array:
     the several values that it is made of, which would have to last until then.
     """
     return checkpoint_name(slope, KEPT_SLOPE)
+
+
+def is_staged() -> bool:
+    """Whether JAX writes operations into a program, as within `jax.jit`, instead of running them at once."""
+    return isinstance(jnp.asarray(0.0), Tracer)
 
 
 @contextlib.contextmanager

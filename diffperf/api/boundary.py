@@ -14,6 +14,7 @@ from diffperf.api.question import COMMAND_LINE
 from diffperf.compiler import compile_quickly, storing_in, user_folder
 from diffperf.errors import ARGUMENTS, ConfigError
 from diffperf.quantity import is_traced
+from diffperf.tracing import is_staged
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -38,9 +39,9 @@ def naming(
         @functools.wraps(function)
         def called(*args: Parameters.args, **settings: Parameters.kwargs) -> Result:
             _set_up()
-            traced = any(map(is_traced, jax.tree.leaves((args, settings))))
+            within_jit = is_staged() and not any(map(is_traced, jax.tree.leaves((args, settings))))
             try:
-                with contextlib.nullcontext() if traced else jax.ensure_compile_time_eval():
+                with jax.ensure_compile_time_eval() if within_jit else contextlib.nullcontext():
                     return function(*args, **settings)
             except ConfigError as problem:
                 raise in_python(problem, name, arguments) from None

@@ -10,7 +10,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from diffperf.api.boundary import asker_of, naming
@@ -20,6 +19,7 @@ from diffperf.hardware.system import System
 from diffperf.load import check
 from diffperf.quantity import is_traced
 from diffperf.relax import Exact, Relaxation
+from diffperf.tracing import is_staged
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
@@ -39,7 +39,7 @@ def _public(phase: str, name: str) -> Phase:
         inputs = Configuration(model, system, strategy, Exact() if relax is None else relax)
         traced, known = eqx.partition(inputs, is_traced)
         if jax.tree.leaves(traced):
-            return estimate(inputs, phase) if _is_staged() else _of_traced(_Known(known), phase)(traced)
+            return estimate(inputs, phase) if is_staged() else _of_traced(_Known(known), phase)(traced)
         if np.ndim(strategy.tp):
             return estimate(inputs, phase)  # a batch along an axis of all inputs
         if isinstance(inputs.relax, Exact):
@@ -49,11 +49,6 @@ def _public(phase: str, name: str) -> Phase:
 
     called.__module__ = __name__
     return called
-
-
-def _is_staged() -> bool:
-    """Whether JAX writes operations into a program, as within jit, instead of running them one by one."""
-    return is_traced(jnp.zeros(()))
 
 
 class _Known:
