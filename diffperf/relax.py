@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from diffperf.errors import ARGUMENTS, ConfigError
+from diffperf.errors import ConfigError
 from diffperf.quantity import AnyArray, Weights, is_traced, real
 from diffperf.staircase import mean_staircase, smoothstep, staircase
 from diffperf.tracing import kept_slope
@@ -233,7 +233,7 @@ class Smooth(Relaxation):
             numbers = np.asarray(value)  # NumPy reads them even while JAX traces a program around them
             if not np.all((numbers >= least) & (numbers < most)):
                 remedy = "write dp.Smooth(50), or dp.Smooth(50, band=0.1)"
-                raise ConfigError(ARGUMENTS, name, f"{numbers}", expected, remedy)
+                raise ConfigError("dp.Smooth", name, f"{numbers}", expected, remedy)
 
     def reduce_maximum(self, stacked: Float[Array, "n ..."]) -> Float[Array, "..."]:
         return _of_pairs(functools.partial(_smooth_larger, self._above), stacked)

@@ -28,6 +28,9 @@ def with_paths_and_units(module: eqx.Module, assignments: Mapping[str, Any], ask
             found, expected = f"the same input as {first}", "every input once"
             raise ConfigError(asker, written, found, expected, "leave one of them out")
         declared, number = declared_at(module, path, asker, written), plain(value)
+        if isinstance(declared, Quantity) and not is_traced(number) and np.ndim(number):
+            remedy = "write one of them; dp.sweep, or jax.vmap of dp.override, estimate many"
+            raise ConfigError(asker, written, f"{np.size(number)} numbers", "one number", remedy)
         is_number = isinstance(number, int | float) and not isinstance(number, bool)
         unit = declared.unit if is_number and isinstance(declared, Quantity) else ""
         values[path] = f"{number!r} {unit}" if unit else number

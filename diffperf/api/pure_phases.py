@@ -5,6 +5,7 @@ possible. Outside of jit they are compiled as a whole, also under grad and vmap.
 """
 
 import functools
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from diffperf.api.boundary import asker_of, naming
 from diffperf.compiler import stored, storing_in, user_folder
+from diffperf.errors import ConfigError
 from diffperf.estimate.phases import PHASES, estimate
 from diffperf.hardware.system import System
 from diffperf.load import check
@@ -33,9 +35,8 @@ def _public(phase: str, name: str) -> Phase:
 
     @naming(name)
     @functools.wraps(function)
-    def called(
-        model: Model, system: System, strategy: Strategy, relax: Relaxation | None = None
-    ) -> eqx.Module:
+    def called(model: Any, system: Any, strategy: Any, relax: Any = None) -> eqx.Module:
+        _refuse_other_kinds(asker_of(name), model, system, strategy, relax)
         inputs = Configuration(model, system, strategy, Exact() if relax is None else relax)
         traced, known = eqx.partition(inputs, is_traced)
         if jax.tree.leaves(traced):
@@ -49,6 +50,29 @@ def _public(phase: str, name: str) -> Phase:
 
     called.__module__ = __name__
     return called
+
+
+def _refuse_other_kinds(asker: str, model: Any, system: Any, strategy: Any, relax: Any) -> None:
+    """Raises `ConfigError` for the first argument of another kind, such as the name of a config."""
+    arguments = {"model": (model, Model), "system": (system, System), "strategy": (strategy, Strategy)}
+    for name, (value, kind) in arguments.items():
+        if not isinstance(value, kind):
+            expected = f"a {kind.__name__}, as dp.load_{name} returns it"
+            remedy = "the arguments are model, system and strategy, in this order"
+            if isinstance(value, str | dict):
+                remedy = f"write dp.load_{name}({json.dumps(value, default=str)})"
+            raise ConfigError(asker, name, _kind_of(value), expected, remedy)
+    if not isinstance(relax, Relaxation | None):
+        raise ConfigError(
+            asker, "relax", _kind_of(relax), "dp.Exact() or dp.Smooth(50)", "write one of these"
+        )
+
+
+def _kind_of(value: Any) -> str:
+    """What a wrong argument is, in errors."""
+    if isinstance(value, str):
+        return f'"{value}"'
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 class _Known:

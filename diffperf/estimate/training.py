@@ -175,6 +175,10 @@ def timed_step(c: Configuration) -> TimedStep:
     )
 
 
+# Values of the labels of the head with its loss, and of the optimizer.
+_OUTSIDE_LAYERS = ({"per": "micro-batch"}, {"per": "step"})
+
+
 class _DeviceShare(eqx.Module):
     """The share of an average device in a step: layers of each kind, and heads with the modules of
     multi-token prediction, each as often as it runs for a micro-batch.
@@ -192,7 +196,8 @@ class _DeviceShare(eqx.Module):
     def work(self, operators: TimedOperators) -> Work:
         """The work of the device in a step, the optimizer included."""
         in_layers = jax.tree.map(lambda number: over_kinds(self.layers, number), layer_work(operators))
-        return in_layers + operators.total(per="micro-batch") * self.heads + operators.total(per="step")
+        head, optimizer = operators.totals(_OUTSIDE_LAYERS).unstacked()
+        return in_layers + head * self.heads + optimizer
 
 
 def _operators_at_clock(
@@ -238,7 +243,7 @@ class _SlowestWork(eqx.Module):
     def of(cls, c: Configuration, operators: TimedOperators, network: NetworkStep) -> "_SlowestWork":
         """The work of the slowest stage from the operators and transfers of a step."""
         layer = LayerStep.of(operators, c)
-        head, optimizer = (operators.total(per=per).time for per in ("micro-batch", "step"))
+        head, optimizer = operators.times(_OUTSIDE_LAYERS)
         # The host launches the kernels of embeddings, head and loss as it does those of layers.
         head_wait = c.relax.excess(c.system.stack.head_launch, head)
         stage = SlowestStage.of(c, layer, network, head + head_wait)

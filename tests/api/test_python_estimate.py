@@ -180,6 +180,32 @@ def test_derivatives_outside_of_jit_are_of_one_program(monkeypatch):
     assert mapped.tolist() == pytest.approx(slopes[:2], rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        (
+            {"model": "llama-2-7b"},
+            r'model: found "llama-2-7b"; expected a Model.* write dp.load_model\("llama-2-7b"\)',
+        ),
+        (
+            {"strategy": {"tp": 2}},
+            r'strategy: found a dict; expected a Strategy.* write dp.load_strategy\(\{"tp": 2\}\)',
+        ),
+        (
+            {"system": dp.load_model("llama-2-7b")},
+            "system: found a Model; .* model, system and strategy, in this order",
+        ),
+        ({"relax": "smooth"}, r'relax: found "smooth"; expected dp.Exact\(\) or dp.Smooth\(50\)'),
+        ({"relax": dp.Smooth}, "relax: found the class Smooth; expected"),
+    ],
+)
+def test_arguments_of_other_kinds_are_refused(system, changed, error):
+    inputs = {"model": dp.load_model("llama-2-7b"), "system": system, "strategy": dp.load_strategy({})}
+    with pytest.raises(dp.ConfigError, match=f"dp.decode: {error}") as caught:
+        dp.decode(**inputs | changed)
+    check_error(caught.value)
+
+
 def test_impossible_layouts_of_numbers_are_refused():
     inputs = dp.load_model("gpt3-22b"), dp.load_system("dgx-a100", 64)
     impossible = dp.load_strategy({"tp": 7, "pp": 3}, n_devices=64)

@@ -67,6 +67,7 @@ def test_traced_values_under_jit_and_grad(system):
         ({"hbm.bandwidth": "4 TB"}, "wrong dimension"),
         ({"hbm.bandwith": 1e12}, "did you mean"),
         ({"hbm.bandwidth": True}, "expected a quantity"),
+        ({"hbm.bandwidth": [1e12, 2e12]}, "found 2 numbers; expected one number; write one of them"),
     ],
 )
 def test_wrong_overrides_name_the_function(system, values, words):
