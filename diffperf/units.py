@@ -188,7 +188,8 @@ _EXAMPLES = {
     "USD/byte": '"15 USD/GB"', "USD/J": '"0.10 USD/kWh"', "1/mm^2": '"0.0009 1/mm^2"',
     "s/mm^2": '"0.5 s/mm^2"', "USD/s": '"3 USD/hour"', "USD/mm^2": '"0.005 USD/mm^2"',
     "byte/mm^2": '"2 MB/mm^2"', "USD/mm": '"5 USD/m"',
-    "1/s": '"8 %/year"', "kg/J": '"0.4 kg/kWh"', "kg/byte": '"0.5 kg/GB"', "kg/mm^2": '"1.5 kg/cm^2"',
+    "1/s": '"5/s" or "8 %/year"', "kg/J": '"0.4 kg/kWh"', "kg/byte": '"0.5 kg/GB"',
+    "kg/mm^2": '"1.5 kg/cm^2"',
 }  # fmt: skip
 
 
@@ -197,7 +198,7 @@ _LONGEST = 1e9  # from which a number is written with a power of ten
 
 
 def example(unit: str) -> str:
-    """A text that `parse` accepts for `unit`, to show in an error."""
+    """A text that `parse` accepts for `unit`, or two, to show in an error."""
     return _EXAMPLES.get(unit, f'"1 {unit}"')
 
 

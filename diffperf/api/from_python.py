@@ -45,7 +45,8 @@ def asked(
     refuse_traced(asker, arguments | given)
     for keyword in given:
         if keyword not in _FIELDS:
-            found, hint = f'unknown argument "{keyword}"', did_you_mean(keyword, [*_FIELDS, *others])
+            hint = did_you_mean(keyword, [*_FIELDS, *others], listing=f"help({asker})")
+            found = f'unknown argument "{keyword}"'
             raise ConfigError(asker, keyword, found, "an argument or a field of a strategy", hint)
     return Question.read(
         model=in_float64(model),

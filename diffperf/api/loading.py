@@ -93,7 +93,7 @@ def load_strategy(table: dict[str, Any], n_devices: float | None = None) -> Stra
     Where the table has no `dp`, the data-parallel degree is what the other degrees leave of `n_devices`.
     **Raises:** `ConfigError`, in one line.
     """
-    fields = {name: plain(value) for name, value in table.items()}
+    fields = {name: plain(value) for name, value in table.items()} if isinstance(table, dict) else table
     return read_strategy(fields, asker_of("load_strategy"), n_devices)
 
 

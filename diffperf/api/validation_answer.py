@@ -46,6 +46,9 @@ def validate(
     **Raises:** `ConfigError`, in one line. A row that cannot be read is a fault of the answer.
     """
     asker = asker_of("validate")
+    if not isinstance(file, str | Path):
+        found, expected = f"something of type {type(file).__name__}", "the path of a CSV file"
+        raise ConfigError(asker, "file", found, expected, "write the table to a file")
     return ValidationAnswer(
         str(file), compare(file, calibration, systems=systems, where=where, file=asker), by
     )

@@ -3,6 +3,8 @@
 import inspect
 import json
 import pydoc
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -204,6 +206,24 @@ def test_arguments_of_other_kinds_are_refused(system, changed, error):
     with pytest.raises(dp.ConfigError, match=f"dp.decode: {error}") as caught:
         dp.decode(**inputs | changed)
     check_error(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("load_strategy('tp=8')", 'dp.load_strategy: found "tp=8"; expected'),
+        (
+            "validate({'m': [128]})",
+            "dp.validate: file: found something of type dict; expected the path of a CSV file",
+        ),
+    ],
+)
+def test_wrong_types_are_refused_where_nobody_checks_annotations(call, error):
+    program = (
+        f"import diffperf as dp\ntry:\n    dp.{call}\nexcept dp.ConfigError as problem:\n    print(problem)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(error)
 
 
 def test_impossible_layouts_of_numbers_are_refused():
