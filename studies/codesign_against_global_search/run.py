@@ -256,7 +256,9 @@ def parse_arguments() -> argparse.Namespace:
         help="those of a rival over those of codesign; 0 for no rivals",
     )
     parser.add_argument("--seeds", type=int, default=20, help="seeds of codesign")
-    parser.add_argument("--quick", action="store_true", help="one problem, two seeds, a tenth of the evaluations")
+    parser.add_argument(
+        "--quick", action="store_true", help="one problem, two seeds, a tenth of the evaluations"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/codesign_against_global_search"))
     return parser.parse_args()
 
