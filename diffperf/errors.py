@@ -49,6 +49,17 @@ class MissingKeys(ConfigError):
         return cls(problems[0].file, expected_at)
 
 
+def type_of(value: object) -> str:
+    """What a value of a wrong type is: a text as it stands, anything else by its type."""
+    if isinstance(value, str):
+        return f'"{value}"'
+    return (
+        f"the class {value.__name__}"
+        if isinstance(value, type)
+        else f"a value of type {type(value).__name__}"
+    )
+
+
 def counted(number: int, noun: str) -> str:
     """A number of things, of one of them without the s: "1 column", "2 columns"."""
     return f"{number:,} {noun}" + "s" * (number != 1)

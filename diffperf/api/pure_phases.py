@@ -15,7 +15,7 @@ import numpy as np
 
 from diffperf.api.boundary import asker_of, naming
 from diffperf.compiler import stored, storing_in, user_folder
-from diffperf.errors import ConfigError
+from diffperf.errors import ConfigError, type_of
 from diffperf.estimate.phases import PHASES, estimate
 from diffperf.hardware.system import System
 from diffperf.load import check
@@ -61,18 +61,9 @@ def _refuse_other_kinds(asker: str, model: Any, system: Any, strategy: Any, rela
             remedy = "the arguments are model, system and strategy, in this order"
             if isinstance(value, str | dict):
                 remedy = f"write dp.load_{name}({json.dumps(value, default=str)})"
-            raise ConfigError(asker, name, _kind_of(value), expected, remedy)
+            raise ConfigError(asker, name, type_of(value), expected, remedy)
     if not isinstance(relax, Relaxation | None):
-        raise ConfigError(
-            asker, "relax", _kind_of(relax), "dp.Exact() or dp.Smooth(50)", "write one of these"
-        )
-
-
-def _kind_of(value: Any) -> str:
-    """What a wrong argument is, in errors."""
-    if isinstance(value, str):
-        return f'"{value}"'
-    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        raise ConfigError(asker, "relax", type_of(relax), "dp.Exact() or dp.Smooth(50)", "write one of these")
 
 
 class _Known:

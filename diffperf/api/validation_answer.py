@@ -10,7 +10,7 @@ from rich.table import Table
 
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
-from diffperf.errors import ConfigError, did_you_mean
+from diffperf.errors import ConfigError, did_you_mean, type_of
 from diffperf.explore.measured.column_words import unit, words
 from diffperf.explore.measured.errors_by_column import Explained, Residuals, residuals
 from diffperf.explore.measured.statistics import Errors, Summary
@@ -47,8 +47,8 @@ def validate(
     """
     asker = asker_of("validate")
     if not isinstance(file, str | Path):
-        found, expected = f"something of type {type(file).__name__}", "the path of a CSV file"
-        raise ConfigError(asker, "file", found, expected, "write the table to a file")
+        expected = "the path of a CSV file"
+        raise ConfigError(asker, "file", type_of(file), expected, "write the table to a file")
     return ValidationAnswer(
         str(file), compare(file, calibration, systems=systems, where=where, file=asker), by
     )

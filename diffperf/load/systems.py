@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from diffperf.errors import ARGUMENTS, ConfigError
+from diffperf.errors import ARGUMENTS, ConfigError, type_of
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.system import System
 from diffperf.load.builder import FOLDERS, Builder, read_module
@@ -49,7 +49,7 @@ def _read(cls: type, source: Any, beside: Path | None, asked_by: tuple[str, str]
         expected = (
             f"the name of a config in configs/{FOLDERS[cls]}, a path, or a table of {cls.__name__} keys"
         )
-        found = f"a value of type {type(source).__name__}"
+        found = type_of(source)
         raise ConfigError(*asked_by, found, expected, "see `diffperf list` for the shipped names")
     path = find(str(source), FOLDERS[cls], beside, asked_by)
     if cls is Calibration:

@@ -94,7 +94,7 @@ def _operators_of_layer(
     up_projected = tokens.up_projected_tokens(strategy)
     linear = linear_layers(layers, c.model.hidden, strategy, rank_tokens, read, up_projected)
     if trained:
-        linear = linear.with_experts_apart(c.system.stack.separate_experts.on)
+        linear = linear.with_separate_experts(c.system.stack.separate_experts.on)
     elif layers.mixture is not None:
         linear = linear.with_untuned_experts(untuned_tiles(layers.mixture, c, rank_tokens))
     operators = [operators_of(linear, part="matmul", runs=share)]

@@ -106,9 +106,9 @@ class Gemms(eqx.Module):
         """The same products, added to sums of `accumulator` bytes an element."""
         return dataclasses.replace(self, accumulator=jnp.broadcast_to(accumulator, self.m.shape))
 
-    def with_experts_apart(self, apart: Array | float) -> "Gemms":
-        """The same products, with `apart` the weight of a kernel for each expert in place of one for all."""
-        return self.in_kernels(1 + apart * self._of_experts * larger(self.batch - 1, 0.0))
+    def with_separate_experts(self, weight: Array | float) -> "Gemms":
+        """The same products, with the weight of a kernel for each expert in place of one for all."""
+        return self.in_kernels(1 + weight * self._of_experts * larger(self.batch - 1, 0.0))
 
     def with_untuned_experts(self, share: Array | float) -> "Gemms":
         """The same products, with those of experts in tiles that are not tuned by a share."""

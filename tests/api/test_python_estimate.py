@@ -191,11 +191,12 @@ def test_derivatives_outside_of_jit_are_of_one_program(monkeypatch):
         ),
         (
             {"strategy": {"tp": 2}},
-            r'strategy: found a dict; expected a Strategy.* write dp.load_strategy\(\{"tp": 2\}\)',
+            "strategy: found a value of type dict; expected a Strategy.*"
+            r' write dp.load_strategy\(\{"tp": 2\}\)',
         ),
         (
             {"system": dp.load_model("llama-2-7b")},
-            "system: found a Model; .* model, system and strategy, in this order",
+            "system: found a value of type Model; .* model, system and strategy, in this order",
         ),
         ({"relax": "smooth"}, r'relax: found "smooth"; expected dp.Exact\(\) or dp.Smooth\(50\)'),
         ({"relax": dp.Smooth}, "relax: found the class Smooth; expected"),
@@ -214,7 +215,7 @@ def test_arguments_of_other_kinds_are_refused(system, changed, error):
         ("load_strategy('tp=8')", 'dp.load_strategy: found "tp=8"; expected'),
         (
             "validate({'m': [128]})",
-            "dp.validate: file: found something of type dict; expected the path of a CSV file",
+            "dp.validate: file: found a value of type dict; expected the path of a CSV file",
         ),
     ],
 )

@@ -55,8 +55,8 @@ def test_only_experts_have_kernels_of_their_own():
     sizes = (real(512), real(1024), real(2048), real(8))
     table = Gemms.table({"experts up": sizes, "qkv": sizes}, {"experts up": "expert"})
     for weight, kernels in ((0.0, [1, 1]), (0.5, [4.5, 1]), (1.0, [8, 1])):
-        apart = table.with_experts_apart(real(weight))
-        for each in (apart, apart.input_gradient, apart.weight_gradient.added_to(4.0)):
+        separate = table.with_separate_experts(real(weight))
+        for each in (separate, separate.input_gradient, separate.weight_gradient.added_to(4.0)):
             np.testing.assert_array_equal(each.kernels, kernels)
 
 
