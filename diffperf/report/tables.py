@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from diffperf import units
-from diffperf.quantity import Choice, Declared, Label, Quantity, declaration, locate, segment
+from diffperf.quantity import Choice, Declared, Label, Quantity, declaration, is_traced, locate, segment
 
 _NEGLIGIBLE = 1e-6  # share of a whole up to which a part is left out of a table
 # Fields of a memory report that are no part of what fills the memory.
@@ -22,6 +23,9 @@ class Readable(Declared):
     """A result that prints as a table."""
 
     def __str__(self) -> str:
+        # JAX's errors print the values that a traced function returns, which have no numbers yet.
+        if any(map(is_traced, jax.tree.leaves(self))):
+            return repr(self)
         return render(self)
 
 

@@ -1,5 +1,6 @@
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -53,3 +54,11 @@ def test_arrays_of_results_show_their_range():
     strategy = dp.load_strategy({})
     many = type(strategy)(micro_batch=np.array([1.0, 4.0]))
     assert "[2 values, 1 to 4]" in render(many)
+
+
+def test_a_report_without_numbers_yet_has_a_text():
+    """JAX's errors print what a traced function returns: of a whole report instead of one of its numbers."""
+    layout = dp.load_strategy({}, n_devices=1)
+    model, system = dp.load_model("llama-3-8b"), dp.load_system("dgx-h100", n_devices=1)
+    with pytest.raises(TypeError, match="Gradient only defined for scalar-output functions"):
+        jax.jit(jax.grad(lambda system: dp.decode(model, system, layout)))(system)
