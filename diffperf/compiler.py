@@ -212,7 +212,7 @@ class StoredFunction(Generic[Parameters, Result]):
                 self.programs.pop(next(iter(self.programs)))
             self.programs[key] = self._found(folder, static, arguments)
         program = self.programs[key]
-        if isinstance(program, _Interpreted) and program.seconds > PATIENCE * len(program.program.steps):
+        if isinstance(program, _Interpreted) and program.is_worth_compiling:
             program = self.programs[key] = self._compiled(folder, static, arguments)
         return self.jitted(*args, **kwargs) if program is None else program(leaves)
 
@@ -355,6 +355,11 @@ class _Interpreted:
     @property
     def stored(self) -> bytes:
         return pickle.dumps((self.program, self.skeleton))
+
+    @property
+    def is_worth_compiling(self) -> bool:
+        operations = len(self.program.steps)  # none where a result is the same for all numbers
+        return operations > 0 and self.seconds > PATIENCE * operations
 
     def __call__(self, leaves: list[Any]) -> Any:
         start = time.perf_counter()

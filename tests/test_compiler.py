@@ -195,6 +195,29 @@ def test_what_runs_long_is_compiled(folder, monkeypatch):
     assert traced == []
 
 
+class Described(eqx.Module):
+    """A result without numbers."""
+
+    text: str = eqx.field(static=True)
+
+
+@pytest.mark.parametrize("stores", [True, False])
+def test_what_has_no_operations_is_never_compiled(folder, stores):
+    """Compiling traces it anew, and no result comes sooner."""
+    traced = []
+
+    def described(x: jax.Array) -> Described:
+        traced.append(x)
+        return Described(f"of {x.ndim} dimensions")
+
+    if not stores:
+        jax.config.update("jax_compilation_cache_dir", None)
+    function = StoredFunction(described, ())
+    assert [function(jnp.ones(3)).text for _ in range(5)] == ["of 1 dimensions"] * 5
+    assert len(traced) == 1
+    assert len(list(folder.iterdir())) == (1 if stores else 0)
+
+
 def test_without_a_folder_numpy_evaluates_as_well():
     function, traced = scaling(often=False)
     for x in (3.0, 4.0):

@@ -2,11 +2,10 @@
 
 import dataclasses
 import difflib
-from typing import Any
 
 import equinox as eqx
-import jax
 
+from diffperf.compiler import stored
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.estimate.phases import PHASES, estimate
 from diffperf.load.similar_inputs import LISTED, input_elsewhere
@@ -15,17 +14,23 @@ from diffperf.report.tables import outputs
 from diffperf.workload.configuration import Configuration
 
 
+class _Reported(eqx.Module):
+    """What a phase reports, as the result of a stored program: declarations by path, and no numbers."""
+
+    declarations: tuple[tuple[str, Quantity], ...] = eqx.field(static=True)
+
+
+@stored("phase")
+def _reported(inputs: Configuration, phase: str) -> _Reported:
+    """What a phase of such inputs reports. Only an estimate itself says what it reports; JAX traces a whole
+    one, which takes a second or two, once for all inputs of one structure.
+    """
+    return _Reported(tuple((path, kind) for path, (kind, _) in outputs(estimate(inputs, phase)).items()))
+
+
 def report_outputs(inputs: Configuration, phase: str) -> dict[str, Quantity]:
     """The declarations of what a phase reports, by path; nothing is computed."""
-    declarations: dict[str, Quantity] = {}
-
-    def trace(inputs: Configuration) -> list[Any]:
-        reported = outputs(estimate(inputs, phase))
-        declarations.update((path, declared) for path, (declared, _) in reported.items())
-        return [value for _, value in reported.values()]
-
-    jax.eval_shape(trace, inputs)
-    return declarations
+    return dict(_reported(inputs, phase).declarations)
 
 
 def checked_output(inputs: Configuration, phase: str, output: str, file: str) -> Quantity:
