@@ -80,11 +80,13 @@ class TimedPass(eqx.Module):
     - `busy`: seconds that the pass keeps the busiest stage of the pipeline busy: what a pass takes where one
       follows another. Without a pipeline that is its time.
     - `exposed`: seconds of the pass by the purpose of collectives.
+    - `throttling`: seconds by which the power limit lengthens linear layers and elementwise work.
     """
 
     breakdown: PassTime
     busy: Scalar
     clock: Clock
+    throttling: Scalar
     energy: Energy
     operators: TimedOperators
     collectives: list[TimedCollective]
@@ -143,7 +145,9 @@ def _timed_pass(
 ) -> TimedPass:
     """One pass, from its collectives and its operators, timed at the clock that software allows."""
     network = _PassNetwork.of(collectives, c)
-    clock = _clock(c, machine, tokens, _PassWork.of(timed), network)
+    allowed = _PassWork.of(timed)
+    clock = _clock(c, machine, tokens, allowed, network)
+    of_tokens = allowed.parts["matmul"].clocked + allowed.parts["elementwise"].clocked
     timed = clock.slow_all(timed)
     work = _PassWork.of(timed)
     exposed_times = _exposed_times(c, tokens, work, network)
@@ -159,6 +163,7 @@ def _timed_pass(
         breakdown=breakdown,
         busy=busy,
         clock=clock,
+        throttling=c.model.depth * (clock.slowdown - 1) * of_tokens,
         energy=energy(c, work=done, transfer=moved, time=breakdown.total, clock=clock, waiting=waiting),
         operators=timed,
         collectives=collectives,

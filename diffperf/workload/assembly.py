@@ -97,6 +97,7 @@ def _operators_of_layer(
         linear = linear.with_separate_experts(c.system.stack.separate_experts.on)
     elif layers.mixture is not None:
         linear = linear.with_untuned_experts(untuned_tiles(layers.mixture, c, rank_tokens))
+        linear = linear.with_random_experts()
     operators = [operators_of(linear, part="matmul", runs=share)]
     if stretch is not None:
         of_each = [stretch if role == "expert" else jnp.ones_like(stretch) for role in linear.roles]

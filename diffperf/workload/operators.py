@@ -56,7 +56,8 @@ class Gemms(eqx.Module):
     write it; 0 where they only write C, in the format of products. `kernels` is the number of kernels that
     share the batch. `on_vector_units` is 1 where the matrix units cannot take the operands, else 0.
     `untuned` is the share of the products of each operator that kernels multiply in tiles whose shapes are
-    not tuned.
+    not tuned. `random_rows` is 1 where m is the mean of random numbers of rows, one for each problem of the
+    batch, else 0.
     """
 
     m: Float[Array, "*kinds operators"]
@@ -67,6 +68,7 @@ class Gemms(eqx.Module):
     kernels: Float[Array, "*kinds operators"]
     on_vector_units: Float[Array, "*kinds operators"]
     untuned: Float[Array, "*kinds operators"]
+    random_rows: Float[Array, "*kinds operators"]
     names: tuple[str, ...] = eqx.field(static=True, default=())
     roles: tuple[str, ...] = eqx.field(static=True, default=())
 
@@ -77,7 +79,7 @@ class Gemms(eqx.Module):
         of_rows = tuple((roles or {}).get(name, "linear") for name in rows)
         sizes = {"m": m, "n": n, "k": k, "batch": batch}
         alone = {"accumulator": jnp.zeros_like(m), "kernels": jnp.ones_like(m)}
-        none = dict.fromkeys(("on_vector_units", "untuned"), jnp.zeros_like(m))
+        none = dict.fromkeys(("on_vector_units", "untuned", "random_rows"), jnp.zeros_like(m))
         return cls(**sizes, **alone, **none, names=tuple(rows), roles=of_rows)
 
     @property
@@ -113,6 +115,10 @@ class Gemms(eqx.Module):
     def with_untuned_experts(self, share: Array | float) -> "Gemms":
         """The same products, with those of experts in tiles that are not tuned by a share."""
         return dataclasses.replace(self, untuned=self._of_experts * share)
+
+    def with_random_experts(self) -> "Gemms":
+        """The same products, each of whose experts has a random number of rows."""
+        return dataclasses.replace(self, random_rows=jnp.broadcast_to(self._of_experts, self.m.shape))
 
     def with_matrix_units(self, weight: Array | float) -> "Gemms":
         """The same products, on the matrix units by a weight and on the vector units by the rest."""

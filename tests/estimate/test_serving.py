@@ -136,3 +136,19 @@ def test_a_prefix_cache_and_accepted_drafts_help(inputs):
     useless = _report(inputs, requests_of(draft_tokens=2.0))
     assert float(drafted.time_per_output_token) < 0.6 * float(plain.time_per_output_token)
     assert float(useless.time_per_output_token) > float(plain.time_per_output_token)
+
+
+@pytest.mark.parametrize("limit", [700.0, 500.0])
+def test_prompts_keep_the_power_limit(limit):
+    """Prompts of an engine take the time of a prefill, whose clock the power limit holds down."""
+    system = dp.override(dp.load_system("dgx-h100", n_devices=1), {"accelerator.power_limit": limit})
+    model, strategy = dp.load_model("llama-3-8b"), {"global_batch": 1, "sequence_length": 8000}
+    prefill = dp.prefill(model, system, dp.load_strategy(strategy, n_devices=1))
+    assert float(prefill.clock) < 0.95
+    requests = replace(
+        requests_of("concurrency"),
+        {"input_length": 8000, "output_length": 1, "concurrency": 1, "chunk": 8192, "input_spread": 0},
+    )
+    report = _report((model, system, dp.load_strategy({}, n_devices=1)), requests)
+    assert float(report.time_to_first_token) == pytest.approx(float(prefill.time), rel=0.03)
+    assert float(report.power) <= 1.005 * limit

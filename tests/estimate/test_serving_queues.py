@@ -116,6 +116,38 @@ def test_closed_loop_is_the_simulated_one(shape, spread, mixed):
 
 
 @pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "separate"])
+@pytest.mark.parametrize("spread", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("shape", "clients"),
+    [((1000, 2, 8192), 16), ((1000, 8, 8192), 16), ((8000, 16, 8192), 4), ((8000, 16, 8192), 16)],
+)
+def test_short_answers_do_not_outrun_their_prompts(shape, clients, spread, mixed):
+    """Prompts keep the engine busy, whose throughput is theirs; a few clients wait for each other's."""
+    requests = replace(_requests(*shape, spread, mixed, 1e4), {"concurrency": clients})
+    state, observed = _steady_states(requests)["concurrency"], _simulated(requests, "concurrency", 3000)
+    assert float(state.throughput) == pytest.approx(observed.throughput, rel=0.02)
+    cycle = float(state.first_token.mean + state.decode)
+    assert cycle == pytest.approx(clients / observed.throughput, rel=0.02)
+    assert float(state.first_token.mean) == pytest.approx(observed.ttft, rel=0.25)
+
+
+@pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "separate"])
+@pytest.mark.parametrize(("shape", "clients"), [((1000, 1, 8192), 16), ((8000, 1, 8192), 2)])
+def test_answers_of_one_token_are_those_of_prompts(shape, clients, mixed):
+    """Nothing decodes: the engine prefills all the time, and the queue in front of it is M/G/1."""
+    requests = replace(_requests(*shape, 0.0, mixed, 500), {"concurrency": clients})
+    state = _steady_states(requests)["concurrency"]
+    prompts_of_step = min(shape[2] // shape[0], clients)
+    rate = prompts_of_step / step_time(0, 0, prompts_of_step * shape[0])
+    assert float(state.throughput) == pytest.approx(rate, rel=0.02)
+    assert float(state.first_token.mean) == pytest.approx(clients / rate, rel=0.02)
+    # As many prompts come one by one as half of those that a step of one of them answers.
+    alone = step_time(0, 0, shape[0])
+    state = _steady_states(replace(requests, {"rate": 0.5 / alone}))["rate"]
+    assert alone < float(state.first_token.mean) < 2 * alone
+
+
+@pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "separate"])
 @pytest.mark.parametrize(
     "spread", [pytest.param(0.1, marks=pytest.mark.slow), 0.3, pytest.param(0.7, marks=pytest.mark.slow)]
 )
@@ -275,10 +307,11 @@ def test_no_load_is_without_an_answer(float32, mixed):
         fields = dict(
             zip(("input_length", "output_length", "chunk", "batch_cap", "rate"), numbers, strict=True)
         )
-        requests = replace(_requests(1024, 256, 2048, 0.5, mixed, 256), fields | {"concurrency": 8.0})
-        return _steady_states.__wrapped__(requests)["rate"]
+        loads = {"rate": numbers[-1], "concurrency": 1 + numbers[-1]}
+        requests = replace(_requests(1024, 256, 2048, 0.5, mixed, 256), fields | loads)
+        return _steady_states.__wrapped__(requests)
 
-    state = jax.jit(jax.vmap(answer))(jnp.asarray(lengths))
-    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state))
-    for mean in (state.running, state.throughput, state.first_token.mean, state.step_time.mean):
-        assert np.all(np.asarray(mean) > 0)
+    for state in jax.jit(jax.vmap(answer))(jnp.asarray(lengths)).values():
+        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state))
+        for mean in (state.running, state.throughput, state.first_token.mean, state.step_time.mean):
+            assert np.all(np.asarray(mean) > 0)

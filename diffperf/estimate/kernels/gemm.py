@@ -76,6 +76,8 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     flop_time, flop_energy = _of_units(gemms, machine)
     unit_flop_time = flop_time * inverse(_reached(gemms, machine)) * units
     row_tiles = relax.ceil(m / rows)
+    if machine.serving:
+        row_tiles = row_tiles + gemms.random_rows * (_tiles_of_random_rows(m / rows) - row_tiles)
     tiles = batch * row_tiles * relax.ceil(n / columns)
     flops = 2 * m * n * k * batch
     unpacked = batch * k * n * row_tiles
@@ -111,6 +113,17 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     )
     work = _with_launch_wait(work * gemms.kernels, gemms.kernels, machine)
     return (work + _conversion(whole_batch * m * k, machine)) * smaller(1.0, gemms.batch)
+
+
+def _tiles_of_random_rows(tiles: Array) -> Array:
+    """Mean number of row tiles of an expert that some token visits, where its tokens fill `tiles` tiles in
+    the mean.
+
+    Tokens choose their experts, some of which are more popular than others. The number of tokens of an expert
+    is taken to be distributed exponentially, so that n more tiles follow with the chance e^(−n / tiles): the
+    mean is 1 / (1 − e^(−1 / tiles)), 1 for few tokens and half a tile more than `tiles` for many.
+    """
+    return -inverse(jnp.expm1(-inverse(tiles)))
 
 
 def _reached(gemms: Gemms, machine: Machine) -> Array:

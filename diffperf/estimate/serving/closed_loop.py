@@ -11,6 +11,10 @@ from diffperf.relax import choose, larger, smaller
 
 _ROUNDING = 1e-3  # prompts by which a number of whole prompts may be too small
 
+# Share of the prompts in a cycle that cannot take less time than the cycle. With all of them any batch of a
+# busy engine would do, as its throughput is that of its prompts.
+_PROMPTS_AT_MOST = 0.999
+
 # The least chance of a request not to decode, so that powers of it have slopes.
 _LEAST_CHANCE = 1e-6
 
@@ -41,6 +45,7 @@ class _Point(eqx.Module):
       as a request sees them.
     - `step_time`: seconds of the steps that begin when a request ends, with the prompts in them.
     - `occupied`: 1 where other requests are in the engine when a request ends, 0 where it is idle then.
+    - `busy`: seconds of the engine that a prompt takes at least, where prompts fill all steps.
     """
 
     throughput: Scalar
@@ -49,12 +54,8 @@ class _Point(eqx.Module):
     decode_time: Scalar
     step_time: Scalar
     occupied: Scalar
+    busy: Scalar
     work: PromptWork
-
-    @property
-    def first_token(self) -> Moments:
-        """Time to first token of a request that has a slot."""
-        return self.work.waiting + self.work.service
 
     def admission(self, engine: Engine) -> Moments:
         """Time before the engine takes up a request, which comes at the end of a step."""
@@ -76,7 +77,7 @@ def closed_loop(engine: Engine, clients: Scalar) -> SteadyState:
     decode = running / point.throughput
     step_time = decode / traffic.decode_steps
     before_decode = (clients - running) / point.throughput
-    own = point.admission(engine) + point.first_token
+    own = point.admission(engine) + point.work.first_token
     # Each wait for a slot is a sum of times between answers, of which Poisson answers have this variance.
     queued = larger(before_decode - own.mean, 0.0)
     return SteadyState(
@@ -110,16 +111,23 @@ def capacity(engine: Engine) -> Scalar:
     first = _at(loop, most)
     in_prefill = first.throughput * first.work.service.mean
     left = engine.slots * most / (most + in_prefill)
-    return _at(loop, engine.relax.minimum(left, most)).throughput
+    last = _at(loop, engine.relax.minimum(left, most))
+    return engine.relax.minimum(last.throughput, 1 / last.busy)
 
 
 def _excess_clients(running: Scalar, loop: _Loop) -> tuple[Scalar, _Point]:
     """The logarithm of the requests in the engine over its slots, or with those that it does not know of yet
     over the clients, whichever is more; and the loop at the running batch.
+
+    The engine works off the prompt of every client in a cycle. What of that work cannot stall the decoding
+    of a request, because its answer is short, delays its first token.
     """
     point = _at(loop, running)
-    in_engine = running + point.throughput * point.first_token.mean
-    unknown = point.throughput * point.admission(loop.engine).mean
+    admission = point.admission(loop.engine).mean
+    least = _PROMPTS_AT_MOST * loop.inside * point.busy - running / point.throughput
+    first_token = larger(point.work.first_token.mean, least - admission)
+    in_engine = running + point.throughput * first_token
+    unknown = point.throughput * admission
     share = larger(in_engine / loop.engine.slots, (in_engine + unknown) / loop.clients)
     return jnp.log(share), point
 
@@ -142,15 +150,36 @@ def _point(loop: _Loop, running: Scalar, group: Scalar) -> tuple[Scalar, Scalar,
     return others, seen, loop.engine.decode_time(seen)
 
 
+def _stalls(loop: _Loop, work: PromptWork, before: Scalar) -> Scalar:
+    """Seconds for which prompts stall a decoding request.
+
+    While a client goes round once, all others do. The engine works off the prompts of all of them, and those
+    that it does not work off `before` the first token of the request stall its decoding.
+
+    - `before`: seconds of work on prompts from the arrival of a request to its first token.
+    """
+    return larger(loop.inside * work.stall - before, 0.0)
+
+
 def _throughput(
-    loop: _Loop, running: Scalar, decode_time: Scalar, others: Scalar, stall: Scalar, lined_up: Scalar | float
+    loop: _Loop,
+    running: Scalar,
+    decode_time: Scalar,
+    stalls: Scalar,
+    busy: Scalar,
+    most: Scalar,
 ) -> Scalar:
     """Requests per second: `running` over the time that each decodes, stalled by the prompts of others.
 
-    - `lined_up`: stall by the prompts of the request's own group that are prefilled after its own.
+    The engine works off no more prompts than one in `busy` seconds. Where prompts alone would keep it busy
+    all the time, decoding sequences wait for them, with prompts in every step in the end.
+
+    - `stalls`: seconds for which prompts stall a decoding request.
+    - `most`: seconds of a decode step with as many prompts in front of its end as there can be.
     """
-    decode = loop.engine.traffic.decode_steps * decode_time + others * running * stall + lined_up
-    return running / decode
+    steps = loop.engine.traffic.decode_steps
+    stalled = larger(steps * decode_time + stalls, running * busy)
+    return running / smaller(stalled, steps * larger(most, decode_time))
 
 
 def _random_arrivals(loop: _Loop, running: Scalar) -> Scalar:
@@ -214,8 +243,16 @@ def _mixed(loop: _Loop, running: Scalar) -> _Point:
     waiting = gathering.waiting(waiting, traffic.mean(stall), engine.decode_time(beside))
     behind = arrivals * (queue.mean + prefill.chunks - 0.5) + gathering.others
     work = PromptWork.of(traffic, prefill, stall, waiting, prefill.shared_time(behind, together))
+    busy = traffic.mean(prefill.busy_time)
+    steps = gathering.steps.mean + gathering.alone * queue.mean + work.chunks  # before the first token
+    prompts_before = work.first_token.mean - steps * engine.decode_time(beside)
     throughput = _throughput(
-        loop, running=running, decode_time=decode_time, others=others, stall=work.stall, lined_up=0.0
+        loop,
+        running=running,
+        decode_time=decode_time,
+        stalls=_stalls(loop, work, prompts_before),
+        busy=busy,
+        most=prefill.full_step,
     )
     step_time = _step_time(
         loop,
@@ -232,6 +269,7 @@ def _mixed(loop: _Loop, running: Scalar) -> _Point:
         decode_time=decode_time,
         step_time=step_time,
         occupied=_occupied(loop, group),
+        busy=busy,
         work=work,
     )
 
@@ -259,8 +297,14 @@ def _separate(loop: _Loop, running: Scalar) -> _Point:
     waiting = gathering.waiting(waiting, traffic.mean(stall), decode_time)
     service = prefill.shared_time(arrivals / 2 + gathering.others, group - 1)
     work = PromptWork.of(traffic, prefill, stall, waiting, service)
+    busy = traffic.mean(prefill.busy_time)
     throughput = _throughput(
-        loop, running=running, decode_time=decode_time, others=others, stall=work.stall, lined_up=lined_up
+        loop,
+        running=running,
+        decode_time=decode_time,
+        stalls=_stalls(loop, work, work.first_token.mean - gathering.steps.mean * decode_time),
+        busy=busy,
+        most=decode_time + loop.inside * busy,
     )
     step_time = _step_time(
         loop,
@@ -277,5 +321,6 @@ def _separate(loop: _Loop, running: Scalar) -> _Point:
         decode_time=decode_time,
         step_time=step_time,
         occupied=_occupied(loop, group),
+        busy=busy,
         work=work,
     )

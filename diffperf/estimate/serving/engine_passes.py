@@ -31,6 +31,7 @@ class PassParts(eqx.Module):
     - `of_sequences`: seconds of attention, vocabulary projection and the engine's host.
     - `attention`: seconds of attention alone; `head`: of the vocabulary projection alone; `per_layer`:
       seconds of an average layer.
+    - `throttling`: the seconds of `of_tokens` that the power limit adds.
     - `energy`: joules beyond the idle power.
     """
 
@@ -39,6 +40,7 @@ class PassParts(eqx.Module):
     attention: Scalar
     head: Scalar
     per_layer: Scalar
+    throttling: Scalar
     energy: Scalar
 
 
@@ -56,6 +58,7 @@ def _parts(c: Configuration, timed: TimedPass) -> PassParts:
         attention=part.attention,
         head=part.head,
         per_layer=(part.total - part.head - part.host) / c.model.depth,
+        throttling=timed.throttling,
         energy=timed.energy.dynamic,
     )
 
@@ -127,12 +130,17 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
     drafting = drafting_time(c, drafted, requests.draft_tokens, nodes)
     chunk = prompt_chunk_pass(requests)
     prompt = passes(running_sequences(c, jnp.ones_like(most)), {"prompt": chunk})["prompt"]
+    # Linear layers are those of decode passes, in which attention waits for memory and lets the device rest.
+    # Prompts have little of it, so that the power limit slows their layers more.
+    prompt_throttling = c.relax.excess(
+        prompt.throttling / chunk.queries, decode.throttling[-1] / (nodes[-1] * queries) * c.strategy.pp
+    )
     return EnginePasses(
         steps=InterpolatedSteps(
             of_tokens=Interpolant.through(nodes * queries, decode.of_tokens),
             of_sequences=Interpolant.through(nodes, decode.of_sequences + drafting),
             # Each stage of a pipeline has a part of the prompt tokens of a step.
-            prompt_attention=prompt.attention / chunk.queries / c.strategy.pp,
+            of_prompt_token=(prompt.attention / chunk.queries + prompt_throttling) / c.strategy.pp,
             queries=queries,
             prompt_launch=launch_time(c) / c.strategy.pp,
         ),

@@ -192,6 +192,11 @@ class PromptWork(eqx.Module):
     service: Moments
     chunks: Scalar
 
+    @property
+    def first_token(self) -> Moments:
+        """Time to first token of a request that has a slot."""
+        return self.waiting + self.service
+
     def stalls(self, engine: Engine, rate: Scalar, step_time: Scalar) -> Scalar:
         """The variance over requests, in s², of the time between their steps because of others' prompts.
 

@@ -43,7 +43,8 @@ class InterpolatedSteps(EngineSteps):
     - `of_tokens`: seconds of all that depends on the number of tokens alone, against tokens of the step.
     - `of_sequences`: seconds of the attention and the vocabulary projection of decoding sequences, and of
       drafting for them, against sequences.
-    - `prompt_attention`: seconds of attention for a token of a prompt.
+    - `of_prompt_token`: seconds of attention for a token of a prompt, and of what the power limit adds to its
+      linear layers beyond those of decoding sequences.
     - `queries`: tokens that a decoding sequence has in a step, drafted ones included.
     - `prompt_launch`: seconds of the host to launch a step with prompts, which takes no less. Steps without
       prompts replay recorded graphs of kernels.
@@ -51,11 +52,11 @@ class InterpolatedSteps(EngineSteps):
 
     of_tokens: Interpolant
     of_sequences: Interpolant
-    prompt_attention: Scalar
+    of_prompt_token: Scalar
     queries: Scalar
     prompt_launch: Scalar
 
     def time(self, running: Scalar, prompt_tokens: Scalar) -> Scalar:
         tokens = running * self.queries + prompt_tokens
-        time = self.of_tokens(tokens) + self.of_sequences(running) + prompt_tokens * self.prompt_attention
+        time = self.of_tokens(tokens) + self.of_sequences(running) + prompt_tokens * self.of_prompt_token
         return jnp.where(prompt_tokens > 0, larger(time, self.prompt_launch), time)

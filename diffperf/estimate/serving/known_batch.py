@@ -69,6 +69,10 @@ def known_batch(c: Configuration, mean_answer: Scalar) -> KnownBatch:
     )
     alone = parts["decode"].of_tokens + parts["decode"].of_sequences
     together = parts["both"].of_tokens + parts["decode"].of_sequences + parts["prompts"].attention
+    # The attention of decoding sequences lets the device rest, that of prompts does not: their linear layers
+    # run at a lower clock.
+    of_both = parts["both"].throttling - parts["decode"].throttling
+    together = together + c.relax.excess(parts["prompts"].throttling, larger(of_both, 0.0))
     together = larger(together, launch_time(c))
     # Prompts use the weights that the step reads anyway.
     added = larger(parts["prompts"].energy - parts["weights"].energy, 0.0)

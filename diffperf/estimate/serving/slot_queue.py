@@ -81,7 +81,8 @@ def wait_for_slot(
     fall = larger(above, 0.0) / _noise(engine, running, stall)
     odds = jnp.exp(-gap * fall) * factor / bell
     full = odds / (1 + odds)
-    spread = engine.traffic.step_deviation / engine.traffic.decode_steps
+    # Answers of one token have no steps; the steps of longer ones are at least one, drafts left out.
+    spread = engine.traffic.step_deviation / larger(engine.traffic.decode_steps, 1.0)
     wait = (1 + spread * spread) / 2 * factor / capacity
     # With probability `full` an exponential wait.
     return Moments(full * wait, full * (2 - full) * wait * wait)
