@@ -64,6 +64,7 @@ from diffperf.explore.codesign.problem import (
     Workload,
     output_of,
 )
+from diffperf.explore.codesign.replaced_inputs import refuse_replaced_input
 from diffperf.explore.codesign.variables import (
     FEATURE,
     NODE,
@@ -151,6 +152,8 @@ class ProblemReader(TableReader):
         objective, sense = self.objective()
         variables, constraints = self.tables("variable"), self.tables("constraint")
         baseline = first.baseline(first.workload.phase)
+        for path in self.sub_table("set"):
+            refuse_replaced_input(baseline, path, self.file, f"set.{path}")
         beside = tuple(job.beside(baseline) for job in others)
         baseline = dataclasses.replace(baseline, beside=beside)
         total = sum(job.workload.share for job in (first, *others))
@@ -246,6 +249,7 @@ class ProblemReader(TableReader):
             path = str(table.get("path"))
             if not isinstance(declared_at(baseline, path, self.file, f"{key}.path"), Quantity):
                 raise self.error(f"{key}.path", f'"{path}"', "a number", "choices are not uncertain")
+            refuse_replaced_input(baseline, path, self.file, f"{key}.path")
             low, high = table.get("from"), table.get("to")
             if not isinstance(low, int | float) or not isinstance(high, int | float) or not 0 < low < high:
                 found = f"from {low!r} to {high!r}"

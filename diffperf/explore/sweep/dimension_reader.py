@@ -1,20 +1,19 @@
 """The axes of a space from its file: single ones, several that vary together, factorizations, and configs."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import equinox as eqx
 import numpy as np
 
 from diffperf.errors import counted
+from diffperf.explore.codesign.replaced_inputs import refuse_replaced_input
+from diffperf.explore.codesign.variables import Candidate
 from diffperf.explore.inputs import full_path
-from diffperf.explore.sweep.axis import Axis, ConfigAxis, replaced
+from diffperf.explore.sweep.axis import Axis, ConfigAxis
 from diffperf.explore.sweep.config_reader import CONFIGS, ConfigReader, Keyed
-from diffperf.explore.sweep.designed_points import Inputs, configuration_of
+from diffperf.explore.sweep.designed_points import Inputs
 from diffperf.load import declared_at
 from diffperf.quantity import Choice, locate
-from diffperf.workload.configuration import Configuration
 from diffperf.workload.whole_numbers import divisors
 
 _MOST_ROWS = 1_000_000  # factorizations of a number, at most: they are held in memory
@@ -38,7 +37,8 @@ class DimensionReader(ConfigReader):
         for axis in axes:
             if isinstance(axis, Axis):
                 self.refuse_missing(axis, configs)
-                self.refuse_without_effect(inputs, axis)
+                if isinstance(inputs, Candidate):
+                    refuse_replaced_input(inputs, axis.path, self.file, "axis")
         return tuple(axes)
 
     def config_tables(self, tables: Sequence[Keyed]) -> list[list[Keyed]]:
@@ -85,17 +85,6 @@ class DimensionReader(ConfigReader):
                     label, expected = other.labels[code], f"an input of every {other.path}"
                     remedy = f"leave out the axis, or {label}"
                     raise self.error("axis", f"no {axis.path} in {label}", expected, remedy) from None
-
-    def refuse_without_effect(self, inputs: Inputs, axis: Axis) -> None:
-        """Refuses an axis over a number of the template that a design replaces by its own."""
-        if isinstance(inputs, Configuration) or not axis.path.startswith("system."):
-            return
-        alone = dataclasses.replace(axis, dimension=0)
-        ends = [replaced(inputs, [alone], [index], np.dtype(float)) for index in (0, -1)]
-        first, last = map(configuration_of, ends)
-        if not np.array_equal(axis.values[0], axis.values[-1]) and bool(eqx.tree_equal(first, last)):
-            remedy = "vary a number of the design (design.…), or of the technology (technology.…)"
-            raise self.error("axis", f'"{axis.path}", which the design replaces', "an input", remedy)
 
     def zipped(self, inputs: Inputs, table: dict[str, Any], key: str, dimension: int) -> Iterator[Axis]:
         """Axes that vary together: the first values of all, the second values of all, and so on."""

@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from diffperf.errors import ARGUMENTS
-from diffperf.explore.codesign.variables import FEATURE
+from diffperf.explore.codesign.replaced_inputs import refuse_replaced_input
+from diffperf.explore.codesign.variables import FEATURE, Candidate
 from diffperf.explore.inputs import check_phase, full_path
 from diffperf.explore.sweep.axis import Axis, ConfigAxis
 from diffperf.explore.sweep.constraint import Constraint, parse_constraint
@@ -88,7 +89,9 @@ class _Reader(DimensionReader):
         strategy = load_strategy(strategy_table, self.file)
         others = {path: text for path, text in settings.items() if not path.startswith(prefix)}
         inputs = override(dataclasses.replace(bare, strategy=strategy), others, self.file)
-
+        if isinstance(inputs, Candidate):
+            for path in others:
+                refuse_replaced_input(inputs, path, self.file, f"set.{path}")
         axes = self.axes(inputs, others)
         keys = {f"{prefix}{name}": f"{prefix}{name}" for name in self.sub_table("strategy")}
         self.refuse_set_axes(axes, keys | {path: f"set.{path}" for path in settings})
