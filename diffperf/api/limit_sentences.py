@@ -15,6 +15,8 @@ _ONE_MORE = {"USD": "One more dollar", "W": "One more watt", "mm^2": "One more m
 _SHOWN = 3  # digits
 _STEPS = 3  # sentences on whole numbers, at most
 _NOTHING_BINDS = "No limit holds the design back: a little more of any buys nothing."
+# Where every variable is whole there are no slopes: only the next numbers were tried, one at a time.
+_NOTHING_REFUSED = "No limit refuses a next whole number that would improve the design."
 # Prices are those of a design whose whole numbers and choices stay as they are.
 _WHOLE_NUMBERS_STAY = (
     "All of this is with the whole numbers and choices of the design as they are: they may need much more "
@@ -35,12 +37,26 @@ def limit_sentences(result: Codesign) -> list[str]:
     sentences += [step_sentence(result, step) for step in result.unpriced_steps[:_STEPS]]
     slack = [row.constraint.quantity for row in rows if not row.active]
     if not sentences:
-        sentences.append(_NOTHING_BINDS)
+        sentences.append(_NOTHING_REFUSED if result.problem.all_whole else _NOTHING_BINDS)
     elif slack:
-        sentences.append(f"A little more of {_listed(slack)} buys nothing.")
-    if not only_steps and any(variable.whole for variable in result.problem.variables):
+        sentences.append(_slack_sentence(result, slack, only_steps))
+    partly_whole = any(each.whole for each in result.problem.variables) and not result.problem.all_whole
+    if partly_whole and not only_steps:
         sentences.append(_WHOLE_NUMBERS_STAY)
     return sentences
+
+
+def _slack_sentence(result: Codesign, slack: list[str], only_steps: bool) -> str:
+    """What is known of limits that neither a slope nor a next whole number asks to move.
+
+    `only_steps`: no sentence on slopes says that whole numbers and choices are held.
+    """
+    if result.problem.all_whole:
+        return f"No next whole number that would improve the design needs more of {_listed(slack)}."
+    nothing = f"a little more of {_listed(slack)} buys nothing."
+    if only_steps:
+        return f"With the whole numbers and choices of the design as they are, {nothing}"
+    return nothing[0].upper() + nothing[1:]
 
 
 def _sentence(result: Codesign, row: ConstraintRow) -> str:

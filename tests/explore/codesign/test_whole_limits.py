@@ -67,6 +67,43 @@ def test_the_limit_that_refuses_one_more_unit_is_active(answer):
     assert "buys nothing" not in text
 
 
+def test_the_limit_that_refuses_one_more_sequence_of_the_batch_is_active():
+    """The batch is a number of the layout; the next one takes longer than the limit by what is said."""
+    serving = ONE_NODE | {
+        "model": "llama-3-8b",
+        "phase": "decode",
+        "maximize": "tokens_per_second",
+        "strategy": {"tp": 8, "global_batch": 64},
+        "variable": [
+            {"path": "strategy.global_batch", "from": 8, "to": 512},
+            {"path": "strategy.tp", "values": [4, 8]},
+            {"path": "design.compute_units", "values": [100, 132]},
+        ],
+        "constraint": [
+            {"quantity": "time", "at_most": "6 ms"},
+            {"quantity": "cost.manufacturing", "at_most": "1000000 USD"},
+        ],
+    }
+    del serving["minimize"]
+    answer = dp.codesign(serving, population=256)
+    result = answer.result
+    time, cost = result.constraints()
+    assert time.active
+    assert not cost.active
+    (step,) = [step for step in time.steps if step.variable.path == "strategy.global_batch"]
+    assert step.value == step.before + 1
+    assert result.x[0] == step.before
+    problem = result.problem
+    more = np.array([step.value, *result.x[1:]])
+    score = Search(problem, population=256).scorer.exact(more[None], problem.limits).values[0]
+    assert step.needs == {0: pytest.approx(score[1] * problem.limits[0])}
+    text = text_of(answer)
+    assert f"strategy.global_batch {step.value:.0f} in place of {step.before:.0f} needs " in text
+    assert "more of time, and raises tokens_per_second by" in text
+    assert "No next whole number that would improve the design needs more of cost.manufacturing." in text
+    assert "buys nothing" not in text
+
+
 def test_what_the_sold_chip_costs_remade_is_told(answer):
     assert "The sold chip remade in n4-hbm3 costs $2,834, 3.5% more than the baseline's $2,739." in text_of(
         answer
