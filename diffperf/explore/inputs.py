@@ -47,7 +47,7 @@ def full_path(inputs: eqx.Module, path: str, file: str = "command line", key: st
 
     `inputs` is a module with a `system`. A path that starts with model, system or strategy, or with another
     part of `inputs`, stays as it is; any other is the ending of a path of exactly one input of the system,
-    such as `hbm.bandwidth`.
+    such as `hbm.bandwidth`, or of the design of its accelerators where `inputs` has one.
 
     **Raises:** `ConfigError` for an ending that several inputs share, or none, with `file` and `key` as its
     origin.
@@ -60,7 +60,8 @@ def full_path(inputs: eqx.Module, path: str, file: str = "command line", key: st
         *(part.name for part in dataclasses.fields(inputs)),
     }:
         return path
-    known = [known for known, _, _ in walk(locate(inputs, "system")[0], "system.")]
+    parts = [part for part in ("system", "design") if hasattr(inputs, part)]
+    known = [known for part in parts for known, _, _ in walk(getattr(inputs, part), f"{part}.")]
     if (match := _only_ending(known, path, file, key)) is not None:
         return match
     hint = _nearest(inputs, path) or "start the path with model., system. or strategy."

@@ -11,6 +11,7 @@ from diffperf.explore.codesign.problem import Workload
 from diffperf.explore.codesign.variables import FEATURE, Candidate, Job
 from diffperf.explore.inputs import check_phase
 from diffperf.explore.reader import TableReader
+from diffperf.explore.settings import settings_of
 from diffperf.hardware.designed_accelerator import design_of
 from diffperf.hardware.node import node_at
 from diffperf.hardware.system import System
@@ -67,6 +68,12 @@ class JobReader(TableReader):
             technology=technology,
         )
 
+    @functools.cached_property
+    def settings(self) -> dict[str, Any]:
+        """What the file sets, by full path."""
+        table = self.sub_table("set")
+        return settings_of(self.as_loaded, table, self.file) if table else {}
+
     def configured(self, candidate: Candidate) -> Candidate:
         """A candidate with the file's number of devices, and with what it sets, but for the strategy.
 
@@ -75,8 +82,7 @@ class JobReader(TableReader):
         if "n_devices" in self.table:
             system = override(candidate.system, {"n_devices": self.table["n_devices"]}, self.file)
             candidate = dataclasses.replace(candidate, system=system)
-        overrides = self.sub_table("set")
-        others = {path: value for path, value in overrides.items() if not path.startswith("strategy.")}
+        others = {path: value for path, value in self.settings.items() if not path.startswith("strategy.")}
         if FEATURE in others:
             candidate = override(candidate, {FEATURE: others.pop(FEATURE)}, self.file)
             technology = moved(candidate.technology, node_at(load_nodes(), candidate.technology.feature))
@@ -115,7 +121,7 @@ class JobReader(TableReader):
         prefix = "strategy."
         overridden = {
             path.removeprefix(prefix): literal(value)
-            for path, value in self.sub_table("set").items()
+            for path, value in self.settings.items()
             if path.startswith(prefix)
         }
         return self.sub_table("strategy") | overridden

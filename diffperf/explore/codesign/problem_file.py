@@ -73,6 +73,7 @@ from diffperf.explore.codesign.variables import (
     Variable,
     with_part,
 )
+from diffperf.explore.inputs import full_path
 from diffperf.explore.reader import TableReader
 from diffperf.hardware.chip import chip
 from diffperf.load import (
@@ -152,7 +153,7 @@ class ProblemReader(TableReader):
         objective, sense = self.objective()
         variables, constraints = self.tables("variable"), self.tables("constraint")
         baseline = first.baseline(first.workload.phase)
-        for path in self.sub_table("set"):
+        for path in first.settings:
             refuse_replaced_input(baseline, path, self.file, f"set.{path}")
         beside = tuple(job.beside(baseline) for job in others)
         baseline = dataclasses.replace(baseline, beside=beside)
@@ -169,17 +170,18 @@ class ProblemReader(TableReader):
             tuple(self.variable(first, baseline, v, f"variable[{i}]") for i, v in enumerate(variables)),
             derives_dp=tuple(job.strategy_path for job in (first, *others) if job.derives_dp),
             nodes=load_nodes() if any(table.get("path") == FEATURE for table in variables) else (),
-            kept=tuple(
-                path for path in self.sub_table("set") if path.startswith("technology.") and path != FEATURE
-            ),
+            kept=tuple(path for path in first.settings if path.startswith("technology.") and path != FEATURE),
         )
         self.each_path_once(vector.variables)
-        self.storage_has_a_technology(vector)
+        for index, variable in enumerate(vector.variables):
+            if variable.options is None:
+                refuse_replaced_input(baseline, variable.path, self.file, f"variable[{index}].path")
+        self.storage_has_a_technology(vector, first.settings)
         for job, workload in zip((first, *others), workloads, strict=True):
             prefix = f"{job.strategy_path}."
             own = [path.removeprefix(prefix) for path in vector.paths if path.startswith(prefix)]
             refuse_training_fields(sorted(own), workload.phase, self.file)
-        changed = [*self.sub_table("set"), *vector.paths]
+        changed = [*first.settings, *vector.paths]
         refuse_other_stack(changed, [workload.phase for workload in workloads], self.file)
         limited = tuple(
             limit
@@ -246,7 +248,7 @@ class ProblemReader(TableReader):
         for index, table in enumerate(tables):
             key = f"uncertain[{index}]"
             self.known_keys(table, ("path", "from", "to"), f"{key}.", "path, from and to")
-            path = str(table.get("path"))
+            path = self.full_path(baseline, str(table.get("path")), f"{key}.path")
             if not isinstance(declared_at(baseline, path, self.file, f"{key}.path"), Quantity):
                 raise self.error(f"{key}.path", f'"{path}"', "a number", "choices are not uncertain")
             refuse_replaced_input(baseline, path, self.file, f"{key}.path")
@@ -281,7 +283,7 @@ class ProblemReader(TableReader):
     def variable(self, first: JobReader, baseline: Candidate, table: dict[str, Any], key: str) -> Variable:
         """A variable with its bounds, which are those of its declaration where the table gives none."""
         self.known_keys(table, ("path", "from", "to", "values"), f"{key}.", "path, from and to, or values")
-        path = self.full_path(baseline, str(table.get("path")))
+        path = self.full_path(baseline, str(table.get("path")), f"{key}.path")
         if path in ELSEWHERE:
             raise self.error(f"{key}.path", f'"{path}"', "a path into the inputs", ELSEWHERE[path])
         if "values" in table:
@@ -306,13 +308,16 @@ class ProblemReader(TableReader):
             )
         return Variable(path, declared, low, high)
 
-    def full_path(self, baseline: Candidate, path: str) -> str:
-        """The path of an input; those of a workload's layout may begin with its name."""
+    def full_path(self, baseline: Candidate, path: str, key: str) -> str:
+        """The path of an input, which may be the ending of a path of the system or of the design; those of a
+        workload's layout may begin with its name.
+        """
         first, _, rest = path.partition(".")
         if baseline.beside and rest.startswith("strategy.") and first == self.workloads()[0].workload.name:
             return rest
-        names = [job.name.text for job in baseline.beside]
-        return f"beside.{path}" if path.partition(".")[0] in names else path
+        if first in [job.name.text for job in baseline.beside]:
+            return f"beside.{path}"
+        return full_path(baseline, path, self.file, key)
 
     def listed(
         self, first: JobReader, baseline: Candidate, path: str, table: dict[str, Any], key: str
@@ -378,11 +383,10 @@ class ProblemReader(TableReader):
                     f"variable[{index}].path", f'"{path}" again', "each path once", "merge the two variables"
                 )
 
-    def storage_has_a_technology(self, vector: DesignVector) -> None:
+    def storage_has_a_technology(self, vector: DesignVector, settings: Mapping[str, Any]) -> None:
         """Refuses stacks of storage of a technology that has none: they would be of nothing."""
         stacks = "design.storage_stacks"
-        given = {**self.sub_table("set"), **dict.fromkeys(vector.paths)}
-        if stacks in given and vector.baseline.technology.storage is None:
+        if stacks in {*settings, *vector.paths} and vector.baseline.technology.storage is None:
             found = f"{vector.baseline.technology.name}, without storage, beside {stacks}"
             raise self.error("technology", found, "storage", 'add storage = "hbs" to the technology\'s file')
 

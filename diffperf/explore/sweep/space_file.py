@@ -26,14 +26,15 @@ The keys `where` (constraints between inputs), `zip` (inputs that vary together)
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from diffperf.errors import ARGUMENTS
 from diffperf.explore.codesign.replaced_inputs import refuse_replaced_input
 from diffperf.explore.codesign.variables import FEATURE, Candidate
-from diffperf.explore.inputs import check_phase, full_path
+from diffperf.explore.inputs import check_phase
+from diffperf.explore.settings import settings_of
 from diffperf.explore.sweep.axis import Axis, ConfigAxis
 from diffperf.explore.sweep.constraint import Constraint, parse_constraint
 from diffperf.explore.sweep.designed_points import Inputs, candidate_of, declared_outputs, made
@@ -51,7 +52,6 @@ from diffperf.load import (
     refuse_other_stack,
     refuse_training_fields,
 )
-from diffperf.quantity import Choice, locate
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 
@@ -127,30 +127,15 @@ class _Reader(DimensionReader):
         return configuration if technology is None else candidate_of(configuration, technology)
 
     def settings(self, inputs: Inputs) -> dict[str, Any]:
-        """The values of the [set] table by full path, nested tables flattened."""
-
-        def flatten(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-            for key, value in table.items():
-                path = prefix + key
-                if path == FEATURE:
-                    remedy = 'write an axis over technology.node with one value, such as "4 nm"'
-                    raise self.error(f"set.{path}", repr(value), "the node, with all its figures", remedy)
-                if "." in path:
-                    path = full_path(inputs, path, self.file, f"set.{path}")
-                if isinstance(value, dict) and not self.is_choice(inputs, path):
-                    yield from flatten(value, path + ".")
-                else:
-                    yield full_path(inputs, path, self.file, f"set.{path}"), value
-
-        return dict(flatten(self.sub_table("set"), ""))
-
-    @staticmethod
-    def is_choice(inputs: Inputs, path: str) -> bool:
-        """Whether the path leads to a choice, whose value may be a table of weights."""
-        try:
-            return isinstance(locate(inputs, path)[1], Choice)
-        except KeyError:
-            return False
+        """The values of the [set] table by full path."""
+        settings = settings_of(inputs, self.sub_table("set"), self.file)
+        if FEATURE in settings:
+            found, remedy = (
+                repr(settings[FEATURE]),
+                'write an axis over technology.node with one value, such as "4 nm"',
+            )
+            raise self.error(f"set.{FEATURE}", found, "the node, with all its figures", remedy)
+        return settings
 
     def where(self, inputs: Inputs, outputs: Collection[str]) -> tuple[Constraint, ...]:
         """The constraints that points have to satisfy; `outputs` are those of the phase, which have none."""

@@ -68,11 +68,14 @@ def test_what_a_design_takes_from_its_template_may_be_set(load, table):
     load(table | {"set": settings})
 
 
-def test_an_uncertain_input_that_the_design_replaces_is_refused():
-    uncertain = {"path": "system.accelerator.package.memory_price", "from": 0.5, "to": 2.0}
+@pytest.mark.parametrize(
+    ("key", "low", "high"), [("variable", "5 USD/GB", "20 USD/GB"), ("uncertain", 0.5, 2.0)]
+)
+def test_varying_what_the_design_replaces_is_refused(key, low, high):
+    varied = {"path": "package.memory_price", "from": low, "to": high}
     with pytest.raises(ConfigError, match=r'write "technology\.memory\.price"') as problem:
-        load_problem(PROBLEM | {"uncertain": [uncertain]})
-    assert problem.value.key == "uncertain[0].path"
+        load_problem(PROBLEM | {key: [varied]})
+    assert problem.value.key == f"{key}[0].path"
 
 
 @pytest.mark.slow  # hundreds of designs, one by one
