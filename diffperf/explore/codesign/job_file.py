@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
+from diffperf.errors import ConfigError
 from diffperf.explore.codesign.problem import Workload
 from diffperf.explore.codesign.variables import FEATURE, Candidate, Job
 from diffperf.explore.inputs import check_phase
@@ -94,7 +95,7 @@ class JobReader(TableReader):
         candidate = self.configured(self.as_loaded)
         strategy = load_strategy(self.strategy_table(), self.file, float(candidate.system.n_devices))
         refuse_training_fields(self.strategy_table(), phase, self.file)
-        check(candidate.model, candidate.system, strategy, phase, self.file)
+        self.check(candidate.model, candidate.system, strategy, phase)
         return as_float64(dataclasses.replace(candidate, strategy=strategy))
 
     def beside(self, first: Candidate) -> Job:
@@ -102,8 +103,33 @@ class JobReader(TableReader):
         model, devices = self.config(Model, "model"), float(first.system.n_devices)
         strategy = load_strategy(self.strategy_table(), self.file, devices)
         refuse_training_fields(self.strategy_table(), self.workload.phase, self.file)
-        check(model, first.system, strategy, self.workload.phase, self.file)
+        self.check(model, first.system, strategy, self.workload.phase)
         return as_float64(Job(model, strategy, Label(self.workload.name)))
+
+    def check(self, model: Model, system: System, strategy: Strategy, phase: str) -> None:
+        """Raises `ConfigError` where a rule refuses the strategy of the baseline.
+
+        It names the variables of the strategy that the baseline has no value of: their ranges are those of
+        the design alone.
+        """
+        try:
+            check(model, system, strategy, phase, self.file)
+        except ConfigError as problem:
+            missing = self.variables_without_value()
+            if not missing:
+                raise
+            found = f"{problem.found} in the baseline, which has the default of {' and '.join(missing)}"
+            where = "[strategy]" if self.prefix == "" else f"{self.prefix}strategy"
+            remedy = f"write a value for the baseline under {where}, beside the variable: {problem.remedy}"
+            raise self.error(problem.key, found, problem.expected, remedy) from None
+
+    def variables_without_value(self) -> list[str]:
+        """The fields of the workload's strategy that are variables, and that its table does not give."""
+        paths = [
+            str(table.get("path")).removeprefix(f"{self.workload.name}.") for table in self.tables("variable")
+        ]
+        fields = [path.removeprefix("strategy.") for path in paths if path.startswith("strategy.")]
+        return [f"strategy.{field}" for field in fields if field not in self.strategy_table()]
 
     @property
     def strategy_path(self) -> str:

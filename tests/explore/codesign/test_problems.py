@@ -301,3 +301,32 @@ def test_outputs_that_a_workload_lacks_are_named_as_written(tmp_path, old, new, 
     with pytest.raises(ConfigError, match=message) as raised:
         problem_of(tmp_path, text.replace(old, new, 1))
     assert len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize("workload", ["", "chat."])
+def test_a_baseline_without_a_value_of_a_variable_is_told_from_the_variable(tmp_path, workload):
+    """Ranges of variables are for the design; the baseline has what the strategy's table gives."""
+    layout = f"""
+[[variable]]
+path = "{workload}strategy.global_batch"
+from = 8
+to = 2048
+[[variable]]
+path = "{workload}strategy.tp"
+values = [1, 2, 4, 8]
+"""
+    chat = CHAT.replace("tp = 8, global_batch = 32, ", "")
+    if workload:
+        chat += PREFILL
+        given = chat.replace("strategy = {", "strategy = {global_batch = 8, ", 1)
+    else:
+        own = 'model = "llama-3-8b"\nphase = "decode"\n'
+        chat, given = own, own + "[strategy]\nglobal_batch = 8\n"
+    with pytest.raises(ConfigError) as raised:
+        problem_of(tmp_path, HEAD + chat + VARIABLES + layout + LIMITS)
+    message = str(raised.value)
+    assert "1 sequences for 8 replicas in the baseline, which has the default of" in message
+    assert "strategy.global_batch and strategy.tp" in message
+    assert "write a value for the baseline under" in message
+    assert "\n" not in message
+    problem_of(tmp_path, HEAD + given + VARIABLES + layout + LIMITS)
