@@ -176,6 +176,7 @@ class CodesignAnswer(Answer):
             *basis_lines(result),
             "",
             verdict(result),
+            *nominal_lines(result.problem),
             *baseline_lines(result.problem),
             *remade_lines(result),
             *conflict_lines(result),
@@ -242,9 +243,10 @@ def verdict(result: Codesign) -> str:
             if row.excess > _MISSED
         ]
         missed += [result.broken_rule] if result.broken_rule else []
-        said = "No design satisfies every constraint."
+        judged = "" if problem.uncertainty is None else f" {judged_over(problem.uncertainty)}"
+        said = f"No design satisfies every constraint{judged}."
         if result.stopped:
-            said = f"No design that satisfies every constraint was found in {_duration(result)}; the "
+            said = f"No design that satisfies every constraint{judged} was found in {_duration(result)}; the "
             said += "search had not ended."
         return f"[bold red]{said}[/bold red] The least-violating one follows: {'; '.join(missed)}"
     change = result.objective / result.baseline_objective - 1
@@ -309,9 +311,23 @@ def no_effect_line(variable: Variable, baseline: str, held: str) -> str:
 
 def judged_over(uncertainty: Uncertainty) -> str:
     """How a design is judged over what is uncertain, as words."""
+    return f"in the {_measure_of_samples(uncertainty)} of what is uncertain"
+
+
+def _measure_of_samples(uncertainty: Uncertainty) -> str:
+    """What a design is judged by: "worst of 8 samples"."""
     measures = {"mean": "mean", "quantile": f"{uncertainty.quantile:g} quantile", "worst": "worst"}
-    samples = len(uncertainty.factors)
-    return f"in the {measures[uncertainty.measure]} of {samples} samples of what is uncertain"
+    return f"{measures[uncertainty.measure]} of {len(uncertainty.factors)} samples"
+
+
+def nominal_lines(problem: DesignProblem) -> list[str]:
+    """Which figures are those of the samples that a robust design is judged over, and which are not."""
+    if problem.uncertainty is None:
+        return []
+    return [
+        f"Values beside limits are the {_measure_of_samples(problem.uncertainty)}, by which the limits are "
+        "judged; all other figures, the objective too, are nominal: every uncertain input is as given."
+    ]
 
 
 def _duration(result: Codesign) -> str:
@@ -435,8 +451,10 @@ def comparison(title: str, design: eqx.Module, baseline: eqx.Module) -> Table:
 
 def constraint_table(result: Codesign) -> Table:
     """Every constraint, how full it is, and what one more unit of it would be worth."""
+    uncertainty = result.problem.uncertainty
+    value = "value" if uncertainty is None else f"value, {_measure_of_samples(uncertainty)}"
     section = _section(
-        "constraints", {"constraint": "left", "value": "right", "": "left", "shadow price": "left"}
+        "constraints", {"constraint": "left", value: "right", "": "left", "shadow price": "left"}
     )
     for row in result.constraints():
         state = "[red]violated[/red]" if row.excess > 0 else "[bold]active[/bold]" if row.active else "slack"

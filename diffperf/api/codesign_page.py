@@ -20,7 +20,8 @@ def codesign_page(answer: "CodesignAnswer") -> str:
     from diffperf.api import codesign_answer as texts
 
     result = answer.result
-    summary = [texts.verdict(result), *texts.remade_lines(result), *texts.conflict_lines(result)]
+    summary = [texts.verdict(result), *texts.nominal_lines(result.problem)]
+    summary += [*texts.remade_lines(result), *texts.conflict_lines(result)]
     sections = [
         Section("", [*summary, *texts.strategy_lines(result), *texts.basis_lines(result)]),
         Section("The design", [texts.design_table(result), answer.figure()]),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -70,6 +71,11 @@ class Uncertainty:
         least = jax.lax.stop_gradient(jnp.min(scores, axis=0))
         return least + relax.reduce_maximum(scores - least)
 
+    def as_dict(self) -> dict[str, Any]:
+        """How a design is judged, for JSON."""
+        quantile = {"quantile": self.quantile} if self.measure == "quantile" else {}
+        return {"measure": self.measure, **quantile, "samples": len(self.factors)}
+
 
 @dataclasses.dataclass(frozen=True)
 class Constraint:
@@ -96,6 +102,10 @@ class Constraint:
         """
         absolute = self.limit == 0
         return self.sense * (value - limit if absolute else value / limit - 1)
+
+    def value_of(self, excess: float, limit: float) -> float:
+        """The value that has an excess over the limit: the inverse of `excess`."""
+        return limit + self.sense * excess * (1.0 if self.limit == 0 else limit)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,7 +39,9 @@ class TracePoint:
 class ConstraintRow:
     """One constraint at the design: its value, its excess and the worth of its limit.
 
-    - `value`: of its quantity, in its unit.
+    - `value`: of its quantity, in its unit; over uncertain inputs the one that the limit is judged by: the
+      worst of the samples, their mean or a quantile.
+    - `nominal`: of its quantity without uncertainty.
     - `excess`: how far the value lies beyond the limit, relative to it; the constraint holds where this is at
       most 0.
     - `multiplier`: per cent that the objective improves by where the limit relaxes by 1 %.
@@ -55,6 +57,7 @@ class ConstraintRow:
 
     constraint: Constraint
     value: float
+    nominal: float
     excess: float
     multiplier: float | None
     percent: float | None
@@ -77,6 +80,7 @@ class ConstraintRow:
             "quantity": self.constraint.quantity,
             "limit": self.constraint.limit,
             "value": self.value,
+            "nominal": self.nominal,
             "excess": self.excess,
             "multiplier": self.multiplier,
             "shadow_price": self.price,
@@ -106,7 +110,8 @@ class Codesign:
     """The best design that a search came to.
 
     - `x`: the vector of its variables; `outcome` is its exact chip and report.
-    - `excess`: of every constraint, at most 0 where the constraint holds exactly.
+    - `limits`: that the search kept, one for each constraint; in a front one of them is not the problem's.
+    - `excess`: of every constraint over its limit, at most 0 where the constraint holds exactly.
     - `broken_rules`: how many rules of layouts the design breaks.
     - `multipliers`: of every constraint, from the last polish.
     - `stationarity`: the largest slope of the Lagrangian, 0 at an optimum of the variables that are not
@@ -123,6 +128,7 @@ class Codesign:
     problem: DesignProblem
     x: Float[np.ndarray, " n"]
     outcome: Outcome
+    limits: Float[np.ndarray, " constraints"]
     excess: Float[np.ndarray, " constraints"]
     broken_rules: int
     multipliers: Float[np.ndarray, " constraints"]
@@ -204,7 +210,8 @@ class Codesign:
         return [
             ConstraintRow(
                 constraint=constraint,
-                value=float(self.problem.value(self.outcome, constraint.quantity)),
+                value=self._judged_value(index),
+                nominal=self._nominal_value(index),
                 excess=float(self.excess[index]),
                 multiplier=float(self.multipliers[index]) if self.priced else None,
                 percent=self.signed_multiplier(index) if self.priced else None,
@@ -213,6 +220,17 @@ class Codesign:
             )
             for index, constraint in enumerate(self.problem.constraints)
         ]
+
+    def _nominal_value(self, index: int) -> float:
+        """The quantity of a constraint where no input is uncertain."""
+        return float(self.problem.value(self.outcome, self.problem.constraints[index].quantity))
+
+    def _judged_value(self, index: int) -> float:
+        """The quantity of a constraint as its excess measures it, over all samples of what is uncertain."""
+        if self.problem.uncertainty is None:
+            return self._nominal_value(index)
+        excess, limit = float(self.excess[index]), float(self.limits[index])
+        return self.problem.constraints[index].value_of(excess, limit)
 
     @functools.cached_property
     def unpriced_steps(self) -> list[Step]:
@@ -237,9 +255,11 @@ class Codesign:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, in internal units, for JSON."""
+        uncertainty = self.problem.uncertainty
         return {
             "problem": self.problem.name,
             "feasible": self.feasible,
+            "judged_by": None if uncertainty is None else uncertainty.as_dict(),
             "stopped": self.stopped,
             "objective": {
                 "name": self.problem.objective,

@@ -305,6 +305,7 @@ class Search(SearchState):
             problem=self.problem,
             x=x,
             outcome=self.scorer.outcome(jnp.asarray(x)),
+            limits=np.array(self.limits),
             excess=scores.values[0, 1:],
             broken_rules=int(scores.broken[0]),
             multipliers=self.best.multipliers,

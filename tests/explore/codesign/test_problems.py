@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from problem_texts import problem_of
 
-from diffperf.api.codesign_answer import judged_over
+import diffperf as dp
+from diffperf import units
+from diffperf.api.codesign_answer import constraint_table, judged_over
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.search import Search
 from diffperf.explore.codesign.tipping import Tipping
@@ -264,6 +266,37 @@ def test_mistakes_are_one_clear_line(tmp_path, old, new, message):
     with pytest.raises(ConfigError, match=message) as raised:
         problem_of(tmp_path, text.replace(old, new, 1))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("measure", ["worst", "quantile"])
+def test_values_beside_limits_are_those_that_the_limits_are_judged_by(tmp_path, measure):
+    """Dear memory misses the budget, which the nominal price would meet."""
+    variables = '[[variable]]\npath = "design.compute_units"\nvalues = [100, 132]\n'
+    limits = LIMITS.replace('"baseline"', '"2800 USD"')
+    text = HEAD + CHAT + variables + limits + UNCERTAIN.replace("MEASURE", measure)
+    answer = dp.codesign(problem_of(tmp_path, text), population=64)
+    result, problem = answer.result, answer.result.problem
+    costs = []
+    for (factor,) in problem.uncertainty.factors:
+        price = result.design.technology.memory.price * factor
+        sampled = replace(result.design, {"technology.memory.price": price})
+        costs.append(float(problem.outcome_of(sampled, Exact()).report.cost.manufacturing))
+    judged = np.max(costs) if measure == "worst" else np.quantile(costs, 0.9)
+    row = result.constraints()[0]
+    assert row.value == pytest.approx(judged, rel=1e-9)
+    assert row.nominal == pytest.approx(float(result.outcome.report.cost.manufacturing))
+    assert row.nominal < 2800 < row.value
+    words = "worst of 8 samples" if measure == "worst" else "0.9 quantile of 8 samples"
+    lines = [line for line in answer.lines() if isinstance(line, str)]
+    assert any(f"No design satisfies every constraint in the {words}" in line for line in lines)
+    assert any(f"(reaches {units.show(judged, 'USD')})" in line for line in lines)
+    assert any(f"Values beside limits are the {words}" in line for line in lines)
+    assert f"(reaches {units.show(judged, 'USD')})" in answer.to_html()
+    table = answer.to_dict()
+    assert table["judged_by"]["measure"] == measure
+    assert table["constraints"][0]["value"] == pytest.approx(judged, rel=1e-9)
+    assert f"value, {words}" in [column.header for column in constraint_table(result).columns]
 
 
 def test_the_quantile_of_a_robust_design_is_said(tmp_path):
