@@ -182,7 +182,8 @@ class CodesignAnswer(Answer):
             *conflict_lines(result),
             "",
         ]
-        for part in (design_table(result), *comparison_tables(result), constraint_table(result)):
+        limits = [constraint_table(result)] if result.problem.constraints else []
+        for part in (design_table(result), *comparison_tables(result), *limits):
             lines += [part, ""]
         lines += [*limit_sentences(result), ""]
         if self.bought:
@@ -252,7 +253,8 @@ def verdict(result: Codesign) -> str:
     change = result.objective / result.baseline_objective - 1
     before, after = units.show(result.baseline_objective, unit), units.show(result.objective, unit)
     judged = problem.uncertainty and f", {judged_over(problem.uncertainty)}"
-    satisfied = f"every constraint satisfied{judged or ''}"
+    constrained = "every constraint satisfied" if problem.constraints else "without constraints"
+    satisfied = f"{constrained}{judged or ''}"
     if result.relative:
         return (
             f"[bold]{problem.objective} of the workloads, by their shares, {result.objective:.4g} of the "
@@ -322,7 +324,7 @@ def _measure_of_samples(uncertainty: Uncertainty) -> str:
 
 def nominal_lines(problem: DesignProblem) -> list[str]:
     """Which figures are those of the samples that a robust design is judged over, and which are not."""
-    if problem.uncertainty is None:
+    if problem.uncertainty is None or not problem.constraints:
         return []
     return [
         f"Values beside limits are the {_measure_of_samples(problem.uncertainty)}, by which the limits are "

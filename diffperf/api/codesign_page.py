@@ -29,8 +29,9 @@ def codesign_page(answer: "CodesignAnswer") -> str:
     if answer.bought:
         sections.append(Section("Beside what is sold", parts_of(against_lines(result, answer.bought))))
     held = limit_sentences(result)
-    limits = [*([held] if held else []), texts.constraint_table(result)]
-    sections.append(Section("What holds it back", limits))
+    if result.problem.constraints:
+        limits = [*([held] if held else []), texts.constraint_table(result)]
+        sections.append(Section("What holds it back", limits))
     sections += [Section(title, parts_of(lines)) for title, lines in answer.explained()]
     sections += [
         Section("What was asked", [_asked(answer), _variables(answer), *answer.warnings]),
@@ -46,7 +47,7 @@ def _asked(answer: "CodesignAnswer") -> str:
     problem = answer.result.problem
     verb = "Least" if problem.sense > 0 else "Most"
     baseline = problem.baseline.system
-    limits = ", ".join(map(str, problem.constraints))
+    limits = f"with {', '.join(map(str, problem.constraints))}" if problem.constraints else "without limits"
     runs = ""
     if len(problem.workloads) > 1:
         models = [problem.baseline.model, *(job.model for job in problem.baseline.beside)]
@@ -55,7 +56,7 @@ def _asked(answer: "CodesignAnswer") -> str:
         runs = f" of {' and '.join(shares)}, by their shares of the baseline's time,"
     return (
         f"{verb} {problem.objective}{runs} on {float(baseline.n_devices):,.0f} devices, from {baseline.name} "
-        f"in the technology {problem.baseline.technology.name}, with {limits}. Free to change:"
+        f"in the technology {problem.baseline.technology.name}, {limits}. Free to change:"
     )
 
 

@@ -206,7 +206,7 @@ class DesignProblem:
             constraint.excess(self.value(outcome, constraint.quantity), limits[index])
             for index, constraint in enumerate(self.constraints)
         ]
-        return jnp.log(relative), jnp.stack(excess)
+        return jnp.log(relative), jnp.stack(excess) if excess else jnp.zeros(0)
 
     def scores(self, x: Float[Array, " n"], limits: Float[Array, " constraints"], relax: Relaxation) -> Array:
         """f and then g of a vector of variables, judged over what is uncertain; pure JAX."""

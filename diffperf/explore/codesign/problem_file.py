@@ -18,6 +18,7 @@
     quantity = "cost.manufacturing"
     at_most = "baseline"           # or a quantity with its unit, or "0.9 baseline"
 
+A problem without a constraint is optimized within the bounds of its variables alone.
 Several workloads are tables of their own, and the objective is the mean over them, relative to the baseline:
 
     [[workload]]
@@ -51,7 +52,7 @@ from scipy.stats import qmc
 
 from diffperf import units
 from diffperf.compiler import digest_of, stored, stored_closure
-from diffperf.errors import ARGUMENTS, did_you_mean
+from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
 from diffperf.estimate.phases import estimate
 from diffperf.explore.codesign.alike_workloads import of_each
 from diffperf.explore.codesign.job_file import OF_A_WORKLOAD, JobReader
@@ -143,6 +144,14 @@ def _one_of(path: str, names: list[Any], options: list[eqx.Module]) -> Variable:
     return Variable(path, declared, 0.0, 1.0, options=tuple(options))
 
 
+def _is_input(candidate: Candidate, path: str) -> bool:
+    """Whether a path leads to a number or a choice: not to a config, and not to nothing."""
+    try:
+        return locate(candidate, path)[1] is not None
+    except KeyError:
+        return False
+
+
 class ProblemReader(TableReader):
     """Reads a design problem from the tables of one file."""
 
@@ -151,7 +160,8 @@ class ProblemReader(TableReader):
         self.known_keys(self.table, KEYS, "", "a key of a design problem")
         first, *others = self.workloads()
         objective, sense = self.objective()
-        variables, constraints = self.tables("variable"), self.tables("constraint")
+        variables = self.tables("variable")
+        constraints = self.tables("constraint") if "constraint" in self.table else []
         baseline = first.baseline(first.workload.phase)
         for path in first.settings:
             refuse_replaced_input(baseline, path, self.file, f"set.{path}")
@@ -299,6 +309,8 @@ class ProblemReader(TableReader):
             float(checked(declared, table[end], self.file, f"{key}.{end}")) if end in table else bound
             for end, bound in ends
         )
+        if low == high and "from" in table and "to" in table:
+            raise self.single_value(path, table["from"], key)
         if not low < high:
             raise self.error(
                 f"{key}.from",
@@ -307,6 +319,14 @@ class ProblemReader(TableReader):
                 "swap them",
             )
         return Variable(path, declared, low, high)
+
+    def single_value(self, path: str, value: Any, key: str) -> ConfigError:
+        """The error about a variable that can only be one value."""
+        shown = f'"{value}"' if isinstance(value, str) else str(value)
+        remedy = f'write "{path}" = {shown} under [set]'
+        if path.startswith("beside."):
+            remedy = f"write {path.rpartition('.')[2]} = {shown} in the strategy of its workload"
+        return self.error(key, f"one value, {shown}", "a range, or two values or more", remedy + " instead")
 
     def full_path(self, baseline: Candidate, path: str, key: str) -> str:
         """The path of an input, which may be the ending of a path of the system or of the design; those of a
@@ -324,6 +344,8 @@ class ProblemReader(TableReader):
     ) -> Variable:
         """A variable that takes one of some values: numbers, alternatives of a choice, or configs."""
         values = table["values"]
+        if isinstance(values, list) and len(values) == 1 and _is_input(baseline, path):
+            raise self.single_value(path, values[0], f"{key}.values")
         if not isinstance(values, list) or len(values) < 2 or "from" in table or "to" in table:
             raise self.error(
                 f"{key}.values", repr(values), "two values or more, without from and to", "list them"

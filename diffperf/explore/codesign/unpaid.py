@@ -2,7 +2,8 @@
 
 A problem with such a variable answers with its bound, whatever that is. Mostly a price, an area or a power
 is missing among the constraints. A variable counts as unpaid where, from many designs, moving it to one end
-of its range never worsens the objective or any constraint, and improves the objective somewhere.
+of its range never worsens the objective or any constraint, whichever value between the ends it is moved from,
+and improves the objective somewhere.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from diffperf.quantity import Choice, Quantity
 
 # Changes of log objectives and of relative excesses that are too small to count.
 _NOTHING = 1e-9
+_VALUES = 9  # of a variable's range, ends included: the best one may lie between the ends
 _GAIN = 1e-4  # the least improvement of the objective that makes a variable worth naming
 
 
@@ -43,13 +45,21 @@ def unpaid_variables(
     for begin, variable in problem.vector.placed():
         if isinstance(variable.declared, Choice) or begin in laid_out:
             continue
-        low, high = variable.whole_numbers() if variable.whole else (variable.low, variable.high)
-        at_low, at_high = x.copy(), x.copy()
-        at_low[:, begin], at_high[:, begin] = low, high
-        scores = scorer.exact(np.concatenate([at_low, at_high]), limits).values
-        change = scores[len(x) :] - scores[: len(x)]  # from the low end to the high one
-        for end, towards in ((high, change), (low, -change)):
-            harmless = np.all(np.nan_to_num(towards, nan=np.inf) <= _NOTHING)
-            if harmless and towards[:, 0].min() < -_GAIN:
-                unpaid.append(Unpaid(variable, variable.declared, float(end)))
+        values = _some_values(variable)
+        moved = np.tile(x, (len(values), 1))
+        moved[:, begin] = np.repeat(values, len(x))
+        scores = scorer.exact(moved, limits).values.reshape(len(values), len(x), -1)
+        for place in (-1, 0):
+            change = np.nan_to_num(scores[place] - scores, nan=np.inf)
+            if np.all(change <= _NOTHING) and change[..., 0].min() < -_GAIN:
+                unpaid.append(Unpaid(variable, variable.declared, float(values[place])))
     return unpaid
+
+
+def _some_values(variable: Variable) -> Float[np.ndarray, " values"]:
+    """Values of a variable that is a number, in ascending order: the ends of its range and some between."""
+    if variable.values is not None:
+        return np.array(variable.values)
+    low, high = variable.whole_numbers() if variable.whole else (variable.low, variable.high)
+    values = np.geomspace(low, high, _VALUES) if low > 0 else np.linspace(low, high, _VALUES)
+    return np.round(values) if variable.whole else values

@@ -249,11 +249,16 @@ def test_uncertain_inputs_are_sampled(tmp_path, measure):
         ("share = 3", "share = 0", r"workload\[0\]\.share: found 0"),
         ('name = "prefill"', 'name = "chat"', r'workload\[1\]\.name: found "chat"'),
         ('model = "llama-3-8b"', "", r"workload\[0\]\.model: found no such key"),
-        ("values = [2, 5, 8]", "values = [2]", r"variable\[1\]\.values"),
         ('"hbm2e", "hbm3"', '"hbm2e", "hbm33"', "hbm33"),
         ('measure = "worst"', 'measure = "wurst"', r"robust\.measure: found 'wurst'"),
         ("from = 0.5", "from = -1", r"uncertain\[0\]: found from -1"),
         ("samples = 8", "samples = 1", r"robust\.samples: found 1"),
+        (
+            "from = 16\nto = 300",
+            "from = 16\nto = 16",
+            r'found one value, 16;.*"design\.compute_units" = 16 under \[set\]',
+        ),
+        ("values = [2, 5, 8]", "values = [5]", r'write "design\.memory_stacks" = 5 under \[set\]'),
         (
             'minimize = "time"',
             'minimize = "time"\nset = {"system.stack.kernel_overhead" = "9 us"}',
