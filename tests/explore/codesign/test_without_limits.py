@@ -3,6 +3,7 @@
 import pytest
 
 import diffperf as dp
+from diffperf.errors import ConfigError
 
 PROBLEM = {
     "model": "llama-3-8b",
@@ -32,3 +33,8 @@ def test_the_objective_is_optimized_within_the_bounds_alone():
     # The cheapest run needs few units, but more than the least.
     assert 16 < result.x[0] < 300
     assert answer.to_dict()["unpaid"] == {}
+
+
+def test_a_front_needs_a_limit():
+    with pytest.raises(ConfigError, match=r"add a \[\[constraint\]\] on it"):
+        dp.codesign_front(PROBLEM, "cost.manufacturing=0.6x..1x")
