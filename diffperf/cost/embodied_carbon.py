@@ -33,8 +33,8 @@ def package_carbon(accelerator: Accelerator, relax: Relaxation) -> Scalar:
     """
     package = accelerator.package
     memory = accelerator.device_memory.capacity * package.memory_carbon
-    memory += accelerator.storage_capacity * package.storage_carbon
-    return assembled_cost(_priced_in_carbon(package), memory, relax).total
+    storage = accelerator.storage_capacity * package.storage_carbon
+    return assembled_cost(_priced_in_carbon(package), memory, storage, relax).total
 
 
 def _priced_in_carbon(package: Package) -> Package:

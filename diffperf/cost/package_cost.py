@@ -4,7 +4,9 @@ The carrier is an organic substrate, a redistribution layer, a silicon interpose
 
 Formulas: Chiplet Actuary (Feng and Ma, DAC 2022, §3) for carriers and for what a failed assembly wastes.
 Memory stacks are pieces like dies that come tested: they add to the area, to the bonding steps, and to what a
-failed assembly wastes. Stacked dies, bridges, tests and the work of assembly follow the same scheme.
+failed assembly wastes. Memory on the board does none of this: a package is assembled and tested before it is
+soldered to the board, and no source of this repository says what soldering costs or loses. Stacked dies,
+bridges, tests and the work of assembly follow the same scheme.
 """
 
 import equinox as eqx
@@ -60,7 +62,7 @@ class PackageCost(Declared):
 
 
 class Pieces(eqx.Module):
-    """Number, area and price of the dies and memory stacks that one carrier holds."""
+    """Number, area and price of the dies and stacks that one carrier holds, without memory on the board."""
 
     count: Scalar  # dies and memory stacks that are bonded onto the carrier
     area: Scalar  # mm² of these dies and memory stacks
@@ -82,17 +84,19 @@ def package_cost(accelerator: Accelerator, relax: Relaxation) -> PackageCost:
     """Manufacturing cost of one accelerator package, by parts."""
     package = accelerator.package
     memory = accelerator.device_memory.capacity * package.memory_price
-    return assembled_cost(package, memory + accelerator.storage_capacity * package.storage_price, relax)
+    storage = accelerator.storage_capacity * package.storage_price
+    return assembled_cost(package, memory, storage, relax)
 
 
-def assembled_cost(package: Package, memory: Scalar, relax: Relaxation) -> PackageCost:
-    """Manufacturing cost of a package whose memory and storage cost `memory` USD, by parts."""
+def assembled_cost(package: Package, memory: Scalar, storage: Scalar, relax: Relaxation) -> PackageCost:
+    """Manufacturing cost of a package whose memory and storage cost `memory` and `storage` USD, by parts."""
     packaging, die = package.packaging, stack_trees(package.dies)
     dies = die_costs(die, packaging)
     raw, tests, defective = (jnp.sum(dies.count * usd) for usd in (dies.raw, dies.test, dies.defective))
     stacking = _stacking(die, dies, packaging)
     assembly = _assembly(dies, package)
-    price = raw + tests + defective + stacking + memory + assembly
+    bonded = memory * package.memory_placement.package + storage * package.storage_placement.package
+    price = raw + tests + defective + stacking + bonded + assembly
     pieces = carried_pieces(dies, package, price)
     layers = _made_layers(package, pieces)
     carrier = choose(
@@ -108,7 +112,7 @@ def assembled_cost(package: Package, memory: Scalar, relax: Relaxation) -> Packa
         dies=raw + carrier.bumps,
         defective_dies=defective,
         die_test=tests,
-        memory=memory,
+        memory=memory + storage,
         stacking=stacking,
         package=carrier.price,
         defective_packages=carrier.lost,
@@ -140,14 +144,21 @@ def carried_pieces(dies: DieCosts, package: Package, price: Scalar) -> Pieces:
 def carried_area(package: Package) -> Scalar:
     """mm² of the dies and stacks that the carrier of a package holds, at least the smallest die."""
     dies = sum(die.count * die.bond.none * total_area(die) for die in package.dies)
-    stacks = package.memory_stacks * package.stack_area + package.storage_stacks * package.storage_area
-    return larger(dies + stacks, _LEAST_AREA)
+    memory, storage = _bonded_stacks(package)
+    return larger(dies + (memory * package.stack_area + storage * package.storage_area), _LEAST_AREA)
 
 
 def pieces_on_carrier(package: Package) -> Scalar:
     """Number of dies and stacks that the carrier of a package holds."""
     dies = sum(die.count * die.bond.none for die in package.dies)
-    return dies + package.memory_stacks + package.storage_stacks
+    memory, storage = _bonded_stacks(package)
+    return dies + memory + storage
+
+
+def _bonded_stacks(package: Package) -> tuple[Scalar, Scalar]:
+    """Number of stacks of memory and of storage that are bonded onto the carrier, not on the board."""
+    memory = package.memory_stacks * package.memory_placement.package
+    return memory, package.storage_stacks * package.storage_placement.package
 
 
 def layer_area(package: Package, carrier: str) -> Scalar:
@@ -175,7 +186,8 @@ def _stacking(die: Die, dies: DieCosts, packaging: Packaging) -> Scalar:
 def _assembly(dies: DieCosts, package: Package) -> Scalar:
     """USD of assembling and testing a package: by pieces and area on the carrier, and by area of the dies."""
     packaging = package.packaging
-    pieces = jnp.sum(dies.count * (1 - dies.stacked)) + package.memory_stacks + package.storage_stacks
+    memory, storage = _bonded_stacks(package)
+    pieces = jnp.sum(dies.count * (1 - dies.stacked)) + memory + storage
     test = packaging.package_test * packaging.tester_price * jnp.sum(dies.count * dies.area)
     return pieces * packaging.placement_price + carried_area(package) * packaging.assembly_price + test
 

@@ -155,7 +155,7 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
         uncore_area=die - used,
         die_area=die,
         reticle=die / technology.process.reticle,
-        carried_area=design.dies * die + sum(count * stack.stack_area for count, stack in stacks),
+        carried_area=design.dies * die + sum(count * area_on_carrier(stack) for count, stack in stacks),
         stacked_cache=design.dies * design.stacked_dies * die * STACKED_DENSITY * technology.sram_density,
         shoreline=edge / (4 * jnp.sqrt(die) * USABLE_EDGE),  # of a square die
         clock=point.clock * technology.speed,
@@ -165,6 +165,11 @@ def chip(design: ChipDesign, technology: Technology, template: Accelerator) -> C
         heat_flux=heat / die,
         bumps=bumps_of_die(heat, point.voltage, die, signal_bumps(design, technology), template.package),
     )
+
+
+def area_on_carrier(stack: MemoryTechnology) -> Scalar:
+    """mm² that a stack takes on the carrier of a package: none on the board."""
+    return stack.placement.package * stack.stack_area
 
 
 def stacks_power(design: ChipDesign, technology: Technology) -> Scalar:
@@ -180,7 +185,7 @@ def links_between_dies(design: ChipDesign, technology: Technology) -> DieToDieLi
 
 
 def _stacks(design: ChipDesign, technology: Technology) -> list[tuple[Scalar, MemoryTechnology]]:
-    """The stacks on a package: how many of memory, and of storage where the technology has any."""
+    """The stacks of a package: how many of memory, and of storage where the technology has any."""
     memory = (design.memory_stacks, technology.memory)
     return [memory] if technology.storage is None else [memory, (design.storage_stacks, technology.storage)]
 

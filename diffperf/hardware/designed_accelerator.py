@@ -26,7 +26,7 @@ from diffperf.hardware.memory_level import Holdings, MemoryLevel
 from diffperf.hardware.package import Die, Package
 from diffperf.hardware.system import System
 from diffperf.hardware.technology import MemoryTechnology, Technology
-from diffperf.quantity import Label, Scalar, is_traced, replace
+from diffperf.quantity import Label, Scalar, Weights, is_traced, replace
 from diffperf.relax import larger
 from diffperf.trees import stack_trees
 
@@ -174,6 +174,7 @@ def _package_of(design: ChipDesign, made: Chip, technology: Technology, template
         package,
         dies=(die, *_stacked_dies(design, die)),
         memory_stacks=design.memory_stacks,
+        memory_placement=technology.memory.placement,
         stack_area=technology.memory.stack_area,
         memory_price=technology.memory.price,
         memory_carbon=technology.memory.carbon,
@@ -181,10 +182,11 @@ def _package_of(design: ChipDesign, made: Chip, technology: Technology, template
     )
 
 
-def _storage_pieces(design: ChipDesign, storage: MemoryTechnology) -> dict[str, Scalar]:
+def _storage_pieces(design: ChipDesign, storage: MemoryTechnology) -> dict[str, Scalar | Weights]:
     """Package inputs that describe its stacks of storage."""
     return {
         "storage_stacks": design.storage_stacks,
+        "storage_placement": storage.placement,
         "storage_area": storage.stack_area,
         "storage_price": storage.price,
         "storage_carbon": storage.carbon,

@@ -83,25 +83,18 @@ class Die(Declared):
     @classmethod
     def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
         """What is wrong with the numbers together: (key, found, expected, remedy), None for nothing."""
-        area = float(values["area"]) * (1 + float(values.get("d2d_share", 0.0)))
+        area = float(values["area"]) * (1 + float(values["d2d_share"]))
         reticle = float(values["process"].reticle)
-        if area > reticle and _within_reticle(values.get("exposure")):
+        if area > reticle and float(values["exposure"].reticle) == 1.0:
             limit = f"at most {reticle:g} mm^2, the reticle of {values['process'].name}"
             remedy = 'split the die, or say exposure = "stitched" or "wafer"'
             return "area", f"a die of {units.show(area, 'mm^2')}", limit, remedy
         for part in ("units", "channels"):
-            spare, count = (float(values.get(key, 0.0)) for key in (f"spare_{part}", part))
+            spare, count = (float(values[key]) for key in (f"spare_{part}", part))
             if spare > 0 and spare >= count:
                 key = f"spare_{part}"
                 return key, f"{spare:g} spare of {count:g}", "fewer than there are", f"give {part} in all"
         return None
-
-
-def _within_reticle(exposure: Any) -> bool:
-    """Whether the weights of an exposure, concrete ones or none given, leave the die within one reticle."""
-    if exposure is None:
-        return True
-    return float(np.asarray(exposure.reticle)) == 1.0
 
 
 def total_area(die: Die) -> Float[AnyArray, "*kinds"]:
@@ -121,7 +114,7 @@ class Package(Declared):
         "bridge",
         doc="carrier that dies and memory stacks are bonded onto",
     )
-    memory_stacks: Scalar = quantity("", "memory stacks on the package", bounds=(0, 64), integer=True)
+    memory_stacks: Scalar = quantity("", "memory stacks of the package", bounds=(0, 64), integer=True)
     stack_area: Scalar = quantity("mm^2", "footprint of one memory stack", bounds=(1, 400))
     memory_price: Scalar = quantity(
         "USD/byte", "price of device memory per byte", bounds=(1e-11, 1e-6), kind="price"
@@ -135,12 +128,24 @@ class Package(Declared):
         default=0.861e-9,
         kind="price",
     )
+    memory_placement: Weights = choice(
+        "package",
+        "board",
+        doc="what device memory is on: the carrier, with which it is lost in assembly, or the board",
+        default="package",
+    )
     storage_stacks: Scalar = quantity(
         "",
-        "stacks of storage on the package, beside memory stacks",
+        "stacks of storage of the package, beside memory stacks",
         bounds=(0, 64),
         default=0.0,
         integer=True,
+    )
+    storage_placement: Weights = choice(
+        "package",
+        "board",
+        doc="what storage is on: the carrier, with which it is lost in assembly, or the board",
+        default="package",
     )
     storage_area: Scalar = quantity("mm^2", "footprint of one stack of storage", bounds=(0, 400), default=0.0)
     storage_price: Scalar = quantity(
@@ -171,7 +176,8 @@ class Package(Declared):
         if not any(np.any(die.bond["none"] > 0) for die in dies):
             expected, remedy = "one or more on the carrier", 'say bond = "none" for the dies at the bottom'
             return "dies", "only dies that are stacked on other dies", expected, remedy
-        stacks = float(np.max(values["memory_stacks"]))
+        bonded = np.asarray(values["memory_placement"].package)
+        stacks = float(np.max(np.asarray(values["memory_stacks"]) * bonded))
         side = _STACK_SIDE * float(np.sqrt(np.min(values["stack_area"])))
         edge = _edge_on_carrier(dies)
         if stacks * side > edge:

@@ -2,11 +2,11 @@
 FLOP."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from diffperf.hardware.memory_level import Prefetch
 from diffperf.hardware.node import Node
-from diffperf.quantity import Declared, Label, Scalar, label, quantity
+from diffperf.quantity import Declared, Label, Scalar, Weights, choice, label, quantity
 
 
 class MemoryTechnology(Declared):
@@ -26,6 +26,12 @@ class MemoryTechnology(Declared):
         "s", "time from a request to a memory stack to the first byte", bounds=(1e-9, 1e-4)
     )
     price: Scalar = quantity("USD/byte", "price of memory per byte", bounds=(1e-11, 1e-6), kind="price")
+    placement: Weights = choice(
+        "package",
+        "board",
+        doc="what a memory stack is on: the carrier of the package, onto which it is bonded, or the board",
+        default="package",
+    )
     carbon: Scalar = quantity(
         "kg/byte",
         "CO2e of making memory, per byte",
@@ -38,6 +44,14 @@ class MemoryTechnology(Declared):
         "", "bumps of a die for the signals of one memory stack", bounds=(1, 1e5), default=1700.0
     )
     prefetch: Prefetch | None = None
+
+    @classmethod
+    def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
+        """What is wrong with the numbers together: (key, found, expected, remedy), None for nothing."""
+        if float(values["placement"].package) > 0 and float(values["stack_area"]) == 0:
+            expected = "more than 0 mm^2 of a stack that is bonded onto the package"
+            return "stack_area", "0 mm^2", expected, 'say placement = "board" for memory on the board'
+        return None
 
 
 class LinkTechnology(Declared):

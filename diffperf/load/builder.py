@@ -28,7 +28,7 @@ from diffperf.hardware.process import Process
 from diffperf.hardware.system import Prices, System
 from diffperf.hardware.technology import LinkTechnology, MemoryTechnology, Technology
 from diffperf.load.calibration import Calibration
-from diffperf.load.checks import checked, shown
+from diffperf.load.checks import checked, inconsistency_of, shown
 from diffperf.load.extending import EXTENDS, Origin, absolute_paths, extended, refuse_circle
 from diffperf.load.features import with_typical_numbers
 from diffperf.load.files import display, find, read_toml
@@ -158,11 +158,11 @@ class Builder:
                 missing.append(MissingKeys(self.file, {key: _expected(field)}))
         if missing:
             raise MissingKeys.all_of(missing)
-        if (inconsistency := getattr(cls, "inconsistency", None)) is not None:
-            problem = inconsistency(values)
-            if problem is not None:
-                raise self.error(prefix + problem[0], *problem[1:])
-        return cls(**values)
+        module = cls(**values)
+        problem = inconsistency_of(module)
+        if problem is not None:
+            raise self.error(prefix + problem[0], *problem[1:])
+        return module
 
     def _own(self, problem: MissingKeys) -> MissingKeys:
         """Missing keys of this file; those of another one that it names are raised at once."""

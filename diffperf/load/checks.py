@@ -1,14 +1,16 @@
 """Single values of a file, checked against the declarations of their fields: units, bounds, alternatives."""
 
+import dataclasses
 import json
 import math
 from typing import Any
 
+import jax
 import numpy as np
 
 from diffperf import units
 from diffperf.errors import ConfigError, did_you_mean
-from diffperf.quantity import Choice, Quantity
+from diffperf.quantity import Choice, Quantity, is_traced
 
 _LONGEST_SHOWN = 80  # characters of a wrong value that an error message repeats
 _SUM_TOLERANCE = 1e-6  # by which weights may miss a sum of 1: six digits are enough to write thirds
@@ -27,6 +29,16 @@ def checked(declared: Quantity | Choice, value: Any, file: str, key: str) -> flo
     if isinstance(declared, Choice):
         return checked_weights(declared, value, file, key)
     return checked_number(declared, value, file, key)
+
+
+def inconsistency_of(module: Any) -> tuple[str, str, str, str] | None:
+    """What is wrong with the values of a module together, by the `inconsistency` of its class: (key, found,
+    expected, remedy); None for nothing, for an array of modules, and where JAX traces a value.
+    """
+    inconsistency = getattr(type(module), "inconsistency", None)
+    if inconsistency is None or any(map(is_traced, jax.tree.leaves(module))):
+        return None
+    return inconsistency({field.name: getattr(module, field.name) for field in dataclasses.fields(module)})
 
 
 def checked_number(declared: Quantity, value: Any, file: str, key: str) -> float:

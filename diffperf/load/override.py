@@ -5,10 +5,9 @@ import re
 from typing import Any
 
 import equinox as eqx
-import jax
 
 from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean, spelled_alike
-from diffperf.load.checks import checked
+from diffperf.load.checks import checked, inconsistency_of
 from diffperf.load.similar_inputs import input_elsewhere
 from diffperf.quantity import AnyModule, Choice, Label, Quantity, is_traced, locate, replace, segment
 
@@ -40,10 +39,7 @@ def _refuse_inconsistent(module: eqx.Module, path: str, file: str) -> None:
     for depth in range(len(names) + 1):
         prefix = ".".join(names[:depth])
         node = locate(module, prefix)[0] if prefix else module
-        inconsistency = getattr(type(node), "inconsistency", None)
-        if inconsistency is None or any(map(is_traced, jax.tree.leaves(node))):
-            continue
-        problem = inconsistency({field.name: getattr(node, field.name) for field in dataclasses.fields(node)})
+        problem = inconsistency_of(node)
         if problem is not None:
             raise ConfigError(file, f"{prefix}.{problem[0]}" if prefix else problem[0], *problem[1:])
 

@@ -183,7 +183,7 @@ def die_results(area: Scalar, process: Process) -> dict[str, Scalar]:
 
 def system_results(package: Package) -> dict[str, Array]:
     """The results of a system, under the original's names."""
-    cost = assembled_cost(package, jnp.zeros(()), Exact())
+    cost = assembled_cost(package, jnp.zeros(()), jnp.zeros(()), Exact())
     weights = package.carrier
     under = carried_area(package) * (weights.organic + weights.bridge)
     under += weights.fan_out * layer_area(package, "fan_out")

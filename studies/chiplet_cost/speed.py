@@ -39,7 +39,7 @@ def price_of(package: Package) -> Callable[..., Scalar]:
             return *numbers, die.process.wafer_price, die.process.defect_density, package.carrier.array
 
         made = eqx.tree_at(varied, package, (area, count, d2d, wafer, defects, carrier))
-        return assembled_cost(made, jnp.zeros(()), Exact()).total
+        return assembled_cost(made, jnp.zeros(()), jnp.zeros(()), Exact()).total
 
     return price
 

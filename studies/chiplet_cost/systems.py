@@ -31,7 +31,7 @@ def system(file: CaseFile, node: str, packaging: str, chips: int, area: float) -
 
 def manufacturing(package: Package) -> Scalar:
     """USD of making a system, which has no memory."""
-    return assembled_cost(package, jnp.zeros(()), Exact()).total
+    return assembled_cost(package, jnp.zeros(()), jnp.zeros(()), Exact()).total
 
 
 def unit_cost(package: Package, volume: Float[Array, ""], alike: bool) -> dict[str, Scalar]:

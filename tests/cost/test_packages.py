@@ -8,12 +8,20 @@ from helpers import draw, in_other_units, outputs, with_leaves
 
 import diffperf as dp
 from diffperf.cost.die_cost import die_costs
-from diffperf.cost.package_cost import assembled_cost, carried_area, layer_area, package_cost
+from diffperf.cost.package_cost import (
+    assembled_cost,
+    carried_area,
+    layer_area,
+    package_cost,
+    pieces_on_carrier,
+)
 from diffperf.cost.wafers import raw_die_price
 from diffperf.cost.yields import die_yield
 from diffperf.hardware.accelerator import Accelerator
+from diffperf.hardware.chip import chip
+from diffperf.hardware.designed_accelerator import accelerator_of, design_of
 from diffperf.hardware.package import Die
-from diffperf.load import load
+from diffperf.load import load, load_technology
 from diffperf.quantity import numeric, replace
 from diffperf.relax import Exact, Smooth
 from diffperf.trees import stack_trees
@@ -51,6 +59,38 @@ def test_memory_stacks_are_pieces_that_can_be_lost(system):
     area = float(package.dies[0].area + 5 * package.stack_area)
     assert float(carried_area(package)) == area
     assert float(layer_area(package, "interposer")) == pytest.approx(area * float(layer.area_factor))
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_memory_on_the_board_is_no_piece_of_the_package(system, carrier):
+    """It costs its price by the byte alone: no bonds, no work, no area, and no loss in assembly."""
+    package = replace(system.accelerator.package, {"carrier": carrier, "memory_placement": "board"})
+    none, price = jnp.zeros(()), 1000.0 * jnp.ones(())
+    bare = assembled_cost(replace(package, {"memory_stacks": 0.0}), none, none, Exact())
+    equipped = assembled_cost(replace(package, {"memory_stacks": 16.0}), price, none, Exact())
+    assert float(equipped.total - bare.total) == pytest.approx(1000, rel=1e-9)
+    assert float(equipped.memory) == 1000
+    assert float(equipped.wasted_pieces) == float(bare.wasted_pieces)
+
+
+def test_designs_have_lpddr_on_the_board(system):
+    """A technology's memory says where its stacks are, and its weights are differentiable."""
+    technology = load_technology("n7-hbm2e", memory="lpddr5x")
+    design = replace(design_of(system, technology), {"memory_stacks": 16.0})
+
+    def made(placement):
+        placed = replace(technology, {"memory.placement": placement})
+        return chip(design, placed, system.accelerator), accelerator_of(design, placed, system.accelerator)
+
+    on_board, accelerator = made("board")
+    assert float(pieces_on_carrier(accelerator.package)) == 1
+    assert float(on_board.carried_area) == float(on_board.die_area)
+    cost = package_cost(accelerator, Exact())
+    bonded = package_cost(made("package")[1], Exact())
+    assert float(bonded.wasted_pieces - cost.wasted_pieces) > 400
+    assert float(bonded.assembly - cost.assembly) == pytest.approx(16 * 10, rel=1e-6)
+    slope = jax.grad(lambda share: package_cost(made(jnp.stack([share, 1 - share]))[1], Exact()).total)(0.5)
+    assert float(slope) > 0
 
 
 @pytest.mark.parametrize(
@@ -178,7 +218,7 @@ def test_cost_is_differentiable_in_every_choice(system):
 
 @jax.jit
 def total(package):
-    return assembled_cost(package, 1000.0 * jnp.ones(()), Smooth(20.0)).total
+    return assembled_cost(package, 600.0 * jnp.ones(()), 400.0 * jnp.ones(()), Smooth(20.0)).total
 
 
 slopes = jax.jit(jax.grad(total))

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from diffperf.errors import ConfigError
 from diffperf.hardware.technology import LinkTechnology, MemoryTechnology
 from diffperf.load import available, load
 
@@ -38,6 +39,18 @@ def test_bandwidth_is_the_standards(name):
     bits, gigabits, shipped = STANDARDS[name]
     bandwidth = float(load(MemoryTechnology, name).stack_bandwidth)
     assert bandwidth / (bits * gigabits * 1e9 / 8) == pytest.approx(shipped, abs=0.01)
+
+
+def test_stacks_are_on_the_package_and_all_other_memory_on_the_board():
+    stacked = {name for name in STANDARDS if name.startswith("hbm")} | RESEARCH
+    for name in available("memories"):
+        assert float(load(MemoryTechnology, name).placement.package) == (name in stacked)
+
+
+def test_a_stack_on_the_package_has_an_area():
+    table = {"extends": "lpddr5x", "placement": "package"}
+    with pytest.raises(ConfigError, match='say placement = "board"'):
+        load(MemoryTechnology, table)
 
 
 def test_generations_of_hbm_improve():

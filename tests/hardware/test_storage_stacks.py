@@ -60,7 +60,8 @@ def test_storage_is_a_memory_level_that_costs(parts):
     memory = made.device_memory.capacity * made.package.memory_price
     assert cost - float(memory) == pytest.approx(4 * 64 * 0.5, rel=1e-4)
     bare = replace(made.package, {"storage_stacks": 0.0})
-    placed = assembled_cost(made.package, memory, Exact()).total - assembled_cost(bare, memory, Exact()).total
+    prices = (memory, jnp.zeros(()), Exact())
+    placed = assembled_cost(made.package, *prices).total - assembled_cost(bare, *prices).total
     assert float(placed) > 4 * float(made.package.packaging.placement_price)
 
 

@@ -53,6 +53,16 @@ def test_units_and_defaults_are_applied(tmp_path):
     assert float(system.accelerator.matrix.tf32.rate) == 19.5e12
 
 
+def test_a_file_may_stitch_a_die_beyond_the_reticle():
+    def with_large_die(exposure: str) -> Accelerator:
+        die = {"area": "1600 mm^2", "exposure": exposure}
+        return load(Accelerator, {"extends": "h100-sxm5-80gb", "package": {"dies": {"compute": die}}})
+
+    assert float(with_large_die("stitched").package.dies[0].exposure.stitched) == 1
+    with pytest.raises(ConfigError, match="at most 858 mm"):
+        with_large_die("reticle")
+
+
 @pytest.mark.parametrize("cls", FOLDERS, ids=lambda cls: FOLDERS[cls])
 def test_shipped_configs_load(cls):
     for name in available(FOLDERS[cls]):
