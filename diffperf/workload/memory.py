@@ -21,11 +21,8 @@ from diffperf.workload.residency import Residency, holds_tensors, residency
 from diffperf.workload.schedule import in_flight
 from diffperf.workload.stage_parameters import (
     ZeroGroups,
-    attention_parameters_on_device,
-    embedding_parameters_on_device,
     kept_share,
     parameters_of_layers,
-    stage_parameters,
 )
 from diffperf.workload.stages import device_stages, held_stages, one_stage, over_kinds
 from diffperf.workload.strategy import Strategy
@@ -145,18 +142,8 @@ def training_memory(c: Configuration) -> Memory:
 
     The first stage has the input embedding and the most micro-batches in flight, the last the logits in fp32.
     """
-    positions = jnp.asarray([0.0, 0.5, 1.0], c.strategy.tp.dtype)
-    stages, alone = device_stages(c), one_stage(c.strategy, c.relax)
-    # With one stage, that stage has the embeddings at both ends of the pipeline.
-    rows = _StageRow(
-        position=positions,
-        layers=stages.layers,
-        embeddings=_at_both_ends(stages.embeddings, alone),
-        heads=_at_both_ends(stages.heads, alone),
-        modules=_at_both_ends(stages.modules, alone),
-    )
-    activations = model_activations(c)
-    return Memory.of(c, jax.vmap(lambda row: _training_stage(c, row, activations, stages.last_kind))(rows))
+    activations, last_kind = model_activations(c), c.model.last_kind
+    return Memory.of(c, jax.vmap(lambda row: _training_stage(c, row, activations, last_kind))(_stage_rows(c)))
 
 
 class _StageRow(eqx.Module):
@@ -169,6 +156,20 @@ class _StageRow(eqx.Module):
     embeddings: Float[Array, "*stages"]
     heads: Float[Array, "*stages"]
     modules: Float[Array, "*stages"]  # of multi-token prediction
+
+
+def _stage_rows(c: Configuration) -> _StageRow:
+    """Contents of devices of the first, a middle and the last stage; with one stage, that stage has the
+    embeddings at both ends of the pipeline.
+    """
+    stages, alone = device_stages(c), one_stage(c.strategy, c.relax)
+    return _StageRow(
+        position=jnp.asarray([0.0, 0.5, 1.0], c.strategy.tp.dtype),
+        layers=stages.layers,
+        embeddings=_at_both_ends(stages.embeddings, alone),
+        heads=_at_both_ends(stages.heads, alone),
+        modules=_at_both_ends(stages.modules, alone),
+    )
 
 
 def _at_both_ends(rows: Float[Array, " stages"], alone: Scalar) -> Float[Array, " stages"]:
@@ -260,15 +261,21 @@ def _buffer_bytes(c: Configuration) -> Scalar:
 
 
 def kv_cache_bytes(c: Configuration, context: Scalar) -> Scalar:
-    """Keys and values of `context` tokens of every sequence that a replica serves, or their latents, on one
-    device.
+    """Keys and values of `context` tokens of every sequence that a replica serves, or their latents, on a
+    device of the stage that keeps most.
+    """
+    kept = over_kinds(_served_rows(c).layers, _cache_of_layers(c, context))
+    return c.strategy.replica_sequences * largest(kept)
+
+
+def _cache_of_layers(c: Configuration, context: Scalar) -> Float[Array, " kinds"]:
+    """Bytes that a layer of every kind keeps on a device of one sequence of `context` tokens.
 
     Context-parallel ranks keep a part of the context each. A recurrence keeps its state, whatever the
     context; that of a state space is in fp32, as vLLM keeps it. A cache in blocks (PagedAttention, arXiv
     2309.06180 §4) fills its last block in part.
     """
     strategy, block = c.strategy, c.system.stack.cache_block
-    sequences = strategy.replica_sequences
     paged = c.relax.ceil(context / strategy.cp / block) * block
 
     def kept(layers: Layers) -> Scalar:
@@ -287,7 +294,7 @@ def kv_cache_bytes(c: Configuration, context: Scalar) -> Scalar:
             token = 2 * layers.kv_heads_on_rank(strategy.tp) * layers.head_dim
         return cached * token * jnp.minimum(paged, layers.window / strategy.cp)
 
-    return sequences * sum(layers.count * kept(layers) for layers in c.model.layers) / strategy.pp
+    return jnp.stack([kept(kind) for kind in c.model.grouped])
 
 
 def tensor_bytes(c: Configuration) -> dict[str, Scalar]:
@@ -301,15 +308,43 @@ def tensor_bytes(c: Configuration) -> dict[str, Scalar]:
 
 
 def _kept_bytes(c: Configuration) -> dict[str, Scalar]:
-    """Those of `tensor_bytes` that outlast a pass: weights by class, and the KV cache."""
+    """Those of `tensor_bytes` that outlast a pass: weights by class, and the KV cache.
+
+    The fullest stage is chosen exactly, since stages are alike more often than not: a smooth maximum would
+    be some per cent above them.
+    """
+    cache = _cache_of_layers(c, c.strategy.sequence_length + c.strategy.output_length)
+    stages = jax.vmap(lambda row: _kept_on_stage(c, row, cache))(_served_rows(c))
+    totals = functools.reduce(operator.add, stages.values())
+    fullest = jax.grad(largest)(totals)  # 1 for the fullest stage
+    return {name: jnp.sum(fullest * part) for name, part in stages.items()}
+
+
+def _served_rows(c: Configuration) -> _StageRow:
+    """Contents of devices of the first, a middle and the last stage of serving software: where stages cannot
+    be alike, the last one has none of the remaining layers (`get_pp_indices` of vllm/distributed/utils.py).
+    """
+    rows, layers = _stage_rows(c), c.model.depth / c.strategy.pp
+    of_last = -c.relax.ceil(-layers) / larger(c.relax.ceil(layers), 1.0)
+    return dataclasses.replace(rows, layers=rows.layers.at[-1].multiply(of_last))
+
+
+def _kept_on_stage(c: Configuration, row: _StageRow, cache: Float[Array, " kinds"]) -> dict[str, Scalar]:
+    """Bytes that outlast a pass on a device of one stage, whose layers of every kind keep `cache` bytes of a
+    sequence.
+    """
     model, strategy = c.model, c.strategy
-    parameters = stage_parameters(model, strategy, c.relax)
-    tables = embedding_parameters_on_device(model, strategy, c.relax)
-    attention = attention_parameters_on_device(model, strategy)
+    heads = row.heads * (1 - one_stage(strategy, c.relax) * model.tied_embeddings.on)
+    parameters = parameters_of_layers(
+        model, strategy, row.layers, embeddings=row.embeddings, heads=heads, modules=row.modules
+    )
+    around_attention = jnp.stack([kind.attention_parameters(model.hidden) for kind in model.grouped])
+    attention = over_kinds(row.layers, around_attention) / strategy.tp
+    tables = (row.embeddings + heads) * model.embedding_parameters / strategy.tp
     return {
         "attention_weights": attention * strategy.served_weight_width,
         "mlp_weights": (parameters.dense - attention - tables) * strategy.served_weight_width,
-        "kv_cache": kv_cache_bytes(c, strategy.sequence_length + strategy.output_length),
+        "kv_cache": strategy.replica_sequences * over_kinds(row.layers, cache),
         "expert_weights": parameters.experts * strategy.served_expert_width,
         "embeddings": tables * strategy.served_head_width,
     }

@@ -2,9 +2,6 @@
 same.
 """
 
-import functools
-import operator
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -59,18 +56,6 @@ def parameters_of_layers(
         dense=(dense + tables + modules * prediction) / strategy.tp + positions,
         experts=routed / (strategy.experts_tp * strategy.ep),
     )
-
-
-def embedding_parameters_on_device(model: Model, strategy: Strategy, relax: Relaxation) -> Scalar:
-    """Parameters of the token embedding and the vocabulary projection among those of `stage_parameters`."""
-    both = 1 + one_stage(strategy, relax) * model.tied_embeddings.off
-    return both * model.embedding_parameters / strategy.tp
-
-
-def attention_parameters_on_device(model: Model, strategy: Strategy) -> Scalar:
-    """Parameters of the projections around attention among those of `stage_parameters`."""
-    kinds = (kind.count * kind.attention_parameters(model.hidden) for kind in model.layers)
-    return functools.reduce(operator.add, kinds) / (strategy.pp * strategy.tp)
 
 
 def stage_parameters(model: Model, strategy: Strategy, relax: Relaxation) -> StageParameters:

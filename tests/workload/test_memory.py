@@ -411,6 +411,30 @@ def test_inference_holds_weights_and_cache_at_the_end(llama, system):
     assert float(memory.gradients) == float(memory.optimizer) == 0
 
 
+@pytest.mark.parametrize(("pp", "layers"), [(1, 32), (2, 16), (5, 7), (6, 6), (31, 2), (32, 1)])
+def test_inference_holds_what_the_fullest_stage_holds(system, pp, layers):
+    """Llama-3 8B, of 32 alike layers: those of the first stage and its embedding, whose size the head has."""
+    model = dp.load_model("llama-3-8b")
+    strategy = dp.load_strategy({"pp": pp, "sequence_length": 4095, "output_length": 1})
+    memory = inference_memory(Configuration(model, system, strategy))
+    tables = (2 if pp == 1 else 1) * float(model.embedding_parameters)
+    layer = float(model.layers[0].dense_parameters(model.hidden))
+    assert float(memory.weights) == pytest.approx(2 * (layers * layer + tables), rel=1e-12)
+    assert float(memory.kv_cache) == pytest.approx(4096 * layers * 2 * 8 * 128 * 2, rel=1e-12)
+
+
+def test_the_last_stage_of_serving_software_has_none_of_the_remaining_layers(system):
+    """Kimi K2 in fp8: of eight stages the first and the last have 7 of 61 layers, and a middle one has 8, all
+    with experts.
+    """
+    model = dp.load_model("kimi-k2")
+    strategy = dp.load_strategy({"pp": 8, "precision": "fp8"})
+    weights = float(inference_memory(Configuration(model, system, strategy)).weights)
+    layer = model.layers[-1]
+    parameters = float(layer.dense_parameters(model.hidden) + layer.routed_parameters(model.hidden))
+    assert weights == pytest.approx(8 * parameters, rel=1e-12)
+
+
 def test_cached_tokens_of_prompts_take_no_activations(llama, system):
     """A prefill of 2048 tokens of which 1536 are cached is as wide as one of 512, but caches all of them."""
     whole, cached, short = (
