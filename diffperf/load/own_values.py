@@ -38,6 +38,12 @@ class OwnFile:
         """The file at a path. Raises `ConfigError` where it cannot be read."""
         return cls(display(path), path.parent, {} if _is_shipped(path) else read_toml(path))
 
+    def gives(self, path: str) -> bool:
+        """Whether this file, or another one of the user's that it names or extends, gives the value at a path
+        of a system itself.
+        """
+        return _Search(()).table(System, self.table, self.folder, path.split("."))
+
     def given(self, paths: Iterable[str], calibration: Calibration, name: str) -> tuple[str, ...]:
         """Those of some paths of a system whose values this file, or another one of the user's that it names
         or extends, gives itself.

@@ -158,8 +158,7 @@ def _calibrated_system(
     """
     system = _with_stack(system, stack, file)
     if calibration is None:
-        name, asked_by = str(system.calibration), (own.file, "calibration")
-        fitted = None if name == "none" else load(Calibration, name, beside=own.folder, asked_by=asked_by)
+        fitted = _named_calibration(system, own)
     else:
         fitted = _chosen_calibration(calibration, file)
     if fitted is None:
@@ -176,6 +175,25 @@ def _with_stack(system: System, stack: Source, file: str) -> System:
         return system
     chosen = load(Stack, stack, asked_by=(file, "stack"))
     return dataclasses.replace(system, stack=chosen, inference_stack=chosen)
+
+
+def _named_calibration(system: System, own: OwnFile) -> Calibration | None:
+    """The calibration that a system's file names; None for "none".
+
+    A calibration that the file has from the one that it extends is None where it is of another accelerator:
+    what the file's own one reaches was not fitted. One that a user's file names itself has to fit.
+    """
+    name, asked_by = str(system.calibration), (own.file, "calibration")
+    if name == "none":
+        return None
+    fitted = load(Calibration, name, beside=own.folder, asked_by=asked_by)
+    if fitted.hardware in system.accelerator.lineage:
+        return fitted
+    if own.table and not own.gives("calibration"):
+        return None
+    expected = f"a calibration of {system.accelerator.name}, the accelerator of {system.name}"
+    remedy = 'name another one, or say calibration = "none"'
+    raise ConfigError(*asked_by, f'"{name}", which was fitted to {fitted.hardware}', expected, remedy)
 
 
 def _chosen_calibration(calibration: Source, file: str) -> Calibration | None:

@@ -104,3 +104,25 @@ def test_an_estimate_names_the_values_of_own_files(tmp_path):
     line = next(str(line) for line in answer.lines() if "own values" in str(line))
     assert "network.nvlink.efficiency = 0.3 (fitted: 0.8926)" in line
     assert not any("own values" in str(line) for line in shipped.lines())
+
+
+OTHER = 'extends = "dgx-h100"\naccelerator = "mi300x"'
+
+
+@pytest.mark.parametrize(
+    ("system", "files"), [(OTHER, {}), ('extends = "other.toml"', {"other": OTHER})], ids=["own", "extended"]
+)
+def test_an_inherited_calibration_of_another_accelerator_is_left_out(tmp_path, system, files):
+    system, calibration = read(tmp_path, system, **files)
+    assert calibration is None
+    assert str(system.calibration) == "none"
+    assert float(locate(system, BF16)[0]) == at(dp.load_system("mi300x-8", calibration="none"), BF16)
+    assert float(locate(system, NVLINK)[0]) == at(dp.load_system("dgx-h100", calibration="none"), NVLINK)
+
+
+@pytest.mark.parametrize("named", ["system", "other"])
+def test_a_calibration_of_another_accelerator_that_a_file_names_is_refused(tmp_path, named):
+    texts = {"system": 'extends = "other.toml"', "other": OTHER}
+    texts[named] += '\ncalibration = "h100-sxm5-80gb"'
+    with pytest.raises(dp.ConfigError, match=r'system.toml: calibration: .* fitted to h100.*"none"'):
+        read(tmp_path, texts["system"], other=texts["other"])
