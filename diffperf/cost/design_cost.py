@@ -13,6 +13,7 @@ from diffperf.hardware.package import Die, Package, total_area
 from diffperf.hardware.process import Process
 from diffperf.quantity import AnyArray, Declared, Scalar, output, quantity
 from diffperf.relax import Relaxation, choose, positive
+from diffperf.report.tables import Readable
 from diffperf.trees import stack_trees
 
 _INTERFACE_MODULE = 20.0  # mm² that a die-to-die interface counts as in design: Chiplet Actuary, module.py
@@ -26,7 +27,7 @@ class Production(Declared):
     )
 
 
-class DesignCost(Declared):
+class DesignCost(Readable):
     """USD of designing a package and its dies once, in parts that add up."""
 
     modules: Scalar = output("USD", "modules of all kinds of dies, designed and verified")

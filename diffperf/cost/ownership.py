@@ -8,8 +8,9 @@ from diffperf.cost.network_cost import TierCost, network_cost
 from diffperf.cost.package_cost import PackageCost, package_cost
 from diffperf.hardware.host import NodePower
 from diffperf.hardware.system import System
-from diffperf.quantity import Declared, Scalar, output
+from diffperf.quantity import Scalar, output
 from diffperf.relax import Relaxation, inverse, larger
+from diffperf.report.tables import Readable
 from diffperf.units import HOUR
 
 # The parts of `Cost.rate` that are in proportion to the purchase price, and all of its parts.
@@ -19,7 +20,7 @@ RATES = (*OF_CAPITAL, "facility", "electricity")
 _LEAST_INTEREST = 1e-6  # of what was paid, over a lifetime: below, payments are those without interest
 
 
-class Purchase(Declared):
+class Purchase(Readable):
     """Purchase price of a system, in parts that add up."""
 
     accelerators: Scalar = output("USD", "accelerators, at their published price or markup")
@@ -33,7 +34,7 @@ class Purchase(Declared):
         return self.accelerators + self.hosts + self.network + self.racks
 
 
-class Cost(Declared):
+class Cost(Readable):
     """The cost and the emissions of a system, and of a run on the system.
 
     Rates are per time in which the system works: what is paid all the time is divided by the utilization.
@@ -178,7 +179,7 @@ def _facility_rate(system: System) -> Scalar:
     return prices.facility * built + prices.staff
 
 
-class DeviceHour(Declared):
+class DeviceHour(Readable):
     """Parts of the cost of one hour of one device to the owner of the system, in USD."""
 
     accelerator: Scalar = output("USD", "depreciation of the accelerator")

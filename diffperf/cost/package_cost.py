@@ -18,8 +18,9 @@ from diffperf.cost.yields import die_yield
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.package import Die, Package, total_area
 from diffperf.hardware.packaging import Layer, Packaging
-from diffperf.quantity import Declared, Scalar, output
+from diffperf.quantity import Scalar, output
 from diffperf.relax import Relaxation, choose, larger
+from diffperf.report.tables import Readable
 from diffperf.trees import stack_trees
 
 # Substrate layers for the links between several pieces, after Chiplet Actuary (class OS in package.py of
@@ -39,7 +40,7 @@ _LEAST_AREA = 1.0
 _LEAST_ASSEMBLED = 1e-2
 
 
-class PackageCost(Declared):
+class PackageCost(Readable):
     """USD per good package, in parts that add up."""
 
     dies: Scalar = output("USD", "dies, working or not, and the bumps of dies and memory stacks")

@@ -4,7 +4,6 @@
 
 import dataclasses
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -13,10 +12,11 @@ from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import Transfer
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
+from diffperf.report.tables import Readable
 from diffperf.workload.configuration import Configuration
 
 
-class Energy(eqx.Module):
+class Energy(Readable):
     """Joules of a phase, over all devices."""
 
     compute: Scalar = output("J", "energy of arithmetic of matrix and vector units")

@@ -18,6 +18,7 @@ from diffperf.estimate.network.transfers import TimedCollective, Transfer, trans
 from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
 from diffperf.quantity import Scalar, output
 from diffperf.relax import larger
+from diffperf.report.tables import Readable
 from diffperf.workload.assembly import inference_operators
 from diffperf.workload.collective import LAYER_PURPOSES, by_part
 from diffperf.workload.collectives import boundary_transfer, layer_collectives
@@ -35,7 +36,7 @@ from diffperf.workload.stages import one_stage, stage_layers
 _OPERATOR_PARTS: tuple[str, ...] = ("matmul", "attention", "elementwise", "head")
 
 
-class PassTime(eqx.Module):
+class PassTime(Readable):
     """Seconds of one pass through the model, by part. The parts add up to the time of the pass."""
 
     matmul: Scalar = output("s", "time of linear layers", table="gemm")

@@ -36,7 +36,7 @@ from diffperf.workload.stages import layers_of_model, over_kinds
 from diffperf.workload.strategy import Strategy
 
 
-class StepTime(eqx.Module):
+class StepTime(Readable):
     """Seconds of a training step by part, seen by the slowest pipeline stage. The parts add up to the step
     time.
     """

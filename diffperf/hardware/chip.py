@@ -18,6 +18,7 @@ from diffperf.hardware.operating_point import operating_point
 from diffperf.hardware.technology import MemoryTechnology, Technology
 from diffperf.quantity import Declared, Scalar, output, quantity
 from diffperf.relax import larger
+from diffperf.report.tables import Readable
 
 # Share of a die's edge that PHYs of memory, network and other dies may take; the rest feeds power and host
 # links (an estimate: GA100 spends two of its four sides on HBM and one on NVLink).
@@ -68,7 +69,7 @@ class ChipDesign(Declared):
     )
 
 
-class Chip(Declared):
+class Chip(Readable):
     """The floorplan of one die of a design, the die's edge, and the power of the package."""
 
     compute_area: Scalar = output("mm^2", "area of the compute units of one die, with their memory")

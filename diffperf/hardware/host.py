@@ -3,13 +3,12 @@
 All figures are shares of one accelerator of the node.
 """
 
-import equinox as eqx
-
 from diffperf.quantity import Declared, Label, Scalar, label, output, quantity
 from diffperf.relax import inverse
+from diffperf.report.tables import Readable
 
 
-class NodePower(eqx.Module):
+class NodePower(Readable):
     """Power that one accelerator's share of a node draws from the grid, by part."""
 
     accelerators: Scalar = output("W", "power of an accelerator")

@@ -11,8 +11,9 @@ from jaxtyping import Array, Float
 
 from diffperf.hardware.formats import PRECISION_BYTES, width
 from diffperf.hardware.memory_level import TENSOR_CLASSES, MemoryLevel
-from diffperf.quantity import Declared, Label, Scalar, label, output
+from diffperf.quantity import Label, Scalar, label, output
 from diffperf.relax import Relaxation, larger, largest
+from diffperf.report.tables import Readable
 from diffperf.workload.activations import ModelActivations, model_activations
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.elementwise_operators import inner_elements
@@ -31,7 +32,7 @@ from diffperf.workload.strategy import Strategy
 _WEIGHTS = ("attention_weights", "mlp_weights", "expert_weights", "embeddings")
 
 
-class StagePeaks(eqx.Module):
+class StagePeaks(Readable):
     """Bytes that devices of the first, a middle and the last pipeline stage allocate."""
 
     first: Scalar = output("byte", "allocation of a device of the first pipeline stage")
@@ -39,7 +40,7 @@ class StagePeaks(eqx.Module):
     last: Scalar = output("byte", "allocation of a device of the last pipeline stage")
 
 
-class LevelUse(Declared):
+class LevelUse(Readable):
     """Bytes in one memory level beside device memory, by class of tensors, and how they compare to its
     capacity.
     """
@@ -56,7 +57,7 @@ class LevelUse(Declared):
     excess: Scalar = output("", "peak over capacity − 1 (above 0: more than the memory level holds)")
 
 
-class Memory(Declared):
+class Memory(Readable):
     """Bytes in device memory of the fullest device, and how they compare to its capacity.
 
     `elsewhere` are the memory levels that may hold tensors beside device memory; `excess` is that of the

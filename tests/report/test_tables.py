@@ -1,4 +1,5 @@
 import json
+import operator
 
 import jax
 import numpy as np
@@ -20,6 +21,17 @@ def test_every_number_of_a_report_has_a_path(report):
     assert float(numbers["energy.total"][1]) == float(report.energy.total)
     assert numbers["energy.total"][0].unit == "J"
     assert float(numbers["breakdown.total"][1]) == pytest.approx(float(report.time))
+
+
+@pytest.mark.parametrize(
+    "path", ["breakdown", "memory", "memory.stages", "energy", "cost", "cost.accelerator"]
+)
+def test_parts_of_a_report_print_as_tables(report, path):
+    part = operator.attrgetter(path)(report)
+    name, value = next((name, value) for name, (_, value) in outputs(part).items() if float(value) > 0)
+    declared = outputs(part)[name][0]
+    line = next(line for line in str(part).splitlines() if line.strip().startswith(declared.doc))
+    assert dp.units.show(float(value), declared.unit) in line
 
 
 def test_a_table_says_what_how_much_and_which_share(report):
@@ -62,3 +74,5 @@ def test_a_report_without_numbers_yet_has_a_text():
     model, system = dp.load_model("llama-3-8b"), dp.load_system("dgx-h100", n_devices=1)
     with pytest.raises(TypeError, match="Gradient only defined for scalar-output functions"):
         jax.jit(jax.grad(lambda system: dp.decode(model, system, layout)))(system)
+    with pytest.raises(TypeError, match="Gradient only defined for scalar-output functions"):
+        jax.jit(jax.grad(lambda system: dp.decode(model, system, layout).memory))(system)
