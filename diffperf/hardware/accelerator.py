@@ -1,8 +1,8 @@
 """An accelerator, which a scheduler sees as one device: matrix units, memory levels, energy, package."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ _FALLBACKS = {
 
 class MatrixFormat(Declared):
     """The matrix units of a whole device with operands of one format, and the kernels for that format."""
+
+    EXPECTED: ClassVar = 'a rate, such as "312 TFLOP/s", or a table of MatrixFormat keys'
 
     rate: Scalar = quantity("FLOP/s", "peak dense matrix rate of the device", bounds=(1e9, 1e18))
     efficiency: Scalar = quantity(
@@ -84,6 +86,19 @@ class MatrixFormats(Declared):
             if name not in complete and fallback in complete:
                 complete[name] = complete[fallback]
         return complete
+
+    @classmethod
+    def follows(cls, key: str, missing: Collection[str]) -> bool:
+        """Whether a missing key, such as "fp8.efficiency", follows from others that are missing too: a format
+        or its rate from the one that its operands are converted to, its other figures from bf16's.
+        """
+        name, _, figure = key.partition(".")
+        wider = _FALLBACKS.get(name)
+        if not figure:
+            return wider in missing
+        if figure == "rate":
+            return f"{wider}.rate" in missing
+        return name != "bf16" and ("bf16" in missing or f"bf16.{figure}" in missing)
 
     def mean(self, precision: Weights) -> MatrixFormat:
         """The mean of all formats by weights over `PRECISIONS`."""

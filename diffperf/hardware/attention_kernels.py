@@ -1,6 +1,7 @@
 """Fused attention kernels of an accelerator: the rates that they reach and their fixed times."""
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -101,6 +102,12 @@ class AttentionKernels(Declared):
         shared = {key: value for key, value in table.items() if key not in by_format and key not in formats}
         wide = {**common, **table.get("bf16", {})}
         return {"bf16": wide, "fp8": {**wide, **table.get("fp8", {})}, **shared}
+
+    @classmethod
+    def follows(cls, key: str, missing: Collection[str]) -> bool:
+        """Whether a missing key follows from another one that is missing too: a figure of fp8 from bf16's."""
+        name, _, figure = key.partition(".")
+        return name == "fp8" and f"bf16.{figure}" in missing
 
     def mean(self, fp8: Scalar) -> AttentionFormat:
         """The mean of both formats for a share of fp8 between 0 and 1."""

@@ -157,7 +157,7 @@ class Builder:
             elif field.default is dataclasses.MISSING:
                 missing.append(MissingKeys(self.file, {key: _expected(field)}))
         if missing:
-            raise MissingKeys.all_of(missing)
+            raise _without_what_follows(cls, MissingKeys.all_of(missing), prefix)
         module = cls(**values)
         problem = inconsistency_of(module)
         if problem is not None:
@@ -262,6 +262,16 @@ class Builder:
         return read_module(cls, find(value, FOLDERS[cls], self.folder, (self.file, key)))
 
 
+def _without_what_follows(cls: type[eqx.Module], problem: MissingKeys, prefix: str) -> MissingKeys:
+    """The missing keys of a module's table without those that follow from others, as its class says."""
+    follows = getattr(cls, "follows", None)
+    if follows is None:
+        return problem
+    missing = {key.removeprefix(prefix): text for key, text in problem.expected_at.items()}
+    needed = {prefix + key: text for key, text in missing.items() if not follows(key, missing)}
+    return MissingKeys(problem.file, needed)
+
+
 @functools.cache
 def _fields_of_configs() -> frozenset[str]:
     """The names of fields that hold what a config of its own may describe, such as `accelerator`."""
@@ -311,4 +321,4 @@ def _expected(field: dataclasses.Field) -> str:
         return f"[[{field.name}]] tables of {cls.__name__} keys"
     if cls in FOLDERS:
         return f"a name from configs/{FOLDERS[cls]} or a path ending in .toml"
-    return f"a table of {cls.__name__} keys"
+    return getattr(cls, "EXPECTED", f"a table of {cls.__name__} keys")

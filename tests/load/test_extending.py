@@ -1,9 +1,10 @@
 """`extends`: a config takes from another one what it leaves out, and says all that is missing at once."""
 
 import pytest
+from config_tables import ACCELERATOR, toml
 
 import diffperf as dp
-from diffperf.errors import ConfigError
+from diffperf.errors import ConfigError, MissingKeys
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.system import System
 from diffperf.load import load, load_calibrated
@@ -108,6 +109,27 @@ def test_all_missing_keys_are_named_at_once(tmp_path):
     for key in ("matrix", "vector", "power_limit", "package", "memory[0].capacity", "memory[0].latency"):
         assert key in str(caught.value)
     assert "memory[0].bandwidth" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("formats", "needed"),
+    [
+        ('bf16 = "300 TFLOP/s"', {"matrix.bf16.efficiency", "matrix.fp32", "attention"}),
+        ('fp8 = "600 TFLOP/s"', {"matrix.bf16", "matrix.fp32", "attention"}),
+        ('bf16 = { rate = "300 TFLOP/s", efficiency = 0.8 }', {"matrix.fp32", "attention"}),
+        (
+            'bf16 = "300 TFLOP/s"\nfp32 = "9 TFLOP/s"\nfp8 = { split_k = 1 }',
+            {"matrix.bf16.efficiency", "matrix.fp8.rate", "attention"},
+        ),
+    ],
+)
+def test_keys_that_follow_from_missing_ones_are_not_asked_for(tmp_path, formats, needed):
+    """Formats take from bf16, and from the one that their operands are converted to, what they lack."""
+    complete = {key: value for key, value in ACCELERATOR.items() if key not in ("matrix", "attention")}
+    text = f"{toml(complete)}\n[matrix]\n{formats}\n"
+    with pytest.raises(MissingKeys) as caught:
+        load(Accelerator, write(tmp_path, "mine", text))
+    assert set(caught.value.expected_at) == needed
 
 
 def test_an_extended_table_needs_no_file():
