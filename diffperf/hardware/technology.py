@@ -29,7 +29,7 @@ class MemoryTechnology(Declared):
     placement: Weights = choice(
         "package",
         "board",
-        doc="what a memory stack is on: the carrier of the package, onto which it is bonded, or the board",
+        doc="place of a memory stack: the carrier of the package, onto which it is bonded, or the board",
         default="package",
     )
     carbon: Scalar = quantity(
