@@ -117,7 +117,11 @@ class Package(Declared):
     memory_stacks: Scalar = quantity("", "memory stacks of the package", bounds=(0, 64), integer=True)
     stack_area: Scalar = quantity("mm^2", "footprint of one memory stack", bounds=(1, 400))
     memory_price: Scalar = quantity(
-        "USD/byte", "price of device memory per byte", bounds=(1e-11, 1e-6), kind="price"
+        # 0 where device memory is SRAM, which the price of the dies includes.
+        "USD/byte",
+        "price of device memory per byte",
+        bounds=(0, 1e-6),
+        kind="price",
     )
     memory_carbon: Scalar = quantity(
         "kg/byte",
@@ -131,7 +135,7 @@ class Package(Declared):
     memory_placement: Weights = choice(
         "package",
         "board",
-        doc="what device memory is on: the carrier, with which it is lost in assembly, or the board",
+        doc="place of device memory: the carrier, with which it is lost in assembly, or the board",
         default="package",
     )
     storage_stacks: Scalar = quantity(
@@ -144,7 +148,7 @@ class Package(Declared):
     storage_placement: Weights = choice(
         "package",
         "board",
-        doc="what storage is on: the carrier, with which it is lost in assembly, or the board",
+        doc="place of storage: the carrier, with which it is lost in assembly, or the board",
         default="package",
     )
     storage_area: Scalar = quantity("mm^2", "footprint of one stack of storage", bounds=(0, 400), default=0.0)

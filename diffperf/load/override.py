@@ -9,7 +9,7 @@ import equinox as eqx
 from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean, spelled_alike
 from diffperf.load.checks import checked, inconsistency_of
 from diffperf.load.similar_inputs import input_elsewhere
-from diffperf.quantity import AnyModule, Choice, Label, Quantity, is_traced, locate, replace, segment
+from diffperf.quantity import AnyModule, Choice, Label, Quantity, is_traced, locate, replace, segment, walk
 
 
 def override(module: AnyModule, assignments: dict[str, Any], file: str = ARGUMENTS) -> AnyModule:
@@ -82,6 +82,10 @@ def declared_at(module: eqx.Module, path: str, file: str, key: str | None = None
         remedy = "change it in its file: it decides what is compiled"
         raise ConfigError(file, key, "a variant", "a number or a choice", remedy)
     remedy = f"go on with one of: {', '.join(_parts(node))}"
+    if isinstance(node, tuple):
+        first = next(inner for inner, _, _ in walk(node[0]))
+        remedy = f"name a member and an input of it, such as {path}.{_parts(node)[0]}.{first}"
+        remedy += f" (members: {', '.join(_parts(node))})" if len(node) > 1 else ""
     raise ConfigError(file, key, "a group of inputs", "one input", remedy)
 
 

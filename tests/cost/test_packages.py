@@ -73,6 +73,12 @@ def test_memory_on_the_board_is_no_piece_of_the_package(system, carrier):
     assert float(equipped.wasted_pieces) == float(bare.wasted_pieces)
 
 
+def test_memory_on_the_dies_may_have_no_price(system):
+    cost = package_cost(changed(system, memory_stacks=0, memory_price="0 USD/GB"), Exact())
+    assert float(cost.memory) == 0
+    assert np.isfinite(float(cost.total))
+
+
 def test_designs_have_lpddr_on_the_board(system):
     """A technology's memory says where its stacks are, and its weights are differentiable."""
     technology = load_technology("n7-hbm2e", memory="lpddr5x")

@@ -25,6 +25,7 @@ def test_override_reaches_into_optional_parts(tmp_path):
         ("layers.0.mixture.experts", ["layers.0.mixture has no parts"]),
         ("layers.0.mixture", ["a part that is not there"]),
         ("layers.1.mixture", ["go on with one of: experts, experts_per_token, shared_ffn"]),
+        ("layers", ["such as layers.0.count (members: 0, 1)"]),
         ("layers.1.mixture.expert", ['did you mean "experts"?']),
         ("layers.1.experts", ['did you mean "layers.1.mixture.experts"?']),
     ],

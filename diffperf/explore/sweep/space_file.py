@@ -32,10 +32,11 @@ from typing import Any
 
 from diffperf.errors import ARGUMENTS
 from diffperf.explore.codesign.replaced_inputs import refuse_replaced_input
-from diffperf.explore.codesign.variables import FEATURE, Candidate
+from diffperf.explore.codesign.variables import FEATURE, NODE, Candidate
 from diffperf.explore.inputs import check_phase
 from diffperf.explore.settings import settings_of
 from diffperf.explore.sweep.axis import Axis, ConfigAxis
+from diffperf.explore.sweep.config_reader import CONFIGS
 from diffperf.explore.sweep.constraint import Constraint, parse_constraint
 from diffperf.explore.sweep.designed_points import Inputs, candidate_of, declared_outputs, made
 from diffperf.explore.sweep.dimension_reader import DimensionReader
@@ -129,12 +130,13 @@ class _Reader(DimensionReader):
     def settings(self, inputs: Inputs) -> dict[str, Any]:
         """The values of the [set] table by full path."""
         settings = settings_of(inputs, self.sub_table("set"), self.file)
-        if FEATURE in settings:
-            found, remedy = (
-                repr(settings[FEATURE]),
-                'write an axis over technology.node with one value, such as "4 nm"',
-            )
-            raise self.error(f"set.{FEATURE}", found, "the node, with all its figures", remedy)
+        for path, value in settings.items():
+            if path in (FEATURE, NODE):
+                remedy = f'write an axis over {NODE} with one value, such as "4 nm"'
+                raise self.error(f"set.{path}", repr(value), "the node, with all its figures", remedy)
+            if path in CONFIGS and path.startswith("technology.") and isinstance(value, str):
+                remedy = f'write an axis over {path} with one value, "{value}"'
+                raise self.error(f"set.{path}", repr(value), "numbers and choices of the inputs", remedy)
         return settings
 
     def where(self, inputs: Inputs, outputs: Collection[str]) -> tuple[Constraint, ...]:

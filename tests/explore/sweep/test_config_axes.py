@@ -107,6 +107,8 @@ def test_constraints_name_the_chip_and_the_memory_of_a_design():
         ({"axis": [{"path": "system", "values": SYSTEMS}]}, "axis[0].path", "template"),
         ({"axis": [{"path": "technology.feature", "values": ["5 nm"]}]}, "axis[0].path", "technology.node"),
         ({"set": {"technology.feature": "5 nm"}}, "set.technology.feature", "technology.node"),
+        ({"set": {"technology.node": "3 nm"}}, "set.technology.node", "with one value"),
+        ({"set": {"technology": {"memory": "hbm4"}}}, "set.technology.memory", 'one value, "hbm4"'),
         ({"axis": [{"path": "technology.node", "values": ["n6"]}]}, "axis[0].values[0]", "configs/nodes"),
         ({"axis": [{"path": "technology.memory", "values": ["hbm9"]}]}, "axis[0].values[0]", "memories"),
         ({"axis": [{"path": "technology.memory", "values": [3]}]}, "axis[0].values", "names of memories"),
