@@ -135,7 +135,7 @@ def strategy_json(ranked: RankedStrategy) -> dict[str, Any]:
 
 
 def plan_json(search: Search, ranked: Plan) -> dict[str, Any]:
-    """The answer for a program, in SI units."""
+    """The answer for a program, in internal units."""
     counts = {name: getattr(ranked, name) for name in ("searched", "possible", "fitting")}
     return {
         "by": ranked.by,

@@ -266,7 +266,7 @@ def larger_system(search: ServingSearch) -> str:
 
 
 def serving_json(search: ServingSearch, ranked: ServingPlan, engine: str | None) -> dict[str, Any]:
-    """The answer for a program, in SI units."""
+    """The answer for a program, in internal units."""
     targets = search.targets
     times = {"ttft": targets.first_token, "tpot": targets.per_token}
     return {

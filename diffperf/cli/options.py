@@ -209,7 +209,7 @@ json_option = click.option(
     "json_file",
     metavar="FILE",
     callback=output_file,
-    help="write the answer as JSON in SI units (- for stdout)",
+    help="write the answer as JSON in SI units, chips in mm and mm² (- for stdout)",
 )
 plot_option = figure_option("--plot", "draw the answer as a figure")
 

@@ -19,3 +19,8 @@ def test_help_says_what_is_searched_in_inference_too(run):
     assert "the experts, 0 for the degree of all other layers [best layout]" in words
     words = " ".join(run("estimate --help").stdout.split())
     assert "split the experts of a layer among them [best layout]" in words
+
+
+def test_help_says_in_which_units_json_is(run):
+    """Areas of chips are in mm², all else in SI units."""
+    assert "in SI units, chips in mm and mm²" in " ".join(run("cost --help").stdout.split())
