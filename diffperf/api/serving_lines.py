@@ -215,7 +215,7 @@ def refusal(search: ServingSearch, ranked: ServingPlan) -> str:
     least = math.floor(served * 1e3) / 1e3 if search.of_rate else math.floor(served)
     return (
         f"{search.load:g} {search.load_name} are beyond saturation: {search.most_devices:g} devices serve "
-        f"{served:.4g} under the targets ({most.name}), {served / (search.load or 1):.1%} of the load; "
+        f"{least:,.7g} under the targets ({most.name}), {served / (search.load or 1):.1%} of the load; "
         f"use {option} {least:g}, or --devices {nearest.devices:g}"
     )
 

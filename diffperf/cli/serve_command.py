@@ -146,9 +146,10 @@ def serve(
 
     The search covers tensor, pipeline and expert parallelism, data-parallel attention, replicas, the tokens
     of a step and the running batch; and pairs of pools, of which one prefills and the other decodes, with all
-    splits of the devices between them. Every layout runs at the largest load that meets the targets. Without
-    --rate and --concurrency all devices are used. With either, the number of replicas follows from the load,
-    and --devices is the most that they may take. Where nothing serves, the exit code is 3.
+    splits of the devices between them. Without --rate and --concurrency all devices are used, each layout at
+    its best load that meets the targets. With either, the number of replicas follows from the load: engines
+    bear up to the largest one that meets the targets, and --devices is the most that they may take. Where
+    nothing serves, the exit code is 3.
     """
     search = search_of_layouts(question, requests, Targets(ttft, tpot, percentile), rent)
     with progress("comparing layouts"):

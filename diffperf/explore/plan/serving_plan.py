@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import cast
 
+import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -14,7 +15,7 @@ from diffperf.explore.plan.blocks import count, take
 from diffperf.explore.plan.pools_layouts import EvaluatedPools
 from diffperf.explore.plan.ranking import report_at
 from diffperf.explore.plan.serving_layouts import Evaluated, attention_ranks
-from diffperf.explore.plan.serving_search import ServingSearch, best_of_each
+from diffperf.explore.plan.serving_search import ServingSearch, best_of_each, largest_of_each_engine
 from diffperf.load import check
 from diffperf.workload.requests import Requests
 from diffperf.workload.strategy import Strategy
@@ -27,6 +28,7 @@ SERVING_OBJECTIVES = {
 }
 
 _SAME_VALUE = 5e-4  # relative: a smaller difference between two layouts is shown as none
+_WORTH_DEVICES = 0.03  # share of the objective that is worth no further devices, far below its error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,12 +195,14 @@ def plan_serving(
     front = front_of(search, points)
     points = take(points, search.targets.met(points.reports))
     chosen = take(points, best_of_each(points.points.layout, objective(points.reports, by)))
-    ranked, serving = _rank(search, chosen, by, top)
+    ranked, serving = _rank(search, points, chosen, by, top)
     counts = counts | {"serving": serving}
     if serving:
         return ServingPlan(by=by, best=ranked[:serving], counts=counts, missed=missed, front=front)
-    most = int(np.argmax(chosen.reports.tokens_per_second_per_device))
-    missed = missed | {"serving": _served(search, chosen, _all_devices(search, chosen), most)}
+    # The layouts of a search have the same devices, so that those with the largest loads serve most.
+    within = take(points, search.within_capacity(points.reports))
+    most = int(np.argmax(within.points.load * take(search.layouts, within.points.layout)["dp"]))
+    missed = missed | {"serving": _served(search, within, _all_devices(search, within), most)}
     return ServingPlan(by=by, best=(), nearest=ranked[0], counts=counts, missed=missed, front=front)
 
 
@@ -213,16 +217,20 @@ def check_objective(by: str, file: str) -> None:
 
 
 def _rank(
-    search: ServingSearch, chosen: Evaluated, by: str, top: int
+    search: ServingSearch, points: Evaluated, chosen: Evaluated, by: str, top: int
 ) -> tuple[tuple[ServedLayout, ...], int]:
-    """The best `top` layouts, each at the largest load that it bears or with the replicas that the given
-    load takes; and how many of all serve the load on the devices there are.
+    """The best `top` layouts, each under its chosen load or with the replicas that the given load takes; and
+    how many of all serve the load on the devices there are. Where none does, the one with fewest devices is
+    the first.
+
+    - `points`: all that meet the targets; `chosen`: the best of each layout.
     """
-    sized, devices = search.sized(chosen)
-    values, limits = objective(sized.reports, by), search.limits(chosen)
+    busiest, sized, devices = _sized(search, points, chosen, by)
+    values, limits = objective(sized.reports, by), search.limits(busiest)
     serving = devices <= search.most_devices
     # lexsort orders by its last key first. Of layouts as good, those with fewer devices and parts are better.
-    order = np.lexsort((np.asarray(sized.reports.memory.peak), devices, -values, ~serving))[:top]
+    missing = np.where(serving, 0.0, devices)
+    order = np.lexsort((np.asarray(sized.reports.memory.peak), devices, -values, missing))[:top]
     best = values[order[0]]
     ranked = tuple(
         _served(
@@ -236,6 +244,42 @@ def _rank(
         for index in order
     )
     return ranked, int(serving.sum())
+
+
+def _sized(
+    search: ServingSearch, points: Evaluated, chosen: Evaluated, by: str
+) -> tuple[Evaluated, Evaluated, np.ndarray]:
+    """The points that decide how many replicas a given load takes, one of each layout; the same layouts with
+    so many replicas; and the devices of each.
+
+    An engine is at its best under its chosen load. It may bear a much larger one at nearly the same
+    throughput, so that fewer devices serve the given load: they do where those for the chosen load are more
+    than there are, or no better by `_WORTH_DEVICES`.
+    """
+    sized, devices = search.sized(chosen)
+    if search.load is None:
+        return chosen, sized, devices
+    # The largest load of every engine. Under their share of the given load, of the engines of a layout that
+    # are as good those with the fewest devices, and of these the one with the earliest first token.
+    largest = take(points, largest_of_each_engine(search, points))
+    fuller, fewer = search.sized(largest)
+    serves = search.targets.met(fuller.reports) & search.within_capacity(fuller.reports)
+    values, layouts = objective(fuller.reports, by), largest.points.layout
+    within_reach = np.where(serves, values, -np.inf)
+    highest = within_reach[best_of_each(layouts, within_reach)][np.unique(layouts, return_inverse=True)[1]]
+    worth_it = serves & (values >= highest - _WORTH_DEVICES * np.abs(values))
+    order = np.lexsort((search.targets.latencies(fuller.reports)[0], fewer, ~worth_it, layouts))
+    best = order[np.unique(layouts[order], return_index=True)[1]]
+    largest, fuller, fewer, serves = take((largest, fuller, fewer, serves), best)
+    usual = objective(sized.reports, by)
+    as_good = values[best] >= usual - _WORTH_DEVICES * np.abs(usual)
+    use = serves & (fewer < devices) & (as_good | (devices > search.most_devices))
+
+    def of_either(fuller: np.ndarray, usual: np.ndarray) -> np.ndarray:
+        return np.where(np.reshape(use, (-1,) + (1,) * (np.ndim(usual) - 1)), fuller, usual)
+
+    merged = jax.tree.map(of_either, (largest, fuller, fewer), (chosen, sized, devices))
+    return cast(tuple[Evaluated, Evaluated, np.ndarray], merged)
 
 
 def objective(reports: ServingReport, by: str) -> Float[np.ndarray, " points"]:

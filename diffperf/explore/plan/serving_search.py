@@ -192,6 +192,10 @@ class ServingSearch:
         slots = np.minimum(np.asarray(lightest.reports.slots), lightest.points.cap)
         return self.whole(np.geomspace(np.ones_like(slots), np.floor(slots), LOADS, axis=1))
 
+    def within_capacity(self, reports: ServingReport) -> Bool[np.ndarray, " points"]:
+        """Whether each report's load is not beyond its capacity or its slots."""
+        return np.asarray(reports.saturation) <= 1 + _ROUNDING
+
     def whole(self, loads: np.ndarray) -> np.ndarray:
         """The loads themselves, or whole numbers of clients."""
         return loads if self.of_rate else np.round(loads)
@@ -275,8 +279,7 @@ def largest_loads(
     """
     coarse = under(loads)
     progress(loads.size)
-    served = np.asarray(coarse.reports.saturation) <= 1 + _ROUNDING
-    met = (search.targets.met(coarse.reports) & served).reshape(loads.shape)
+    met = (search.targets.met(coarse.reports) & search.within_capacity(coarse.reports)).reshape(loads.shape)
     last = np.max(np.where(met, np.arange(loads.shape[1]), 0), axis=1)
     rows = np.arange(len(loads))
     low, high = loads[rows, last], loads[rows, np.minimum(last + 1, loads.shape[1] - 1)]
@@ -284,6 +287,15 @@ def largest_loads(
     fine = under(fine_loads)
     progress(fine_loads.size)
     return cast(Reported, concatenate([coarse, fine]))
+
+
+def largest_of_each_engine(search: ServingSearch, points: Evaluated) -> Int[np.ndarray, " engines"]:
+    """The index of the largest load within the capacity of every engine: a layout with its limits."""
+    layout, chunk, cap, load = points.points
+    # In a closed loop the cap follows from the load.
+    engines = np.stack([layout, chunk, cap if search.of_rate else np.zeros_like(cap)], axis=1)
+    groups = np.unique(engines, axis=0, return_inverse=True)[1].ravel()
+    return best_of_each(groups, np.where(search.within_capacity(points.reports), load, -np.inf))
 
 
 def best_of_each(

@@ -199,3 +199,41 @@ def test_launch_flags(model, search):
     plain = launch_flags(model, dataclasses.replace(best, strategy=dp.load_strategy({"tp": 1})), "vllm")
     assert "--dtype bfloat16" in plain
     assert not any("expert" in line or "data-parallel" in line for line in plain)
+
+
+@pytest.fixture(scope="module")
+def flat():
+    """A function that makes a search of one engine a device whose throughput peaks at 1,022 clients and falls
+    by 1.4 % up to the 1,676 that fill its KV cache.
+    """
+    model, devices = dp.load_model("llama-2-70b"), dp.load_system("hgx-b200", 8)
+    table = {"tp": 1.0, "pp": 1.0, "precision": "nvfp4", "kv_precision": "fp8"}
+    spread = {"input_length": 294.0, "output_length": 294.0, "input_spread": 0.8, "output_spread": 0.8}
+
+    def make(load=None, targets=Targets(), most_devices=8.0, cap=4096.0):
+        given = {"batch_cap": cap, "chunk": 8192.0} | (load or {})
+        requests = replace(Requests(), spread | given)
+        return ServingSearch.of(model, devices, table, requests, given, targets, most_devices)
+
+    return make
+
+
+@pytest.mark.slow
+def test_a_load_beyond_that_of_the_best_throughput_is_served(flat):
+    """Up to the largest load that meets the targets, on no more devices than it takes."""
+    served = plan_serving(flat({"concurrency": 12000.0})).best[0]
+    assert (served.devices, served.load_per_engine) == (8.0, 1500.0)
+    assert float(served.report.saturation) <= 1 + 1e-6
+    anywhere = plan_serving(flat({"concurrency": 12000.0}, most_devices=math.inf)).best[0]
+    assert anywhere.devices == 8.0
+    # What the refusal of a larger load names does serve.
+    refused = plan_serving(flat({"concurrency": 15000.0}))
+    most = refused.missed["serving"]
+    assert refused.best == ()
+    assert refused.nearest.devices == 9.0
+    largest = math.floor(most.load_per_engine * float(most.strategy.dp))
+    assert 13_000 < largest < 15_000
+    assert plan_serving(flat({"concurrency": float(largest)})).best[0].devices == 8.0
+    # A target that larger loads miss keeps the number of devices.
+    strict = Targets(per_token=float(served.report.time_per_output_token) * 0.9)
+    assert plan_serving(flat({"concurrency": 12000.0}, strict)).best == ()
