@@ -43,6 +43,7 @@ _FINE_LOADS = 12  # loads between the largest of these that meets the targets, a
 LIGHTEST_RATE = 1e-3  # requests per second of an engine at which nothing waits
 MORE_LOAD = 0.05  # relative: more than a step of the fine loads
 _ROUNDING = 1e-6
+_AT_CAPACITY = 1e-3  # utilization
 MOST_UTILIZED = 0.98  # load over capacity: above, waits grow without bound
 
 
@@ -208,18 +209,23 @@ class ServingSearch:
 
     def limits(self, best: Evaluated) -> list[str]:
         """The quantity that keeps each point from a larger load, such as "TTFT beyond 91 clients": the
-        one that fails first at a load a little larger.
+        one that fails first at a load a little larger. Where none fails, a larger load gains nothing.
         """
         load = best.points.load
         larger_load = load * (1 + MORE_LOAD) if self.of_rate else np.ceil(load * (1 + MORE_LOAD))
         points = best.points._replace(load=larger_load)
         points = points if self.of_rate else points._replace(cap=larger_load)
         reports = self.evaluate(points).reports
-        full = "capacity" if self.of_rate else "KV cache"
-        names = np.where(np.asarray(reports.saturation) > 1 + _ROUNDING, full, "batch cap")
-        ratios = self.targets.ratios(reports)
-        names = np.where(ratios[1] > 1, "TPOT", names)
-        names = np.where((ratios[0] > 1) & (ratios[0] >= ratios[1]), "TTFT", names)
+        beyond = ~self.within_capacity(reports)
+        late, slow = self.targets.ratios(reports)
+        names = np.where(beyond, "capacity" if self.of_rate else "KV cache", "no gain")
+        if not self.of_rate:
+            names = np.where(load + 1 > max(self.caps), "batch cap", names)
+        # Loads beyond the capacity wait for it: it delays their first tokens, and is what limits them. Of
+        # rates that holds for those that come as close to it as any that are searched.
+        waiting = best.reports.saturation >= MOST_UTILIZED - _AT_CAPACITY if self.of_rate else beyond
+        names = np.where(slow > 1, "TPOT", names)
+        names = np.where((late > 1) & (late >= slow) & ~np.asarray(waiting), "TTFT", names)
         return [
             f"{name} beyond {units.show(at, '', 4)} {self.load_name} an engine"
             for name, at in zip(names, load, strict=True)

@@ -224,6 +224,7 @@ def test_a_load_beyond_that_of_the_best_throughput_is_served(flat):
     served = plan_serving(flat({"concurrency": 12000.0})).best[0]
     assert (served.devices, served.load_per_engine) == (8.0, 1500.0)
     assert float(served.report.saturation) <= 1 + 1e-6
+    assert served.limit.startswith("KV cache beyond 1,6")
     anywhere = plan_serving(flat({"concurrency": 12000.0}, most_devices=math.inf)).best[0]
     assert anywhere.devices == 8.0
     # What the refusal of a larger load names does serve.
@@ -237,3 +238,14 @@ def test_a_load_beyond_that_of_the_best_throughput_is_served(flat):
     # A target that larger loads miss keeps the number of devices.
     strict = Targets(per_token=float(served.report.time_per_output_token) * 0.9)
     assert plan_serving(flat({"concurrency": 12000.0}, strict)).best == ()
+
+
+@pytest.mark.slow
+def test_what_limits_an_engine(flat):
+    """Full slots delay the first token: the KV cache is the limit then, not the target for it."""
+    assert plan_serving(flat()).best[0].limit == "no gain beyond 1,022 clients an engine"
+    assert plan_serving(flat(cap=512.0)).best[0].limit == "batch cap beyond 512 clients an engine"
+    full = flat({"concurrency": 12000.0}, Targets(first_token=0.5))
+    assert plan_serving(full).best[0].limit.startswith("KV cache beyond 1,6")
+    per_token = flat(targets=Targets(per_token=0.08))
+    assert plan_serving(per_token).best[0].limit.startswith("TPOT beyond ")
