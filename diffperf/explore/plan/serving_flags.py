@@ -6,11 +6,14 @@ in 2025. What has no flag there becomes a comment, a line that begins with #.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from diffperf import units
+from diffperf.explore.plan.request_lengths import ACCEPTED, longest_prompt, longest_request
 from diffperf.explore.plan.serving_plan import ServedLayout
-from diffperf.quantity import replace
+from diffperf.quantity import Scalar, replace
 from diffperf.workload.model import Model
 from diffperf.workload.requests import Requests
 from diffperf.workload.strategy import Strategy
@@ -19,6 +22,7 @@ from diffperf.workload.whole_numbers import whole
 # Values of --quantization by the format of operands, where the engine can convert or load weights of it.
 _QUANTIZATION = {"fp8": "fp8", "nvfp4": "modelopt_fp4"}
 _UNQUANTIZED = ("fp32", "bf16", "fp16")
+_TOKENS = 256  # the longest sequence of an engine is a multiple, as whole blocks of caches are
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -31,7 +35,11 @@ def launch_flags(model: Model, served: ServedLayout, engine: str) -> list[str]:
         return [copies, *_instance_flags(model, served, engine)]
     prefill, workers = served.prefill, served.prefill.instances
     prompts = dataclasses.replace(
-        served, strategy=prefill.strategy, engines=prefill.engines, requests=_without_drafts(served.requests)
+        served,
+        strategy=prefill.strategy,
+        engines=prefill.engines,
+        requests=_without_drafts(served.requests),
+        report=dataclasses.replace(served.report, memory=prefill.report.prefill_memory),
     )
     roles = ROLES[engine]
     return [
@@ -71,9 +79,12 @@ def _vllm(model: Model, served: ServedLayout) -> Iterator[str]:
         yield "--enable-expert-parallel"
     if strategy.cp > 1:
         yield f"--decode-context-parallel-size {whole(strategy.cp)}"
-    yield f"--max-model-len {_longest(served)}"
+    yield from _longest(model, served, "--max-model-len")
     yield f"--max-num-seqs {_slots(served)}"
     yield f"--max-num-batched-tokens {whole(requests.chunk)}"
+    memory = served.report.memory
+    yield _memory_comment(served)
+    yield f"--gpu-memory-utilization {_rounded_down(1 - float(memory.reserve / memory.capacity))}"
     yield "--enable-chunked-prefill" if requests.mixed_steps.on > 0 else "--no-enable-chunked-prefill"
     if requests.cached_share > 0:
         yield "--enable-prefix-caching"
@@ -93,9 +104,14 @@ def _sglang(model: Model, served: ServedLayout) -> Iterator[str]:
         yield f"--ep-size {whole(strategy.ep)}"
     if strategy.cp > 1:
         yield f"# context parallelism of {whole(strategy.cp)} ranks has no flag"
-    yield f"--context-length {_longest(served)}"
+    yield from _longest(model, served, "--context-length")
     yield f"--max-running-requests {whole(_slots(served) * engines)}"
     yield f"--chunked-prefill-size {whole(float(requests.chunk) * engines)}"
+    # Of the device memory, what weights and the KV cache take: all but the work space of a step.
+    memory = served.report.memory
+    work_space = float((memory.reserve + _activations(served)) / memory.capacity)
+    yield _memory_comment(served)
+    yield f"--mem-fraction-static {_rounded_down(1 - work_space)}"
     if requests.mixed_steps.on > 0:
         yield "--enable-mixed-chunk"
     yield f"--kv-cache-dtype {'fp8_e4m3' if strategy.kv_precision.likeliest() == 'fp8' else 'auto'}"
@@ -111,7 +127,7 @@ def _trtllm(model: Model, served: ServedLayout) -> Iterator[str]:
         yield f"--ep_size {whole(strategy.ep)}"
     if strategy.cp > 1:
         yield f"# context parallelism: context_parallel_size: {whole(strategy.cp)}"
-    yield f"--max_seq_len {_longest(served)}"
+    yield from _longest(model, served, "--max_seq_len")
     yield f"--max_batch_size {_slots(served)}"
     yield f"--max_num_tokens {whole(requests.chunk)}"
     options = []
@@ -124,12 +140,17 @@ def _trtllm(model: Model, served: ServedLayout) -> Iterator[str]:
     if requests.batch_wait > 0:
         options.append(f"batch_wait_timeout_iters: {whole(requests.batch_wait)}")
         options.append("batch_wait_max_tokens_ratio: 1.0")
+    # Of the memory that weights and activations leave free, what the KV cache may take.
+    memory = served.report.memory
+    free = float(memory.capacity - memory.weights - _activations(served))
+    cache = {"free_gpu_memory_fraction": f"{_rounded_down(1 - float(memory.reserve) / free)}"}
     if strategy.kv_precision.likeliest() == "fp8":
-        options.append("kv_cache_config: {dtype: fp8}")
-    if options:
-        yield "--extra_llm_api_options options.yaml"
-        yield "# options.yaml has the lines"
-        yield from (f"#   {option}" for option in options)
+        cache = {"dtype": "fp8"} | cache
+    options.append(f"kv_cache_config: {{{', '.join(f'{key}: {value}' for key, value in cache.items())}}}")
+    yield _memory_comment(served)
+    yield "--extra_llm_api_options options.yaml"
+    yield "# options.yaml has the lines"
+    yield from (f"#   {option}" for option in options)
     if strategy.precision.likeliest() not in _UNQUANTIZED or _stored(strategy) is not None:
         formats = _stored(strategy) or strategy.precision.likeliest()
         yield f"# the quantization is that of the checkpoint: one with {formats} weights"
@@ -160,7 +181,8 @@ def _nixl(role: str) -> list[str]:
 
 def _cache_transceiver(served: ServedLayout, *options: str) -> list[str]:
     """TensorRT-LLM's transfers, in the file of options (examples/disaggregated/README.md)."""
-    transceiver = f"{{backend: DEFAULT, max_tokens_in_buffer: {whole(served.requests.input_length)}}}"
+    tokens = _rounded_up(longest_prompt(served.requests))
+    transceiver = f"{{backend: DEFAULT, max_tokens_in_buffer: {tokens}}}"
     lines = [*options, f"cache_transceiver_config: {transceiver}"]
     return ["# --extra_llm_api_options: its file has also the lines", *(f"#   {line}" for line in lines)]
 
@@ -201,9 +223,36 @@ def _stored(strategy: Strategy) -> str | None:
     return None if stored == "operands" else stored
 
 
-def _longest(served: ServedLayout) -> int:
-    """Tokens of a request of mean lengths."""
-    return whole(served.requests.input_length + served.requests.output_length)
+def _longest(model: Model, served: ServedLayout, flag: str) -> Iterator[str]:
+    """The flag of the longest sequence that the engine takes, and which share of the requests that covers: a
+    request that may grow beyond it is rejected.
+    """
+    tokens, window = _rounded_up(longest_request(served.requests)), float(model.longest_sequence)
+    if tokens > window:
+        yield f"# {flag}: the context window of {model.name}, beyond which the longest requests are"
+    else:
+        yield f"# {flag}: {ACCEPTED:.1%} of the requests are no longer, prompt and answer"
+    yield f"{flag} {whole(min(tokens, window))}"
+
+
+def _rounded_up(tokens: float) -> int:
+    """Tokens as a whole number of `_TOKENS`."""
+    return math.ceil(tokens / _TOKENS - 1e-9) * _TOKENS
+
+
+def _activations(served: ServedLayout) -> Scalar:
+    """Bytes of a device in which a step of the engine works, beside weights and KV cache."""
+    memory = served.report.memory
+    return memory.activations + memory.logits + memory.gathered + memory.buffers
+
+
+def _rounded_down(share: float) -> float:
+    return math.floor(max(share, 0.0) * 100) / 100
+
+
+def _memory_comment(served: ServedLayout) -> str:
+    reserve = units.show(served.report.memory.reserve, "byte")
+    return f"# memory: the answer counts on all of the device's but {reserve} for runtime and libraries"
 
 
 def _slots(served: ServedLayout) -> int:

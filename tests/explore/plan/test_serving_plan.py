@@ -196,6 +196,25 @@ def test_launch_flags(model, search):
     assert {"--tp_size 8", "--ep_size 8", "--max_batch_size 32", "#   enable_attention_dp: true"} <= set(
         trtllm
     )
+    # Prompts of 2,048 tokens and answers of 256 ± 30 %: z = 3.09 of the logarithm makes 2,048 + 606.
+    for flags, flag in (
+        (vllm, "--max-model-len"),
+        (sglang, "--context-length"),
+        (trtllm, "--max_seq_len"),
+    ):
+        assert f"{flag} 2816" in flags
+        assert f"# {flag}: 99.9% of the requests are no longer, prompt and answer" in flags
+    # An H100 of 80 GiB of which the estimate reserves 1 GB.
+    memory = best.report.memory
+    assert float(memory.reserve / memory.capacity) == pytest.approx(0.01164, rel=0.01)
+    assert "--gpu-memory-utilization 0.98" in vllm
+    work = float(memory.activations + memory.logits + memory.reserve) / float(memory.capacity)
+    assert f"--mem-fraction-static {math.floor(100 * (1 - work)) / 100}" in sglang
+    room = float(memory.capacity - memory.weights - memory.activations - memory.logits)
+    share = math.floor(100 * (1 - float(memory.reserve) / room)) / 100
+    assert f"#   kv_cache_config: {{dtype: fp8, free_gpu_memory_fraction: {share}}}" in trtllm
+    short = replace(model, {"context_window": 2500.0})
+    assert "--max-model-len 2500" in launch_flags(short, served, "vllm")
     plain = launch_flags(model, dataclasses.replace(best, strategy=dp.load_strategy({"tp": 1})), "vllm")
     assert "--dtype bfloat16" in plain
     assert not any("expert" in line or "data-parallel" in line for line in plain)
