@@ -25,6 +25,7 @@ from diffperf.load.huggingface_values import (
     SHARED_FFN,
     Unsupported,
     absent,
+    completed,
     dimension,
     first_given,
     is_whole,
@@ -127,6 +128,7 @@ def _model_table(config: dict[str, Any]) -> dict[str, Any]:
     if isinstance(config.get("text_config"), dict):
         config = config | config["text_config"]
     family = _family(config)
+    config = completed(config, family.dimensions)
     _refuse(config)
     return {
         "hidden": dimension(config, "hidden"),
@@ -399,8 +401,8 @@ def _context_window(config: dict[str, Any], family: HuggingFaceFamily) -> Any:
     biases (ALiBi) go on.
 
     Interpolated rotary positions multiply the length, as in `_get_and_verify_max_len` of
-    github.com/vllm-project/vllm: YaRN that before the interpolation, where the config names it. Llama 3's
-    and LongRoPE's configs give the length after it.
+    github.com/vllm-project/vllm: YaRN that before the interpolation, where the config names it. Llama 3's,
+    LongRoPE's and Gemma 3's configs give the length after it.
     """
     if family.unlimited_context or truth(config, "alibi") or truth(part(config, "attn_config"), "alibi"):
         return 0
@@ -409,6 +411,7 @@ def _context_window(config: dict[str, Any], family: HuggingFaceFamily) -> Any:
     scaling = part(config, "rope_scaling")
     kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
     before = (scaling.get("original_max_position_embeddings") if kind == "yarn" else None) or longest
-    if kind not in ("yarn", "linear", "dynamic") or not isinstance(factor, int | float):
+    scaled = family.scaled_window or kind not in ("yarn", "linear", "dynamic")
+    if scaled or not isinstance(factor, int | float):
         return longest
     return round(before * factor) if 1 <= factor < LARGEST and is_whole(before) else longest

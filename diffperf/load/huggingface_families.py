@@ -24,6 +24,7 @@ class HuggingFaceFamily:
     - `learned_positions`: position embeddings are learned; `extra_positions`: the rows that they have beyond
       the longest sequence.
     - `context_window`: tokens of the longest sequence where a config names none.
+    - `scaled_window`: a config gives the longest sequence after the interpolation of rotary positions.
     - `unlimited_context`: positions are linear biases (ALiBi), which no length limits.
     - `full_attention_every`: of layers with sliding windows, one in so many has none; 0 for windows in all.
     - `optional_windows`: windows hold only where a config has `use_sliding_window`, and from the layer
@@ -31,6 +32,7 @@ class HuggingFaceFamily:
     - `fourfold_ffn`: an MLP is four times as wide inside as outside where a config gives no dimension.
     - `experts`: layers, or some of them, are mixtures of experts, and a config says how many.
     - `shared_experts`: experts that every token visits where a config names none.
+    - `dimensions`: values of keys that configs leave out where they are those of the family's code.
     """
 
     decoder: bool = True
@@ -42,12 +44,14 @@ class HuggingFaceFamily:
     learned_positions: bool = False
     extra_positions: int = 0
     context_window: int = 0
+    scaled_window: bool = False
     unlimited_context: bool = False
     full_attention_every: int = 0
     optional_windows: bool = False
     fourfold_ffn: bool = False
     experts: bool = False
     shared_experts: int = 0
+    dimensions: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 def family_of(model_type: str) -> HuggingFaceFamily | None:
@@ -70,7 +74,7 @@ def _families() -> dict[str, dict[str, Any]]:
 
 def checked_families(table: dict[str, Any], file: str) -> dict[str, dict[str, Any]]:
     """The lines of a file of families. Raises `ConfigError` for a key or a value that none can have."""
-    defaults = {field.name: field.default for field in dataclasses.fields(HuggingFaceFamily)}
+    defaults = dataclasses.asdict(HuggingFaceFamily())
     for family, keys in table.items():
         if not isinstance(keys, dict):
             raise ConfigError(file, family, shown(keys), "a table of keys", f"write {family} = {{}}")
@@ -79,8 +83,19 @@ def checked_families(table: dict[str, Any], file: str) -> dict[str, dict[str, An
             if key not in defaults:
                 hint = did_you_mean(key, list(defaults))
                 raise ConfigError(file, where, f'unknown key "{key}"', "a key of a family", hint)
-            if type(value) is not type(defaults[key]) or value < 0:
+            if key == "dimensions":
+                _check_dimensions(value, file, where)
+            elif type(value) is not type(defaults[key]) or value < 0:
                 is_switch = isinstance(defaults[key], bool)
                 expected = "true or false" if is_switch else "a whole number of at least 0"
                 raise ConfigError(file, where, shown(value), expected, "correct it")
     return table
+
+
+def _check_dimensions(dimensions: Any, file: str, where: str) -> None:
+    """Raises `ConfigError` for anything but a table of whole numbers above 0."""
+    if not isinstance(dimensions, dict):
+        raise ConfigError(file, where, shown(dimensions), "a table of keys", f"write {where} = {{}}")
+    for key, value in dimensions.items():
+        if type(value) is not int or value <= 0:
+            raise ConfigError(file, f"{where}.{key}", shown(value), "a whole number above 0", "correct it")

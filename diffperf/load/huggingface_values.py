@@ -62,7 +62,30 @@ def absent(config: dict[str, Any], names: tuple[str, ...], expected: str) -> Uns
     unknown = [key for key in config if key not in known]
     hints = (spelled_alike(name, unknown, _ALIKE) for name in names)
     hint = next(filter(None, hints), "")
-    return Unsupported(names[0], "no such key", expected, hint or f"add {' or '.join(names)}")
+    return Unsupported(names[0], "no such key", expected, hint or _addition(names))
+
+
+def _addition(names: tuple[str, ...]) -> str:
+    """The remedy for a key that is absent under all of its names."""
+    return f"add {' or '.join(names)}"
+
+
+def completed(config: dict[str, Any], dimensions: dict[str, int]) -> dict[str, Any]:
+    """A config with the dimensions of its family's code where it has none of their names.
+
+    **Raises:** `Unsupported` where the config has a key that is spelled like one that it lacks: what was
+    meant is not left to a default.
+    """
+    result = dict(config)
+    for key, value in dimensions.items():
+        names = next((names for names in NAMES.values() if key in names), (key,))
+        if any(name in config for name in names):
+            continue
+        wrong = absent(config, names, f"a value of {key}, or none for {value:,}")
+        if wrong.args[3] != _addition(names):
+            raise wrong
+        result[key] = value
+    return result
 
 
 def truth(config: dict[str, Any], name: str, default: Any = False) -> bool:

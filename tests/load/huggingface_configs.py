@@ -209,7 +209,39 @@ OPT = {
     "vocab_size": 50272,
     "word_embed_proj_dim": 4096,
 }
+# google/gemma-3-27b-it and gemma-3-4b-it: what transformers' Gemma3TextConfig has by default is left out.
+GEMMA_3_27B = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "model_type": "gemma3",
+    "mm_tokens_per_image": 256,
+    "text_config": {
+        "head_dim": 128,
+        "hidden_size": 5376,
+        "intermediate_size": 21504,
+        "model_type": "gemma3_text",
+        "num_attention_heads": 32,
+        "num_hidden_layers": 62,
+        "num_key_value_heads": 16,
+        "query_pre_attn_scalar": 168,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    },
+    "vision_config": {"hidden_size": 1152, "num_attention_heads": 16, "num_hidden_layers": 27},
+}
+GEMMA_3_4B = GEMMA_3_27B | {
+    "text_config": {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }
+}
+
 SHIPPED = {
+    "gemma-3-27b": GEMMA_3_27B,
+    "gemma-3-4b": GEMMA_3_4B,
     "deepseek-v3": DEEPSEEK_V3,
     "qwen2-57b-a14b": QWEN2_MOE,
     "mixtral-8x22b": MIXTRAL,

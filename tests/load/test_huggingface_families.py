@@ -50,6 +50,9 @@ def test_no_line_repeats_a_default():
         ({"gated": 1}, "mine.gated", "true or false"),
         ({"context_window": True}, "mine.context_window", "a whole number of at least 0"),
         ({"context_window": -1}, "mine.context_window", "a whole number of at least 0"),
+        ({"dimensions": 3}, "mine.dimensions", "a table of keys"),
+        ({"dimensions": {"vocab_size": 0}}, "mine.dimensions.vocab_size", "a whole number above 0"),
+        ({"dimensions": {"vocab_size": "8"}}, "mine.dimensions.vocab_size", "a whole number above 0"),
         ({"extra_positions": "2"}, "mine.extra_positions", "a whole number of at least 0"),
     ],
 )

@@ -4,7 +4,16 @@ import json
 
 import pytest
 from helpers import check_error
-from huggingface_configs import BLOOM, DEEPSEEK_V3, FALCON_7B, GPT_J, GPT_NEOX, HUGGINGFACE, MIXTRAL
+from huggingface_configs import (
+    BLOOM,
+    DEEPSEEK_V3,
+    FALCON_7B,
+    GEMMA_3_27B,
+    GPT_J,
+    GPT_NEOX,
+    HUGGINGFACE,
+    MIXTRAL,
+)
 
 import diffperf as dp
 from diffperf.errors import ConfigError
@@ -137,3 +146,16 @@ def test_an_estimate_says_which_format_is_counted(strategy, phase, words):
 def test_a_server_without_memory_says_which_format_is_counted():
     answer = dp.serve("gpt-oss-120b", "dgx-h100", devices=1, pools="aggregated")
     assert "weights are counted in bf16: --weight-precision int4" in answer.refusal
+
+
+def test_a_misspelled_key_is_not_left_to_the_default_of_the_family(tmp_path):
+    """Gemma3TextConfig has 8 heads by default, which is not what the config means."""
+    text = dict(GEMMA_3_27B["text_config"])
+    text["num_attention_head"] = text.pop("num_attention_heads")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(GEMMA_3_27B | {"text_config": text}))
+    with pytest.raises(ConfigError) as caught:
+        dp.load_model(path)
+    check_error(caught.value)
+    assert caught.value.key == "num_attention_heads"
+    assert "num_attention_head" in caught.value.remedy
