@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from diffperf.report.plots import Panel
 
 
+_NAMED_ROWS = 4  # rows that a table names for each doubt
+
+
 @answering("validate")
 def validate(
     file: str | Path,
@@ -95,6 +98,8 @@ class ValidationAnswer(Answer):
             lines += ["", "[bold]out of memory[/bold]", out_of_memory_table(groups, by)]
         if overall.skipped:
             lines += ["", "[bold]skipped[/bold]", skipped_table(overall)]
+        if self.result.doubtful:
+            lines += ["", "[bold]doubtful, but counted[/bold]", doubtful_table(self.result.doubtful)]
         return lines
 
     def to_dict(self) -> dict[str, Any]:
@@ -227,3 +232,13 @@ def skipped_table(overall: Summary) -> Table:
     for reason, count in overall.skipped.items():
         rows.add_row(reason, f"{count:,}")
     return rows
+
+
+def doubtful_table(doubtful: dict[str, list[str]]) -> Table:
+    """Number of rows that count although something about them does not go together, and the first of them."""
+    table = column_table("reason", "rows", "ids", left=1)
+    table.columns[-1].justify = "left"
+    for reason, names in doubtful.items():
+        more = ", …" if len(names) > _NAMED_ROWS else ""
+        table.add_row(reason, f"{len(names):,}", ", ".join(names[:_NAMED_ROWS]) + more)
+    return table

@@ -15,6 +15,7 @@ class Evaluation:
 
     - `ran_out`: whether the run ran out of memory; None where the table does not say.
     - `runs_out`: whether the estimator says that it does; None where the estimator does not say.
+    - `name`: the id of the row, or its line; `doubts`: what does not go together in it, though it counts.
     """
 
     cells: dict[str, str]
@@ -23,6 +24,8 @@ class Evaluation:
     ran_out: bool | None = None
     runs_out: bool | None = None
     skipped: str | None = None
+    name: str = ""
+    doubts: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,8 @@ from jaxtyping import Float
 
 from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
 from diffperf.explore.measured.conditions import where as rows_where
-from diffperf.explore.measured.platforms import platforms_with
+from diffperf.explore.measured.doubts import doubts_of
+from diffperf.explore.measured.platforms import Platforms, platforms_with
 from diffperf.explore.measured.predictions import Prediction, predict
 from diffperf.explore.measured.schemas import SCHEMAS, measured_columns
 from diffperf.explore.measured.statistics import Evaluation, Summary, points
@@ -66,10 +67,22 @@ class Validation:
         rows = self.evaluations if evaluations is None else evaluations
         return Summary.of(rows, measured_columns(self.kind))
 
+    @property
+    def doubtful(self) -> dict[str, list[str]]:
+        """The names of rows that count although something about them does not go together, by what that is;
+        the most frequent first.
+        """
+        rows: dict[str, list[str]] = {}
+        for row in self.evaluations:
+            for doubt in row.doubts:
+                rows.setdefault(doubt, []).append(row.name)
+        return dict(sorted(rows.items(), key=lambda doubt: -len(doubt[1])))
+
     def as_dict(self, by: str = "group") -> dict[str, Any]:
         """The statistics of all groups as nested plain values for JSON."""
         groups = {name: summary.as_dict() for name, summary in self.summaries(by).items()}
-        return {"table": self.kind, "groups": groups, "overall": self.summary().as_dict()}
+        found = {"table": self.kind, "groups": groups, "overall": self.summary().as_dict()}
+        return found | ({"doubtful": self.doubtful} if self.doubtful else {})
 
 
 def validate(
@@ -105,12 +118,12 @@ def evaluate(table: Measurements) -> Validation:
     """Evaluates the rows of a table that is read already; the calibrations are those of its platforms."""
     evaluations = {fault.line: Evaluation(fault.cells, skipped=fault.reason) for fault in table.faults}
     for row, prediction in zip(table.rows, predict(table.kind, table.rows, table.platforms), strict=True):
-        evaluations[row.line] = _evaluation(row, prediction)
+        evaluations[row.line] = _evaluation(row, prediction, table.platforms)
     in_order = [evaluations[line] for line in sorted(evaluations)]
     return Validation(table.kind, table.columns, in_order, table.faults)
 
 
-def _evaluation(row: Row, prediction: Prediction) -> Evaluation:
+def _evaluation(row: Row, prediction: Prediction, platforms: Platforms) -> Evaluation:
     """A row's measured values beside the predicted ones."""
     columns = measured_columns(row.kind)
     measured = {column: row[column] for column in columns if row[column] is not None}
@@ -127,6 +140,8 @@ def _evaluation(row: Row, prediction: Prediction) -> Evaluation:
         ran_out=ran_out,
         runs_out=prediction.out_of_memory,
         skipped=skipped,
+        name=row["id"],
+        doubts=doubts_of(row, prediction, platforms) if measured and skipped is None else (),
     )
 
 

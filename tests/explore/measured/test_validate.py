@@ -94,6 +94,27 @@ def test_out_of_memory_of_a_table(tmp_path):
     assert found["groups"]["korthikanti"]["metrics"] == {}
 
 
+def test_rows_that_do_not_go_together_are_named_and_count(tmp_path):
+    """70 billion parameters in bf16 on one device, a prompt beyond the window, and an unknown framework."""
+    row = {"model": "llama-3.1-8b", "hardware": "h100-sxm5-80gb", "n_devices": 1, "tp": 1, "batch": 16}
+    row |= {"input_len": 1024, "output_len": 256, "framework": "vllm", "tpot_s": 0.0123}
+    changes = [
+        {"id": "fits"},
+        {"id": "large", "model": "llama-3.1-70b"},
+        {"id": "long", "batch": 1, "input_len": 131072},
+        {"id": "mine", "framework": "myengine"},
+        {"id": "skipped", "framework": "myengine", "batch": ""},
+    ]
+    found = validate(write(tmp_path / "runs.csv", [change | row | change for change in changes]))
+    assert found.doubtful == {
+        "timed, but too large for the memory of a device by the estimate": ["large"],
+        "prompt and answer beyond the context window of llama-3.1-8b, 131,072 tokens": ["long"],
+        'unknown framework "myengine": tensorrt-llm stands in': ["mine"],
+    }
+    assert found.summary().metrics["tpot_s"].n == 4
+    assert found.as_dict()["doubtful"] == found.doubtful
+
+
 def test_json_schema(tmp_path):
     changes = [
         {},
