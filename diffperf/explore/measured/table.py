@@ -15,6 +15,7 @@ from diffperf.errors import ARGUMENTS, ConfigError, counted, did_you_mean
 from diffperf.explore.measured.cells import BadCell, cell_value
 from diffperf.explore.measured.columns import Column
 from diffperf.explore.measured.implied import implied_values
+from diffperf.explore.measured.meant_columns import meant_columns
 from diffperf.explore.measured.named_model import MODEL_FILES, named_model
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.schemas import SCHEMAS, SOFTWARE, measured_columns
@@ -281,26 +282,38 @@ def _kind(file: str, header: list[str]) -> str:
     needed = {
         kind: {name for name, column in schema.items() if column.needed} for kind, schema in SCHEMAS.items()
     }
+    meant = {kind: meant_columns(kind, header) for kind in SCHEMAS}
 
-    def likeness(kind: str) -> tuple[int, float]:
-        """Number of a kind's columns that are present, and the share of its needed columns that are."""
-        return len(present & set(SCHEMAS[kind])), len(present & needed[kind]) / len(needed[kind])
+    def measures(kind: str) -> bool:
+        return bool(present & {*measured_columns(kind), "oom"})
+
+    def likeness(kind: str) -> tuple[bool, int, float]:
+        """Whether nothing is missing, the number of a kind's columns that are present or meant, and the share
+        of its needed columns that are.
+        """
+        given = present | set(meant[kind].values())
+        complete = needed[kind] <= present and measures(kind)
+        return complete, len(given & set(SCHEMAS[kind])), len(given & needed[kind]) / len(needed[kind])
 
     kind = max(needed, key=likeness)
     missing = [name for name in SCHEMAS[kind] if name in needed[kind] - present]
-    measured = measured_columns(kind)
+    renamed = [f"{name} to {column}" for name, column in meant[kind].items()]
+    nameless = set(missing) - set(meant[kind].values())
 
     def wrong(found: str, expected: str, remedy: str) -> ConfigError:
         return ConfigError(file, "header", found, expected, remedy)
 
-    if len(missing) > len(needed[kind]) / 2:
+    if len(nameless) > len(needed[kind]) / 2:
         found = f"{counted(len(header), 'column')} of no kind of table"
         raise wrong(found, "the columns of a table of " + ", ".join(SCHEMAS), "name the columns")
+    rename = f"rename {', '.join(renamed)}" if renamed else ""
     if missing:
-        found = f"no column {', '.join(missing)}"
-        raise wrong(found, f"the columns of a {kind} table", "add what is missing")
-    if not present & {*measured, "oom"}:
-        raise wrong("nothing measured", f"one of {', '.join(measured)}", "add a measured column")
+        found, article = f"no column {', '.join(missing)}", "an" if kind[0] in "aeiou" else "a"
+        remedy = " and ".join(filter(None, (rename, "add what is missing" if nameless else "")))
+        raise wrong(found, f"the columns of {article} {kind} table", remedy)
+    if not measures(kind):
+        expected = f"one of {', '.join(measured_columns(kind))}"
+        raise wrong("nothing measured", expected, rename or "add a measured column")
     if len(present) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise wrong(f'two columns "{twice}"', "each column once", "drop or rename one")

@@ -1,7 +1,6 @@
 """Errors of the estimator on a table of measurements: by group, and with the rows that were skipped."""
 
 import dataclasses
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from jaxtyping import Float
 from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
 from diffperf.explore.measured.conditions import where as rows_where
 from diffperf.explore.measured.doubts import doubts_of
+from diffperf.explore.measured.meant_columns import meant_columns
 from diffperf.explore.measured.platforms import Platforms, platforms_with
 from diffperf.explore.measured.predictions import Prediction, predict
 from diffperf.explore.measured.schemas import SCHEMAS, measured_columns
@@ -33,12 +33,10 @@ class Validation:
     @property
     def unread(self) -> dict[str, str]:
         """Columns that no table of this kind has, which are not read but may group rows: to each the column
-        that is spelled most like it and that the table lacks, "" for none.
+        that was likely meant and that the table lacks, "" for none.
         """
-        missing = [name for name in SCHEMAS[self.kind] if name not in self.columns]
-        unknown = [name for name in self.columns if name not in SCHEMAS[self.kind]]
-        near = {name: difflib.get_close_matches(name, missing, n=1, cutoff=0.8) for name in unknown}
-        return {name: matches[0] if matches else "" for name, matches in near.items()}
+        meant = meant_columns(self.kind, self.columns)
+        return {name: meant.get(name, "") for name in self.columns if name not in SCHEMAS[self.kind]}
 
     def by(self, column: str = "group") -> dict[str, list[Evaluation]]:
         """The rows by their text in a column. Raises `ConfigError` for an unknown column."""

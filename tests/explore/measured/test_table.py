@@ -130,6 +130,17 @@ def test_bad_cells_of_runs(tmp_path, column, text, reason):
             "a table of training, inference, serving, energy, gemm, attention, collectives",
         ),
         (HEADER.replace(",m,", ",") + "\n", "no column m; expected the columns of a gemm table"),
+        (
+            "model,hardware,tp,batch,prompt_length,output_length,time_per_output_token_s,ttft_s,precision\n",
+            "found no column input_len, output_len; expected the columns of an inference table; rename "
+            "prompt_length to input_len, output_length to output_len, time_per_output_token_s to tpot_s, "
+            "precision to weight_dtype",
+        ),
+        (
+            "model,hardware,tp,pp,batch,isl,framework,throughput_tokens_per_s\n",
+            "no column input_len, output_len; expected the columns of an inference table; rename isl to "
+            "input_len and add what is missing",
+        ),
         (HEADER.replace(",latency_s", "") + "\nx\n", "nothing measured; expected one of latency_s"),
         (HEADER + ",m\n" + GOOD + ",1\n", 'two columns "m"'),
         (HEADER + "\n", "no rows"),
