@@ -31,6 +31,7 @@ from diffperf.explore.bottlenecks import CollectiveTime, Listing, Operator, list
 from diffperf.explore.calibrate.interval import Interval
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.greatest import greatest_batch, greatest_length
+from diffperf.load import refuse_inference_fields
 from diffperf.quantity import locate
 from diffperf.relax import Exact, Relaxation
 from diffperf.report.tables import as_dict, outputs, table
@@ -133,6 +134,7 @@ class EstimateAnswer(PointAnswer):
         if rent:
             rented(question.system, question.asker)  # refuses a system without a rent before the estimate
         question.refuse_unused(phase)
+        refuse_inference_fields(question.table, phase, question.asker)
         relax = Exact() if relax is None else relax
         layout = question.layout(phase, relax)
         c = question.with_layout(layout, relax)

@@ -26,6 +26,7 @@ from diffperf.api.whole_training import describe_training, number_of_tokens, tra
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.plan import Plan, RankedStrategy, Search, largest_part, smallest_system
 from diffperf.explore.plan.plan import plan as rank_strategies
+from diffperf.load import refuse_inference_fields
 from diffperf.report.tables import as_dict
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def plan(
 def search_of(question: Question, schedules: tuple[str, ...], rent: bool) -> Search:
     """The strategies that a question leaves open. Raises `ConfigError` where a rent is asked for in vain."""
     question.refuse_unused("training")
+    refuse_inference_fields(question.table, "training", question.asker)
     if rent:
         rented(question.system, question.asker)  # before the search takes its time
     return Search.of(question.model, question.system, question.table, schedules, question.asker)

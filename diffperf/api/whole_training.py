@@ -35,8 +35,13 @@ def describe_training(totals: dict[str, float]) -> list[str]:
     amounts = [show["time"], energy, units.show(totals["cost"], "USD")]
     carbon = f"{totals['emissions'] / 1e3:,.3g} t CO2e"
     steps = f"{totals['steps']:,.0f} steps"
+    # Checkpoints are written between steps, of which the time without interruptions has so many.
+    step_time = totals["time"] * totals["goodput"] / totals["steps"]
+    between = max(round(totals["checkpoint_interval"] / step_time), 1)
+    whole_steps = f"{between:,} step{'s' * (between > 1)}"
+    spare = f"{totals['spare_devices']:,.3g} spare devices"
     return [
         f"Training on {totals['tokens']:.3g} tokens: {steps}, {', '.join([*amounts, carbon])}",
         f"  {totals['goodput']:.1%} of the time is useful: {totals['interruptions']:,.3g} interruptions, a "
-        f"checkpoint every {show['checkpoint_interval']}, {totals['spare_devices']:,.3g} spare devices",
+        f"checkpoint every {show['checkpoint_interval']} ({whole_steps}), {spare}",
     ]

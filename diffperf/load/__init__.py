@@ -8,7 +8,13 @@ from diffperf.load.builder import FOLDERS, reading_once
 from diffperf.load.checks import checked
 from diffperf.load.files import available, config_root, display, find, is_accelerator_file, read_toml
 from diffperf.load.override import declared_at, literal, override
-from diffperf.load.strategies import check, load_strategy, refuse_other_stack, refuse_training_fields
+from diffperf.load.strategies import (
+    check,
+    load_strategy,
+    refuse_inference_fields,
+    refuse_other_stack,
+    refuse_training_fields,
+)
 from diffperf.load.systems import (
     Source,
     calibrated,
@@ -49,6 +55,7 @@ __all__ = [
     "override",
     "read_toml",
     "reading_once",
+    "refuse_inference_fields",
     "refuse_other_stack",
     "refuse_training_fields",
 ]

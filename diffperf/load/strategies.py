@@ -10,7 +10,7 @@ from diffperf.quantity import replace
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.rules import first_violation
-from diffperf.workload.strategy import TRAINING_FIELDS, Strategy
+from diffperf.workload.strategy import INFERENCE_FIELDS, TRAINING_FIELDS, Strategy
 
 
 def load_strategy(table: dict[str, Any], file: str = ARGUMENTS, n_devices: float | None = None) -> Strategy:
@@ -32,6 +32,16 @@ def refuse_training_fields(given: Iterable[str], phase: str, file: str = ARGUMEN
     for name in given:
         if phase != "training" and name in TRAINING_FIELDS:
             found, expected = f"an input of training in the phase {phase}", "inputs of inference"
+            raise ConfigError(file, f"strategy.{name}", found, expected, "leave it out")
+
+
+def refuse_inference_fields(given: Iterable[str], phase: str, file: str = ARGUMENTS) -> None:
+    """Raises `ConfigError`, in training, for the first of the given fields of a strategy that says how
+    answers are generated.
+    """
+    for name in given:
+        if phase == "training" and name in INFERENCE_FIELDS:
+            found, expected = "an input of inference in the phase training", "inputs of training"
             raise ConfigError(file, f"strategy.{name}", found, expected, "leave it out")
 
 

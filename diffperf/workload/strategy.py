@@ -548,6 +548,21 @@ TRAINING_FIELDS = frozenset(
 )
 
 
+# The fields that say how answers are generated. Training does not depend on them, but for attention: its
+# kernels multiply in the format of the KV cache. Training has none, so that the field stays at its default.
+INFERENCE_FIELDS = frozenset(
+    {
+        "output_length",
+        "cached_share",
+        "tokens_per_step",
+        "draft_tokens",
+        "draft_share",
+        "kv_precision",
+        "expert_popularity_spread",
+    }
+)
+
+
 def _either(weights: Weights, default: Scalar, name: str = "operands", *others: str) -> Scalar:
     """Bytes of an element, by weights over the default format, whose name is given, and all formats.
 

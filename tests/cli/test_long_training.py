@@ -17,6 +17,8 @@ def test_estimate_and_plan_agree_on_a_whole_training(run, answer):
     text = run(f"estimate {layout}").stdout
     assert "Training on 3e+11 tokens: 2,288,818 steps" in text
     assert "of the time is useful" in text
+    between = training["checkpoint_interval"] / estimated["report"]["time"]
+    assert f"({round(between):,} steps), " in text  # checkpoints are written between steps
     assert "J of the facility" in text  # where the table of plan has the energy of the devices
     fields = "--virtual-stages 1 --recompute none --zero 0"
     planned = answer(f"plan {layout} {fields} --json -")

@@ -7,15 +7,17 @@ from helpers import generate, outputs
 
 import diffperf as dp
 from diffperf.errors import ConfigError
-from diffperf.load import refuse_training_fields
+from diffperf.load import refuse_inference_fields, refuse_training_fields
 from diffperf.quantity import Choice, declaration, replace
 from diffperf.relax import Exact
-from diffperf.workload.strategy import TRAINING_FIELDS, Strategy
+from diffperf.workload.strategy import INFERENCE_FIELDS, TRAINING_FIELDS, Strategy
 
 FIELDS = {field.name: declaration(field) for field in Strategy.__dataclass_fields__.values()}
 # Stages of inference hold whole chunks of layers too, as the estimator computes them: another number of
 # chunks would change the longest stage. No serving software has chunks, so that the field is training's.
 COUNTED_IN_STAGES = "virtual_stages"
+# Attention multiplies in the format of the KV cache. Training has none, so that the field is inference's.
+FORMAT_OF_ATTENTION = "kv_precision"
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +63,36 @@ def test_inference_refuses_fields_of_training(phase):
         refuse_training_fields(["tp", "zero"], phase)
     refuse_training_fields(["tp", "kv_precision"], phase)
     refuse_training_fields(["tp", "zero"], "training")
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A function that gives the numbers of a training step with a field of the strategy changed, or none."""
+    model, system = dp.load_model("mixtral-8x7b"), dp.load_system("dgx-h100", n_devices=32)
+    table = {"tp": 4, "pp": 2, "dp": 4, "ep": 4, "global_batch": 64, "sequence_length": 8192}
+    strategy = dp.load_strategy(table)
+
+    def numbers(name: str | None = None) -> dict[str, np.ndarray]:
+        if name is None:
+            return jax.device_get(outputs(dp.training_step(model, system, strategy)))
+        declared, value = FIELDS[name], np.asarray(getattr(strategy, name))
+        other = min(2 * value + (value == 0), declared.bounds[1])
+        return jax.device_get(outputs(dp.training_step(model, system, replace(strategy, {name: other}))))
+
+    return numbers
+
+
+@pytest.mark.parametrize("name", sorted(INFERENCE_FIELDS - {FORMAT_OF_ATTENTION}))
+def test_training_does_not_depend_on_fields_of_inference(trained, name):
+    before, after = trained(), trained(name)
+    assert all(np.allclose(after[path], before[path], rtol=1e-12, atol=0) for path in before)
+
+
+@pytest.mark.parametrize("command", ["estimate", "plan"])
+@pytest.mark.parametrize("name", ["output_length", "draft_tokens", "kv_precision"])
+def test_training_refuses_fields_of_inference(command, name):
+    value = "fp8" if name == "kv_precision" else 2
+    with pytest.raises(ConfigError, match=f"{name}: found an input of inference in the phase training"):
+        getattr(dp, command)("llama-2-7b", "dgx-h100", **{name: value})
+    refuse_inference_fields(["tp", name], "decode")
+    refuse_inference_fields(["tp", "zero"], "training")

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from diffperf.errors import did_you_mean
+from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.measured.cells import BadCell
 from diffperf.explore.measured.named_model import architecture_of, named_model
 from diffperf.explore.measured.schemas import ARCHITECTURE, SCHEMAS
-from diffperf.load import available
+from diffperf.load import available, find
 
 # The columns of the architecture whose empty cells mean that the value is unknown.
 _WITHOUT_DEFAULT = [
@@ -45,6 +45,8 @@ def _architecture(values: Mapping[str, Any]) -> dict[str, Any]:
     model = named_model(values["model"])
     if model is None:
         name, column = values["model"], empty[0]
+        if name and len(empty) == len(_WITHOUT_DEFAULT):
+            raise _unknown_model(name)
         expected = f"{ARCHITECTURE[column].expected}, or a `model` with a config"
         hint = did_you_mean(name, available("models"), "diffperf list models") if name else "name the model"
         raise BadCell(column=column, found="an empty cell", reason="missing", expected=expected, remedy=hint)
@@ -52,6 +54,17 @@ def _architecture(values: Mapping[str, Any]) -> dict[str, Any]:
     # Columns of experts have defaults, and are never empty: they follow the config where no cell describes
     # the layers.
     return {name: of_config[name] for name in (of_config if len(empty) == len(_WITHOUT_DEFAULT) else empty)}
+
+
+def _unknown_model(name: str) -> BadCell:
+    """The fault of a row that names a model without a config, and says nothing else of it."""
+    try:
+        find(name, "models")
+    except ConfigError as unknown:
+        expected, remedy = f"{unknown.expected}, or columns that describe the model", unknown.remedy
+    else:
+        expected, remedy = "a model with a config, or columns that describe it", "see diffperf list models"
+    return BadCell(column="model", found=f'"{name}"', reason="no config", expected=expected, remedy=remedy)
 
 
 def _devices(values: Mapping[str, Any]) -> dict[str, Any]:

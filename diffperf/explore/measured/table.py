@@ -21,6 +21,8 @@ from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.schemas import SCHEMAS, SOFTWARE, measured_columns
 from diffperf.load import find
 
+_PATHS = ("./", "../", "/")  # how texts begin that are paths for sure
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -183,7 +185,7 @@ class _Reader:
         schema: dict[str, Column] = SCHEMAS[kind]
         values = {name: cell_value(name, column, cells.get(name, "")) for name, column in schema.items()}
         values["id"] = row_id
-        if str(values.get("model")).endswith(MODEL_FILES):
+        if self._names_model_file(values.get("model") or ""):
             values["model"] = self._model_file(values["model"])
         values |= implied_values(kind, cells, values)
         named = self.platforms.name_in(kind, values["hardware"], values.get("source"))
@@ -226,6 +228,15 @@ class _Reader:
             except ConfigError as wrong:
                 raise self._unusable(column, text, wrong) from None
         return str(path)
+
+    def _names_model_file(self, text: str) -> bool:
+        """Whether a cell is the path of a model's file, or of a folder with a `config.json`. Names as of
+        Hugging Face have a slash too, and are no paths where there is no such folder.
+        """
+        if text.endswith(MODEL_FILES) or text.startswith(_PATHS):
+            return True
+        folders = [base / text for base in (self.path.parent, Path())] if "/" in text else []
+        return any((folder / "config.json").is_file() for folder in folders)
 
     def _model_file(self, text: str) -> str:
         """The path of a model's file. Raises `BadCell`."""

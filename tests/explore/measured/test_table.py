@@ -1,9 +1,10 @@
 """Reading tables of measurements: kinds, values, and every way a row or a file can be wrong."""
 
+import json
 from pathlib import Path
 
 import pytest
-from measured_cases import DATA
+from measured_cases import DATA, write
 
 import diffperf as dp
 from diffperf.explore.measured.schemas import SCHEMAS, measured_columns
@@ -185,3 +186,22 @@ def test_rows_of_the_same_unknown_hardware_share_a_line(tmp_path):
     assert lines[0].endswith("(and 2 more such rows)")
     assert "more rows" not in "".join(lines[1:])
     assert max(map(len, lines)) < 300
+
+
+def test_a_model_is_the_folder_of_its_config(tmp_path):
+    """Relative to the table, as the command line takes it; what is none names the column `model`."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    config = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 32000}
+    config |= {"num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 4096}
+    (folder / "config.json").write_text(json.dumps(config))
+    cells = {"hardware": "h100-sxm5-80gb", "input_len": 512, "output_len": 128, "batch": 8, "tpot_s": 0.01}
+    models = ("./mine", f"{tmp_path}/mine", "mine/", "mine/config.json", "./none", "nothing", "org/nothing")
+    read = read_measurements(write(tmp_path / "runs.csv", [{"model": model} | cells for model in models]))
+    assert [row["layers"] for row in read.rows] == [32.0] * 4
+    assert [fault.reason for fault in read.faults] == [
+        "model: unknown model",
+        "model: no config",
+        "model: no config",
+    ]
+    assert all("a folder with one" in fault.message for fault in read.faults)
