@@ -80,6 +80,7 @@ def accelerator_of(design: ChipDesign, technology: Technology, template: Acceler
         kernel_latency=template.kernel_latency,
         attention=clocked.attention,
         cluster=template.cluster,
+        tiles_at_once=template.tiles_at_once,
         package=_package_of(design, made, technology, template),
         purchase_price=template.purchase_price,
         priced_manufacturing=template.priced_manufacturing,

@@ -23,7 +23,9 @@ def traced(monkeypatch):
         return training_step(*inputs)
 
     monkeypatch.setitem(phases.PHASES, "training", counted)
+    # Neither this process nor an earlier one has a program.
     monkeypatch.setattr("diffperf.explore.inputs._reported.programs", {})
+    monkeypatch.setattr("diffperf.compiler._folder", lambda: None)
     return estimated
 
 

@@ -187,6 +187,14 @@ def test_latencies_that_are_cycles_follow_the_clock_and_others_stay():
     assert float(accelerator.attention.latency) == float(template.attention.latency)
 
 
+def test_a_design_keeps_the_tiles_of_its_template():
+    """Large matrix units work on several tiles at a time in a design, too."""
+    template = load_system("tpu-v5p-pod", 8)
+    technology = load(Technology, "n4-hbm3")
+    made = accelerator_of(design_of(template, technology), technology, template.accelerator)
+    assert float(made.tiles_at_once) == float(template.accelerator.tiles_at_once) > 5
+
+
 def test_a_limit_below_the_power_without_a_clock_is_exceeded_by_finite_numbers():
     """Inside a search: the power stays above the limit and names the violation."""
     made, accelerator = limited(40.0)
