@@ -138,6 +138,10 @@ class Relaxation(eqx.Module):
     def ceil(self, x: Array) -> Array:
         """The number of whole units that hold `x` ≥ 0."""
 
+    @abc.abstractmethod
+    def floor(self, x: Array) -> Array:
+        """The number of whole units in `x` ≥ 0."""
+
     def waves(self, x: Array) -> Array:
         """The whole waves in which parallel units do `x` ≥ 0 waves of work."""
         return self.ceil(x)
@@ -189,6 +193,10 @@ class Exact(Relaxation):
         quotients of whole numbers may be, takes no unit more.
         """
         return jnp.ceil(x * (1 - _ROUNDING * jnp.finfo(x.dtype).eps))
+
+    def floor(self, x: Array) -> Array:
+        """The number of whole units in `x` ≥ 0, also where rounding errors leave a whole number too small."""
+        return jnp.floor(x * (1 + _ROUNDING * jnp.finfo(x.dtype).eps))
 
     def step(self, slack: Array) -> Array:
         return jnp.where(slack >= 0, 1.0, 0.0)
@@ -253,6 +261,9 @@ class Smooth(Relaxation):
 
     def ceil(self, x: Array) -> Array:
         return staircase(x, self.sharpness)
+
+    def floor(self, x: Array) -> Array:
+        return -staircase(-x, self.sharpness)
 
     def waves(self, x: Array) -> Array:
         return self.ceil(x) if self.band is None else mean_staircase(x, self.sharpness, self.band)

@@ -85,3 +85,25 @@ def test_band_and_sharpness_are_traced_once():
     for p, b in ((10.0, 0.2), (1000.0, 0.05), (1e6, 0.0)):
         waves(Smooth(p, b), jnp.asarray(2.5))
     assert len(traced) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_exact_floor_loses_no_unit_to_rounding_errors(dtype):
+    """Quotients of whole numbers by a product with the inverse: some are a little too small for the plain
+    function.
+    """
+    with jax.enable_x64(dtype == np.float64):
+        units = np.arange(1, 201)
+        whole, part = np.meshgrid(units, units)
+        inverse = (1 / units.astype(dtype))[:, None]
+        quotients = (whole * part).astype(dtype) * inverse
+        assert np.any(np.floor(quotients) != whole)
+        np.testing.assert_array_equal(Exact().floor(jnp.asarray(quotients)), whole)
+        short = (whole * part - 0.1).astype(dtype) * inverse
+        np.testing.assert_array_equal(Exact().floor(jnp.asarray(short)), whole - 1)
+
+
+@given(st.integers(0, 1000), st.floats(0.001, 0.999))
+def test_smooth_floor_becomes_the_true_one(whole, fraction):
+    assert float(Smooth(20.0).floor(jnp.asarray(float(whole)))) == pytest.approx(whole, abs=1e-9)
+    assert float(Smooth(1e8).floor(jnp.asarray(whole + fraction))) == pytest.approx(whole, abs=1e-3)

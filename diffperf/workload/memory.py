@@ -326,7 +326,7 @@ def _served_rows(c: Configuration) -> _StageRow:
     be alike, the last one has none of the remaining layers (`get_pp_indices` of vllm/distributed/utils.py).
     """
     rows, layers = _stage_rows(c), c.model.depth / c.strategy.pp
-    of_last = -c.relax.ceil(-layers) / larger(c.relax.ceil(layers), 1.0)
+    of_last = c.relax.floor(layers) / larger(c.relax.ceil(layers), 1.0)
     return dataclasses.replace(rows, layers=rows.layers.at[-1].multiply(of_last))
 
 
