@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 import jax
 import numpy as np
 
+from diffperf.compiler import stored
 from diffperf.explore.measured.generation_rows import INFERENCE
 from diffperf.explore.measured.kernel_rows import ATTENTION, COLLECTIVE_ROWS, GEMM
 from diffperf.explore.measured.platforms import Platforms
@@ -39,7 +40,8 @@ _PHASES = {
     "inference": "generate",
     "energy": "decode",
 }  # what the rows of tables of runs are estimates of
-_PROGRAMS = {kind: jax.jit(jax.vmap(evaluator.estimate)) for kind, evaluator in EVALUATORS.items()}
+# NumPy evaluates thousands of rows in less time than XLA takes to compile one of these programs.
+_PROGRAMS = {kind: stored()(jax.vmap(evaluator.estimate)) for kind, evaluator in EVALUATORS.items()}
 
 
 @dataclasses.dataclass(frozen=True)
