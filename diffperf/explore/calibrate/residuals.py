@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from diffperf.compiler import digest_of, stored_closure
 from diffperf.explore.calibrate.observations import Observation
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.predictions import BLOCK, EVALUATORS, structure_of
@@ -34,9 +35,9 @@ class Places:
 
 @functools.lru_cache(maxsize=32)
 def _program(kind: str, where: Places) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """The compiled function of log(time) of a block of rows and its derivatives.
+    """The program of log(time) of a block of rows and its derivatives by the logarithms of the parameters.
 
-    The derivatives are by the logarithms of the parameters.
+    NumPy evaluates it, until XLA would have compiled it: for most tables, and for the first steps of others.
     """
 
     def with_parameters(
@@ -66,7 +67,10 @@ def _program(kind: str, where: Places) -> Callable[..., tuple[jax.Array, jax.Arr
         slopes, value = jax.jacfwd(log_time, has_aux=True)(*arguments)
         return value, slopes
 
-    return jax.jit(jax.vmap(with_slopes, in_axes=(None, 0, 0, 0, 0)))
+    def of_block(logs, applies, which, sign, inputs):
+        return jax.vmap(with_slopes, in_axes=(None, 0, 0, 0, 0))(logs, applies, which, sign, inputs)
+
+    return stored_closure(of_block, digest_of(kind, repr(where)))
 
 
 class Problem:
