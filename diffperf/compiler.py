@@ -121,19 +121,22 @@ def storing_in(folder: Path | None) -> Iterator[None]:
 
 
 def stored(
-    *static: str, often: bool = False, optimized: bool = True
+    *static: str, often: bool = False, optimized: bool = True, by_numpy: bool = False
 ) -> Callable[[Callable[Parameters, Result]], "StoredFunction[Parameters, Result]"]:
     """A decorator that makes a function a `StoredFunction`.
 
     `static` names the arguments that a program is made for, as `static_argnames` does for `jax.jit`.
     `often` says that the function runs many times, or for many configurations at once. Programs that are not
-    `optimized` take half as long to compile, and up to three times as long to run.
+    `optimized` take half as long to compile, and up to three times as long to run. What NumPy always
+    evaluates (`by_numpy`) has the same digits however often it has run.
     """
-    return lambda function: StoredFunction(function, static, often=often, optimized=optimized)
+    return lambda function: StoredFunction(
+        function, static, often=often, optimized=optimized, by_numpy=by_numpy
+    )
 
 
 def stored_closure(
-    function: Callable[Parameters, Result], constants: str, *, often: bool = False
+    function: Callable[Parameters, Result], constants: str, *, often: bool = False, by_numpy: bool = False
 ) -> "StoredFunction[Parameters, Result]":
     """A `StoredFunction` that is made from more than its arguments.
 
@@ -141,7 +144,7 @@ def stored_closure(
     program is used again only where it is the same. Constants make programs faster than arguments do, because
     alternatives that have no weight are left out.
     """
-    return StoredFunction(function, (), often=often, constants=constants)
+    return StoredFunction(function, (), often=often, constants=constants, by_numpy=by_numpy)
 
 
 def digest_of(*parts: Any) -> str:
@@ -159,7 +162,8 @@ class StoredFunction(Generic[Parameters, Result]):
     """A function that is traced once, and whose programs are stored.
 
     A function that does not run `often` is evaluated by NumPy (`diffperf.interpreter`) until that has taken
-    as long as compiling it would (`PATIENCE`); then it is compiled. One that does is compiled at once.
+    as long as compiling it would (`PATIENCE`); then it is compiled, unless NumPy always evaluates it
+    (`by_numpy`). One that does is compiled at once.
 
     JAX stores programs too, but has to trace the function to know which program it needs, which takes a
     second for an estimate. Here the program is known by what it is made from: the function, the sources of
@@ -176,10 +180,11 @@ class StoredFunction(Generic[Parameters, Result]):
         often: bool = False,
         optimized: bool = True,
         constants: str = "",
+        by_numpy: bool = False,
     ):
         functools.update_wrapper(self, function)
         self.function, self.static, self.signature = function, static, inspect.signature(function)
-        self.often, self.optimized, self.constants = often, optimized, constants
+        self.often, self.optimized, self.constants, self.by_numpy = often, optimized, constants, by_numpy
         self.programs: dict[Any, _Compiled | _Interpreted | None] = {}  # None: jitted
 
     @functools.cached_property
@@ -212,7 +217,7 @@ class StoredFunction(Generic[Parameters, Result]):
                 self.programs.pop(next(iter(self.programs)))
             self.programs[key] = self._found(folder, static, arguments)
         program = self.programs[key]
-        if isinstance(program, _Interpreted) and program.is_worth_compiling:
+        if isinstance(program, _Interpreted) and program.is_worth_compiling and not self.by_numpy:
             program = self.programs[key] = self._compiled(folder, static, arguments)
         return self.jitted(*args, **kwargs) if program is None else program(leaves)
 

@@ -195,6 +195,13 @@ def test_what_runs_long_is_compiled(folder, monkeypatch):
     assert traced == []
 
 
+def test_what_numpy_always_evaluates_keeps_its_digits(folder, monkeypatch):
+    monkeypatch.setattr("diffperf.compiler.PATIENCE", 0.0)
+    function = StoredFunction(lambda x: jnp.exp(x) / 3, (), by_numpy=True)
+    assert len({float(function(jnp.asarray(0.7))) for _ in range(4)}) == 1
+    assert [file.suffix for file in folder.iterdir()] == [".interpreted"]
+
+
 class Described(eqx.Module):
     """A result without numbers."""
 

@@ -34,10 +34,11 @@ class Places:
 
 
 @functools.lru_cache(maxsize=32)
-def _program(kind: str, where: Places) -> Callable[..., tuple[jax.Array, jax.Array]]:
+def _program(kind: str, where: Places, few: bool) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """The program of log(time) of a block of rows and its derivatives by the logarithms of the parameters.
 
-    NumPy evaluates it, until XLA would have compiled it: for most tables, and for the first steps of others.
+    It is compiled, unless `few` says that no more than a block of rows needs it: then NumPy evaluates all
+    steps of a fit in less time than XLA takes to compile it.
     """
 
     def with_parameters(
@@ -70,7 +71,9 @@ def _program(kind: str, where: Places) -> Callable[..., tuple[jax.Array, jax.Arr
     def of_block(logs, applies, which, sign, inputs):
         return jax.vmap(with_slopes, in_axes=(None, 0, 0, 0, 0))(logs, applies, which, sign, inputs)
 
-    return stored_closure(of_block, digest_of(kind, repr(where)))
+    if few:
+        return stored_closure(of_block, digest_of(kind, repr(where)), by_numpy=True)
+    return jax.jit(of_block)
 
 
 class Problem:
@@ -124,7 +127,11 @@ class Problem:
                 block = indices[start : start + size]
                 filled = block + block[-1:] * (size - len(block))
                 arguments = (applies[filled], *self._arguments(kind, filled))
-                yield np.array(block), _program(kind, where), jax.tree.map(jnp.asarray, arguments)
+                yield (
+                    np.array(block),
+                    _program(kind, where, len(indices) <= BLOCK),
+                    jax.tree.map(jnp.asarray, arguments),
+                )
 
     def _arguments(self, kind: str, positions: list[int]) -> tuple[np.ndarray, np.ndarray, tuple]:
         """The index of the measured column, the sign and the estimator's inputs of some rows."""

@@ -60,7 +60,10 @@ def refused_steps(
         if broken or not np.isfinite(excess).all() or not gain > _GAIN or excess.max() <= 0:
             continue
         needs = {int(i): float(excess[i] * (limits[i] or 1.0)) for i in np.flatnonzero(excess > 0)}
-        refused.append(Step(variable, float(x[begin]), float(value), float(gain), needs))
+        step = Step(
+            variable=variable, before=float(x[begin]), value=float(value), gain=float(gain), needs=needs
+        )
+        refused.append(step)
     return tuple(sorted(refused, key=lambda step: -step.gain))
 
 

@@ -41,7 +41,9 @@ _PHASES = {
     "energy": "decode",
 }  # what the rows of tables of runs are estimates of
 # NumPy evaluates thousands of rows in less time than XLA takes to compile one of these programs.
-_PROGRAMS = {kind: stored()(jax.vmap(evaluator.estimate)) for kind, evaluator in EVALUATORS.items()}
+_PROGRAMS = {
+    kind: stored(by_numpy=True)(jax.vmap(evaluator.estimate)) for kind, evaluator in EVALUATORS.items()
+}
 
 
 @dataclasses.dataclass(frozen=True)
