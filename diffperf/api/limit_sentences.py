@@ -50,7 +50,7 @@ def limit_sentences(result: Codesign) -> list[str]:
 def _slack_sentence(result: Codesign, slack: list[str], only_steps: bool) -> str:
     """What is known of limits that neither a slope nor a next whole number asks to move.
 
-    `only_steps`: no sentence on slopes says that whole numbers and choices are held.
+    `only_steps`: no sentence on slopes says that whole numbers and choices stay as they are.
     """
     if result.problem.all_whole:
         return f"No next whole number that would improve the design needs more of {_listed(slack)}."

@@ -20,7 +20,7 @@ def settings_of(inputs: eqx.Module, table: Mapping[str, Any], file: str) -> dict
     for path, value in _flattened(inputs, table, file, ""):
         whole = full_path(inputs, path, file, f"set.{path}")
         if whole in settings:
-            raise ConfigError(file, f"set.{path}", f'"{whole}" again', "every input once", "leave one out")
+            raise ConfigError(file, f"set.{path}", f'"{whole}" twice', "every input once", "leave one out")
         settings[whole] = value
     return settings
 

@@ -64,7 +64,7 @@ def test_keys_without_quotes_and_endings_of_paths_are_inputs(kind):
         (
             'prices.electricity = "0.2 USD/kWh"\n"system.prices.electricity" = "0.1 USD/kWh"',
             "set.system.prices.electricity",
-            "again",
+            "twice",
         ),
         ('hbm.latency = "300 ns"', "set.system.accelerator.memory.hbm.latency", "technology.memory.latency"),
     ],

@@ -51,7 +51,6 @@ def _is_replaced(candidate: Candidate, path: str) -> bool:
     """Whether nothing that the design comes to depends on an input of the template."""
     if not path.startswith("system."):
         return False
-
     # No number stays one that is computed from NaN.
     leaf = jax.tree.map(lambda number: jnp.full_like(number, jnp.nan), locate(candidate, path)[0])
     changed = eqx.tree_at(lambda tree: locate(tree, path)[0], candidate, leaf)
