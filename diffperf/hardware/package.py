@@ -175,13 +175,12 @@ class Package(Declared):
     @classmethod
     def inconsistency(cls, values: dict[str, Any]) -> tuple[str, str, str, str] | None:
         """What is wrong with the pieces together: (key, found, expected, remedy), None for nothing."""
-        # By NumPy: JAX would compile each operation. With an axis, even of one kind, its results are arrays.
+        # NumPy's arrays come here. With an axis, even of one kind, results are arrays as well.
         dies = jax.tree.map(np.atleast_1d, values["dies"])
         if not any(np.any(die.bond["none"] > 0) for die in dies):
             expected, remedy = "one or more on the carrier", 'say bond = "none" for the dies at the bottom'
             return "dies", "only dies that are stacked on other dies", expected, remedy
-        bonded = np.asarray(values["memory_placement"].package)
-        stacks = float(np.max(np.asarray(values["memory_stacks"]) * bonded))
+        stacks = float(np.max(values["memory_stacks"] * values["memory_placement"].package))
         side = _STACK_SIDE * float(np.sqrt(np.min(values["stack_area"])))
         edge = _edge_on_carrier(dies)
         if stacks * side > edge:

@@ -38,6 +38,7 @@ def inconsistency_of(module: Any) -> tuple[str, str, str, str] | None:
     inconsistency = getattr(type(module), "inconsistency", None)
     if inconsistency is None or any(map(is_traced, jax.tree.leaves(module))):
         return None
+    module = jax.tree.map(np.asarray, module)  # JAX would compile each operation of a check
     return inconsistency({field.name: getattr(module, field.name) for field in dataclasses.fields(module)})
 
 
