@@ -8,7 +8,7 @@ The functions of the phases are pure: every sensitivity of a step's time, in the
 
     model, system = dp.load_model("gpt3-175b"), dp.load_system("dgx-a100", n_devices=64)
     strategy = dp.load_strategy({"tp": 8, "pp": 8, "global_batch": 64}, n_devices=64)
-    jax.jit(jax.grad(lambda system: dp.training_step(model, system, strategy).time))(system)
+    jax.grad(lambda system: dp.training_step(model, system, strategy).time)(system)
 """
 
 import importlib

@@ -136,7 +136,12 @@ def stored(
 
 
 def stored_closure(
-    function: Callable[Parameters, Result], constants: str, *, often: bool = False, by_numpy: bool = False
+    function: Callable[Parameters, Result],
+    constants: str,
+    *,
+    static: tuple[str, ...] = (),
+    often: bool = False,
+    by_numpy: bool = False,
 ) -> "StoredFunction[Parameters, Result]":
     """A `StoredFunction` that is made from more than its arguments.
 
@@ -144,7 +149,7 @@ def stored_closure(
     program is used again only where it is the same. Constants make programs faster than arguments do, because
     alternatives that have no weight are left out.
     """
-    return StoredFunction(function, (), often=often, constants=constants, by_numpy=by_numpy)
+    return StoredFunction(function, static, often=often, constants=constants, by_numpy=by_numpy)
 
 
 def digest_of(*parts: Any) -> str:

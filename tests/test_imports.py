@@ -20,6 +20,7 @@ LAYERS = (
     ("flat_program",),
     ("interpreter", "batch_last", "shared_values"),
     ("compiler",),
+    ("stored_derivatives",),
     ("report",),
     ("software",),
     ("hardware",),

@@ -21,6 +21,7 @@ from diffperf.hardware.system import System
 from diffperf.load import check
 from diffperf.quantity import is_traced
 from diffperf.relax import Exact, Relaxation
+from diffperf.stored_derivatives import StoredDerivatives, only_differentiated
 from diffperf.tracing import is_staged
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
@@ -40,7 +41,11 @@ def _public(phase: str, name: str) -> Phase:
         inputs = Configuration(model, system, strategy, Exact() if relax is None else relax)
         traced, known = eqx.partition(inputs, is_traced)
         if jax.tree.leaves(traced):
-            return estimate(inputs, phase) if is_staged() else _of_traced(_Known(known), phase)(traced)
+            if is_staged():
+                return estimate(inputs, phase)
+            if only_differentiated(traced):
+                return _derivatives(phase)(traced, known)
+            return _of_traced(_Known(known), phase)(traced)
         if np.ndim(strategy.tp):
             return estimate(inputs, phase)  # a batch along an axis of all inputs
         if isinstance(inputs.relax, Exact):
@@ -91,6 +96,19 @@ def _of_traced(known: _Known, phase: str) -> Callable[[Configuration], eqx.Modul
     compile each of them, which takes up to half a minute.
     """
     return jax.jit(lambda traced: estimate(eqx.combine(traced, known.inputs), phase))
+
+
+@functools.cache
+def _derivatives(phase: str) -> StoredDerivatives:
+    """The report of a phase as a function of inputs that JAX only differentiates, such as those of `jax.grad`
+    outside of `jax.jit`, and of the other inputs. The report is that of a call with numbers, the derivatives
+    are stored programs.
+    """
+    return StoredDerivatives(
+        lambda inputs, known: estimate(eqx.combine(inputs, known), phase),
+        value=lambda inputs, known: _compiled(eqx.combine(inputs, known), phase),
+        name=phase,
+    )
 
 
 @stored("phase")
