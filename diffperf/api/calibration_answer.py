@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -22,6 +22,8 @@ from diffperf.explore.calibrate.stack_file import write_stack
 from diffperf.explore.measured.conditions import where as rows_where
 from diffperf.explore.measured.platforms import platforms_with
 from diffperf.explore.measured.table import Measurements, check_used, read_measurements
+from diffperf.load import load_calibration
+from diffperf.load.calibration import Calibration
 from diffperf.report.output_files import check_writable
 from diffperf.report.tables import column_table
 
@@ -46,6 +48,7 @@ def calibrate(
     folds: int = 5,
     leave_out: str | None = None,
     column: str | None = None,
+    calibration: str | Path | None = None,
 ) -> "CalibrationAnswer":
     """Fits efficiencies and overheads to CSV tables of measurements, and writes them as a config.
 
@@ -57,9 +60,11 @@ def calibrate(
     - `parameters`: the paths to fit; by default all that are declared calibratable and matter.
     - `stack`: whose software's values paths into the stack mean.
     - `where`, `systems`: as of `dp.validate`.
-    - `prior_spread`: the standard deviation of the logarithm of every configured value.
+    - `prior_spread`: the standard deviation of the logarithm of every value before the fit.
     - `folds`, `leave_out`: of the cross-validation, and the column whose texts are left out together.
     - `column`: the measured column to fit, such as "power_per_device_w".
+    - `calibration`: the calibration to begin from, whose values stay where nothing is fitted; by default
+      that of the system, "none" for the values of configs alone.
 
     **Raises:** `ConfigError`, in one line, also for a fit that explains nothing, which is not written.
     """
@@ -79,6 +84,7 @@ def calibrate(
         parameters=parameters,
         stack=stack,
         out=file,
+        calibration=calibration,
         asker=asker,
         settings=settings,
     )
@@ -123,6 +129,7 @@ class CalibrationAnswer(Answer):
         parameters: Sequence[str] | None,
         stack: str | None,
         out: Path,
+        calibration: str | Path | None,
         asker: str,
         settings: dict[str, Any],
     ) -> "CalibrationAnswer":
@@ -131,10 +138,17 @@ class CalibrationAnswer(Answer):
         if of_stack and stack is None:
             raise ConfigError(asker, "--hardware", EVERY, "the hardware, or --stack", "name the stack")
         if of_stack and stack is not None:
+            if calibration is not None:
+                expected = "no calibration: every accelerator has its own"
+                raise ConfigError(asker, "--calibration", str(calibration), expected, "leave it out")
             result = calibrate_stack(tables, stack, paths or (), **settings)
             write_stack(result, stack, out)
         else:
-            result = fit_system(tables, hardware, paths, stack=stack, **settings)
+            begun_from: Calibration | Literal["none"] | None = None
+            if calibration is not None:
+                is_none = str(calibration) == "none"
+                begun_from = "none" if is_none else load_calibration(calibration, asker, "--calibration")
+            result = fit_system(tables, hardware, paths, stack=stack, calibration=begun_from, **settings)
             write_calibration(result, out)
         return cls(result, out, of_stack, bool(paths))
 
@@ -154,7 +168,10 @@ class CalibrationAnswer(Answer):
         if result.without_effect:
             count = f"{len(result.without_effect)} calibratable values of the system"
             shown = ", ".join(result.without_effect) if self.chosen else count
-            lines += ["", f"Without effect on these rows, so left as configured: {shown}"]
+            lines += ["", f"Without effect on these rows, so left as they are: {shown}"]
+        if result.begun_from is not None:
+            stay = f"{len(result.staying)} of its values stay as they are"
+            lines += ["", f"Begun from the calibration {result.begun_from.name}: {stay}"]
         return [*lines, "", f"Written to {self.out}"]
 
     def to_dict(self) -> dict[str, Any]:
@@ -165,7 +182,7 @@ class CalibrationAnswer(Answer):
         return [
             {
                 "path": each.path,
-                "configured": each.before,
+                "before": each.before,
                 "fitted": each.after,
                 "unit": each.declared.unit,
                 "relative_deviation": each.spread,
@@ -181,8 +198,9 @@ class CalibrationAnswer(Answer):
 
 
 def parameter_table(result: Calibrated) -> Table:
-    """Configured and fitted values; those far from their prior or at the end of their range are marked."""
-    rows = column_table("parameter", "configured", "fitted", "±")
+    """Values before and after the fit; those far from their prior or at the end of their range are marked."""
+    before = "configured" if result.begun_from is None else "before"
+    rows = column_table("parameter", before, "fitted", "±")
     rows.add_column("", justify="left")
     for parameter in result.parameters:
         unit, surprise = parameter.declared.unit, abs(parameter.surprise)

@@ -74,7 +74,8 @@ def _once(ctx, parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     type=click.FloatRange(min=0, min_open=True),
     metavar="X",
     callback=_finite,
-    help="standard deviation of the logarithm of every configured value [as declared, mostly 0.35]",
+    help="standard deviation of the logarithm of every value before the fit [as declared, mostly 0.35; as"
+    " well as known, and 0.15, for values of a calibration]",
 )
 @click.option(
     "--folds", type=click.IntRange(min=2), default=5, show_default=True, help="folds of the cross-validation"
@@ -90,9 +91,15 @@ def _once(ctx, parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     metavar="COLUMN",
     help="measured column to fit, such as power_per_device_w [the times and rates of the rows]",
 )
+@click.option(
+    "--calibration",
+    metavar="NAME|FILE|none",
+    shell_complete=names_of("calibrations"),
+    help="calibration to begin from, whose other values stay [the system's]; none: the values of configs",
+)
 @options(where_option, measured_system_option, json_option, plot_option)
 @click.option("--out", metavar="CONFIG.toml", required=True, callback=_toml, help="the config to write")
-def calibrate(files, hardware, paths, stack, where, systems, json_file, plot, out, **chosen):
+def calibrate(files, hardware, paths, stack, where, systems, calibration, json_file, plot, out, **chosen):
     """Fit efficiencies and overheads of one accelerator's system to the measurements in FILEs.
 
     FILEs are CSV tables of GEMMs, attention kernels, collectives and runs (as for `diffperf validate`),
@@ -100,6 +107,8 @@ def calibrate(files, hardware, paths, stack, where, systems, json_file, plot, ou
 
     With --hardware all, fits parameters of the stack that --stack names to all rows that it drove, on any
     hardware, and everything else keeps the values that it is shipped with.
+
+    The fit begins from the calibration that the system has, and the file holds its other values too.
 
     Prints the values with their uncertainty, and the errors before, after, and on configurations left out
     of the fit. Writes a config for --calibration, or for the `calibration` of a system's file; with
@@ -115,6 +124,7 @@ def calibrate(files, hardware, paths, stack, where, systems, json_file, plot, ou
             parameters=paths,
             stack=stack,
             out=out,
+            calibration=calibration,
             asker=COMMAND_LINE,
             settings=chosen,
         )

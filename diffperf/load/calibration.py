@@ -37,6 +37,7 @@ _KEYS = dict.fromkeys(("hardware", "system"), (str, "a name")) | dict.fromkeys(
 _PROVENANCE = {
     "date": (datetime.date, "a date, such as 2026-01-31"),
     "version": (str, "a version of diffperf in quotes"),
+    "begun_from": (str, "the name of a calibration"),
     "files": (list, "[[files]] tables"),
     "errors": (dict, "[errors.NAME] tables"),
 }

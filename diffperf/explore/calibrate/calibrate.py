@@ -3,8 +3,8 @@
 The measurements are kernels, collectives and whole runs; the numbers are efficiencies, overheads and
 latencies.
 
-A parameter is a number of the system, the same for all shapes. What is configured is the prior;
-measurements move it as far as they say more. The fit is robust, cross-validated by families of
+A parameter is a number of the system, the same for all shapes. What is configured, or calibrated before, is
+the prior; measurements move it as far as they say more. The fit is robust, cross-validated by families of
 configurations, and says how sure it is.
 """
 
@@ -34,6 +34,7 @@ from diffperf.explore.calibrate.parameters import (
     declared_parameters,
     fit_problem,
     fitted_parameters,
+    prior_spreads,
     stack_parameters,
 )
 from diffperf.explore.measured.names import StackNames
@@ -41,6 +42,7 @@ from diffperf.explore.measured.platforms import Platforms, Software
 from diffperf.explore.measured.table import Measurements, Row, messages, read_measurements
 from diffperf.hardware.system import System
 from diffperf.load import load
+from diffperf.load.calibration import Calibration
 from diffperf.quantity import Quantity
 from diffperf.software.stack import Stack
 
@@ -55,7 +57,7 @@ def calibrate(
     folds: int = 5,
     leave_out: str | None = None,
     column: str | None = None,
-    calibration: Literal["none"] | None = "none",
+    calibration: Calibration | Literal["none"] | None = "none",
 ) -> Calibrated:
     """Fits parameters of the system of one hardware to tables of measurements, jointly.
 
@@ -75,15 +77,20 @@ def calibrate(
       nearly the same configuration do.
     - `column`: the measured column that is fitted, such as a power; by default the first time or rate of
       every row, or its times to first token and per token.
-    - `calibration`: the values of everything that is not fitted: "none" for those of configs alone, None
-      for those of the calibrations that the systems' files name.
+    - `calibration`: the calibration whose values the fit begins from, and which stay where nothing is
+      fitted: None for the one that the system's file names, "none" for the values of configs alone.
 
-    **Raises:** `ConfigError` for tables, hardware or paths that are wrong, no row left, fewer rows than
-    parameters, and a fit that does not converge. Rows that cannot be read or evaluated are counted by
-    reason.
+    **Raises:** `ConfigError` for tables, hardware or paths that are wrong, a calibration of another
+    accelerator, no row left, fewer rows than parameters, and a fit that does not converge. Rows that cannot
+    be read or evaluated are counted by reason.
     """
     tables, platforms = _read(files)
     hardware = chosen_hardware(hardware, tables)
+    if isinstance(calibration, Calibration) and calibration.hardware != platforms[hardware].accelerator:
+        found = f'a calibration of "{calibration.hardware}"'
+        expected = f'one of "{platforms[hardware].accelerator}"'
+        remedy = 'name another, or "none" to begin from the values of configs'
+        raise ConfigError(calibration.file, "hardware", found, expected, remedy)
     platforms = platforms.with_calibration(calibration)
     software = None if stack is None else Software(load(Stack, stack), StackNames())
     system = platforms.system(hardware, software)
@@ -93,6 +100,7 @@ def calibrate(
         refusal=of_hardware(hardware),
         declared=declared_parameters(system, paths),
         named=bool(paths),
+        begun_from=platforms.calibration_of(hardware),
     )
     return _fit_and_check(tables, platforms, target, _Options(prior_spread, folds, leave_out, column))
 
@@ -145,6 +153,7 @@ class _Target(NamedTuple):
     - `refusal`: why a row does not count, None where it does.
     - `declared`: the parameters by path; `named`: whether the user named them, each of which then needs a
       row.
+    - `begun_from`: the calibration that the system has its values from.
     """
 
     hardware: str
@@ -152,6 +161,7 @@ class _Target(NamedTuple):
     refusal: Callable[[Row], str | None]
     declared: dict[str, Quantity]
     named: bool
+    begun_from: Calibration | None = None
 
 
 class _Options(NamedTuple):
@@ -173,9 +183,8 @@ def _fit_and_check(
     if leave_out is not None and len({row.family for row in observations}) < 2:
         found = f'one text in the column "{leave_out}" of all rows'
         raise ConfigError("command line", "--leave-out", found, "several", "name another column")
-    problem, prior = fit_problem(
-        observations, target.system, target.declared, options.prior_spread, platforms
-    )
+    spreads = prior_spreads(target.system, target.declared, options.prior_spread, target.begun_from)
+    problem, prior = fit_problem(observations, target.system, target.declared, spreads, platforms)
     check_enough(tables, sources, len(problem.paths))
     try:
         return _fitted(problem, prior, target, options.folds, sources, tables)
@@ -207,6 +216,7 @@ def _fitted(
     return Calibrated(
         hardware=target.hardware,
         system=problem.system,
+        begun_from=target.begun_from,
         parameters=fitted_parameters(problem, prior, target.declared, best, uncertainty),
         covariance=uncertainty,
         spread=spread,

@@ -13,7 +13,6 @@ import numpy as np
 
 from diffperf import units
 from diffperf.explore.calibrate.calibrated import Calibrated
-from diffperf.explore.calibrate.cross_validation import GroupErrors
 from diffperf.explore.calibrate.observations import Source
 from diffperf.explore.calibrate.parameters import Parameter
 from diffperf.explore.measured.statistics import Errors
@@ -62,10 +61,10 @@ def calibration_text(result: Calibrated, date: datetime.date) -> str:
     sections = (
         _header(result, date),
         _parts(result),
-        _values(result.parameters),
+        _values(result),
         _uncertainty(result),
         _spread(result),
-        _errors(result.groups),
+        _errors(result),
         _sources(result.sources),
     )
     return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
@@ -81,6 +80,7 @@ def _header(result: Calibrated, date: datetime.date) -> list[str]:
         f"system = {_text(result.system.name)}",
         f"date = {date.isoformat()}",
         f"version = {_text(importlib.metadata.version('diffperf'))}  # of diffperf",
+        *([] if result.begun_from is None else [f"begun_from = {_text(result.begun_from.name)}"]),
     ]
 
 
@@ -93,22 +93,32 @@ def _parts(result: Calibrated) -> list[str]:
     ]
 
 
-def _values(parameters: list[Parameter]) -> list[str]:
-    keys = [
-        f"{_text(parameter.path)} = {quantity_text(parameter.after, parameter.declared)}"
-        for parameter in parameters
+def _values(result: Calibrated) -> list[str]:
+    fitted = {
+        f"{_text(one.path)} = {quantity_text(one.after, one.declared)}": (
+            f"{units.show(one.before, one.declared.unit)} → {describe(one)}"
+        )
+        for one in result.parameters
+    }
+    before = result.begun_from
+    name = "" if before is None else before.name
+    staying = {
+        f"{_text(path)} = {_text(value) if isinstance(value, str) else value}": f"of {name}"
+        for path, value in result.staying.items()
+    }
+    width = max(map(len, fitted | staying))
+    begin = "Configured" if before is None else f"Of {name}"
+    return [
+        f"# {begin} → calibrated on the files below, ± one standard deviation.",
+        "[values]",
+        *(f"{key:<{width}}  # {comment}" for key, comment in (fitted | staying).items()),
     ]
-    width = max(map(len, keys))
-    lines = [
-        f"{key:<{width}}  # {units.show(parameter.before, parameter.declared.unit)} → {describe(parameter)}"
-        for key, parameter in zip(keys, parameters, strict=True)
-    ]
-    return ["# Configured → calibrated on the files below, ± one standard deviation.", "[values]", *lines]
 
 
 def _uncertainty(result: Calibrated) -> list[str]:
-    paths = [f"  {_text(parameter.path)}," for parameter in result.parameters]
-    rows = [f"  [{', '.join(f'{value:.6g}' for value in row)}]," for row in result.covariance]
+    all_paths = [*(parameter.path for parameter in result.parameters), *result.staying]
+    paths = [f"  {_text(path)}," for path in all_paths]
+    rows = [f"  [{', '.join(f'{value:.6g}' for value in row)}]," for row in result.all_covariance]
     comment = (
         "# Covariance of the logarithms of the values, derived from the curvature at the solution (Laplace)."
     )
@@ -120,7 +130,7 @@ def _spread(result: Calibrated) -> list[str]:
         "# Standard deviation of log(predicted / measured) that no value explains, by kind of table; derived",
         "# from rows left out of the fit, so that 90 % of them lie within 1.645 of it.",
         "[spread]",
-        *(f"{_key(kind)} = {_number(value)}" for kind, value in result.spread.items()),
+        *(f"{_key(kind)} = {_number(value)}" for kind, value in result.all_spread.items()),
     ]
 
 
@@ -144,13 +154,14 @@ def quantity_text(value: float, declared: Quantity) -> str:
     return _text(readable if faithful else f"{rounded!r} {declared.unit}")
 
 
-def _errors(groups: dict[str, GroupErrors]) -> list[str]:
+def _errors(result: Calibrated) -> list[str]:
+    before = "as configured" if result.begun_from is None else f"by {result.begun_from.name}"
     lines = [
-        "# Of predicted / measured − 1 on the rows calibrated on: as configured, as fitted, and by fits that",
+        f"# Of predicted / measured − 1 on the rows calibrated on: {before}, as fitted, and by fits that",
         "# had not seen the row's family of configurations; and how many of the latter lie in their 90 %",
         "# interval.",
     ]
-    for name, errors in groups.items():
+    for name, errors in result.groups.items():
         lines += [f"[errors.{_key(name)}]", f"rows = {errors.after.n}"]
         lines += [
             f"{key} = {_statistics(getattr(errors, key))}" for key in ("before", "after", "cross_validated")

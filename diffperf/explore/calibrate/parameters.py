@@ -13,12 +13,17 @@ from diffperf.explore.inputs import full_path
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.hardware.system import System
 from diffperf.load import declared_at
+from diffperf.load.calibration import Calibration, followers
 from diffperf.quantity import Choice, Quantity, locate, numeric
 
 # A parameter has no effect where no row's derivative of log(time) by its logarithm is larger.
 NO_EFFECT = 1e-9
-# Prior standard deviations from the configured values at which derivatives are taken.
+# Prior standard deviations from the values before the fit at which derivatives are taken.
 _TRIED = (0.0, -2.0, 2.0)
+# Standard deviation of the logarithm of an efficiency or a latency between devices of one kind and their
+# software of some years: an estimate. Of devices alone, Sinha et al. ("Not All GPUs Are Created Equal", SC
+# 2022) measure 8 % of variation in performance.
+_BETWEEN_DEVICES = 0.15
 _STACK = "stack."  # how the paths of parameters of a stack begin
 _AT_BOUND = 1e-3  # relative distance within which a value counts as at the end of its range
 
@@ -27,8 +32,8 @@ _AT_BOUND = 1e-3  # relative distance within which a value counts as at the end 
 class Parameter:
     """A fitted number of the system.
 
-    - `before`, `prior_spread`: the configured value, and the standard deviation of its logarithm before the
-      fit.
+    - `before`, `prior_spread`: the value before the fit, configured or calibrated, and the standard deviation
+      of its logarithm.
     - `after`, `spread`: the fitted value, and the standard deviation of its logarithm.
     """
 
@@ -103,35 +108,56 @@ def fit_problem(
     observations: Sequence[Observation],
     system: System,
     declared: dict[str, Quantity],
-    prior_spread: float | None,
+    spreads: dict[str, float],
     platforms: Platforms,
 ) -> tuple[Problem, Prior]:
     """The parameters that move any row as a function to fit, and what is known of them before the fit.
 
-    `prior_spread` replaces the declared standard deviations. **Raises:** `ConfigError` where no parameter
-    matters.
+    `spreads` has the standard deviations of the logarithms of their values (`prior_spreads`). **Raises:**
+    `ConfigError` where no parameter matters.
     """
-    prior = _prior(system, declared, prior_spread)
+    prior = _prior(system, declared, spreads)
     matters = _matter(Problem(observations, list(declared), system, platforms), prior)
     kept = {path: declared[path] for path, moves in zip(declared, matters, strict=True) if moves}
     if not kept:
         found, expected = "none that a row depends on", "one that matters"
         raise ConfigError("command line", "--parameters", found, expected, "name others")
     problem = Problem(observations, list(kept), system, platforms)
-    return problem, _prior(system, kept, prior_spread)
+    return problem, _prior(system, kept, spreads)
 
 
-def _prior(system: System, declared: dict[str, Quantity], spread: float | None) -> Prior:
-    """Prior of parameters, from the system's config and their declarations."""
+def prior_spreads(
+    system: System, declared: dict[str, Quantity], chosen: float | None, calibration: Calibration | None
+) -> dict[str, float]:
+    """The standard deviation of the logarithm of each parameter before the fit.
+
+    It is the `chosen` one, else the declared one. What the system has from a calibration is known better:
+    as well as that calibration knows it, and as devices of one kind are alike.
+    """
+    if chosen is not None:
+        return dict.fromkeys(declared, chosen)
+    spreads = {path: parameter.prior_spread for path, parameter in declared.items()}
+    if calibration is not None:
+        deviations = np.sqrt(calibration.covariance.diagonal()).tolist()
+        for path, deviation in zip(calibration.parameters, deviations, strict=True):
+            for place in (*calibration.places(path, system), *followers(path, calibration.values)):
+                if place in spreads and place not in calibration.kept:
+                    known = float(np.hypot(deviation, _BETWEEN_DEVICES))
+                    spreads[place] = min(spreads[place], known)
+    return spreads
+
+
+def _prior(system: System, declared: dict[str, Quantity], spreads: dict[str, float]) -> Prior:
+    """Prior of parameters, from the system and their declarations."""
     values = np.array([float(locate(system, path)[0]) for path in declared])
     lower, upper = np.log([parameter.bounds for parameter in declared.values()]).T
-    widths = [parameter.prior_spread if spread is None else spread for parameter in declared.values()]
+    widths = [spreads[path] for path in declared]
     prior = Prior(mean=np.log(values), spread=np.array(widths), lower=lower, upper=upper)
     return dataclasses.replace(prior, mean=prior.inside(prior.mean))
 
 
 def _matter(problem: Problem, prior: Prior) -> np.ndarray:
-    """Whether each parameter moves any row, at the configured values or a factor away from them."""
+    """Whether each parameter moves any row, at the values before the fit or a factor away from them."""
     points = [prior.inside(prior.mean + shift * prior.spread) for shift in _TRIED]
     return np.max([np.abs(problem.at(point)[1]).max(axis=0) for point in points], axis=0) > NO_EFFECT
 

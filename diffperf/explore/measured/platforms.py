@@ -182,12 +182,16 @@ class Platforms:
 
         Its values are those of the calibration; its leaves are NumPy arrays.
         """
+        return _driven(self[hardware], software, self.calibration_of(hardware))
+
+    def calibration_of(self, hardware: str) -> Calibration | None:
+        """The calibration whose values the system has that a name in the column `hardware` means."""
         platform, calibration = self[hardware], self.calibration
         if calibration is None or (
             isinstance(calibration, Calibration) and calibration.hardware != platform.accelerator
         ):
             calibration = platform.calibration
-        return _driven(platform, software, calibration if isinstance(calibration, Calibration) else None)
+        return calibration if isinstance(calibration, Calibration) else None
 
 
 def platforms_with(systems: Sequence[str], file: str = ARGUMENTS) -> Platforms:
