@@ -179,13 +179,13 @@ def _fit_and_check(
     """The fit of a target's parameters to the rows that it does not refuse. **Raises:** `ConfigError`."""
     leave_out = options.leave_out
     observations, sources = observations_of(tables, target.refusal, platforms, leave_out, options.column)
-    check_enough(tables, sources, len(target.declared) if target.named else 1)
+    check_enough(tables, sources, target.declared if target.named else ())
     if leave_out is not None and len({row.family for row in observations}) < 2:
         found = f'one text in the column "{leave_out}" of all rows'
         raise ConfigError("command line", "--leave-out", found, "several", "name another column")
     spreads = prior_spreads(target.system, target.declared, options.prior_spread, target.begun_from)
     problem, prior = fit_problem(observations, target.system, target.declared, spreads, platforms)
-    check_enough(tables, sources, len(problem.paths))
+    check_enough(tables, sources, problem.paths)
     try:
         return _fitted(problem, prior, target, options.folds, sources, tables)
     except NotConverged as why:

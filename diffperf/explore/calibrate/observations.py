@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from diffperf.errors import ConfigError, did_you_mean
@@ -223,15 +223,17 @@ def _source(table: Measurements, rows: int, skipped: collections.Counter[str]) -
     )
 
 
-def check_enough(tables: Sequence[Measurements], sources: Sequence[Source], parameters: int) -> None:
-    """Raises `ConfigError` for fewer rows to fit than parameters."""
+def check_enough(
+    tables: Sequence[Measurements], sources: Sequence[Source], parameters: Collection[str] = ()
+) -> None:
+    """Raises `ConfigError` for no row to fit, or for fewer rows than parameters."""
     rows = sum(source.rows for source in sources)
     if not rows:
         reasons = (collections.Counter(source.skipped) for source in sources)
         raise _none_left(tables, sum(reasons, collections.Counter()))
-    if rows < parameters:
+    if rows < len(parameters):
         found = f"{rows} usable row{'s' if rows > 1 else ''}"
-        expected = f"at least one for each of {parameters} parameters"
+        expected = f"at least one for each of {len(parameters)} parameters: {', '.join(parameters)}"
         raise ConfigError(file_names(tables), "", found, expected, "name fewer --parameters or add rows")
 
 
