@@ -155,6 +155,7 @@ def training_step(
 
 def timed_step(c: Configuration) -> TimedStep:
     """The step of a configuration, with all that it is made of."""
+    c = c.for_training()
     parameters = stage_parameters(c.model, c.strategy, c.relax)
     owned = owned_parameters(c.strategy, parameters, c.relax)
     device = _DeviceShare.of(c)

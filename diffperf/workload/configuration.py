@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 
 from diffperf.hardware.system import System
 from diffperf.quantity import Weights, real
@@ -22,6 +23,15 @@ class Configuration(eqx.Module):
     system: System
     strategy: Strategy
     relax: Relaxation = Exact()
+
+    def for_training(self) -> "Configuration":
+        """This configuration without a number format of the KV cache of its own, in which attention would
+        multiply: training has no cache.
+        """
+        given = self.strategy.kv_precision
+        wide = Weights.only("bf16", given.alternatives).array  # NumPy's, which stays concrete in programs
+        wide = np.broadcast_to(wide, given.array.shape).astype(given.array.dtype)
+        return eqx.tree_at(lambda c: c.strategy.kv_precision.array, self, wide)
 
     def for_inference(self) -> "Configuration":
         """This configuration with the system's inference stack in place of its training stack, and without

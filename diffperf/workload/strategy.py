@@ -548,8 +548,7 @@ TRAINING_FIELDS = frozenset(
 )
 
 
-# The fields that say how answers are generated. Training does not depend on them, but for attention: its
-# kernels multiply in the format of the KV cache. Training has none, so that the field stays at its default.
+# The fields that say how answers are generated. Training does not depend on them.
 INFERENCE_FIELDS = frozenset(
     {
         "output_length",

@@ -7,8 +7,9 @@ from helpers import generate, outputs
 
 import diffperf as dp
 from diffperf.errors import ConfigError
+from diffperf.hardware.formats import PRECISIONS
 from diffperf.load import refuse_inference_fields, refuse_training_fields
-from diffperf.quantity import Choice, declaration, replace
+from diffperf.quantity import Choice, Weights, declaration, replace
 from diffperf.relax import Exact
 from diffperf.workload.strategy import INFERENCE_FIELDS, TRAINING_FIELDS, Strategy
 
@@ -16,8 +17,6 @@ FIELDS = {field.name: declaration(field) for field in Strategy.__dataclass_field
 # Stages of inference hold whole chunks of layers too, as the estimator computes them: another number of
 # chunks would change the longest stage. No serving software has chunks, so that the field is training's.
 COUNTED_IN_STAGES = "virtual_stages"
-# Attention multiplies in the format of the KV cache. Training has none, so that the field is inference's.
-FORMAT_OF_ATTENTION = "kv_precision"
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +74,9 @@ def trained():
     def numbers(name: str | None = None) -> dict[str, np.ndarray]:
         if name is None:
             return jax.device_get(outputs(dp.training_step(model, system, strategy)))
+        if name == "kv_precision":
+            other = replace(strategy, {name: Weights.only("fp8", PRECISIONS)})
+            return jax.device_get(outputs(dp.training_step(model, system, other)))
         declared, value = FIELDS[name], np.asarray(getattr(strategy, name))
         other = min(2 * value + (value == 0), declared.bounds[1])
         return jax.device_get(outputs(dp.training_step(model, system, replace(strategy, {name: other}))))
@@ -82,7 +84,7 @@ def trained():
     return numbers
 
 
-@pytest.mark.parametrize("name", sorted(INFERENCE_FIELDS - {FORMAT_OF_ATTENTION}))
+@pytest.mark.parametrize("name", sorted(INFERENCE_FIELDS))
 def test_training_does_not_depend_on_fields_of_inference(trained, name):
     before, after = trained(), trained(name)
     assert all(np.allclose(after[path], before[path], rtol=1e-12, atol=0) for path in before)
