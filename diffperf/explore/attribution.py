@@ -24,7 +24,10 @@ MOST_CHANGES = 10  # whose every combination is evaluated: 1,024
 SYSTEM_PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "memory": (("memory",), ()),
     "compute": (
-        ("compute_units", "matrix", "vector", "kernel_latency", "attention", "cluster", "tiles_at_once"),
+        (
+            *("compute_units", "matrix", "vector", "kernel_latency", "attention", "cluster"),
+            *("tiles_at_once", "split_latency", "unit_bandwidth"),
+        ),
         (),
     ),
     "power": (

@@ -40,6 +40,13 @@ class MatrixFormat(Declared):
     split_k: Scalar = quantity(
         "", "parts that GEMM kernels may split the K dimension into", bounds=(1, 64), default=4, integer=True
     )
+    wave_balance: Scalar = quantity(
+        "",
+        "share of the idle time in the last wave of GEMM tiles that kernels avoid, by tiles of other shapes "
+        "and by units that take their next tile as soon as they are free",
+        bounds=(0, 1),
+        default=0.0,
+    )
     conversion_latency: Scalar = quantity(
         "s",
         "fixed time of the kernels that convert 16-bit activations to a narrow format",
@@ -135,6 +142,23 @@ class Accelerator(Declared):
     )
     attention: AttentionKernels
     package: Package
+    split_latency: Scalar = quantity(
+        "s",
+        "time that a GEMM takes longer where kernels split its K dimension: start of the kernel that adds up "
+        "the partial products",
+        # So short as a default that nothing changes where nobody has measured it.
+        bounds=(1e-15, 1e-3),
+        default=1e-15,
+        calibratable=True,
+    )
+    unit_bandwidth: Scalar = quantity(
+        "byte/s",
+        "rate at which a single compute unit can draw bytes from device memory: its requests in flight over "
+        "their latency",
+        # So high as a default that a few units draw all that device memory serves.
+        bounds=(1e8, 1e15),
+        default=1e15,
+    )
     cluster: Scalar = quantity(
         "",
         "compute units of a cluster, whose common operands are fetched once (multicast)",

@@ -81,6 +81,8 @@ def accelerator_of(design: ChipDesign, technology: Technology, template: Acceler
         attention=clocked.attention,
         cluster=template.cluster,
         tiles_at_once=template.tiles_at_once,
+        split_latency=template.split_latency,
+        unit_bandwidth=template.unit_bandwidth,
         package=_package_of(design, made, technology, template),
         purchase_price=template.purchase_price,
         priced_manufacturing=template.priced_manufacturing,

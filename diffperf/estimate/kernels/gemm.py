@@ -42,13 +42,16 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     """Time, FLOPs, energy and memory traffic of each matrix product of a table.
 
     Every tile shape of `TILES`, with its K dimension whole or split, is a candidate, and the fastest
-    candidate counts. A candidate's time is the roofline over
+    candidate counts. Splitting K adds the start of a kernel that sums up the partial products. A candidate's
+    time is the roofline over
 
-    - whole waves of tiles over the compute units (tile and wave quantization), each tile running through K
-      at its share of the peak rate, yet never faster than the pipeline of its main loop;
+    - waves of tiles over the compute units (tile and wave quantization, the latter as far as kernels do not
+      balance the last wave), each tile running through K at its share of the peak rate, yet never faster
+      than the pipeline of its main loop;
     - at every memory level, the bytes that reuse in blocks leaves: batch · (m·k·max(1, n / column block) +
       k·n·max(1, m / row block)) elements of operands and batch · m·n elements of products, of the widths
       of activations, stored weights and products; products that are added to C read and write it;
+    - at device memory, no more than the units that have a tile can draw, in the mean over the waves;
     - on the vector units, the conversion of weights that are stored in another format than they are
       multiplied in, once for every row of tiles that reads them.
 
@@ -85,12 +88,16 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
 
     def candidates(parts: PerProduct | float, partial_bytes: Array | float) -> list[Array]:
         """The times of all tile shapes that run at the same time, with K split in some parts."""
-        waves = relax.waves(tiles * parts / units)
+        work = tiles * parts / units
+        waves = relax.waves(work)
         latency = matrix.format.k_latency * _exposed_latency(gemms, waves, machine)
         tile_time = k * relax.maximum(2 * rows * columns * unit_flop_time, latency)
-        compute = waves * inverse(jnp.asarray(parts, m.dtype)) * tile_time
+        compute = _balanced(waves, work, machine) * inverse(jnp.asarray(parts, m.dtype)) * tile_time
         moved = _with_partial_products(traffic, partial_bytes, machine)
-        return [compute, *memory_times(machine, moved), *unpacking]
+        times = memory_times(machine, moved)
+        device = machine.accelerator.device_level - 1
+        times[device] = relax.maximum(times[device], moved[device] * _drawing_time(waves, work, machine))
+        return [compute, *times, *unpacking]
 
     # Partial products are written in fp32 to the level outside the innermost, and read again.
     split = matrix.format.split_k
@@ -98,8 +105,13 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     whole, in_parts = candidates(1.0, 0.0), candidates(split, partial_bytes)
     # The largest tile's times are a unit for all: those of the other tiles are near them.
     unit = longest(*(time[0] if time.ndim > m.ndim else time for time in whole))
-    fastest = relax.minimum(*(relax.reduce_minimum(overlapping(unit, *times)) for times in (whole, in_parts)))
-    roofline = _with_matrix_vector_kernel(gemms, fourth_root(unit, fastest), traffic, machine)
+    of_whole, of_parts = (
+        fourth_root(unit, relax.reduce_minimum(overlapping(unit, *times))) for times in (whole, in_parts)
+    )
+    # Where K is not split, both are the same. A simplification: this start counts as time of computation.
+    adds_up = relax.minimum(split - 1, 1.0) * machine.split_overhead
+    fastest = relax.minimum(of_whole, of_parts + adds_up)
+    roofline = _with_matrix_vector_kernel(gemms, fastest, traffic, machine)
     # The largest tile moves the fewest bytes between the innermost levels: what energy is charged for.
     least = _of_largest_tile(gemms, traffic)
     executed = 2 * _multiplied_rows(gemms, rows[-1] * row_tiles[-1], matrix) * n * k * batch
@@ -113,6 +125,21 @@ def gemm_work(gemms: Gemms, machine: Machine) -> Work:
     )
     work = _with_launch_wait(work * gemms.kernels, gemms.kernels, machine)
     return (work + _conversion(whole_batch * m * k, machine)) * smaller(1.0, gemms.batch)
+
+
+def _balanced(waves: Array, work: Array, machine: Machine) -> Array:
+    """Waves that tiles take on the units, of which `waves` whole ones hold `work`: less what kernels avoid of
+    the idle time in the last wave. One tile takes a whole wave.
+    """
+    return waves - machine.matrix.format.wave_balance * (waves - larger(work, 1.0))
+
+
+def _drawing_time(waves: Array, work: Array, machine: Machine) -> Array:
+    """Seconds in which the units that have a tile draw a byte from device memory, each at the rate of its
+    requests: the mean over all waves, in the last of which some units are idle.
+    """
+    busy = machine.accelerator.compute_units * work * inverse(waves)
+    return inverse(busy * machine.accelerator.unit_bandwidth)
 
 
 def _tiles_of_random_rows(tiles: Array) -> Array:

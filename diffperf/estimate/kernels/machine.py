@@ -187,6 +187,7 @@ class Machine(eqx.Module):
 
     accelerator: Accelerator
     kernel_overhead: Scalar  # s that a kernel adds and no other kernel hides
+    split_overhead: Scalar  # s that the kernel for partial products adds and no other kernel hides
     expert_launch: Scalar  # s of the host for the kernel of an expert, where every expert has one
     untuned_rows: Scalar  # of the smallest tile whose shape is not tuned
     untuned_efficiency: Scalar  # that products reach in such tiles, over that in tuned ones
@@ -230,6 +231,7 @@ class Machine(eqx.Module):
         return cls(
             accelerator=accelerator,
             kernel_overhead=overhead,
+            split_overhead=system.stack.exposed_start * accelerator.split_latency,
             expert_launch=system.stack.expert_launch,
             untuned_rows=system.stack.untuned_rows,
             untuned_efficiency=system.stack.untuned_efficiency,

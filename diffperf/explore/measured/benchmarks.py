@@ -13,11 +13,18 @@ _SUSTAINED = 1e6
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """How often a benchmark ran each kernel on end, and whether without a pause before."""
+    """How a benchmark ran each kernel.
+
+    - `runs`: how often on end, and `sustained`: whether without a pause before.
+    - `replay_start`: seconds from one replay of a recorded graph of kernels to the next, and `weights`: the
+      most kernels in a graph, each with weights of its own.
+    """
 
     source: str = ""
     runs: float = 10.0  # an estimate, for benchmarks of which nothing is known
     sustained: bool = False
+    replay_start: float = 0.0
+    weights: float = 1.0
 
 
 @functools.cache
@@ -31,11 +38,16 @@ def benchmarks() -> tuple[Benchmark, ...]:
         raise ConfigError(display(path), "benchmark", str(why), expected, "correct the key") from None
 
 
+def benchmark_of(row: Row) -> Benchmark:
+    """The benchmark that a row is from, or one of which nothing is known."""
+    source = row["source"] or ""
+    known = (benchmark for benchmark in benchmarks() if source.startswith(benchmark.source))
+    return next(known, Benchmark())
+
+
 def duration_and_runs(row: Row) -> tuple[float, float]:
     """For how many seconds, and how often the kernel of a row ran on end, of which one is 0."""
     if row["duration_s"]:
         return row["duration_s"], 0.0
-    source = row["source"] or ""
-    known = (benchmark for benchmark in benchmarks() if source.startswith(benchmark.source))
-    benchmark = next(known, Benchmark())
+    benchmark = benchmark_of(row)
     return (_SUSTAINED, 0.0) if benchmark.sustained else (0.0, benchmark.runs)

@@ -16,7 +16,7 @@ from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import stream_latency, stream_time
 from diffperf.estimate.network.placement import place
 from diffperf.estimate.network.transfers import COLLECTIVES
-from diffperf.explore.measured.benchmarks import duration_and_runs
+from diffperf.explore.measured.benchmarks import benchmark_of, duration_and_runs
 from diffperf.explore.measured.names import StackNames
 from diffperf.explore.measured.platforms import Platforms, double_precision, stated_network
 from diffperf.explore.measured.stacking import (
@@ -32,6 +32,7 @@ from diffperf.explore.measured.stacking import (
     weights,
 )
 from diffperf.explore.measured.table import Row
+from diffperf.hardware.formats import width
 from diffperf.hardware.network import NetworkTier
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, Weights, real
@@ -73,17 +74,34 @@ def _products(row: Row) -> tuple[float, ...]:
 
 def _gemm_inputs(
     rows: Sequence[Row], platforms: Platforms
-) -> tuple[System, Strategy, np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[System, Strategy, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Systems, number formats and products; for how many seconds, and how often they ran on end, of which
-    one is 0.
+    one is 0; seconds from one replay of kernels to the next, and the most kernels in a replay.
     """
     products = np.array([_products(row) for row in rows], dtype=float)
     durations, runs = np.array([duration_and_runs(row) for row in rows], dtype=float).T
-    return systems_of(rows, platforms), _formats(rows), products, durations, runs
+    ran = [benchmark_of(row) for row in rows]
+    replays = np.array([(benchmark.replay_start, benchmark.weights) for benchmark in ran], dtype=float)
+    return systems_of(rows, platforms), _formats(rows), products, durations, runs, replays
+
+
+def _start_of_replay(system: System, formats: Strategy, weights: Scalar, replay: Float[Array, "2"]) -> Scalar:
+    """Seconds of the start of a replay for each of its kernels, which have weights of their own: as many as
+    together fill the cache, up to a number.
+    """
+    start, most = replay
+    cache = system.accelerator.memory[system.accelerator.last_cache].capacity
+    kernels = jnp.ceil(cache / (weights * width(formats.precision)))
+    return start / jnp.clip(kernels, 1.0, most)
 
 
 def _gemm_estimate(
-    system: System, formats: Strategy, product: Float[Array, "6"], duration: Scalar, runs: Scalar
+    system: System,
+    formats: Strategy,
+    product: Float[Array, "6"],
+    duration: Scalar,
+    runs: Scalar,
+    replay: Float[Array, "2"],
 ) -> Outputs:
     machine = Machine.of(system, formats, Exact())
     *sizes, accumulator, kernels = product
@@ -91,7 +109,9 @@ def _gemm_estimate(
     timed = evaluate([operators_of(table, part="matmul")], machine)
     work = timed.total()
     clock = clock_under_limit(work, machine, duration + runs * work.time)
-    return {"latency_s": clock.slow_all(timed).total().time}
+    _, n, k, batch = sizes
+    start = _start_of_replay(system, formats, batch * n * k, replay)
+    return {"latency_s": clock.slow_all(timed).total().time + start}
 
 
 # --- attention

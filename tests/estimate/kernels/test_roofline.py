@@ -36,6 +36,7 @@ def _machine(system, relax=None, power_limit=1e30, **levels):
         "matrix.bf16.split_k": 1.0,
         "compute_units": UNITS,
         "kernel_latency": OVERHEAD / 3,
+        "split_latency": 1e-15,  # out of the way
         "power_limit": power_limit,
         "memory.smem.capacity": 100 * 196608.0,  # per unit what a block of 181² needs
         "memory.l2.capacity": 48e6,
@@ -204,6 +205,56 @@ def test_splitting_k_occupies_idle_units(system):
     assert float(gemm_work(_gemm(16, 64, 256), narrow).time[0]) == pytest.approx(
         min(whole, split) + OVERHEAD, rel=1e-9
     )
+
+
+def test_a_split_product_starts_a_kernel_for_its_sums(system):
+    """A tile through K = 4,096 takes 41 µs whole and 10 µs in four parts, which win with 5 µs more; those of
+    K = 256 do not. A stack that hides half of the starts of kernels hides half of this one.
+    """
+    free = _with(_machine(system, l2=FREE, hbm=FREE), k_latency=1e-8, split_k=4.0)
+    machine = dataclasses.replace(free, split_overhead=real(5e-6))
+    for k, expected in ((4096, 4096e-8 / 4 + 5e-6), (256, 256e-8)):
+        time = float(gemm_work(_gemm(16, 64, k), machine).time[0])
+        assert time == pytest.approx(expected + OVERHEAD, rel=1e-9)
+    never = _with(machine, split_k=1.0)
+    assert float(gemm_work(_gemm(16, 64, 4096), never).time[0]) == pytest.approx(4096e-8 + OVERHEAD, rel=1e-9)
+    half = replace(system, {"accelerator.split_latency": 4e-6, "stack.exposed_start": 0.5})
+    hidden = Machine.of(half, dp.load_strategy({}), Exact())
+    assert float(hidden.split_overhead) == pytest.approx(2e-6, rel=1e-12)
+
+
+@pytest.mark.parametrize(("tiles", "busy"), [(40, 40), (150, 75), (7 * UNITS, UNITS)])
+def test_idle_units_draw_nothing_from_memory(system, tiles, busy):
+    """One row against tiles of 64 columns: 40 units of 100 draw 40 times the rate of one; 150 tiles run on
+    100 and then on 50 units, which is 75 in the mean; whole waves keep all units busy.
+    """
+    rate = 1e8
+    machine = _machine(replace(system, {"accelerator.unit_bandwidth": rate}), l2=FREE)
+    k, n = 1000, 64 * tiles
+    read = 2 * (k * n + k * max(1, n / (48e6 / 6) ** 0.5) + n)
+    time = float(gemm_work(_gemm(1, n, k), machine).time[0])
+    assert time == pytest.approx(read / (busy * rate) + OVERHEAD, rel=1e-6)
+
+
+@pytest.mark.parametrize("balance", [0.0, 0.5, 1.0])
+def test_balance_fills_the_last_wave(system, balance):
+    """150 tiles of 256 × 128 on 100 units take 2 waves, and 1.5 if no time of the last one is lost; one tile
+    takes a whole wave in any case.
+    """
+    machine = _with(_machine(system, l2=FREE, hbm=FREE), wave_balance=balance)
+    k = 1000
+
+    def expected(m, n):
+        work = [math.ceil(m / rows) * math.ceil(n / columns) / UNITS for rows, columns in TILES]
+        waves = [balance * max(x, 1) + (1 - balance) * math.ceil(x) for x in work]
+        return min(
+            w * 2 * rows * columns * k / (RATE * EFFICIENCY / UNITS)
+            for w, (rows, columns) in zip(waves, TILES, strict=True)
+        )
+
+    for m, n in ((256, 128 * 150), (16, 64)):
+        time = float(gemm_work(_gemm(m, n, k), machine).time[0])
+        assert time == pytest.approx(expected(m, n) + OVERHEAD, rel=1e-9)
 
 
 def _without_conversion(machine):

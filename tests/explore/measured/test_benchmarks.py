@@ -43,6 +43,24 @@ def test_only_throttled_kernels_depend_on_how_long_they_ran(tmp_path):
     assert times[2] == pytest.approx(times[3], rel=1e-9)
 
 
+def test_kernels_of_a_replay_share_its_start(tmp_path):
+    """Weights of 2 MB and of 134 MB against the 126 MiB of B200's cache: a replay has five kernels with the
+    one, the most there are, and one with the other. In fp8 the larger weights take two to fill the cache.
+    """
+    aic = "github:ai-dynamo/aiconfigurator@1"
+    sizes = [("bf16", 1024, 1024, 5), ("bf16", 65536, 1024, 1), ("fp8", 65536, 1024, 2)]
+    cells = [
+        {"m": 16, "n": n, "k": k, "dtype": dtype, "hardware": "b200-sxm-180gb", "source": source}
+        for dtype, n, k, _ in sizes
+        for source in (aic, "alone")
+    ]
+    table = table_of(tmp_path, *cells)
+    times = [found.values["latency_s"] for found in predict("gemm", table.rows, table.platforms)]
+    start = next(known.replay_start for known in benchmarks() if aic.startswith(known.source))
+    for (_, _, _, kernels), replayed, alone in zip(sizes, times[::2], times[1::2], strict=True):
+        assert replayed - alone == pytest.approx(start / kernels, rel=1e-6)
+
+
 def test_passes_of_experts_are_products_of_the_forward_sizes(tmp_path):
     """Against each pass as a row of its own sizes: gradients of inputs swap n and k, those of weights m and k
     and read and write sums of four bytes. A kernel for each expert takes as long as it does alone.
