@@ -98,6 +98,7 @@ def test_flops(llama, system, strategy):
     free = {
         "stack.kernel_overhead": 1e-30,
         "accelerator.kernel_latency": 1e-30,
+        "accelerator.split_latency": 1e-30,
         "accelerator.power_limit": 1e30,
     }
     free |= {f"accelerator.matrix.{name}.k_latency": 1e-30 for name in ("bf16", "fp16")}

@@ -138,8 +138,8 @@ def _drawing_time(waves: Array, work: Array, machine: Machine) -> Array:
     """Seconds in which the units that have a tile draw a byte from device memory, each at the rate of its
     requests: the mean over all waves, in the last of which some units are idle.
     """
-    busy = machine.accelerator.compute_units * work * inverse(waves)
-    return inverse(busy * machine.accelerator.unit_bandwidth)
+    tiles = larger(work * machine.slots, 1.0)  # a product without elements has none
+    return waves * machine.accelerator.tiles_at_once * inverse(tiles * machine.accelerator.unit_bandwidth)
 
 
 def _tiles_of_random_rows(tiles: Array) -> Array:
