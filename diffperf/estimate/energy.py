@@ -12,6 +12,7 @@ from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import Transfer
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, output
+from diffperf.relax import larger
 from diffperf.report.tables import Readable
 from diffperf.workload.configuration import Configuration
 
@@ -65,6 +66,12 @@ def transfer_energy(transfer: Transfer, system: System) -> tuple[Scalar, Scalar]
     """Joules of a device's transfers: on the links, and to read and write its memory."""
     links = jnp.sum(transfer.sent * jnp.stack([tier.energy for tier in system.network]))
     return links, transfer.memory * system.accelerator.device_memory.energy
+
+
+def dynamic_limit(system: System) -> Scalar:
+    """Watts of all devices that the power limit leaves beyond their idle power."""
+    accelerator = system.accelerator
+    return system.n_devices * larger(accelerator.power_limit - accelerator.static_power, 0.0)
 
 
 def energy_beside_work(c: Configuration, time: Scalar, active: Scalar, clock: Clock) -> Energy:

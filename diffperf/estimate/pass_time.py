@@ -191,6 +191,12 @@ class _PassWork(eqx.Module):
         """The work of an average layer."""
         return functools.reduce(Work.__add__, self.parts.values())
 
+    def at(self, clock: Clock) -> "_PassWork":
+        """The work at a clock, from that at the clock that software allows."""
+        return _PassWork(
+            head=clock.slow(self.head), parts={part: clock.slow(work) for part, work in self.parts.items()}
+        )
+
     def of_layers(self, depth: Scalar) -> Work:
         """The work of `depth` layers and the vocabulary projection."""
         return self.layer * depth + self.head
@@ -233,16 +239,24 @@ def _clock(
 ) -> Clock:
     """The clock that the limits leave a pass, from its work at the clock that software allows.
 
-    Kernels that slow down hide hardly more of the communication: its waits are those at the allowed clock.
+    Kernels that slow down hide more of the communication, so that the pass waits less and draws more. Waits
+    at the clock that those at the allowed clock leave are close to those of the pass: it comes within 0.2 %
+    of the limit.
     """
     depth = c.model.depth
-    waits = exposed_of_layer(network.in_layer, allowed.compute(c), c, generating=tokens.generating)
-    beside = OutsideKernels(
-        waiting=depth * functools.reduce(operator.add, waits.values()),
-        active=host_time(c, tokens),
-        energy=functools.reduce(operator.add, transfer_energy(network.moved, c.system)),
-    )
-    return clock_under_limit(allowed.of_layers(depth), machine, beside=beside)
+    work = allowed.of_layers(depth)
+    sending = functools.reduce(operator.add, transfer_energy(network.moved, c.system))
+
+    def beside(kernels: _PassWork) -> OutsideKernels:
+        waits = exposed_of_layer(network.in_layer, kernels.compute(c), c, generating=tokens.generating)
+        return OutsideKernels(
+            waiting=depth * functools.reduce(operator.add, waits.values()),
+            active=host_time(c, tokens),
+            energy=sending,
+        )
+
+    first = clock_under_limit(work, machine, beside=beside(allowed))
+    return clock_under_limit(work, machine, beside=beside(allowed.at(first)), near=first)
 
 
 def _exposed_times(

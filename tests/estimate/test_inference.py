@@ -245,3 +245,24 @@ def test_prompts_lie_in_memory_a_pass_at_a_time(llama, system):
 def test_a_phase_that_does_not_exist_is_refused(llama, system, function):
     with pytest.raises(KeyError, match="prefil"):
         function(Configuration(llama, system, Strategy()), "prefil")
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "prompt", "prompts"),
+    [
+        ("hgx-b200", 1.0, 2048, 4),
+        ("hgx-b200", 1.0, 8192, 1),
+        ("dgx-h100", 0.5, 1024, 1),
+        ("dgx-h100", 0.7, 2048, 4),
+    ],
+)
+def test_prefill_beside_its_collectives_keeps_the_power_limit(name, share, prompt, prompts):
+    """At the clock that the limit leaves, products hide more of the collectives than at the peak clock."""
+    system = dp.load_system(name, n_devices=8)
+    limit = share * float(system.accelerator.power_limit)
+    laid = {"tp": 8, "overlap_tensor": "on", "sequence_length": prompt, "global_batch": prompts}
+    strategy = dp.load_strategy(laid, n_devices=8)
+    limited = replace(system, {"accelerator.power_limit": limit})
+    report = prefill(dp.load_model("llama-3-8b"), limited, strategy, Exact())
+    assert float(report.clock) < 0.95
+    assert 0.95 * limit < float(report.power) <= 1.003 * limit

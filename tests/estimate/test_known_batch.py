@@ -79,6 +79,16 @@ def test_a_step_with_prompts_reads_weights_once(served, batch):
     assert decode.energy.total < found.prompts_energy < decode.energy.total + prefill.energy.total
 
 
+@pytest.mark.parametrize("name", ["dgx-h100", "hgx-h200"])
+def test_steps_with_prompts_keep_the_power_limit(name):
+    limit = 490
+    system = dp.override(dp.load_system(name, n_devices=8), {"accelerator.power_limit": limit})
+    lengths = {"sequence_length": 1000, "output_length": 1000, "global_batch": 64}
+    strategy = dp.load_strategy({"tp": 8, **lengths}, n_devices=8)
+    found = compiled(Configuration(dp.load_model("llama-3.1-70b"), system, strategy, Exact()), real(1000.0))
+    assert 0.95 * 8 * limit < float(found.prompts_energy / found.prompts_time) <= 1.003 * 8 * limit
+
+
 @pytest.mark.parametrize(("batch", "answer"), [(8, 100), (64, 128), (512, 256)])
 def test_the_share_of_steps_with_prompts_is_that_of_a_run(served, batch, answer):
     """Counted in a run of sequences that end at any step with the same probability, each followed by a new

@@ -152,3 +152,22 @@ def test_prompts_keep_the_power_limit(limit):
     report = _report((model, system, dp.load_strategy({}, n_devices=1)), requests)
     assert float(report.time_to_first_token) == pytest.approx(float(prefill.time), rel=0.03)
     assert float(report.power) <= 1.005 * limit
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "model", "limit", "lengths", "clients"),
+    [
+        ("dgx-h100", 1, "llama-3-8b", 490, (8000, 100), 2),  # prompts beside a sequence that decodes
+        ("dgx-h100", 1, "llama-3-8b", 490, (8000, 100), 4),
+        ("hgx-b200", 8, "llama-3.1-70b", 1000, (500, 20), 64),  # steps that are full of short prompts
+        ("hgx-b200", 8, "llama-3.1-70b", 1000, (500, 20), 256),
+    ],
+)
+def test_decoding_beside_prompts_keeps_the_power_limit(name, devices, model, limit, lengths, clients):
+    system = dp.override(dp.load_system(name, n_devices=devices), {"accelerator.power_limit": limit})
+    inputs = dp.load_model(model), system, dp.load_strategy({"tp": devices}, n_devices=devices)
+    prompt, answer = lengths
+    requests = {"input_length": prompt, "output_length": answer, "concurrency": clients}
+    requests |= {"input_spread": 0, "chunk": 8192}
+    report = _report(inputs, replace(requests_of("concurrency"), requests))
+    assert 0.95 * limit < float(report.power) <= 1.003 * limit

@@ -123,7 +123,11 @@ def active_time(work: Work, accelerator: Accelerator, time: Scalar, waiting: Sca
 
 
 def clock_under_limit(
-    work: Work, machine: Machine, duration: Scalar | None = None, beside: OutsideKernels | None = None
+    work: Work,
+    machine: Machine,
+    duration: Scalar | None = None,
+    beside: OutsideKernels | None = None,
+    near: Clock | None = None,
 ) -> Clock:
     """The clock at which a device that repeats `work`, and what is beside it, keeps its power limit.
 
@@ -138,6 +142,8 @@ def clock_under_limit(
     The limit holds for averages over the device's window τ. Kernels that run for a `duration` d after a pause
     have drawn, on an average that forgets exponentially, their power for a share 1 − exp(−d/τ) of it, and
     idle power before; without a duration they run on.
+
+    One step is enough from a clock `near` the one that is looked for.
     """
     accelerator, relax = machine.accelerator, machine.relax
     beside = OutsideKernels.nothing(work) if beside is None else beside
@@ -157,8 +163,8 @@ def clock_under_limit(
     clocked = work.clocked * rate
     fewer_waits = clocked * (inverse(at_work) - 1)
     exponents = (accelerator.power_exponent - fewer_waits, accelerator.power_exponent - 1 + clocked)
-    wanted = jnp.zeros_like(budget)  # log(slowdown)
-    for _ in range(3):
+    wanted = jnp.zeros_like(budget) if near is None else jnp.log(near.slowdown)  # log(slowdown)
+    for _ in range(3 if near is None else 1):
         parts = [
             watts * jnp.exp(-exponent * wanted)
             for watts, exponent in zip((active, operations), exponents, strict=True)

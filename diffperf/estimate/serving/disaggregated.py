@@ -81,7 +81,8 @@ def serve_disaggregated(
         },
     )
     rate = state.requests.throughput * decode.engines
-    prefill_watts = rate * prompts.energy + static_power(prompts.c.system) * prefill.workers
+    in_prefill = relax.minimum(rate * prompts.energy, prompts.power_limit * prefill.workers)
+    prefill_watts = in_prefill + static_power(prompts.c.system) * prefill.workers
     decode_watts = answers.power(pools, state) + static_power(answers.c.system) * decode.workers
     in_decode = state.requests.running + state.in_transfer
     serving = serving_report(
@@ -114,11 +115,13 @@ class _Prompts(eqx.Module):
 
     - `c`: the configuration of one of its workers; `energy`: joules of a request's prompt, without static
       power.
+    - `power_limit`: the most watts that a worker can draw beyond static power.
     """
 
     c: Configuration
     pool: PrefillPool
     energy: Scalar
+    power_limit: Scalar
 
     @classmethod
     def of(cls, c: Configuration, prefill: Pool, requests: Requests) -> "_Prompts":
@@ -133,7 +136,7 @@ class _Prompts(eqx.Module):
         steps = Prefill.of(handing, traffic, nobody, step_tokens(c, requests), c.relax)
         # The energy of a pass is that of all engines of a worker.
         energy = traffic.prompt * passes.prompt_energy / c.strategy.dp
-        return cls(c, PrefillPool(steps, traffic, prefill.engines), energy)
+        return cls(c, PrefillPool(steps, traffic, prefill.engines), energy, passes.power_limit)
 
     def memory(self, requests: Requests, state: PoolsState, ratio: Scalar) -> Memory:
         """The memory of a device, which keeps a cache until it is transferred.
@@ -165,5 +168,6 @@ class _Answers(eqx.Module):
     def power(self, pools: TwoPools, state: PoolsState) -> Scalar:
         """Watts of all devices of the pool for arithmetic and data movement."""
         requests = state.requests
-        energy = pools.steps / requests.seen * self.sized.passes.decode_energy(requests.seen)
-        return self.workers * requests.throughput * energy
+        passes = self.sized.passes
+        energy = pools.steps / requests.seen * passes.decode_energy(requests.seen)
+        return self.workers * passes.relax.minimum(requests.throughput * energy, passes.power_limit)

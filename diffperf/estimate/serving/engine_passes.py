@@ -1,18 +1,20 @@
 """The passes and the memory of an engine: the one place where serving asks for times of passes."""
 
 import dataclasses
+import functools
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from diffperf.estimate.drafting import drafted_token_time, drafting_time
+from diffperf.estimate.energy import dynamic_limit
 from diffperf.estimate.pass_time import TimedPass, launch_time, timed_passes
 from diffperf.estimate.serving.engine_steps import InterpolatedSteps
 from diffperf.estimate.serving.monotone_interpolation import Interpolant
 from diffperf.estimate.serving.traffic import Traffic
 from diffperf.quantity import Scalar, replace
-from diffperf.relax import larger
+from diffperf.relax import Relaxation, larger
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory, inference_memory, kv_cache_bytes
 from diffperf.workload.passes import TokenPass, sequence_parts
@@ -42,6 +44,11 @@ class PassParts(eqx.Module):
     per_layer: Scalar
     throttling: Scalar
     energy: Scalar
+
+    @property
+    def power(self) -> Scalar:
+        """Watts beyond the idle power."""
+        return self.energy / (self.of_tokens + self.of_sequences)
 
 
 def passes(c: Configuration, passed: dict[str, TokenPass]) -> dict[str, PassParts]:
@@ -102,12 +109,15 @@ class EnginePasses(eqx.Module):
     - `decode_energy`: joules of a decode step, against sequences of each engine.
     - `prompt_energy`: joules for a token of a prompt in a step of its own; `weights_energy`: joules of a
       step with a single token, nearly all of them for reading weights.
+    - `power_limit`: the most watts that the system can draw beyond idle power.
     """
 
     steps: InterpolatedSteps
     decode_energy: Interpolant
     prompt_energy: Scalar
     weights_energy: Scalar
+    power_limit: Scalar
+    relax: Relaxation
 
 
 def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: Scalar) -> EnginePasses:
@@ -150,7 +160,16 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
         ),
         prompt_energy=prompt.energy / chunk.queries,
         weights_energy=decode.energy[0],
+        power_limit=larger(power_limit(c, prompt), jnp.max(jax.vmap(lambda parts: parts.power)(decode))),
+        relax=c.relax,
     )
+
+
+def power_limit(c: Configuration, *of_passes: PassParts) -> Scalar:
+    """The most watts that all devices can draw beyond their idle power: what the power limit leaves, or what
+    passes take that exceed it even at the lowest clock.
+    """
+    return functools.reduce(larger, (parts.power for parts in of_passes), dynamic_limit(c.system))
 
 
 def sequence_bytes(c: Configuration, context: Scalar) -> Scalar:

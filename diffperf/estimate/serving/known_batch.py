@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from diffperf.estimate.pass_time import launch_time
-from diffperf.estimate.serving.engine_passes import passes
+from diffperf.estimate.serving.engine_passes import passes, power_limit
 from diffperf.estimate.serving.serving_report import static_power
 from diffperf.quantity import Scalar
 from diffperf.relax import larger
@@ -76,11 +76,13 @@ def known_batch(c: Configuration, mean_answer: Scalar) -> KnownBatch:
     together = larger(together, launch_time(c))
     # Prompts use the weights that the step reads anyway.
     added = larger(parts["prompts"].energy - parts["weights"].energy, 0.0)
+    # At the clock that the power limit leaves them, whose times steps have, they draw no more than it.
+    watts = power_limit(c, parts["decode"], parts["prompts"])
     idle = static_power(c.system)
     return KnownBatch(
         decode_time=alone,
         prompts_time=together,
         decode_energy=parts["decode"].energy + idle * alone,
-        prompts_energy=parts["decode"].energy + added + idle * together,
+        prompts_energy=c.relax.minimum(parts["decode"].energy + added, watts * together) + idle * together,
         with_prompts=with_prompts,
     )

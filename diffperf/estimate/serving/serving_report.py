@@ -111,12 +111,14 @@ def static_power(system: System) -> Scalar:
 def dynamic_power(passes: EnginePasses, requests: Requests, traffic: Traffic, state: SteadyState) -> Scalar:
     """Watts of all devices beyond their idle power.
 
-    Prompt tokens that ride along with decode steps use weights that those steps read anyway.
+    Prompt tokens that ride along with decode steps use weights that those steps read anyway. Otherwise both
+    are counted as in passes of their own, at the clocks of these, and together may come to more than the
+    limit leaves. At the clock that it leaves them, whose times steps have, they draw the limit.
     """
     decode = traffic.decode_steps / state.seen * passes.decode_energy(state.seen)
     saved = requests.mixed_steps.on * state.chunks * passes.weights_energy
     prompt = larger(traffic.prompt * passes.prompt_energy - saved, 0.0)
-    return state.throughput * (decode + prompt)
+    return passes.relax.minimum(state.throughput * (decode + prompt), passes.power_limit)
 
 
 def serving_report(
