@@ -153,6 +153,13 @@ class Stack(Declared):
         bounds=(1e-6, 1e2),
         default=1e-6,
     )
+    start_steps: Scalar = quantity(
+        "",
+        "steps by which first tokens are later, beyond the line of prompts, where all clients of a serving "
+        "engine, one that both prefills and decodes, begin at once",
+        bounds=(1e-6, 1e4),
+        default=1e-6,
+    )
     stream_interval: Scalar = quantity(
         "",
         "decode steps of a serving engine whose tokens reach the client together",

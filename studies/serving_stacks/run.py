@@ -57,12 +57,14 @@ class ServingFit:
 
     - `table`: the name of a shipped table; None for the table of the command line.
     - `conditions`: those that the rows meet, as of `diffperf calibrate --where`.
+    - `column`: the measured column, where it is another than the times to first token and per token.
     """
 
     stack: str
     table: str | None
     parameters: tuple[str, ...]
     conditions: tuple[str, ...] = ()
+    column: str | None = None
 
     def rows(self, own: Path | None) -> Measurements:
         """Returns the runs of the fit; `own` is the table of the command line."""
@@ -82,7 +84,12 @@ class ServingFit:
         for heading, column in LEFT_OUT.items():
             if column is None or len({row[column] for row in runs}) > 1:
                 results[heading] = calibrate_stack(
-                    [table], self.stack, self.parameters, prior_spread=PRIOR_SPREAD, leave_out=column
+                    [table],
+                    self.stack,
+                    self.parameters,
+                    prior_spread=PRIOR_SPREAD,
+                    leave_out=column,
+                    column=self.column,
                 )
         return results
 
@@ -156,6 +163,11 @@ FITS = (
     ServingFit("sglang-rocm", None, POLLING_SERVER, LATEST),
     ServingFit("sglang-rocm-mi300", None, POLLING_SERVER, LATEST),
     ServingFit("atom", None, POLLING_SERVER, LATEST),
+    # Median first tokens are those of the steady state; means are over whole runs, their starts among them.
+    *(
+        ServingFit(stack, None, ("start_steps",), LATEST, column="ttft_mean_s")
+        for stack in ("sglang", "sglang-blackwell", "sglang-rocm", "sglang-rocm-mi300", "atom")
+    ),
     # With pools of their own for prompts.
     *(
         ServingFit(stack, None, ("handover",), POOLS)

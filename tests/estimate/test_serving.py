@@ -171,3 +171,17 @@ def test_decoding_beside_prompts_keeps_the_power_limit(name, devices, model, lim
     requests |= {"input_spread": 0, "chunk": 8192}
     report = _report(inputs, replace(requests_of("concurrency"), requests))
     assert 0.95 * limit < float(report.power) <= 1.003 * limit
+
+
+def test_another_slot_is_no_loss():
+    """Where so many sequences and the tokens of a full step fill whole tiles of rows: 2,048 + 128 or 256."""
+    inputs = dp.load_model("llama-3-8b"), dp.load_system("dgx-h100", n_devices=1), dp.load_strategy({})
+    load = {"input_length": 500, "output_length": 50, "input_spread": 0, "concurrency": 4000, "chunk": 2048}
+
+    def throughput(slots):
+        requests = replace(requests_of("concurrency"), load | {"batch_cap": slots})
+        return serve(*inputs, requests).tokens_per_second
+
+    slots = jnp.array([127.0, 128.0, 129.0, 130.0, 255.0, 256.0, 257.0, 258.0])
+    rates = np.asarray(jax.jit(jax.vmap(throughput))(slots))
+    assert np.all(np.diff(rates) > -1e-3 * rates[:-1])

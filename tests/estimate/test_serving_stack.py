@@ -177,6 +177,14 @@ def test_clients_who_begin_at_once_wait_for_each_other(engine, llama, system):
     assert float(report.time_to_first_token_at_start) == pytest.approx(33 / 32 * 2 * full, rel=0.1)
 
 
+def test_first_tokens_of_the_start_are_later_by_steps(engine):
+    """Those of the steady state are not."""
+    before, after = engine(), engine(start_steps=50.0)
+    later = float(after.time_to_first_token_at_start - before.time_to_first_token_at_start)
+    assert later == pytest.approx(50 * float(before.time_per_output_token), rel=1e-6)
+    assert float(after.time_to_first_token) == pytest.approx(float(before.time_to_first_token), rel=1e-9)
+
+
 def expert_time(system, stack: dict, **formats: str) -> float:
     """Seconds of the products of gpt-oss-20b's experts for 8,192 prompt tokens on one device."""
     one = with_stack(replace(system, {"n_devices": 1}), **stack)

@@ -23,6 +23,7 @@ from diffperf.workload.requests import Requests
 # Batches at which passes are evaluated, spread evenly on a logarithmic scale; between them, passes are
 # interpolated. Their number is a choice: each takes an evaluation of a pass.
 NODES = 6
+_LEAST_LARGEST = 2.0  # sequences of the largest batch, so that nodes differ
 
 
 class PassParts(eqx.Module):
@@ -123,7 +124,9 @@ class EnginePasses(eqx.Module):
 def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: Scalar) -> EnginePasses:
     """The passes of an engine that decodes for up to `most` sequences, from those at `NODES` batches."""
     queries = 1 + requests.draft_tokens
-    largest_batch = most + requests.chunk / queries
+    # No step has more tokens than a full one, or than all sequences decode. A full one is a node, whatever
+    # the number of sequences: passes that work on whole tiles jump where a node crosses the edge of a tile.
+    largest_batch = larger(larger(most, step_tokens(c, requests) / queries), _LEAST_LARGEST)
     exponents = jnp.linspace(0.0, 1.0, NODES, dtype=most.dtype)
     nodes = jnp.exp(exponents * jnp.log(largest_batch))
 

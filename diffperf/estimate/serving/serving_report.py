@@ -77,7 +77,9 @@ def serve(
         state,
         memory=engine_memory(c, requests, traffic, state.running + in_prefill),
         power=power,
-        at_start=first_token_at_start(engine, relax.minimum(traffic.clients, engine.slots)),
+        at_start=first_token_at_start(
+            engine, relax.minimum(traffic.clients, engine.slots), state.step_time.mean
+        ),
     )
 
 
@@ -93,14 +95,15 @@ def steady_state(engine: Engine, requests: Requests) -> SteadyState:
     )
 
 
-def first_token_at_start(engine: Engine, clients: Scalar) -> Scalar:
+def first_token_at_start(engine: Engine, clients: Scalar, step_time: Scalar) -> Scalar:
     """Mean seconds until an engine has the first tokens of `clients` requests that come at once while it is
-    idle: their prompts fill one step after another.
+    idle: their prompts fill one step after another. What delays them beside that is counted in steps of
+    `step_time` seconds.
     """
     prefill = engine.prefill_alone()
     mean = engine.traffic.mean
     in_line = mean_end_in_line(clients, mean(prefill.busy_time), mean(prefill.alone_time))
-    return engine.stack.request_overhead + in_line
+    return engine.stack.request_overhead + in_line + engine.stack.start_steps * step_time
 
 
 def static_power(system: System) -> Scalar:
