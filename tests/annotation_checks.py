@@ -95,7 +95,7 @@ def _shared_checks(function: Callable) -> Callable[[Callable], Callable]:
     def called(*args: Any, **kwargs: Any) -> Any:
         return under_way.calls.pop()(*args, **kwargs)
 
-    checks = _with_own_shapes(function, beartype(called, conf=_CONFIGURATION))
+    checks = _with_own_shapes(called, beartype(called, conf=_CONFIGURATION))
 
     def with_checks(definition: Callable) -> Callable:
         @functools.wraps(definition)

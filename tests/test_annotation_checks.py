@@ -51,6 +51,28 @@ def test_every_definition_is_its_own_and_checked():
     assert float(twice(jnp.ones(1))[0]) == 2.0  # a refused call leaves nothing to the next one
 
 
+def test_later_calls_are_checked_now_and_then():
+    """Each definition stays its own; a wrong call is refused among the first ones, and among any sixteen."""
+    results = [float(defined(float(k))(jnp.ones(1))[0]) for k in range(1, 600)]
+    assert results == [float(k) for k in range(1, 600)]
+
+    @checked
+    def doubled(x: float) -> float:
+        return 2 * x
+
+    def refused(calls: int) -> int:
+        count = 0
+        for _ in range(calls):
+            try:
+                doubled("a")
+            except TypeError:
+                count += 1
+        return count
+
+    assert refused(200) == 200
+    assert refused(1600) == 100
+
+
 def test_other_annotations_have_checks_of_their_own():
     form = other_annotations()
     of_int, of_str = form(int), form(str)
