@@ -15,7 +15,8 @@ from diffperf.explore.calibrate.observations import Observation
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.predictions import BLOCK, EVALUATORS, structure_of
 from diffperf.explore.measured.schemas import measured_columns
-from diffperf.explore.measured.stacking import system_of
+from diffperf.explore.measured.stacking import has_clients, system_of
+from diffperf.explore.measured.table import Row
 from diffperf.hardware.system import System
 from diffperf.load.calibration import parts, places
 from diffperf.quantity import locate, replace
@@ -34,11 +35,9 @@ class Places:
 
 
 @functools.lru_cache(maxsize=32)
-def _program(kind: str, where: Places, few: bool) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """The program of log(time) of a block of rows and its derivatives by the logarithms of the parameters.
-
-    It is compiled, unless `few` says that no more than a block of rows needs it: then NumPy evaluates all
-    steps of a fit in less time than XLA takes to compile it.
+def _program(kind: str, where: Places, compiled: bool) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    """The program of log(time) of a block of rows and its derivatives by the logarithms of the parameters:
+    compiled, or evaluated by NumPy.
     """
 
     def with_parameters(
@@ -71,9 +70,18 @@ def _program(kind: str, where: Places, few: bool) -> Callable[..., tuple[jax.Arr
     def of_block(logs, applies, which, sign, inputs):
         return jax.vmap(with_slopes, in_axes=(None, 0, 0, 0, 0))(logs, applies, which, sign, inputs)
 
-    if few:
-        return stored_closure(of_block, digest_of(kind, repr(where)), by_numpy=True)
-    return jax.jit(of_block)
+    if compiled:
+        return jax.jit(of_block)
+    return stored_closure(of_block, digest_of(kind, repr(where)), by_numpy=True)
+
+
+def is_worth_compiling(rows: Sequence[Row]) -> bool:
+    """Whether XLA compiles the program of some rows in less time than NumPy takes for all steps of a fit.
+
+    It does for more than a block of rows, but never for servers with clients: the slopes of their steady
+    states took XLA more than twenty minutes and 16 GB.
+    """
+    return len(rows) > BLOCK and not has_clients(rows[0])
 
 
 class Problem:
@@ -123,15 +131,13 @@ class Problem:
         where, applies = self._places(systems)
         for (kind, _), indices in by_program.items():
             size = min(BLOCK, len(indices))
+            compiled = is_worth_compiling([self.observations[index].row for index in indices])
             for start in range(0, len(indices), size):
                 block = indices[start : start + size]
                 filled = block + block[-1:] * (size - len(block))
                 arguments = (applies[filled], *self._arguments(kind, filled))
-                yield (
-                    np.array(block),
-                    _program(kind, where, len(indices) <= BLOCK),
-                    jax.tree.map(jnp.asarray, arguments),
-                )
+                program = _program(kind, where, compiled)
+                yield np.array(block), program, jax.tree.map(jnp.asarray, arguments)
 
     def _arguments(self, kind: str, positions: list[int]) -> tuple[np.ndarray, np.ndarray, tuple]:
         """The index of the measured column, the sign and the estimator's inputs of some rows."""
