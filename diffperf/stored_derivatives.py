@@ -1,6 +1,6 @@
 """Values and derivatives of a function from programs that are stored, where JAX differentiates a call.
 
-`jax.grad` of an estimate, outside of `jax.jit`, would have JAX trace the estimate, take it apart into a value
+`jax.grad` of an estimate, outside of `jax.jit`, would have JAX trace the estimate, split it into a value
 and a linear part, and compile both: half a minute in each process, for a gradient that is then computed in
 a millisecond. Here the value, the change of the results with changes of the inputs and its transpose are
 functions of their own (`diffperf.compiler.StoredFunction`): NumPy evaluates each at first, and each is read
