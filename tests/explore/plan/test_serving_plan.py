@@ -222,8 +222,8 @@ def test_launch_flags(model, search):
 
 @pytest.fixture(scope="module")
 def flat():
-    """A function that makes a search of one engine a device whose throughput peaks at 1,022 clients and falls
-    by 1.4 % up to the 1,676 that fill its KV cache.
+    """A function that makes a search of one engine a device whose throughput is nearly the same from about a
+    thousand clients up to the 1,676 that fill its KV cache.
     """
     model, devices = dp.load_model("llama-2-70b"), dp.load_system("hgx-b200", 8)
     table = {"tp": 1.0, "pp": 1.0, "precision": "nvfp4", "kv_precision": "fp8"}
@@ -262,7 +262,7 @@ def test_a_load_beyond_that_of_the_best_throughput_is_served(flat):
 @pytest.mark.slow
 def test_what_limits_an_engine(flat):
     """Full slots delay the first token: the KV cache is the limit then, not the target for it."""
-    assert plan_serving(flat()).best[0].limit == "no gain beyond 1,022 clients an engine"
+    assert plan_serving(flat()).best[0].limit.startswith("KV cache beyond 1,6")
     assert plan_serving(flat(cap=512.0)).best[0].limit == "batch cap beyond 512 clients an engine"
     full = flat({"concurrency": 12000.0}, Targets(first_token=0.5))
     assert plan_serving(full).best[0].limit.startswith("KV cache beyond 1,6")
