@@ -47,10 +47,10 @@ def calibration(result: Any, title: str = "") -> Figure:
 
 
 def _draw_rows(axes: Axes, result: Any) -> None:
-    """Draws predicted over measured time of every row, as configured and cross-validated."""
+    """Draws predicted over measured time of every row, before the fit and cross-validated."""
     size = marker_size(len(result.times), 4)
     marks = {"s": size, "linewidths": 0, "rasterized": True}
-    axes.scatter(result.times, np.exp(result.before), color=GREY, alpha=0.6, label="as configured", **marks)
+    axes.scatter(result.times, np.exp(result.before), color=GREY, alpha=0.6, label="before the fit", **marks)
     kinds = sorted(set(result.kinds))
     for kind, colour in zip(kinds, colours(len(kinds)), strict=True):
         chosen = result.kinds == kind
@@ -81,10 +81,10 @@ def _scale_rows(axes: Axes, distances: Float[np.ndarray, " points"]) -> None:
 
 
 def _draw_shares(axes: Axes, result: Any) -> None:
-    """Draws the share of the rows within an error: as configured, fitted and cross-validated."""
+    """Draws the share of the rows within an error: before the fit, fitted and cross-validated."""
     reach = 1.2 * float(np.quantile(np.abs(np.expm1(result.before)), 0.9)) + 0.02
     for residuals, colour, name in (
-        (result.before, GREY, "as configured"),
+        (result.before, GREY, "before the fit"),
         (result.after, BLUE, "fitted"),
         (result.held_out, ORANGE, "cross-validated"),
     ):
