@@ -57,9 +57,11 @@ class Weights(eqx.Module):
         return np.array(self.array, dtype) if copy else np.asarray(self.array, dtype)
 
     @classmethod
-    def only(cls, name: str, alternatives: tuple[str, ...]) -> "Weights":
-        """All weight on one alternative. Raises `ValueError` for a name that is not among them."""
-        return cls(np.eye(len(alternatives))[alternatives.index(name)], alternatives)
+    def only(cls, name: str, alternatives: tuple[str, ...], dtype: np.dtype | None = None) -> "Weights":
+        """All weight on one alternative, in float64 or another precision. Raises `ValueError` for a name that
+        is not among them.
+        """
+        return cls(np.eye(len(alternatives), dtype=dtype)[alternatives.index(name)], alternatives)
 
     def without(self, name: str) -> "Weights":
         """The weights of all alternatives but one, which need not add up to 1. Raises `KeyError` where that
@@ -192,11 +194,16 @@ class Label:
 
 
 def real(value: Any) -> Array:
-    """A strongly typed float array: a Python float would be static, a weakly typed array retraced."""
+    """A strongly typed float array: a Python float would be static, a weakly typed array retraced.
+
+    An array of floats keeps its precision, so that estimates of inputs in float32 are in float32 in the x64
+    mode of JAX too.
+    """
+    kept = isinstance(value, AnyArray) and jnp.issubdtype(value.dtype, jnp.floating)
+    dtype = jax.dtypes.canonicalize_dtype(value.dtype if kept else float)
     if isinstance(value, int | float | np.ndarray):
-        # NumPy converts by itself; JAX would load a compiled program for it.
-        value = np.asarray(value, jax.dtypes.canonicalize_dtype(float))
-    return jnp.asarray(value, dtype=float)
+        value = np.asarray(value, dtype)  # by NumPy: JAX would load a compiled program for it
+    return jnp.asarray(value, dtype)
 
 
 def quantity(

@@ -9,7 +9,7 @@ import abc
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import equinox as eqx
@@ -251,13 +251,13 @@ class Smooth(Relaxation):
 
     # Pairwise, without the stacking that a reduction over an axis needs.
     def maximum(self, *values: Array | float) -> Array:
-        return _of_list(functools.partial(_smooth_larger, self._above), list(map(real, values)))
+        return _of_list(functools.partial(_smooth_larger, self._above), _in_one_precision(values))
 
     def minimum(self, *values: Array | float) -> Array:
-        return _of_list(functools.partial(_smooth_smaller, self._below), list(map(real, values)))
+        return _of_list(functools.partial(_smooth_smaller, self._below), _in_one_precision(values))
 
     def excess(self, demand: Array | float, supply: Array | float) -> Array:
-        return _smooth_excess(self._above, real(demand), real(supply))
+        return _smooth_excess(self._above, *_in_one_precision((demand, supply)))
 
     def ceil(self, x: Array) -> Array:
         return staircase(x, self.sharpness)
@@ -280,6 +280,12 @@ class Smooth(Relaxation):
     def _below(self) -> Array:
         """ε of a minimum: by how much a tie is below the exact one, relative to it."""
         return larger(-jnp.expm1(-_LOG_2 / self.sharpness), _LEAST_CORNER)
+
+
+def _in_one_precision(values: Iterable[Array | float]) -> list[Array]:
+    """Values as arrays of floats in the precision of those that are arrays: Python's numbers have none."""
+    dtype = jnp.result_type(*(value for value in values if isinstance(value, AnyArray)), 0.0)
+    return [jnp.asarray(np.asarray(v, dtype) if isinstance(v, int | float) else v, dtype) for v in values]
 
 
 def _of_list(pair: Callable[[Array, Array], Array], values: list[Array]) -> Array:

@@ -176,10 +176,11 @@ def _attention_of_layer(
         if tokens.outputs is not None:
             prompt = tokens.context - tokens.outputs / 2
             nodes = context_nodes(prompt, tokens.outputs, layers.window)
+        kernel = "generation" if tokens.generating else "context"
         return attention_operators(
             attention_core(layers, strategy, tokens),
             strategy.attention,
-            Weights.only("generation" if tokens.generating else "context", FUSED_KERNELS),
+            Weights.only(kernel, FUSED_KERNELS, strategy.attention.array.dtype),
             element=strategy.activation_width,
             dropout=layers.dropout.on,
             fused_softmax=fused_softmax(layers, strategy, c.system.stack) if trained else None,

@@ -29,9 +29,9 @@ class Configuration(eqx.Module):
         multiply: training has no cache.
         """
         given = self.strategy.kv_precision
-        wide = Weights.only("bf16", given.alternatives).array  # NumPy's, which stays concrete in programs
-        wide = np.broadcast_to(wide, given.array.shape).astype(given.array.dtype)
-        return eqx.tree_at(lambda c: c.strategy.kv_precision.array, self, wide)
+        wide = Weights.only("bf16", given.alternatives, given.array.dtype)
+        array = np.broadcast_to(wide.array, given.array.shape)  # NumPy's, which stays concrete in programs
+        return eqx.tree_at(lambda c: c.strategy.kv_precision.array, self, array)
 
     def for_inference(self) -> "Configuration":
         """This configuration with the system's inference stack in place of its training stack, and without
@@ -57,7 +57,10 @@ class Configuration(eqx.Module):
 
         given = training_only(self)
         values = [real(0.0), real(0.0), *(choice.array for choice in choices.values())]
-        own = [jnp.broadcast_to(value, old.shape) for value, old in zip(values, given, strict=True)]
+        own = [
+            jnp.broadcast_to(jnp.asarray(value, old.dtype), old.shape)
+            for value, old in zip(values, given, strict=True)
+        ]
         repeated = self.system.inference_stack.repeats_kv_heads.on
         kv_heads = [
             layers.kv_heads + repeated * (layers.heads - layers.kv_heads) for layers in self.model.layers

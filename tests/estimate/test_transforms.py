@@ -2,6 +2,7 @@
 changes.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from helpers import cast, draw, generate, leaves, outputs, traces, training, with_leaves
 
 import diffperf as dp
-from diffperf.quantity import replace
+from diffperf.flat_program import FlatProgram
+from diffperf.quantity import Weights, replace
 from diffperf.relax import Exact, Smooth
 
 CHOICES = {
@@ -109,6 +111,36 @@ def test_mapped_is_looped_with_experts(deepseek, system):
         deepseek, {"layers.1.mixture.experts": 64, "layers.1.latent.kv_rank": 256, "mtp_layers": 0.0}
     )
     _mapped_is_looped(training, [deepseek, other], system, Exact())
+
+
+def _results_in_double_precision(program):
+    """The operations of a program that have a result in float64, apart from numbers of Python."""
+    variables = [
+        (step.equation, v.aval) for step in FlatProgram(program).steps for v in step.equation.outvars
+    ]
+    return [equation for equation, aval in variables if aval.dtype == np.float64 and not aval.weak_type]
+
+
+@pytest.mark.parametrize("concrete", [True, False], ids=["concrete choices", "traced choices"])
+@pytest.mark.parametrize("relax", [Exact(), Smooth(50.0, band=0.1)], ids=["exact", "smooth"])
+@pytest.mark.parametrize("phase", ["training", "generate"])
+def test_inputs_in_single_precision_are_computed_in_it(deepseek, system, phase, relax, concrete):
+    """In the x64 mode of JAX too, in which large sweeps and programs on a GPU run."""
+    inputs = cast((deepseek, system, _strategy(**CHOICES["experts"]), relax), jnp.float32)
+
+    def is_choice(leaf):
+        return isinstance(leaf, Weights)
+
+    numbers, choices = eqx.partition(
+        inputs, lambda leaf: not (concrete and is_choice(leaf)), is_leaf=is_choice
+    )
+
+    def evaluate(numbers):
+        return jax.tree.leaves(dp.PHASES[phase](*eqx.combine(numbers, choices, is_leaf=is_choice)))
+
+    assert _results_in_double_precision(jax.make_jaxpr(evaluate)(numbers)) == []
+    wider = jax.make_jaxpr(lambda x: jnp.sqrt(x) * np.float64(2))(jnp.float32(1))
+    assert _results_in_double_precision(wider)
 
 
 @pytest.mark.parametrize("phase", ["training", "generate"])
