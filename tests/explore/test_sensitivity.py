@@ -33,8 +33,14 @@ def test_elasticities_equal_central_differences(gpt, system, strategy, phase, ou
     configuration = Configuration(gpt, system, strategy)
     ranked = sensitivities(configuration, phase, output)
     # Whole numbers sit on staircases and at kinks (a group that just fills a domain), where differences see
-    # the next step.
-    moving = [input for input in ranked if abs(input.elasticity) > 1e-4 and not input.declared.integer][::4]
+    # the next step. So does 1, the tiles that a streaming multiprocessor works on at a time.
+    moving = [
+        input
+        for input in ranked
+        if abs(input.elasticity) > 1e-4
+        and not input.declared.integer
+        and input.path != "system.accelerator.tiles_at_once"
+    ][::4]
     assert len(moving) >= 4
     for input in moving:
         expected = central(configuration, phase, output, input.path)
