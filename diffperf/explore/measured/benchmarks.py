@@ -15,7 +15,8 @@ _SUSTAINED = 1e6
 class Benchmark:
     """How a benchmark ran each kernel.
 
-    - `runs`: how often on end, and `sustained`: whether without a pause before.
+    - `runs`: how often on end, up to the middle of the timed runs, whose mean is reported; `sustained`:
+      whether without a pause before.
     - `replay_start`: seconds from one replay of a recorded graph of kernels to the next, and `weights`: the
       most kernels in a graph, each with weights of its own.
     """
