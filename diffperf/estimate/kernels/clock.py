@@ -51,6 +51,16 @@ class Clock(eqx.Module):
     allowed: Scalar
     allowed_energy: Scalar
 
+    @classmethod
+    def at(cls, slowdown: Scalar, accelerator: Accelerator) -> "Clock":
+        """The clock of an accelerator at a slowdown."""
+        return cls(
+            slowdown=slowdown,
+            energy=jnp.exp((1 - accelerator.power_exponent) * jnp.log(slowdown)),
+            allowed=accelerator.clock_limit,
+            allowed_energy=allowed_energy(accelerator),
+        )
+
     @property
     def of_peak(self) -> Scalar:
         """This clock over that of the peak rates."""
@@ -131,13 +141,10 @@ def clock_under_limit(
 ) -> Clock:
     """The clock at which a device that repeats `work`, and what is beside it, keeps its power limit.
 
-    Where a share c of the time follows the clock, a pass takes slowdown^c times as long or longer. Of the
-    power that follows the clock, that of arithmetic and caches is energy over time, and energy falls as
-    slowdown^(1 − x). The active part falls as slowdown^(−x) while kernels run; waits, which take a share w
-    off it, do not grow with the pass, so that it falls as slowdown^(c·w / (1 − w) − x) or faster. The
-    slowdown at which their sum is what the limit leaves beside idle power, device memory and links comes
-    from three steps of Newton's method on logarithms, in which the sum is convex: they come within 2e-5 of
-    the limit.
+    At a slowdown s the clocked time is s times as long. Of the power that follows the clock, energy of
+    arithmetic and caches falls as s^(1 − x) for a pass, and active power as s^(−x); waits, which take a
+    share of it, do not grow. The slowdown at which these joules are what the limit leaves beside idle power,
+    device memory and links comes from three steps of Newton's method on logarithms.
 
     The limit holds for averages over the device's window τ. Kernels that run for a `duration` d after a pause
     have drawn, on an average that forgets exponentially, their power for a share 1 − exp(−d/τ) of it, and
@@ -149,8 +156,7 @@ def clock_under_limit(
     beside = OutsideKernels.nothing(work) if beside is None else beside
     time = work.time + beside.waiting + beside.active
     rate = inverse(positive(time))
-    at_work = active_time(work, accelerator, time, beside.waiting) * rate  # 1 − w
-    active = accelerator.active_power * at_work  # W
+    at_work = active_time(work, accelerator, time, beside.waiting) * rate
     caches, memory = traffic_energy(work, accelerator)
     operations = (work.arithmetic + caches) * rate  # W
     limit = accelerator.power_limit
@@ -160,27 +166,24 @@ def clock_under_limit(
         limit = (limit - before * accelerator.static_power) * inverse(positive(share))
     left = relax.excess(limit, accelerator.static_power + (memory + beside.energy) * rate)
     budget = relax.maximum(left, _LEAST_POWER * limit)
+    # What each longer pass leaves more, in W of the pass at the allowed clock.
     clocked = work.clocked * rate
-    fewer_waits = clocked * (inverse(at_work) - 1)
-    exponents = (accelerator.power_exponent - fewer_waits, accelerator.power_exponent - 1 + clocked)
+    growth = clocked * larger(limit - accelerator.static_power, 0.0)
     wanted = jnp.zeros_like(budget) if near is None else jnp.log(near.slowdown)  # log(slowdown)
+    exponent = accelerator.power_exponent
     for _ in range(3 if near is None else 1):
-        parts = [
-            watts * jnp.exp(-exponent * wanted)
-            for watts, exponent in zip((active, operations), exponents, strict=True)
-        ]
-        slope = (exponents[0] * parts[0] + exponents[1] * parts[1]) * inverse(parts[0] + parts[1])
-        step = jnp.log((parts[0] + parts[1]) * inverse(budget)) * inverse(larger(slope, _LEAST_SLOPE))
+        slowdown, falling = jnp.exp(wanted), jnp.exp(-exponent * wanted)
+        of_operations = operations * slowdown * falling
+        of_activity = accelerator.active_power * falling
+        active = of_activity * (at_work + clocked * (slowdown - 1))
+        drawn = of_operations + active
+        granted = larger(budget + growth * (slowdown - 1), _LEAST_POWER * limit)
+        falls = (exponent - 1) * of_operations + exponent * active - of_activity * clocked * slowdown
+        slope = falls * inverse(drawn) + growth * slowdown * inverse(granted)
+        step = jnp.log(drawn * inverse(granted)) * inverse(larger(slope, _LEAST_SLOPE))
         wanted = larger(smaller(wanted + step, -math.log(_SLOWEST_CLOCK)), _FASTEST)
     slowest = accelerator.clock_limit / _SLOWEST_CLOCK
-    slowdown = relax.minimum(relax.maximum(jnp.exp(wanted), 1.0), slowest)
-    energy = jnp.exp((1 - accelerator.power_exponent) * jnp.log(slowdown))
-    return Clock(
-        slowdown=slowdown,
-        energy=energy,
-        allowed=accelerator.clock_limit,
-        allowed_energy=allowed_energy(accelerator),
-    )
+    return Clock.at(relax.minimum(relax.maximum(jnp.exp(wanted), 1.0), slowest), accelerator)
 
 
 def traffic_energy(work: Work, accelerator: Accelerator) -> tuple[Scalar, Scalar]:

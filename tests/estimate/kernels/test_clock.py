@@ -72,7 +72,7 @@ def test_work_of_the_compute_units_runs_at_the_limit(device):
 
 @pytest.mark.parametrize("clocked", [0.0, 0.3, 0.9])
 @pytest.mark.parametrize("memory_watts", [0.0, 60.0])
-def test_work_that_waits_for_memory_stays_near_the_limit(device, clocked, memory_watts):
+def test_work_that_waits_for_memory_stays_at_the_limit(device, clocked, memory_watts):
     """Against the clock at which the power is the limit, found by bisection."""
     done = work(watts=300, clocked=clocked, memory_watts=memory_watts, device=device)
     exponent = float(device.accelerator.power_exponent)
@@ -86,8 +86,7 @@ def test_work_that_waits_for_memory_stays_near_the_limit(device, clocked, memory
         middle = (low + high) / 2
         low, high = (middle, high) if power(done, at(middle), device) > 400 else (low, middle)
     clock = clock_under_limit(done, device)
-    assert float(clock.slowdown) == pytest.approx(low, rel=0.06)
-    assert power(done, clock, device) <= 400 * (1 + 2e-5)
+    assert float(clock.slowdown) == pytest.approx(low, rel=1e-4)
 
 
 @pytest.mark.parametrize("waiting", [0.0, 3e-4, 2e-3])
@@ -95,7 +94,7 @@ def test_work_that_waits_for_memory_stays_near_the_limit(device, clocked, memory
 @pytest.mark.parametrize("starts", [0.0, 4e-4])
 def test_the_limit_holds_over_waits_and_links(device, waiting, beside, starts):
     """Kernels of 1 ms that draw 300 W of arithmetic, their starts, waits and 10 mJ of links: the clock falls
-    no further than it has to, and where it falls power ends at the limit or a little below.
+    no further than it has to, and where it falls power ends at the limit.
     """
     done = work(watts=300, clocked=0.7, device=device)
     done = dataclasses.replace(done, time=done.time + starts, starts=real(starts))
@@ -104,8 +103,7 @@ def test_the_limit_holds_over_waits_and_links(device, waiting, beside, starts):
     full = Clock(real(1.0), real(1.0), real(1.0), real(1.0))
     assert (float(clock.slowdown) > 1) == (power(done, full, device, extra) > 400)
     drawn = power(done, clock, device, extra)
-    assert drawn <= 400 * (1 + 2e-5)
-    assert float(clock.slowdown) == 1 or drawn == pytest.approx(400, rel=0.03)
+    assert float(clock.slowdown) == 1 or drawn == pytest.approx(400, rel=1e-4)
 
 
 @pytest.mark.parametrize("watts", [100.0, 400.0])
