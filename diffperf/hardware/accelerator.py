@@ -202,7 +202,7 @@ class Accelerator(Declared):
         "time over which the device averages the power that it limits",
         bounds=(1e-4, 10),
         # An estimate: power sensors of data-centre GPUs average over 25 to 100 ms (Yang et al., SC'24). Long
-        # products on H100, H200, B200 and GB200 give 30 to 73 ms.
+        # products on H100, H200, B200 and GB200 give 30 to 72 ms.
         default=0.05,
         calibratable=True,
     )
