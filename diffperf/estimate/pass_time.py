@@ -17,7 +17,7 @@ from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import TimedCollective, Transfer, transfers
 from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
 from diffperf.quantity import Scalar, output
-from diffperf.relax import inverse, larger, positive
+from diffperf.relax import inverse, larger
 from diffperf.report.tables import Readable
 from diffperf.workload.assembly import inference_operators
 from diffperf.workload.collective import LAYER_PURPOSES, by_part
@@ -37,6 +37,9 @@ _OPERATOR_PARTS: tuple[str, ...] = ("matmul", "attention", "elementwise", "head"
 
 # Clocks that follow each other to that of a pass, each from the waits at the one before.
 _CLOCKS = 4
+# The least slowdown between two clocks for a line through the waits at both: rounding in float32 has no part
+# in its steepness.
+_LEAST_SLOWDOWN = 1e-3
 
 
 class PassTime(Readable):
@@ -264,7 +267,8 @@ def _clock(
     at_allowed = beside(allowed)
     first = clock_under_limit(work, machine, beside=at_allowed)
     at_first = beside(allowed.at(first))
-    steepness = (at_first.waiting - at_allowed.waiting) * inverse(positive(first.slowdown - 1))
+    step = larger(first.slowdown - 1, _LEAST_SLOWDOWN)
+    steepness = (at_first.waiting - at_allowed.waiting) * inverse(step)
     clock = first
     for _ in range(_CLOCKS):
         waiting = larger(at_first.waiting + steepness * (clock.slowdown - first.slowdown), 0.0)
