@@ -66,6 +66,8 @@ class Commands(click.Group):
         make_printable(sys.stdout, sys.stderr)
         try:
             code = super().main(*args, **(settings | {"standalone_mode": False}))
+        except click.NoSuchOption as problem:
+            _fail(self._unknown_option(problem), problem.exit_code)
         except click.ClickException as problem:
             _fail(problem.format_message(), problem.exit_code)
         except click.Abort:
@@ -75,6 +77,18 @@ class Commands(click.Group):
         except OSError as problem:
             _fail(f"{problem.filename or 'file'}: {problem.strerror or problem}", 1)
         sys.exit(code if isinstance(code, int) else 0)
+
+    def _unknown_option(self, problem: click.NoSuchOption) -> str:
+        """What to write for an option that a command lacks: one of its own, or a command that has it."""
+        others = [
+            f"diffperf {name}"
+            for name in self.homes
+            if (command := self.get_command(click.Context(self), name)) is not None
+            and any(problem.option_name in option.opts for option in command.params)
+        ]
+        if not others or problem.ctx is None:
+            return problem.format_message()
+        return f"{problem.ctx.command_path} has no option {problem.option_name}, which is one of {', '.join(others)}"
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

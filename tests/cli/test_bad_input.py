@@ -9,6 +9,11 @@ import pytest
         ("estimate gpt3-175c dgx-a100", 1, 'did you mean "gpt3-175b"'),
         ("estimate gpt3-175b dgx-a10", 1, 'did you mean "dgx-a100"'),
         ("estimate gpt3-175b dgx-a100 --tpp 8", 2, "--tp"),
+        (
+            "plan llama-3-8b dgx-h100 --phase decode",
+            2,
+            "no option --phase, which is one of diffperf estimate",
+        ),
         ("estimate gpt3-175b dgx-a100 --tp eight", 1, "expected a number"),
         ("estimate gpt3-175b dgx-a100 --tp 0", 1, "from 1 to"),
         ("estimate gpt3-175b dgx-a100 --recompute selectiv", 1, 'did you mean "selective"'),
