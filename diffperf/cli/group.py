@@ -88,7 +88,8 @@ class Commands(click.Group):
         ]
         if not others or problem.ctx is None:
             return problem.format_message()
-        return f"{problem.ctx.command_path} has no option {problem.option_name}, which is one of {', '.join(others)}"
+        lacking = f"{problem.ctx.command_path} has no option {problem.option_name}"
+        return f"{lacking}, which is one of {', '.join(others)}"
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -12,7 +12,7 @@ import pytest
         (
             "plan llama-3-8b dgx-h100 --phase decode",
             2,
-            "no option --phase, which is one of diffperf estimate",
+            "which is one of diffperf estimate",
         ),
         ("estimate gpt3-175b dgx-a100 --tp eight", 1, "expected a number"),
         ("estimate gpt3-175b dgx-a100 --tp 0", 1, "from 1 to"),
