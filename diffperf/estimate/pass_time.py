@@ -256,10 +256,8 @@ def _clock(
     def beside(kernels: _PassWork) -> OutsideKernels:
         waits = exposed_of_layer(network.in_layer, kernels.compute(c), c, generating=tokens.generating)
         waiting = depth * functools.reduce(operator.add, waits.values())
-        if not tokens.generating:
-            waiting = waiting + c.relax.excess(launch_time(c), kernels.of_layers(depth).time + waiting)
         return OutsideKernels(
-            waiting=waiting,
+            waiting=waiting + _launch_wait(c, tokens, kernels.of_layers(depth).time + waiting),
             active=host_time(c, tokens),
             energy=sending,
         )
@@ -302,8 +300,12 @@ def _micro_batch_time(
         host=nothing,
         drafting=nothing,
     )
-    launching = nothing if tokens.generating else c.relax.excess(launch_time(c), one.total)
-    return dataclasses.replace(one, host=host_time(c, tokens) + launching)
+    return dataclasses.replace(one, host=host_time(c, tokens) + _launch_wait(c, tokens, one.total))
+
+
+def _launch_wait(c: Configuration, tokens: TokenPass, time: Scalar) -> Scalar:
+    """Seconds for which a pass of `time` seconds waits for its launches; recorded graphs launch at once."""
+    return jnp.zeros_like(time) if tokens.generating else c.relax.excess(launch_time(c), time)
 
 
 def _in_pipeline(c: Configuration, tokens: TokenPass, one: PassTime, parts: Scalar) -> tuple[Scalar, Scalar]:

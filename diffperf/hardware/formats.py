@@ -118,5 +118,6 @@ def attention_format(precision: Weights, kv_precision: Weights) -> Weights:
 
 def _indicator(*names: str) -> np.ndarray:
     """1 for these formats, 0 for the others, in integers of 8 bits: times an array of float32, NumPy makes
-    float64 of wider integers."""
+    float64 of wider integers.
+    """
     return np.isin(PRECISIONS, names).astype(np.int8)

@@ -114,7 +114,7 @@ def test_mapped_is_looped_with_experts(deepseek, system):
 
 
 def _results_in_double_precision(program):
-    """The operations of a program that have a result in float64, apart from numbers of Python."""
+    """The operations of a program that have a result in float64, but for numbers of Python."""
     variables = [
         (step.equation, v.aval) for step in FlatProgram(program).steps for v in step.equation.outvars
     ]

@@ -166,7 +166,7 @@ def clock_under_limit(
         limit = (limit - before * accelerator.static_power) * inverse(positive(share))
     left = relax.excess(limit, accelerator.static_power + (memory + beside.energy) * rate)
     budget = relax.maximum(left, _LEAST_POWER * limit)
-    # What each longer pass leaves more, in W of the pass at the allowed clock.
+    # A longer pass may take more joules: so many by a unit of slowdown, over the time at the allowed clock.
     clocked = work.clocked * rate
     growth = clocked * larger(limit - accelerator.static_power, 0.0)
     wanted = jnp.zeros_like(budget) if near is None else jnp.log(near.slowdown)  # log(slowdown)
