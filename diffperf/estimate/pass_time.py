@@ -10,14 +10,14 @@ import jax.numpy as jnp
 
 from diffperf.estimate.energy import Energy, energy, transfer_energy
 from diffperf.estimate.exposure import Earlier, LayerCompute, Traffic, Window, exposed, exposed_of_layer
-from diffperf.estimate.kernels.clock import Clock, OutsideKernels, clock_under_limit
+from diffperf.estimate.kernels.clock import Clock, OutsideKernels, clock_beside_waits
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import TimedCollective, Transfer, transfers
 from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
 from diffperf.quantity import Scalar, output
-from diffperf.relax import inverse, larger
+from diffperf.relax import larger
 from diffperf.report.tables import Readable
 from diffperf.workload.assembly import inference_operators
 from diffperf.workload.collective import LAYER_PURPOSES, by_part
@@ -34,12 +34,6 @@ from diffperf.workload.stages import one_stage, stage_layers
 
 # Parts of the time of a pass that operators add up to: fields of `PassTime`.
 _OPERATOR_PARTS: tuple[str, ...] = ("matmul", "attention", "elementwise", "head")
-
-# Clocks that follow each other to that of a pass, each from the waits at the one before.
-_CLOCKS = 4
-# The least slowdown between two clocks for a line through the waits at both: rounding in float32 has no part
-# in its steepness.
-_LEAST_SLOWDOWN = 1e-3
 
 
 class PassTime(Readable):
@@ -243,17 +237,12 @@ class _PassNetwork(eqx.Module):
 def _clock(
     c: Configuration, machine: Machine, tokens: TokenPass, allowed: _PassWork, network: _PassNetwork
 ) -> Clock:
-    """The clock that the limits leave a pass, from its work at the clock that software allows.
-
-    Kernels that slow down hide more of the communication and of the launches, so that the pass waits less
-    and draws more. Waits are evaluated at the allowed clock and at the one that these leave, and taken to
-    follow the line through both, down to none. The pass draws its limit to 0.3 %.
-    """
+    """The clock that the limits leave a pass, from its work at the clock that software allows."""
     depth = c.model.depth
-    work = allowed.of_layers(depth)
     sending = functools.reduce(operator.add, transfer_energy(network.moved, c.system))
 
-    def beside(kernels: _PassWork) -> OutsideKernels:
+    def beside(clock: Clock | None) -> OutsideKernels:
+        kernels = allowed if clock is None else allowed.at(clock)
         waits = exposed_of_layer(network.in_layer, kernels.compute(c), c, generating=tokens.generating)
         waiting = depth * functools.reduce(operator.add, waits.values())
         return OutsideKernels(
@@ -262,18 +251,7 @@ def _clock(
             energy=sending,
         )
 
-    at_allowed = beside(allowed)
-    first = clock_under_limit(work, machine, beside=at_allowed)
-    at_first = beside(allowed.at(first))
-    step = larger(first.slowdown - 1, _LEAST_SLOWDOWN)
-    steepness = (at_first.waiting - at_allowed.waiting) * inverse(step)
-    clock = first
-    for _ in range(_CLOCKS):
-        waiting = larger(at_first.waiting + steepness * (clock.slowdown - first.slowdown), 0.0)
-        clock = clock_under_limit(
-            work, machine, beside=dataclasses.replace(at_first, waiting=waiting), near=clock
-        )
-    return clock
+    return clock_beside_waits(allowed.of_layers(depth), machine, beside)
 
 
 def _exposed_times(

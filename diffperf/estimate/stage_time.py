@@ -3,12 +3,15 @@
 Arrays with an axis of kinds are ordered as `Model.grouped`.
 """
 
+import functools
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.estimate.exposure import LayerCompute, Traffic, Window, exposed_of_layer
-from diffperf.estimate.kernels.evaluation import LabelValues, TimedOperators
+from diffperf.estimate.kernels.clock import Clock
+from diffperf.estimate.kernels.evaluation import ClockedTime, LabelValues, TimedOperators
 from diffperf.estimate.kernels.roofline import Work, waiting
 from diffperf.estimate.network.transfers import TimedCollective, Transfer
 from diffperf.quantity import Scalar
@@ -32,53 +35,90 @@ _ROUNDING = 64.0
 _ALL_REDUCES_OF_PASS = 2.0
 
 
-class LayerStep(eqx.Module):
-    """Seconds and work of one micro-batch in a layer of every kind, on a device."""
+class LayerWork(eqx.Module):
+    """What the operators of one micro-batch take in a layer of every kind, on a device.
 
-    forward: PerKind  # s of the forward pass
-    backward: PerKind  # s of the backward pass, without what it recomputes
-    weight_gradients: PerKind  # s of the part of the backward pass that no other stage waits for
-    recomputed: PerKind  # s
-    elementwise: PerKind  # s in both passes
-    compute: LayerCompute  # in both passes
-    work: Work  # of both passes, with what is recomputed
+    - `forward`, `backward`, `weight_gradients`: seconds of the forward pass, and of the parts of the backward
+      pass that other pipeline stages do and do not wait for, without what it recomputes.
+    - `elementwise`, `recomputed`: seconds in both passes.
+    - `matmul`, `attention`: the work of both passes; `whole`: that of all operators, with what is recomputed.
+    """
+
+    forward: ClockedTime
+    backward: ClockedTime
+    weight_gradients: ClockedTime
+    elementwise: ClockedTime
+    recomputed: ClockedTime
+    matmul: Work
+    attention: Work
+    whole: Work
 
     @classmethod
-    def of(cls, operators: TimedOperators, c: Configuration) -> "LayerStep":
-        """Seconds and work of the operators of the layers of each kind."""
-        parts = {
+    def of(cls, operators: TimedOperators) -> "LayerWork":
+        """What the operators of the layers of each kind take at their clock."""
+        parts: dict[str, LabelValues] = {
             "forward": {"direction": "forward"},
             "backward": {"direction": "backward"},
-            "weights": {"direction": "weights"},
+            "weight_gradients": {"direction": "weights"},
             "elementwise": {"part": "elementwise"},
         }
-        kinds = _kinds_of(operators)
+        kinds: list[LabelValues] = [{"per": "layer", "kind": kind} for kind in range(operators.kinds)]
         times = operators.times([{**kind, **part} for part in parts.values() for kind in kinds])
-        time = dict(zip(parts, jnp.reshape(times, (len(parts), len(kinds))), strict=True))
-        work = layer_work(operators)
+        columns = jnp.reshape(times.time, (-1, len(kinds))), jnp.reshape(times.clocked, (-1, len(kinds)))
         matmul, attention = (
             operators.totals([{**kind, "part": part} for kind in kinds]) for part in ("matmul", "attention")
         )
-        whole, matmul, attention = (Window.of(part, c.system, c.relax) for part in (work, matmul, attention))
         return cls(
-            forward=time["forward"],
-            backward=time["backward"] + time["weights"],
-            weight_gradients=time["weights"],
+            **{part: ClockedTime(*column) for part, *column in zip(parts, *columns, strict=True)},
             recomputed=operators.times(kinds, recomputed=True),
-            elementwise=time["elementwise"],
-            compute=LayerCompute(matmul=matmul, attention=attention, whole=whole),
-            work=work,
+            matmul=matmul,
+            attention=attention,
+            whole=operators.totals(kinds, recomputed=True),
+        )
+
+    def at(self, clock: Clock) -> "LayerWork":
+        """The same at a clock, from what the operators take at the clock that software allows."""
+        return LayerWork(
+            forward=clock.slow_time(self.forward),
+            backward=clock.slow_time(self.backward),
+            weight_gradients=clock.slow_time(self.weight_gradients),
+            elementwise=clock.slow_time(self.elementwise),
+            recomputed=clock.slow_time(self.recomputed),
+            matmul=clock.slow(self.matmul),
+            attention=clock.slow(self.attention),
+            whole=clock.slow(self.whole),
         )
 
 
-def layer_work(operators: TimedOperators) -> Work:
-    """The work of both passes of one micro-batch through a layer of each kind, with what is recomputed."""
-    return operators.totals(_kinds_of(operators), recomputed=True)
+class LayerStep(eqx.Module):
+    """Seconds of one micro-batch in a layer of every kind, on a device.
 
+    - `weight_gradients`: those of the part of the backward pass that no other stage waits for.
+    - `recomputed`, `elementwise`: seconds in both passes; `backward` is without what it recomputes.
+    - `compute`: the work of both passes, under which communication may run.
+    """
 
-def _kinds_of(operators: TimedOperators) -> list[LabelValues]:
-    """Values of the labels by which the operators of the layers of each kind are selected."""
-    return [{"per": "layer", "kind": kind} for kind in range(operators.kinds)]
+    forward: PerKind
+    backward: PerKind
+    weight_gradients: PerKind
+    recomputed: PerKind
+    elementwise: PerKind
+    compute: LayerCompute
+
+    @classmethod
+    def of(cls, work: LayerWork, c: Configuration) -> "LayerStep":
+        """Seconds of the work of a micro-batch in a layer of each kind."""
+        matmul, attention, whole = (
+            Window.of(part, c.system, c.relax) for part in (work.matmul, work.attention, work.whole)
+        )
+        return cls(
+            forward=work.forward.time,
+            backward=work.backward.time + work.weight_gradients.time,
+            weight_gradients=work.weight_gradients.time,
+            recomputed=work.recomputed.time,
+            elementwise=work.elementwise.time,
+            compute=LayerCompute(matmul=matmul, attention=attention, whole=whole),
+        )
 
 
 # Least time that stages other than the last work, over that for which a stage waits: a stage of hardly any
@@ -136,6 +176,52 @@ class NetworkStep(eqx.Module):
         return result
 
 
+class LayerWaits(eqx.Module):
+    """Seconds for which a device waits in a layer of each kind, or is slowed down there.
+
+    - `exposed`: exposed seconds of both passes by the purpose of collectives.
+    - `forward`, `backward`: seconds of a pass that it waits for the host and for a stalled group.
+    """
+
+    exposed: dict[str, PerKind]
+    forward: PerKind
+    backward: PerKind
+
+    @classmethod
+    def of(cls, c: Configuration, layer: LayerStep, network: NetworkStep) -> "LayerWaits":
+        """The waits of a micro-batch in a layer of each kind.
+
+        The host launches kernels before the device needs them, and the device waits where its queue runs
+        empty: a pass takes the longer of both, nearly.
+        """
+        exposed = exposed_of_layer(network.layer_traffic(), layer.compute, c)
+        half = sum(exposed.values()) / 2
+        launch, routing = _host_waits(c, network)
+        stall = _group_stall(c)
+        runs = 1 + Recomputation.of(c.strategy).layer
+        backward = layer.backward + layer.recomputed + half
+        return cls(
+            exposed=exposed,
+            forward=waiting(layer.forward + half, launch) + routing + stall,
+            backward=waiting(backward, runs * launch) + runs * stall,
+        )
+
+    @property
+    def of_host(self) -> PerKind:
+        """Seconds of both passes without those of exposed communication."""
+        return self.forward + self.backward
+
+    @property
+    def of_network(self) -> PerKind:
+        """Seconds of exposed communication of all purposes in both passes."""
+        return functools.reduce(jnp.add, self.exposed.values())
+
+    @property
+    def total(self) -> PerKind:
+        """Seconds of both passes."""
+        return self.of_network + self.of_host
+
+
 class SlowestStage(eqx.Module):
     """The pipeline stage that sets the pace, and the stages before the last.
 
@@ -169,34 +255,24 @@ class SlowestStage(eqx.Module):
         """The slowest stage where vocabulary projection and loss of a micro-batch take `head` seconds.
 
         Half of the exposed communication is in either pass.
-
-        The host launches kernels before the device needs them, and the device waits where its queue runs
-        empty: a pass takes the longer of both, nearly.
         """
-        traffic = network.layer_traffic()
-        exposed = exposed_of_layer(traffic, layer.compute, c)
-        half = sum(exposed.values()) / 2
+        traffic, waits = network.layer_traffic(), LayerWaits.of(c, layer, network)
+        half = waits.of_network / 2
         forward, backward = layer.forward + half, layer.backward + layer.recomputed + half
-        launch, routing = _host_waits(c, network)
-        stall = _group_stall(c)
-        recomputed = Recomputation.of(c.strategy).layer
-        forward_wait = waiting(forward, launch) + routing + stall
-        backward_wait = waiting(backward, (1 + recomputed) * launch) + (1 + recomputed) * stall
-        waits = forward_wait + backward_wait
         stages = device_stages(c)
         rows = stages.all_layers
         # The stages before the last: the first, and as many middle ones as there are others.
         share = 1 / larger(c.strategy.pp - 1, 1.0)
         before = share * rows[0] + (1 - share) * rows[1]
-        time = layer.work.time + 2 * half + waits
+        time = layer.compute.whole.time + waits.total
         heads = stages.heads * head
         layers = _layers_waited_for(c, rows, heads, time)
-        passes = over_kinds(rows, forward + forward_wait), over_kinds(rows, backward + backward_wait)
+        passes = over_kinds(rows, forward + waits.forward), over_kinds(rows, backward + waits.backward)
         filling = _idle_share(c, *passes, heads)
         # Half of what hides under another micro-batch is in either pass, and shows while the pipeline fills
         # and drains.
         purpose = "expert parallelism"
-        hidden = (traffic[purpose].time - exposed[purpose]) * c.strategy.schedule.dualpipe
+        hidden = (traffic[purpose].time - waits.exposed[purpose]) * c.strategy.schedule.dualpipe
         both_passes = positive(over_kinds(before, forward + backward))
         alone = over_kinds(before, hidden / 2)
         return cls(
@@ -205,13 +281,13 @@ class SlowestStage(eqx.Module):
             forward=over_kinds(before, forward),
             backward=over_kinds(before, backward),
             memory_share=over_kinds(before, layer.compute.whole.memory) * inverse(both_passes),
-            waits=waits,
-            exposed=exposed,
+            waits=waits.of_host,
+            exposed=waits.exposed,
             traffic=[of_layer.in_layers(before) for of_layer in traffic.values()],
             uncovered=unpaired_micro_batches(c.strategy) * over_kinds(layers, hidden),
             micro_batch=StagePass(
-                forward=filling * (over_kinds(before, forward + forward_wait) + alone),
-                backward=filling * (over_kinds(before, backward + backward_wait) + alone),
+                forward=filling * (over_kinds(before, forward + waits.forward) + alone),
+                backward=filling * (over_kinds(before, backward + waits.backward) + alone),
                 weight_gradients=filling * over_kinds(before, layer.weight_gradients),
             ),
         )

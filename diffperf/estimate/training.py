@@ -2,21 +2,24 @@
 optimizer.
 """
 
+import functools
+import operator
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.cost.ownership import Cost, run_cost
-from diffperf.estimate.energy import Energy, energy
+from diffperf.estimate.energy import Energy, energy, transfer_energy
 from diffperf.estimate.exposure import Earlier, Traffic, Window, exposed
-from diffperf.estimate.kernels.clock import Clock, clock_under_limit
+from diffperf.estimate.kernels.clock import Clock, OutsideKernels, clock_beside_waits
 from diffperf.estimate.kernels.evaluation import TimedOperators, evaluate
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
 from diffperf.estimate.network.transfers import TimedCollective, Transfer, transfers
 from diffperf.estimate.phase_tables import PhaseTables, collective_table, operator_table
-from diffperf.estimate.stage_time import LayerStep, NetworkStep, SlowestStage, layer_work
+from diffperf.estimate.stage_time import LayerStep, LayerWaits, LayerWork, NetworkStep, SlowestStage
 from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar, Weights, output
@@ -159,15 +162,19 @@ def timed_step(c: Configuration) -> TimedStep:
     parameters = stage_parameters(c.model, c.strategy, c.relax)
     owned = owned_parameters(c.strategy, parameters, c.relax)
     device = _DeviceShare.of(c)
-    operators, clock = _operators_at_clock(c, owned, device)
     collectives = _timed_collectives(c, parameters)
     network = NetworkStep.of(collectives, c)
-    slowest = _SlowestWork.of(c, operators, network)
+    sent = network.sent(device.layers, c.strategy.pp)
+    machine = Machine.of(_computing_system(c), c.strategy, c.relax)
+    operators = evaluate(training_operators(c, owned), machine)
+    work = _StepWork.of(operators)
+    clock = _clock(c, machine, work, device, network, sent)
+    work, operators = work.at(clock), clock.slow_all(operators)
+    slowest = _SlowestWork.of(c, work, network)
     exposed_times = _exposed_times(c, network, slowest)
     breakdown = _breakdown(c, slowest, exposed_times, owned)
-    done, sent = device.work(operators), network.sent(device.layers, c.strategy.pp)
     return TimedStep(
-        report=_report(c, breakdown, done, sent, clock),
+        report=_report(c, breakdown, device.work(work), sent, clock),
         operators=operators,
         collectives=collectives,
         layer_passes=slowest.passes,
@@ -178,6 +185,34 @@ def timed_step(c: Configuration) -> TimedStep:
 
 # Values of the labels of the head with its loss, and of the optimizer.
 _OUTSIDE_LAYERS = ({"per": "micro-batch"}, {"per": "step"})
+
+
+class _StepWork(eqx.Module):
+    """What operators take: of one micro-batch in a layer of every kind, of one vocabulary projection with its
+    loss, and of the optimizer step.
+    """
+
+    layer: LayerWork
+    head: Work
+    optimizer: Work
+
+    @classmethod
+    def of(cls, operators: TimedOperators) -> "_StepWork":
+        """What the operators of a step take at their clock."""
+        head, optimizer = operators.totals(_OUTSIDE_LAYERS).unstacked()
+        return cls(layer=LayerWork.of(operators), head=head, optimizer=optimizer)
+
+    def at(self, clock: Clock) -> "_StepWork":
+        """The same at a clock, from what operators take at the clock that software allows."""
+        return _StepWork(
+            layer=self.layer.at(clock), head=clock.slow(self.head), optimizer=clock.slow(self.optimizer)
+        )
+
+    def head_wait(self, c: Configuration) -> Scalar:
+        """Seconds for which a vocabulary projection waits for the host, which launches the kernels of
+        embeddings, head and loss as it does those of layers.
+        """
+        return c.relax.excess(c.system.stack.head_launch, self.head.time)
 
 
 class _DeviceShare(eqx.Module):
@@ -194,24 +229,35 @@ class _DeviceShare(eqx.Module):
         heads = c.strategy.micro_batches / c.strategy.pp
         return cls(layers=layers_of_model(c.model) * heads, heads=heads)
 
-    def work(self, operators: TimedOperators) -> Work:
+    def work(self, work: _StepWork) -> Work:
         """The work of the device in a step, the optimizer included."""
-        in_layers = jax.tree.map(lambda number: over_kinds(self.layers, number), layer_work(operators))
-        head, optimizer = operators.totals(_OUTSIDE_LAYERS).unstacked()
-        return in_layers + head * self.heads + optimizer
+        in_layers = jax.tree.map(lambda number: over_kinds(self.layers, number), work.layer.whole)
+        return in_layers + work.head * self.heads + work.optimizer
 
 
-def _operators_at_clock(
-    c: Configuration, owned: Scalar, device: _DeviceShare
-) -> tuple[TimedOperators, Clock]:
-    """The operators of a step, timed at the clock that the limits leave an average device, and that clock.
+def _clock(
+    c: Configuration,
+    machine: Machine,
+    allowed: _StepWork,
+    device: _DeviceShare,
+    network: NetworkStep,
+    sent: Transfer,
+) -> Clock:
+    """The clock that the limits leave an average device, from what operators take at the clock that software
+    allows.
 
-    `owned` are the parameters that a device's optimizer updates.
+    The power limit averages over tens of milliseconds: over waits within a micro-batch, but not over the
+    bubble of a pipeline or an exchange of gradients after the passes, in which a device draws less.
     """
-    machine = Machine.of(_computing_system(c), c.strategy, c.relax)
-    operators = evaluate(training_operators(c, owned), machine)
-    clock = clock_under_limit(device.work(operators), machine)
-    return clock.slow_all(operators), clock
+    sending = functools.reduce(operator.add, transfer_energy(sent, c.system))
+
+    def beside(clock: Clock | None) -> OutsideKernels:
+        work = allowed if clock is None else allowed.at(clock)
+        waits = LayerWaits.of(c, LayerStep.of(work.layer, c), network)
+        waiting = over_kinds(device.layers, waits.total) + device.heads * work.head_wait(c)
+        return OutsideKernels(waiting=waiting, active=jnp.zeros_like(waiting), energy=sending)
+
+    return clock_beside_waits(device.work(allowed), machine, beside)
 
 
 def _timed_collectives(c: Configuration, parameters: StageParameters) -> list[TimedCollective]:
@@ -241,22 +287,19 @@ class _SlowestWork(eqx.Module):
     compute: Window
 
     @classmethod
-    def of(cls, c: Configuration, operators: TimedOperators, network: NetworkStep) -> "_SlowestWork":
-        """The work of the slowest stage from the operators and transfers of a step."""
-        layer = LayerStep.of(operators, c)
-        head, optimizer = operators.times(_OUTSIDE_LAYERS)
-        # The host launches the kernels of embeddings, head and loss as it does those of layers.
-        head_wait = c.relax.excess(c.system.stack.head_launch, head)
-        stage = SlowestStage.of(c, layer, network, head + head_wait)
+    def of(cls, c: Configuration, work: _StepWork, network: NetworkStep) -> "_SlowestWork":
+        """The work of the slowest stage from that of the operators and the transfers of a step."""
+        layer, head_wait = LayerStep.of(work.layer, c), work.head_wait(c)
+        stage = SlowestStage.of(c, layer, network, work.head.time + head_wait)
         passes = c.strategy.micro_batches * stage.layers
         return cls(
             layer=layer,
             stage=stage,
             passes=passes,
             heads=c.strategy.micro_batches * stage.head,
-            head=head,
+            head=work.head.time,
             head_wait=head_wait,
-            optimizer=optimizer,
+            optimizer=work.optimizer.time,
             compute=layer.compute.whole.in_layers(passes),
         )
 

@@ -148,7 +148,7 @@ def _attention_time(model, system, strategy):
     machine = Machine.of(system, strategy, c.relax)
     timed = evaluate([group for group in operators if group.part == "attention"], machine)
     counts = jnp.concatenate([kinds.count for kinds in model.kinds])
-    return jnp.sum(counts / model.depth * timed.times([{"kind": kind} for kind in range(timed.kinds)]))
+    return jnp.sum(counts / model.depth * timed.times([{"kind": kind} for kind in range(timed.kinds)]).time)
 
 
 def test_hybrid_lies_between(model):

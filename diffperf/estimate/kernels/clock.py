@@ -13,11 +13,12 @@ that followed the clock at the allowed one.
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
 
-from diffperf.estimate.kernels.evaluation import TimedOperators
+from diffperf.estimate.kernels.evaluation import ClockedTime, TimedOperators
 from diffperf.estimate.kernels.machine import Machine
 from diffperf.estimate.kernels.roofline import Work
 from diffperf.hardware.accelerator import Accelerator
@@ -35,6 +36,12 @@ _LEAST_POWER = 0.02
 # so that they and their derivatives stay finite in float32.
 _LEAST_SLOPE = 1e-2  # of log(power) by log(slowdown)
 _FASTEST = -3.0  # log(slowdown) at which the limit has no effect, smooth or not
+
+# Clocks that follow each other to that of work with waits, each from the waits at the one before.
+_CLOCKS = 4
+# The least slowdown between two clocks for a line through the waits at both: rounding in float32 has no part
+# in its steepness.
+_LEAST_SLOWDOWN = 1e-3
 
 
 class Clock(eqx.Module):
@@ -90,6 +97,11 @@ class Clock(eqx.Module):
             clocked=work.clocked + longer,
             arithmetic=work.arithmetic * self.energy,
         )
+
+    def slow_time(self, timed: ClockedTime) -> ClockedTime:
+        """Seconds at this clock, from those at the allowed clock."""
+        longer = (self.slowdown - 1) * timed.clocked
+        return ClockedTime(time=timed.time + longer, clocked=timed.clocked + longer)
 
     def slow_all(self, operators: TimedOperators) -> TimedOperators:
         """Time and energy of some operators at this clock, from those at the allowed clock."""
@@ -184,6 +196,30 @@ def clock_under_limit(
         wanted = larger(smaller(wanted + step, -math.log(_SLOWEST_CLOCK)), _FASTEST)
     slowest = accelerator.clock_limit / _SLOWEST_CLOCK
     return Clock.at(relax.minimum(relax.maximum(jnp.exp(wanted), 1.0), slowest), accelerator)
+
+
+def clock_beside_waits(
+    work: Work, machine: Machine, beside: Callable[[Clock | None], OutsideKernels]
+) -> Clock:
+    """The clock that the limits leave work, given at the clock that software allows, whose waits depend on
+    the clock: `beside` says what a device does beside it at a clock, or at the allowed one if None.
+
+    Kernels that slow down hide more of the communication and of the launches, so that the device waits less
+    and draws more. Waits are evaluated at the allowed clock and at the one that these leave, and taken to
+    follow the line through both, down to none. The device draws its limit to 0.3 %.
+    """
+    at_allowed = beside(None)
+    first = clock_under_limit(work, machine, beside=at_allowed)
+    at_first = beside(first)
+    step = larger(first.slowdown - 1, _LEAST_SLOWDOWN)
+    steepness = (at_first.waiting - at_allowed.waiting) * inverse(step)
+    clock = first
+    for _ in range(_CLOCKS):
+        waiting = larger(at_first.waiting + steepness * (clock.slowdown - first.slowdown), 0.0)
+        clock = clock_under_limit(
+            work, machine, beside=dataclasses.replace(at_first, waiting=waiting), near=clock
+        )
+    return clock
 
 
 def traffic_energy(work: Work, accelerator: Accelerator) -> tuple[Scalar, Scalar]:

@@ -57,6 +57,13 @@ class OperatorLabel(NamedTuple):
 LabelValues = Mapping[str, str | int]
 
 
+class ClockedTime(eqx.Module):
+    """Seconds of sets of operators, and those of them that grow as the clock of the compute units falls."""
+
+    time: Float[Array, " sets"]
+    clocked: Float[Array, " sets"]
+
+
 class TimedKernel(eqx.Module):
     """All operators of a phase that one kind of kernel runs, in a row, with the work of one run of each.
 
@@ -130,13 +137,15 @@ class TimedOperators(eqx.Module):
             parts.append(jax.tree.map(lambda leaf, r=runs, m=members: sums_over(leaf * r, m), kernel.work))
         return functools.reduce(Work.__add__, parts)
 
-    def times(self, sets: Sequence[LabelValues], *, recomputed: bool = False) -> Float[Array, " sets"]:
+    def times(self, sets: Sequence[LabelValues], *, recomputed: bool = False) -> ClockedTime:
         """Seconds of several sets of operators; or only of their runs that the backward pass repeats."""
         parts = []
         for kernel in self.kernels:
-            time = kernel.work.time * kernel.runs
-            parts.append(sums_over(time * kernel.recomputed if recomputed else time, kernel.members(sets)))
-        return functools.reduce(operator.add, parts)
+            runs = kernel.runs * kernel.recomputed if recomputed else kernel.runs
+            times = jnp.stack([kernel.work.time, kernel.work.clocked]) * runs
+            parts.append(sums_over(times, kernel.members(sets)))
+        time, clocked = jnp.unstack(functools.reduce(operator.add, parts))
+        return ClockedTime(time=time, clocked=clocked)
 
 
 def sums_over(

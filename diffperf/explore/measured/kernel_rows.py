@@ -185,7 +185,7 @@ def _attention_estimate(
         directions=("forward", "backward"),
     )
     timed = evaluate(operators, machine)
-    forward, backward = timed.times([{"direction": "forward"}, {"direction": "backward"}])
+    forward, backward = timed.times([{"direction": "forward"}, {"direction": "backward"}]).time
     prepared = prepares * _preparation_time(core, machine)
     return {"latency_s": forward + prepared + both_passes * backward}
 
