@@ -156,6 +156,7 @@ FITS = (
     ServingFit("tensorrt-llm-pytorch-blackwell", "aic-silicon", PROMPT_SERVER),
     ServingFit("vllm-2025", "aic-silicon", SERVER),
     ServingFit("vllm-2025-blackwell", "aic-silicon", DENSE_SERVER),
+    ServingFit("vllm-0.12-blackwell", "aic-silicon", ("kernel_overhead", "unpacking_efficiency")),
     ServingFit("vllm-0.16", "aic-silicon", SERVER),
     ServingFit("vllm-0.16-blackwell", "aic-silicon", SERVER),
     ServingFit("sglang", None, POLLING_SERVER, LATEST),
