@@ -48,9 +48,6 @@ _CHOSEN_FOLDER: ContextVar[Path | None] = ContextVar("folder of stored programs"
 # Seconds of evaluation by NumPy, for each operation of a program, after which the program is compiled: about
 # as long as compiling it takes, so that it takes no more than twice as long as whatever would have been best.
 PATIENCE = 5e-4
-# Compiler options of programs that somebody waits for: they take half as long to compile, and up to three
-# times as long to run.
-_UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 # XLA's pass that takes optimization barriers out, before loops are fused.
 _TAKES_BARRIERS_OUT = "cse_barrier_expander"
@@ -121,18 +118,15 @@ def storing_in(folder: Path | None) -> Iterator[None]:
 
 
 def stored(
-    *static: str, often: bool = False, optimized: bool = True, by_numpy: bool = False
+    *static: str, often: bool = False, by_numpy: bool = False
 ) -> Callable[[Callable[Parameters, Result]], "StoredFunction[Parameters, Result]"]:
     """A decorator that makes a function a `StoredFunction`.
 
     `static` names the arguments that a program is made for, as `static_argnames` does for `jax.jit`.
-    `often` says that the function runs many times, or for many configurations at once. Programs that are not
-    `optimized` take half as long to compile, and up to three times as long to run. What NumPy always
+    `often` says that the function runs many times, or for many configurations at once. What NumPy always
     evaluates (`by_numpy`) has the same digits however often it has run.
     """
-    return lambda function: StoredFunction(
-        function, static, often=often, optimized=optimized, by_numpy=by_numpy
-    )
+    return lambda function: StoredFunction(function, static, often=often, by_numpy=by_numpy)
 
 
 def stored_closure(
@@ -183,20 +177,17 @@ class StoredFunction(Generic[Parameters, Result]):
         static: tuple[str, ...],
         *,
         often: bool = False,
-        optimized: bool = True,
         constants: str = "",
         by_numpy: bool = False,
     ):
         functools.update_wrapper(self, function)
         self.function, self.static, self.signature = function, static, inspect.signature(function)
-        self.often, self.optimized, self.constants, self.by_numpy = often, optimized, constants, by_numpy
+        self.often, self.constants, self.by_numpy = often, constants, by_numpy
         self.programs: dict[Any, _Compiled | _Interpreted | None] = {}  # None: jitted
 
     @functools.cached_property
     def options(self) -> dict[str, Any]:
         """The compiler options. They depend on the machine, which JAX looks at when it is first asked."""
-        if not self.optimized:
-            return barrier_options() | _UNOPTIMIZED
         return throughput_options() if self.often else barrier_options()
 
     @functools.cached_property

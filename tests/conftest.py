@@ -27,7 +27,6 @@ if os.environ.get("DIFFPERF_INTERPRET", "1") != "0":
     jax.jit = interpreted_jit.interpreted_jit
 
 import diffperf as dp
-from diffperf.explore import elasticities
 from diffperf.hardware.system import System
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
@@ -40,8 +39,6 @@ os.environ.setdefault(
     " --xla_cpu_parallel_codegen_split_count=1",
 )
 dp.compile_quickly()
-# The page asks for all elasticities at every change, and the tests a few times.
-elasticities._evaluate.often = False
 # Tracing makes many objects that live long, which the collector's defaults look through too often.
 gc.set_threshold(50_000, 20, 50)
 jax.config.update("jax_enable_x64", True)

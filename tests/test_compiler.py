@@ -64,7 +64,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def scaling(often: bool = True, optimized: bool = True) -> tuple[StoredFunction, list[str]]:
+def scaling(often: bool = True) -> tuple[StoredFunction, list[str]]:
     """A function as a new process would have it, and the list it writes to when it is traced."""
     traced: list[str] = []
 
@@ -73,7 +73,7 @@ def scaling(often: bool = True, optimized: bool = True) -> tuple[StoredFunction,
         product = point.x * factors["a"] * factors["b"]
         return {"result": Point(point.name, product**2 if power == "square" else product)}
 
-    return StoredFunction(scaled, ("power",), often=often, optimized=optimized), traced
+    return StoredFunction(scaled, ("power",), often=often), traced
 
 
 def arguments(x: float, name: str = "one") -> tuple[Point, dict[str, np.ndarray]]:
@@ -146,7 +146,7 @@ def test_without_a_folder_nothing_is_stored():
     assert list(function.programs.values()) == [None]
 
 
-@pytest.mark.parametrize("options", [{"often": False}, {"often": True}, {"optimized": False}])
+@pytest.mark.parametrize("options", [{"often": False}, {"often": True}])
 def test_traced_arguments_become_part_of_the_caller_s_program(folder, options):
     """Whatever the compiler options of the function by itself are: JAX refuses them inside a program."""
     function, _ = scaling(**options)

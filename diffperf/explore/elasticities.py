@@ -1,9 +1,9 @@
 """Exact elasticities of every output of a report with respect to every number of hardware and layout, by one
-compiled program.
+program.
 
 `diffperf.explore.sensitivity` asks for one output and differentiates backwards. Here all outputs are wanted
-at once, again and again at changed numbers: derivatives run forwards, along all inputs in one batch, which
-takes half as long to compile and a few milliseconds to run.
+at once, again and again at changed numbers: derivatives run forwards, along all inputs in one batch. NumPy
+evaluates them in 0.06 s, after three seconds of tracing; XLA takes more than a minute to compile them.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ def _varied(configuration: Configuration) -> dict[str, tuple[Quantity, Array]]:
     }
 
 
-@stored("phase", often=True, optimized=False)  # the page asks for all of them at every change
+@stored("phase", by_numpy=True)
 def _evaluate(configuration: Configuration, directions: Float[Array, "inputs inputs"], phase: str) -> _Slopes:
     """The outputs of a phase, and their derivatives along directions of relative growth of the inputs."""
     inputs = {path: value for path, (_, value) in _varied(configuration).items()}

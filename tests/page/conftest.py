@@ -7,16 +7,7 @@ import pytest
 from page_states import ADDRESS
 from starlette.testclient import TestClient
 
-from diffperf.explore import elasticities
 from diffperf.page.server import Backend, application
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_elasticities() -> Iterator[None]:
-    """Elasticities are compiled, as they are outside the tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(elasticities._evaluate, "often", True)
-        yield
 
 
 @pytest.fixture(scope="session")
