@@ -22,6 +22,9 @@ LAST_SHARPNESS = SHARPNESS[-1:]
 _ITERATIONS = 60
 _APPROACH, _FEW_ITERATIONS = (300.0, 1000.0), 15  # sharpness and iterations of a short descent
 _PRECISION = 1e-11  # of the objective at which SLSQP stops
+# Iterations of SLSQP in a row that move no variable by more than this share of its range, after which it is
+# stopped: where constraints cannot hold, its line search of ten evaluations finds nothing, again and again.
+_STALLED, _STILL = 3, 1e-7
 _CORRECTIONS = 4  # of the margins, at most
 _SETTLED = 1e-9  # change of the objective that ends corrections
 _ROOM = 1e-9  # by which exact constraints are cleared
@@ -80,7 +83,9 @@ class Descent:
             x = self.solve(x, margins, value)
         best = self.ended(x, margins)
         for _ in range(_CORRECTIONS):
-            margins = self._corrected(best.x, margins)
+            before, margins = margins, self._corrected(best.x, margins)
+            if np.array_equal(margins, before):  # the last correction led nowhere, and so would this one
+                break
             corrected = self.ended(self._restored(self.solve(best.x, margins, sharpness[-1])), margins)
             settled = corrected.violation == 0 and abs(corrected.objective - best.objective) < _SETTLED
             if (corrected.violation, corrected.objective) < (best.violation, best.objective) or settled:
@@ -169,16 +174,21 @@ class Descent:
             "jac": lambda point: np.hstack([-at(point).slopes[rows], beside]),
         }
         worst = [float(at(start).values[rows].max())] if elastic else []
-        solved = minimize(
-            (lambda point: point[-1]) if elastic else (lambda point: self.goal.of_rows(at(point).values)),
-            np.concatenate([start, worst]),
-            jac=(lambda _: unit) if elastic else (lambda point: self.goal.of_rows(at(point).slopes.T)),
-            method="SLSQP",
-            bounds=[*zip(*bounds, strict=True)] + [(None, None)] * len(worst),
-            constraints=[inequalities] if len(rows) else [],
-            options={"maxiter": iterations, "ftol": _PRECISION},
-        )
-        share = solved.x[: len(start)]
+        progress = _Progress()
+        try:
+            point = minimize(
+                (lambda point: point[-1]) if elastic else (lambda point: self.goal.of_rows(at(point).values)),
+                np.concatenate([start, worst]),
+                jac=(lambda _: unit) if elastic else (lambda point: self.goal.of_rows(at(point).slopes.T)),
+                method="SLSQP",
+                bounds=[*zip(*bounds, strict=True)] + [(None, None)] * len(worst),
+                constraints=[inequalities] if len(rows) else [],
+                callback=progress,
+                options={"maxiter": iterations, "ftol": _PRECISION},
+            ).x
+        except _NoProgress:
+            point = progress.point
+        share = point[: len(start)]
         return self.reals.moved(x, np.clip(share, 0.0, 1.0)) if np.all(np.isfinite(share)) else x
 
     def ended(
@@ -208,6 +218,25 @@ class Descent:
             multipliers=multipliers,
             residual=residual,
         )
+
+
+class _NoProgress(Exception):
+    """SLSQP's iterations end where they begin."""
+
+
+class _Progress:
+    """Called with the point of every iteration of SLSQP; raises `_NoProgress` where it stays the same."""
+
+    def __init__(self) -> None:
+        self.point = np.array(np.inf)
+        self.stalled = 0
+
+    def __call__(self, point: np.ndarray) -> None:
+        moved = float(np.abs(point - self.point).max())
+        self.stalled = self.stalled + 1 if moved <= _STILL else 0
+        self.point = point.copy()
+        if self.stalled >= _STALLED:
+            raise _NoProgress
 
 
 def lagrange_multipliers(
