@@ -220,8 +220,8 @@ def _gather(*, dimension_numbers: Any, slice_sizes: Any, mode: Any, fill_value: 
 
 
 def _scatter(accumulate: ArrayFunction | None) -> Callable[..., ArrayFunction]:
-    """A maker of functions that write windows at computed places, or add them to what is there. What lies
-    outside is not written.
+    """A maker of functions that write windows at computed places, or accumulate them with what is there, as
+    their sum, product, maximum or minimum. What lies outside is not written.
     """
 
     def make(*, dimension_numbers: Any, mode: Any) -> ArrayFunction:
@@ -357,6 +357,18 @@ IN_ITS_TYPE: dict[str, Callable[..., ArrayFunction]] = {
     "reduce_sum": _reduction(np.sum),
     "rsqrt": lambda: lambda x: 1 / np.sqrt(x),
 }
+
+
+def _sort(*, dimension: int, num_keys: int) -> ArrayFunction:
+    """Arrays sorted along an axis by the first of them, ties by the next keys, else as they stand."""
+
+    def sorted_by_keys(*arrays: Any) -> list[Any]:
+        order = np.lexsort(arrays[num_keys - 1 :: -1], axis=dimension)
+        return [np.take_along_axis(one, order, dimension) for one in arrays]
+
+    return sorted_by_keys
+
+
 MAKERS: dict[str, Callable[..., ArrayFunction]] = {
     "broadcast_in_dim": _broadcast_in_dim,
     "concatenate": lambda *, dimension: lambda *parts: np.concatenate(parts, axis=dimension),
@@ -380,8 +392,12 @@ MAKERS: dict[str, Callable[..., ArrayFunction]] = {
     "scan": _scan,
     "scatter": _scatter(None),
     "scatter-add": _scatter(np.add),
+    "scatter-max": _scatter(np.maximum),
+    "scatter-min": _scatter(np.minimum),
+    "scatter-mul": _scatter(np.multiply),
     "select_n": _select_n,
     "slice": _slice,
+    "sort": _sort,
     "split": _split,
     "squeeze": lambda *, dimensions: lambda x: np.squeeze(x, tuple(dimensions)),
     "stack": lambda *, axis=0: lambda *parts: np.stack(parts, axis=axis),

@@ -2,6 +2,7 @@
 
 import pickle
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from interpreted_jit import compiled_jit
 
 import diffperf as dp
+from diffperf.estimate.phases import estimate
 from diffperf.interpreter import InterpretedProgram
+from diffperf.workload.configuration import Configuration
 
 RANDOM = np.random.default_rng(0)
 TABLE = RANDOM.uniform(-2.0, 2.0, (4, 5))
@@ -79,6 +82,10 @@ CASES = {
         lambda x, n: (x.at[n].set(1.0, mode="drop"), x.at[:, n].add(2.0, mode="drop")),
         (TABLE, PLACES),
     ),
+    "products and extremes at places": (
+        lambda x, n: (x.at[-1].multiply(3.0), x.at[:, n].max(0.4, mode="drop"), x.at[n].min(0.6)),
+        (TABLE, PLACES),
+    ),
     "a loop": (
         lambda x: jax.lax.while_loop(lambda s: s[0] < 10, lambda s: (s[0] + s[1], s[1] * 1.5), (x, 1 + x)),
         (np.array(0.3),),
@@ -94,7 +101,12 @@ CASES = {
         (TABLE,),
     ),
     "branches": (lambda x, n: jax.lax.switch(n, [jnp.sin, jnp.cos, lambda x: x], x), (COLUMN, np.array(1))),
-    "left to JAX": (lambda x: jnp.sort(x, 1), (TABLE,)),
+    "sorted": (
+        lambda x, n: (jnp.sort(x, 1), jnp.argsort(n), jax.lax.sort((n % 2, x[:, 0]), num_keys=2)),
+        (np.resize(TABLE, (5, 3)), PLACES),
+    ),
+    "slopes of a sorted row": (jax.grad(lambda x: jnp.sort(x) @ jnp.arange(1.0, 1 + x.size)), (TABLE[0],)),
+    "left to JAX": (lambda x: jax.lax.top_k(x, 2)[0], (TABLE,)),
     "a derivative": (jax.grad(lambda x: jnp.sum(jnp.sqrt(jnp.cumsum(x[::2]) * x[1]))), (COLUMN,)),
 }
 
@@ -144,9 +156,34 @@ def test_programs_are_stored():
 
 
 def test_operations_that_only_jax_knows_are_not_stored():
-    program = InterpretedProgram(jax.make_jaxpr(jnp.sort)(COLUMN))
-    with pytest.raises(TypeError, match="sort"):
+    program = InterpretedProgram(jax.make_jaxpr(lambda x: jax.lax.top_k(x, 2))(COLUMN))
+    with pytest.raises(TypeError, match="top_k"):
         pickle.dumps(program)
+
+
+@pytest.mark.parametrize("phase", dp.PHASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt-oss-20b",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("deepseek-v3", "nemotron-nano-9b-v2")),
+    ],
+)
+def test_programs_of_all_phases_are_stored(name, phase):
+    """A program with an operation that only JAX knows would be traced anew by every process."""
+    model, system = dp.load_model(name), dp.load_system("dgx-h100", n_devices=8)
+    strategy = dp.load_strategy({"tp": 8, "global_batch": 8}, n_devices=8)
+    configuration = Configuration(model, system, strategy, dp.Smooth(50.0))
+    numbers, rest = eqx.partition(configuration, eqx.is_array)
+
+    def evaluated(numbers):
+        return jax.tree.leaves(estimate(eqx.combine(numbers, rest), phase))
+
+    program = InterpretedProgram(jax.make_jaxpr(evaluated)(numbers))
+    again = pickle.loads(pickle.dumps(program))
+    leaves = jax.tree.leaves(numbers)
+    for one, other in zip(program(*leaves), again(*leaves), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_values_are_forgotten_after_their_last_use():
