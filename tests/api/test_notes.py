@@ -33,7 +33,7 @@ def test_compute_units_alone_keep_their_rates():
 
 def test_shares_of_operators_are_explained():
     """At the power limit the shares of products add up to more than 100 %."""
-    asked = {"devices": 8, "tp": 8, "global_batch": 64}
+    asked = {"devices": 8, "tp": 8, "global_batch": 64, "set": {"accelerator.power_limit": "400 W"}}
     answer = dp.estimate("llama-3-8b", "dgx-h100", **asked, operators=True)
     assert any(sum(operator.bounds.values()) > 1.01 for operator in answer.operators)
     assert "Shares may add up to more than 100 %" in text(answer)
