@@ -69,7 +69,10 @@ class LayerWork(eqx.Module):
             operators.totals([{**kind, "part": part} for kind in kinds]) for part in ("matmul", "attention")
         )
         return cls(
-            **{part: ClockedTime(*column) for part, *column in zip(parts, *columns, strict=True)},
+            **{
+                part: ClockedTime(time=time, clocked=clocked)
+                for part, time, clocked in zip(parts, *columns, strict=True)
+            },
             recomputed=operators.times(kinds, recomputed=True),
             matmul=matmul,
             attention=attention,
