@@ -244,8 +244,10 @@ class StoredFunction(Generic[Parameters, Result]):
             _LOG.debug("%s: program for NumPy %s, read in %.2f s", *self._called(file, start))
             return program
         program = self._interpreted(static, arguments)
-        with contextlib.suppress(Exception):  # it is of use without being stored
+        try:
             _store(file, program.stored)
+        except Exception as problem:  # it is of use without being stored
+            _LOG.debug("%s: not stored: %s", self.function.__qualname__, problem)
         return program
 
     def _interpreted(self, static: dict[str, Any], arguments: dict[str, Any]) -> "_Interpreted":

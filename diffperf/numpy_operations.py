@@ -219,6 +219,16 @@ def _gather(*, dimension_numbers: Any, slice_sizes: Any, mode: Any, fill_value: 
     return gathered
 
 
+def _sort(*, dimension: int, num_keys: int) -> ArrayFunction:
+    """Arrays sorted along an axis by the first of them, ties by the next keys, else as they stand."""
+
+    def sorted_by_keys(*arrays: Any) -> list[Any]:
+        order = np.lexsort(arrays[num_keys - 1 :: -1], axis=dimension)
+        return [np.take_along_axis(one, order, dimension) for one in arrays]
+
+    return sorted_by_keys
+
+
 def _scatter(accumulate: ArrayFunction | None) -> Callable[..., ArrayFunction]:
     """A maker of functions that write windows at computed places, or accumulate them with what is there, as
     their sum, product, maximum or minimum. What lies outside is not written.
@@ -357,18 +367,6 @@ IN_ITS_TYPE: dict[str, Callable[..., ArrayFunction]] = {
     "reduce_sum": _reduction(np.sum),
     "rsqrt": lambda: lambda x: 1 / np.sqrt(x),
 }
-
-
-def _sort(*, dimension: int, num_keys: int) -> ArrayFunction:
-    """Arrays sorted along an axis by the first of them, ties by the next keys, else as they stand."""
-
-    def sorted_by_keys(*arrays: Any) -> list[Any]:
-        order = np.lexsort(arrays[num_keys - 1 :: -1], axis=dimension)
-        return [np.take_along_axis(one, order, dimension) for one in arrays]
-
-    return sorted_by_keys
-
-
 MAKERS: dict[str, Callable[..., ArrayFunction]] = {
     "broadcast_in_dim": _broadcast_in_dim,
     "concatenate": lambda *, dimension: lambda *parts: np.concatenate(parts, axis=dimension),

@@ -180,9 +180,9 @@ def test_programs_of_all_phases_are_stored(name, phase):
         return jax.tree.leaves(estimate(eqx.combine(numbers, rest), phase))
 
     program = InterpretedProgram(jax.make_jaxpr(evaluated)(numbers))
-    again = pickle.loads(pickle.dumps(program))
+    stored = pickle.loads(pickle.dumps(program))
     leaves = jax.tree.leaves(numbers)
-    for one, other in zip(program(*leaves), again(*leaves), strict=True):
+    for one, other in zip(program(*leaves), stored(*leaves), strict=True):
         np.testing.assert_array_equal(one, other)
 
 

@@ -84,8 +84,8 @@ def with_experts(row: Row) -> bool:
 def hardly_a_bubble(row: Row) -> bool:
     """Whether the bubble of a run is short, however its pipeline interleaves stages, which is not published.
 
-    With one stage a device, as the table assumes, runs of many micro-batches would gain more than measured
-    on those of few.
+    The table assumes one stage a device. Runs with few micro-batches are faster beside those with many than
+    that allows.
     """
     replicas = row["n_devices"] / (row["tp"] * row["pp"] * row["cp"])
     micro_batches = row["global_batch"] / (replicas * row["micro_batch"])

@@ -23,7 +23,7 @@ _ITERATIONS = 60
 _APPROACH, _FEW_ITERATIONS = (300.0, 1000.0), 15  # sharpness and iterations of a short descent
 _PRECISION = 1e-11  # of the objective at which SLSQP stops
 # Iterations of SLSQP in a row that move no variable by more than this share of its range, after which it is
-# stopped: where constraints cannot hold, its line search of ten evaluations finds nothing, again and again.
+# stopped: where constraints cannot hold, each of its line searches spends ten evaluations and finds nothing.
 _STALLED, _STILL = 3, 1e-7
 _CORRECTIONS = 4  # of the margins, at most
 _SETTLED = 1e-9  # change of the objective that ends corrections
