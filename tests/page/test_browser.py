@@ -82,6 +82,13 @@ def shown(driver: WebDriver, selector: str) -> str:
     return driver.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
 
 
+def texts(driver: WebDriver, selector: str) -> list[str]:
+    """The texts of all elements, read by one script as well."""
+    return driver.execute_script(
+        "return Array.from(document.querySelectorAll(arguments[0]), (element) => element.innerText)", selector
+    )
+
+
 def figure(driver: WebDriver, path: str = "time") -> str:
     return shown(driver, f'[data-figure="{path}"]').split("\n")[0]
 
@@ -118,7 +125,7 @@ def test_figures_are_those_of_the_estimate(page, complete):
     found = complete(f"answer?{QUERY}")
     assert figure(page) == found["outputs"]["time"]["text"]
     assert figure(page, "cost.run") == found["outputs"]["cost.run"]["text"]
-    titles = [title.text for title in page.find_elements(By.CSS_SELECTOR, "#results section h2")]
+    titles = texts(page, "#results section h2")
     for title in ("Where the time goes", "Memory of a device", "Energy", "Purchase price of the system",
                   "Roofline of the operators", "What matters: exact elasticities",
                   "What one more dollar would buy"):  # fmt: skip
@@ -224,10 +231,10 @@ def test_layouts_are_compared_and_used(page, complete):
     complete(f"front?{QUERY}")
     page.find_element(By.ID, "compare").click()
     WebDriverWait(page, 60).until(lambda d: d.find_elements(By.CSS_SELECTOR, "#card-front circle"))
-    rows = page.find_elements(By.CSS_SELECTOR, "#card-front tbody tr")
-    time_of = rows[0].find_elements(By.TAG_NAME, "td")[0].text
+    first = "#card-front tbody tr:first-child"
+    time_of = texts(page, f"{first} td")[0]
     before = figure(page)
-    rows[0].find_element(By.TAG_NAME, "button").click()
+    page.find_element(By.CSS_SELECTOR, f"{first} button").click()
     assert changes(page, before) == time_of
 
 
