@@ -95,7 +95,9 @@ def test_bounds_are_what_a_faster_resource_saves(listed):
 
 def clock_lost(configuration: Configuration) -> dict[str, float]:
     """By resource, by how many per cent the clock of a training step falls, from differences, as the resource
-    grows by one per cent."""
+    grows by one per cent. Latencies that shrink by one per cent do what all resources do that shrink so: the
+    device waits for a smaller share of the step.
+    """
     model, system, strategy = configuration.model, configuration.system, configuration.strategy
     names, step = resources(system), 1e-3
 
@@ -103,18 +105,20 @@ def clock_lost(configuration: Configuration) -> dict[str, float]:
         return float(training(model, scaled(system, jnp.asarray(growth)), strategy, Exact()).clock)
 
     rises = [np.log(clock(growth) / clock(-growth)) / (2 * step) for growth in step * np.eye(len(names))]
-    return {name: max(-rise, 0.0) for name, rise in zip(names, rises, strict=True)}
+    rises.append(-sum(rises))
+    return {name: max(-rise, 0.0) for name, rise in zip([*names, OVERHEAD], rises, strict=True)}
 
 
 def test_shares_add_up_and_name_the_largest(listed):
-    """To 1, and beyond it where the step runs at the power limit: faster memory or matrix units then lower
-    the clock of all operators, and slow those that they do not bound by at most as much as the clock falls.
+    """To 1, and beyond it where the step runs at the power limit: faster memory, matrix units or networks
+    then lower the clock of all operators, and slow those that they do not bound by at most as much as the
+    clock falls.
     """
     configuration, rows = listed
     lost = clock_lost(configuration)
     for row in rows:
         slowed = sum(fall for name, fall in lost.items() if row.bounds[name] == 0)
-        assert 0.98 <= sum(row.bounds.values()) <= 1.02 + slowed, row.name
+        assert 0.98 <= sum(row.bounds.values()) <= 1.005 + slowed, row.name
         assert row.bounds[row.bound] == max(row.bounds.values())
     by_name = {row.name.split(" (")[0]: row for row in rows}
     assert by_name["loss"].bound == "hbm bandwidth"
