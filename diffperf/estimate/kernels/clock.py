@@ -12,10 +12,12 @@ that followed the clock at the allowed one.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 
 from diffperf.estimate.kernels.evaluation import ClockedTime, TimedOperators
@@ -24,7 +26,7 @@ from diffperf.estimate.kernels.roofline import Work
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.clocked_accelerator import allowed_energy
 from diffperf.quantity import Scalar
-from diffperf.relax import inverse, larger, positive, smaller
+from diffperf.relax import Relaxation, inverse, larger, positive, smaller
 
 # The lowest clock to which the power limit may force a device, over the clock of its peak rates: 210 MHz of
 # 1,410 on A100 (nvidia-smi -q -d CLOCK), rounded down.
@@ -37,8 +39,9 @@ _LEAST_POWER = 0.02
 _LEAST_SLOPE = 1e-2  # of log(power) by log(slowdown)
 _FASTEST = -3.0  # log(slowdown) at which the limit has no effect, smooth or not
 
-# Clocks that follow each other to that of work with waits, each from the waits at the one before.
-_CLOCKS = 4
+_SLOWEST = -math.log(_SLOWEST_CLOCK)  # the greatest log(slowdown)
+# Steps of Newton's method to the clock of work alone, and from there to that of work beside waits.
+_STEPS, _STEPS_BESIDE_WAITS = 2, 2
 # The least slowdown between two clocks for a line through the waits at both: rounding in float32 has no part
 # in its steepness.
 _LEAST_SLOWDOWN = 1e-3
@@ -140,62 +143,166 @@ def active_time(work: Work, accelerator: Accelerator, time: Scalar, waiting: Sca
     While compute units wait, for other devices (`waiting` seconds) or for the start of their next kernel,
     they draw a share of the active power.
     """
-    waits = smaller(waiting + work.starts, time)
-    return time - (1 - accelerator.waiting_share) * waits
+    return _active_time(time, waiting + work.starts, accelerator.waiting_share)
+
+
+def _active_time(time: Scalar, waits: Scalar, waiting_share: Scalar) -> Scalar:
+    """Seconds at active power that stand for `time` seconds with waits in them, at a share of that power."""
+    return time - (1 - waiting_share) * smaller(waits, time)
+
+
+class _Waits(eqx.Module):
+    """Seconds that a device waits, as a line over its slowdown: `waiting` at a `slowdown`, and how many more
+    it waits for each unit of slowdown from there; never less than none.
+    """
+
+    waiting: Scalar
+    lengthening: Scalar
+    slowdown: Scalar
+
+    def at(self, slowdown: Scalar) -> Scalar:
+        """Seconds at a slowdown."""
+        return larger(self.waiting + self.lengthening * (slowdown - self.slowdown), 0.0)
+
+
+class _Draw(eqx.Module):
+    """What a device draws as it repeats some work, beside which it waits and sends, and what it may draw.
+
+    - `time`, `starts`, `clocked`: seconds of the work at the allowed clock, those of them until a kernel
+      starts, and those that follow the clock.
+    - `operations`, `unclocked`: joules of arithmetic and caches at the allowed clock, and of device memory
+      and links.
+    - `waits`: seconds that the device waits: the same at all clocks, or a line.
+    - `active`: further seconds at active power.
+    - `limit`, `static_power`, `active_power`, `waiting_share`, `exponent`: numbers of the accelerator, the
+      limit as it is over the duration of the work.
+    """
+
+    time: Scalar
+    starts: Scalar
+    clocked: Scalar
+    operations: Scalar
+    unclocked: Scalar
+    waits: Scalar | _Waits
+    active: Scalar
+    limit: Scalar
+    static_power: Scalar
+    active_power: Scalar
+    waiting_share: Scalar
+    exponent: Scalar
+    relax: Relaxation
+
+    @classmethod
+    def of(
+        cls, work: Work, machine: Machine, beside: OutsideKernels, limit: Scalar, waits: Scalar | _Waits
+    ) -> "_Draw":
+        """What a device draws of a limit; `waits` take the place of those that are `beside` the work."""
+        accelerator = machine.accelerator
+        caches, memory = traffic_energy(work, accelerator)
+        return cls(
+            time=work.time,
+            starts=work.starts,
+            clocked=work.clocked,
+            operations=work.arithmetic + caches,
+            unclocked=memory + beside.energy,
+            waits=waits,
+            active=beside.active,
+            limit=limit,
+            static_power=accelerator.static_power,
+            active_power=accelerator.active_power,
+            waiting_share=accelerator.waiting_share,
+            exponent=accelerator.power_exponent,
+            relax=machine.relax,
+        )
+
+    def balance(self, wanted: Scalar) -> tuple[Scalar, Scalar]:
+        """The logarithm of what the device draws over what it may draw where clocked work takes exp(`wanted`)
+        times as long as at the allowed clock, and how fast that logarithm falls with `wanted`.
+
+        At a slowdown s the clocked time is s times as long. Of the power that follows the clock, energy of
+        arithmetic and caches falls as s^(1 − x) for a pass, and active power as s^(−x), of which waits take a
+        share. A longer pass may take more joules.
+        """
+        relax, exponent = self.relax, self.exponent
+        slowdown, falling = jnp.exp(wanted), jnp.exp(-exponent * wanted)
+        waiting = self.waits.at(slowdown) if isinstance(self.waits, _Waits) else self.waits
+        time = self.time + waiting + self.active
+        rate = inverse(positive(time))
+        at_work = _active_time(time, waiting + self.starts, self.waiting_share) * rate
+        operations, clocked = self.operations * rate, self.clocked * rate
+        least = _LEAST_POWER * self.limit
+        left = relax.excess(self.limit, self.static_power + self.unclocked * rate)
+        above_idle = larger(self.limit - self.static_power, 0.0)
+        growth = clocked * above_idle
+        of_operations = operations * slowdown * falling
+        of_activity = self.active_power * falling
+        active = of_activity * (at_work + clocked * (slowdown - 1))
+        drawn = of_operations + active
+        granted = larger(relax.maximum(left, least) + growth * (slowdown - 1), least)
+        falls = (exponent - 1) * of_operations + exponent * active - of_activity * clocked * slowdown
+        may = growth * slowdown
+        if isinstance(self.waits, _Waits):
+            longer = self.waits.lengthening * slowdown * rate
+            falls, may = falls - self.waiting_share * of_activity * longer, may + above_idle * longer
+        slope = falls * inverse(drawn) + may * inverse(granted)
+        return jnp.log(drawn * inverse(granted)), larger(slope, _LEAST_SLOPE)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _log_slowdown(draw: _Draw, near: Scalar, steps: int) -> Scalar:
+    """The logarithm of the slowdown at which a device draws what it may, from some steps of Newton's method
+    that start at `near`.
+    """
+    wanted = near
+    for _ in range(steps):
+        excess, slope = draw.balance(wanted)
+        wanted = larger(smaller(wanted + excess * inverse(slope), _SLOWEST), _FASTEST)
+    return wanted
+
+
+@_log_slowdown.defjvp
+def _log_slowdown_jvp(
+    steps: int, primals: tuple[_Draw, Scalar], tangents: tuple[_Draw, Scalar]
+) -> tuple[Scalar, Scalar]:
+    """The derivative by the implicit function theorem: of the balance at the solution, whatever the steps.
+
+    To differentiate each of the steps would take a twentieth of the gradient of a training step.
+    """
+    draw, wanted = primals[0], _log_slowdown(*primals, steps)
+    _, grows = jax.jvp(lambda draw: draw.balance(wanted)[0], (draw,), (tangents[0],))
+    _, rises = jax.jvp(lambda wanted: draw.balance(wanted)[0], (wanted,), (jnp.ones_like(wanted),))
+    within = (wanted > _FASTEST) & (wanted < _SLOWEST)
+    return wanted, jnp.where(within, grows * inverse(larger(-rises, _LEAST_SLOPE)), 0.0)
+
+
+def _clock_of(draw: _Draw, accelerator: Accelerator, near: Scalar, steps: int) -> Clock:
+    """The clock at which a device draws what it may, within those that it has."""
+    wanted = _log_slowdown(draw, near, steps)
+    slowest = accelerator.clock_limit / _SLOWEST_CLOCK
+    relax = draw.relax
+    return Clock.at(relax.minimum(relax.maximum(jnp.exp(wanted), 1.0), slowest), accelerator)
 
 
 def clock_under_limit(
-    work: Work,
-    machine: Machine,
-    duration: Scalar | None = None,
-    beside: OutsideKernels | None = None,
-    near: Clock | None = None,
+    work: Work, machine: Machine, duration: Scalar | None = None, beside: OutsideKernels | None = None
 ) -> Clock:
     """The clock at which a device that repeats `work`, and what is beside it, keeps its power limit.
 
-    At a slowdown s the clocked time is s times as long. Of the power that follows the clock, energy of
-    arithmetic and caches falls as s^(1 − x) for a pass, and active power as s^(−x); waits, which take a
-    share of it, do not grow. The slowdown at which these joules are what the limit leaves beside idle power,
-    device memory and links comes from three steps of Newton's method on logarithms.
+    The slowdown at which it draws what the limit leaves beside idle power, device memory and links comes
+    from three steps of Newton's method on logarithms.
 
     The limit holds for averages over the device's window τ. Kernels that run for a `duration` d after a pause
     have drawn, on an average that forgets exponentially, their power for a share 1 − exp(−d/τ) of it, and
     idle power before; without a duration they run on.
-
-    One step is enough from a clock `near` the one that is looked for.
     """
-    accelerator, relax = machine.accelerator, machine.relax
-    beside = OutsideKernels.nothing(work) if beside is None else beside
-    time = work.time + beside.waiting + beside.active
-    rate = inverse(positive(time))
-    at_work = active_time(work, accelerator, time, beside.waiting) * rate
-    caches, memory = traffic_energy(work, accelerator)
-    operations = (work.arithmetic + caches) * rate  # W
+    accelerator = machine.accelerator
     limit = accelerator.power_limit
     if duration is not None:
         before = jnp.exp(-duration / accelerator.power_window)
-        share = 1 - before
-        limit = (limit - before * accelerator.static_power) * inverse(positive(share))
-    left = relax.excess(limit, accelerator.static_power + (memory + beside.energy) * rate)
-    budget = relax.maximum(left, _LEAST_POWER * limit)
-    # A longer pass may take more joules: so many by a unit of slowdown, over the time at the allowed clock.
-    clocked = work.clocked * rate
-    growth = clocked * larger(limit - accelerator.static_power, 0.0)
-    wanted = jnp.zeros_like(budget) if near is None else jnp.log(near.slowdown)  # log(slowdown)
-    exponent = accelerator.power_exponent
-    for _ in range(3 if near is None else 1):
-        slowdown, falling = jnp.exp(wanted), jnp.exp(-exponent * wanted)
-        of_operations = operations * slowdown * falling
-        of_activity = accelerator.active_power * falling
-        active = of_activity * (at_work + clocked * (slowdown - 1))
-        drawn = of_operations + active
-        granted = larger(budget + growth * (slowdown - 1), _LEAST_POWER * limit)
-        falls = (exponent - 1) * of_operations + exponent * active - of_activity * clocked * slowdown
-        slope = falls * inverse(drawn) + growth * slowdown * inverse(granted)
-        step = jnp.log(drawn * inverse(granted)) * inverse(larger(slope, _LEAST_SLOPE))
-        wanted = larger(smaller(wanted + step, -math.log(_SLOWEST_CLOCK)), _FASTEST)
-    slowest = accelerator.clock_limit / _SLOWEST_CLOCK
-    return Clock.at(relax.minimum(relax.maximum(jnp.exp(wanted), 1.0), slowest), accelerator)
+        limit = (limit - before * accelerator.static_power) * inverse(positive(1 - before))
+    beside = OutsideKernels.nothing(work) if beside is None else beside
+    draw = _Draw.of(work, machine, beside, limit, beside.waiting)
+    return _clock_of(draw, accelerator, jnp.zeros_like(limit), _STEPS)
 
 
 def clock_beside_waits(
@@ -208,18 +315,18 @@ def clock_beside_waits(
     and draws more. Waits are evaluated at the allowed clock and at the one that these leave, and taken to
     follow the line through both, down to none. The device draws its limit to 0.3 %.
     """
+    accelerator = machine.accelerator
     at_allowed = beside(None)
     first = clock_under_limit(work, machine, beside=at_allowed)
     at_first = beside(first)
     step = larger(first.slowdown - 1, _LEAST_SLOWDOWN)
-    steepness = (at_first.waiting - at_allowed.waiting) * inverse(step)
-    clock = first
-    for _ in range(_CLOCKS):
-        waiting = larger(at_first.waiting + steepness * (clock.slowdown - first.slowdown), 0.0)
-        clock = clock_under_limit(
-            work, machine, beside=dataclasses.replace(at_first, waiting=waiting), near=clock
-        )
-    return clock
+    waits = _Waits(
+        waiting=at_first.waiting,
+        lengthening=(at_first.waiting - at_allowed.waiting) * inverse(step),
+        slowdown=first.slowdown,
+    )
+    draw = _Draw.of(work, machine, at_first, accelerator.power_limit, waits)
+    return _clock_of(draw, accelerator, jnp.log(first.slowdown), _STEPS_BESIDE_WAITS)
 
 
 def traffic_energy(work: Work, accelerator: Accelerator) -> tuple[Scalar, Scalar]:

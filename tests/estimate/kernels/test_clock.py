@@ -244,6 +244,22 @@ def test_slopes_by_the_limit_are_those_of_differences(system, watts, relax):
     assert float(jax.grad(time)(400.0)) == pytest.approx(float(difference), rel=1e-5, abs=1e-13)
 
 
+@pytest.mark.parametrize("relax", [Exact(), Smooth(20.0)], ids=["exact", "smooth"])
+def test_curvatures_are_those_of_differences_of_slopes(system, relax):
+    """The slope of the clock is that of its equation, not of the steps to its solution; the curvature too."""
+
+    def time(numbers):
+        limit, watts = numbers
+        device = machine(system, relax, static_power=90.0, active_power=200.0, power_limit=limit)
+        done = work(watts=1.0, clocked=0.7, device=device)
+        done = dataclasses.replace(done, arithmetic=done.arithmetic * watts)
+        return clock_under_limit(done, device).slow(done).time
+
+    at = jnp.asarray([400.0, 300.0])
+    slopes = [(jax.grad(time)(at + step) - jax.grad(time)(at - step)) / 2e-3 for step in 1e-3 * jnp.eye(2)]
+    np.testing.assert_allclose(jax.hessian(time)(at), jnp.stack(slopes), rtol=1e-5)
+
+
 def test_energy_of_fp8_products_is_not_that_of_16_bit_attention():
     """The products of an fp8 model take half the energy of a FLOP; its attention kernels multiply in bf16."""
     system = dp.load_system("dgx-h100", n_devices=1)
