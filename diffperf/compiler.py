@@ -15,6 +15,7 @@ import pickle
 import platform
 import secrets
 import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -51,6 +52,10 @@ PATIENCE = 5e-4
 
 # XLA's pass that takes optimization barriers out, before loops are fused.
 _TAKES_BARRIERS_OUT = "cse_barrier_expander"
+
+# Threads trace one after the other. Python runs one of them at a time anyway, and a program that is traced
+# without the others in between is compiled while they are traced.
+_ONE_AT_A_TIME = threading.RLock()
 
 _KEPT = 64  # stored programs, of about half a megabyte each; older ones are deleted
 
@@ -252,9 +257,9 @@ class StoredFunction(Generic[Parameters, Result]):
 
     def _interpreted(self, static: dict[str, Any], arguments: dict[str, Any]) -> "_Interpreted":
         """A program that NumPy evaluates."""
-        start = time.perf_counter()
         leaves, (flat, made) = jax.tree.leaves(arguments), self._flat(static, arguments)
-        with without_garbage_collection():
+        with _ONE_AT_A_TIME, without_garbage_collection():
+            start = time.perf_counter()
             program = InterpretedProgram(jax.make_jaxpr(flat)(*leaves))
         _LOG.debug("%s: traced in %.2f s", self.function.__qualname__, time.perf_counter() - start)
         return _Interpreted(program, _skeleton(made[0]))
@@ -405,7 +410,7 @@ def _compile(
     # XLA serializes a program that JAX read from its own store without its machine code. Under a name that
     # is new, JAX finds none there; the one that it stores in turn is of no use to anybody.
     flat.__name__ = f"stored_{secrets.token_hex(16)}"
-    with without_garbage_collection():
+    with _ONE_AT_A_TIME, without_garbage_collection():
         lowered = jax.jit(flat).lower(*leaves)
     compiled = lowered.compile(compiler_options=options or None)
     for useless in file.parent.glob(f"*{flat.__name__}*"):

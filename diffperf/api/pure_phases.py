@@ -41,11 +41,9 @@ def _public(phase: str, name: str) -> Phase:
         inputs = Configuration(model, system, strategy, Exact() if relax is None else relax)
         traced, known = eqx.partition(inputs, is_traced)
         if jax.tree.leaves(traced):
-            if is_staged():
-                return estimate(inputs, phase)
-            if only_differentiated(traced):
+            if not is_staged() and only_differentiated(traced):
                 return _derivatives(phase)(traced, known)
-            return _of_traced(_Known(known), phase)(traced)
+            return estimate(inputs, phase)
         if np.ndim(strategy.tp):
             return estimate(inputs, phase)  # a batch along an axis of all inputs
         if isinstance(inputs.relax, Exact):
@@ -69,33 +67,6 @@ def _refuse_other_kinds(asker: str, model: Any, system: Any, strategy: Any, rela
             raise ConfigError(asker, name, type_of(value), expected, remedy)
     if not isinstance(relax, Relaxation | None):
         raise ConfigError(asker, "relax", type_of(relax), "dp.Exact() or dp.Smooth(50)", "write one of these")
-
-
-class _Known:
-    """The inputs of a configuration that are not traced, equal where structures and numbers are."""
-
-    def __init__(self, inputs: Configuration):
-        self.inputs = inputs
-        leaves, structure = jax.tree.flatten(inputs)
-        arrays = list(map(np.asarray, leaves))
-        self._key = structure, *((array.tobytes(), array.shape, array.dtype) for array in arrays)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Known) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-
-@functools.lru_cache(maxsize=64)
-def _of_traced(known: _Known, phase: str) -> Callable[[Configuration], eqx.Module]:
-    """The report of a phase as a function of the inputs that are traced; the others are constants of it, of
-    whose choices only alternatives with weight are computed.
-
-    Without it, `jax.grad` and `jax.vmap` outside of `jax.jit` would run a thousand operations one by one, and
-    compile each of them, which takes up to half a minute.
-    """
-    return jax.jit(lambda traced: estimate(eqx.combine(traced, known.inputs), phase))
 
 
 @functools.cache

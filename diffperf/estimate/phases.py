@@ -5,11 +5,13 @@ import equinox as eqx
 from diffperf.estimate.inference import decode, generate, inference_tables, prefill
 from diffperf.estimate.phase_tables import PhaseTables
 from diffperf.estimate.training import timed_step, training_step
+from diffperf.traced_once import traced_once
 from diffperf.workload.configuration import Configuration
 
 PHASES = {"training": training_step, "prefill": prefill, "decode": decode, "generate": generate}
 
 
+@traced_once
 def estimate(configuration: Configuration, phase: str) -> eqx.Module:
     """The report of a phase of a configuration.
 

@@ -1,5 +1,6 @@
 """dp.estimate and the pure functions beside it: the answers of the command line, in Python's words."""
 
+import functools
 import inspect
 import json
 import pydoc
@@ -13,8 +14,8 @@ from click.testing import CliRunner
 from helpers import check_error, command_line
 
 import diffperf as dp
-from diffperf.api import pure_phases
 from diffperf.cli import cli
+from diffperf.estimate import phases
 from diffperf.load import load_calibrated
 
 QUESTION = ("gpt3-22b", "dgx-a100")
@@ -165,8 +166,9 @@ def test_numbers_alone_are_numbers_within_a_traced_function():
 def test_derivatives_outside_of_jit_are_of_one_program(monkeypatch):
     """One for all numbers; one for all values of what is mapped over."""
     estimated = []
-    estimate = pure_phases.estimate
-    monkeypatch.setattr(pure_phases, "estimate", lambda *args: [estimated.append(args), estimate(*args)][1])
+    decode = phases.PHASES["decode"]
+    traced = functools.wraps(decode)(lambda *args: [estimated.append(args), decode(*args)][1])
+    monkeypatch.setitem(phases.PHASES, "decode", traced)
     model, system = dp.load_model("llama-2-7b"), dp.load_system("dgx-a100", 1)
 
     def time(bandwidth, batch):

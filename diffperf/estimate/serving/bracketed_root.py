@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from diffperf.quantity import Scalar, is_traced
+from diffperf.traced_once import traced_once
 
 _LEAST_SLOPE = 1e-6  # of an increasing function, by which Newton's step is divided
 
@@ -56,6 +57,7 @@ def increasing_root(
     the implicit function theorem: dx = −dF / (∂F/∂x). They cost one evaluation: one last step of Newton's
     method from next to the root is all that is differentiated, and the point moves along its slope with it.
     """
+    function = traced_once(function)  # the search evaluates it several times
     fixed_parameters, fixed_upper = _without_derivatives((parameters, upper))
     search = _search(lambda x: function(x, fixed_parameters), fixed_upper)
     here, slope, point_slope = jax.lax.stop_gradient((search.here, search.slope, search.point_slope))

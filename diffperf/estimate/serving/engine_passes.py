@@ -15,6 +15,7 @@ from diffperf.estimate.serving.monotone_interpolation import Interpolant
 from diffperf.estimate.serving.traffic import Traffic
 from diffperf.quantity import Scalar, replace
 from diffperf.relax import Relaxation, larger
+from diffperf.traced_once import traced_once
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory, inference_memory, kv_cache_bytes
 from diffperf.workload.passes import TokenPass, sequence_parts
@@ -52,6 +53,7 @@ class PassParts(eqx.Module):
         return self.energy / (self.of_tokens + self.of_sequences)
 
 
+@traced_once
 def passes(c: Configuration, passed: dict[str, TokenPass]) -> dict[str, PassParts]:
     """The passes of one engine, by name."""
     return {name: _parts(c, timed) for name, timed in timed_passes(c, passed).items()}

@@ -298,8 +298,6 @@ class Search(SearchState):
         self.hold_what_has_no_effect()
         x, start = self.best.x, self.problem.vector.start
         seconds = time.monotonic() - self.began
-        if not self.report.cancel():  # cancelled where it still waits for the derivatives
-            self.report.result()
         scores = self.scorer.exact(x[None], self.limits)
         return Codesign(
             problem=self.problem,

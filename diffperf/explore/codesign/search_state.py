@@ -73,7 +73,7 @@ class SearchState:
         self.goal = Goal.of(problem)
         self.cube = Cube.of(problem.vector, slots(problem.vector, problem.layouts))
         self.scorer = Scorer(problem, self.cube, block=population)
-        self.slopes, self.report = self.compiling()
+        self.slopes = self.compiling()
         if problem.layouts:
             self.cube = Cube.of(problem.vector, slots(problem.vector, self.likeliest_first()))
             self.scorer.cube = self.cube
@@ -177,7 +177,11 @@ class SearchState:
         return self.populations.global_population(self.goal, self.starts)
 
     def wait_for_slopes(self, slopes: Future[None]) -> None:
-        """Waits until the derivatives are compiled. Raises `OutOfTime` where that takes too long."""
+        """Waits until the derivatives are compiled, and traces the report of the answer meanwhile. Raises
+        `OutOfTime` where that takes too long.
+        """
+        if not slopes.done():
+            self.scorer.trace_outcome()
         try:
             left = self.deadline - time.monotonic()
             slopes.result(None if math.isinf(left) else max(left, 0.0))
@@ -186,19 +190,19 @@ class SearchState:
                 raise
             raise OutOfTime from None
 
-    def compiling(self) -> tuple[Future[None] | None, Future[None]]:
-        """Compiles the derivatives, and then traces the answer, in a thread of their own.
+    def compiling(self) -> Future[None] | None:
+        """Compiles the derivatives in a thread of their own; None where the budget of seconds is too small.
 
-        None for the derivatives where the budget of seconds is too small to compile them.
+        The thread begins before anything else is traced: what the first stages need is traced while XLA
+        compiles the derivatives, which takes longest.
         """
+        if self.budget_seconds < SLOPES_SECONDS and not self.scorer.slopes_are_stored():
+            return None
         # In the context of this thread, which says where programs are stored.
         context, pool = contextvars.copy_context(), ThreadPoolExecutor(1, "diffperf-compile")
-        slopes = None
-        if self.budget_seconds >= SLOPES_SECONDS or self.scorer.slopes_are_stored():
-            slopes = pool.submit(context.run, self.scorer.compile_slopes)
-        report = pool.submit(context.run, self.scorer.trace_outcome)
-        pool.shutdown(wait=False)  # the thread ends with its programs
-        return slopes, report
+        slopes = pool.submit(context.run, self.scorer.compile_slopes)
+        pool.shutdown(wait=False)  # the thread ends with its program
+        return slopes
 
     def save(self, number: int, idle: int) -> None:
         """Writes the state after a round, where the search has a checkpoint."""
