@@ -18,6 +18,7 @@ from diffperf.estimate.phases import estimate
 from diffperf.explore.bottlenecks import OVERHEAD, resources, scaled
 from diffperf.explore.points import point_blocks
 from diffperf.explore.ranges import Range, with_tied
+from diffperf.flat_program import flattened_calls
 from diffperf.hardware.system import System
 from diffperf.quantity import locate, numeric, replace
 from diffperf.workload.configuration import Configuration
@@ -114,7 +115,7 @@ def _evaluate(configuration: Configuration, values: Float[Array, "points inputs"
             seconds, excess = (locate(report, path)[0] for path in ("time", "memory.excess"))
             return seconds, (seconds, excess)
 
-        slopes, (seconds, excess) = jax.jacfwd(time, has_aux=True)(still)
+        slopes, (seconds, excess) = jax.jacfwd(flattened_calls(time), has_aux=True)(still)
         return seconds, excess, slopes
 
     return jax.vmap(at)(values)

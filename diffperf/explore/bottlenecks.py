@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 from diffperf.compiler import stored
 from diffperf.estimate.phase_tables import PhaseTables
 from diffperf.estimate.phases import phase_tables
+from diffperf.flat_program import flattened_calls
 from diffperf.hardware.accelerator import MatrixFormat
 from diffperf.hardware.system import System
 from diffperf.workload.configuration import Configuration
@@ -117,7 +118,7 @@ def _evaluate(configuration: Configuration, phase: str):
         tables = phase_tables(grown, phase)
         return {name: table.operators.run_time for name, table in tables.items()}, tables
 
-    slopes, tables = jax.jacfwd(at, has_aux=True)(jnp.zeros(len(resources(system))))
+    slopes, tables = jax.jacfwd(flattened_calls(at), has_aux=True)(jnp.zeros(len(resources(system))))
     shares = {
         name: -slopes[name] / jnp.where(table.operators.run_time > 0, table.operators.run_time, 1.0)[:, None]
         for name, table in tables.items()

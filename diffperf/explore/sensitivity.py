@@ -17,6 +17,7 @@ from diffperf.errors import ARGUMENTS, ConfigError
 from diffperf.estimate.phases import estimate
 from diffperf.explore.inputs import checked_output
 from diffperf.explore.whole_steps import whole_numbers, whole_steps
+from diffperf.flat_program import flattened_calls
 from diffperf.quantity import Quantity, numeric
 from diffperf.relax import Exact, Relaxation
 from diffperf.report.tables import outputs
@@ -113,4 +114,5 @@ def _elasticities(
         scaled = jax.tree.map(lambda leaf, relative: leaf * (1 + relative), varied, growth)
         return outputs(estimate(Configuration(**scaled, **fixed, relax=relax), phase))[output][1]
 
-    return compute_once(jax.value_and_grad(output_grown))(jax.tree.map(jnp.zeros_like, varied))
+    gradient = compute_once(jax.value_and_grad(flattened_calls(output_grown)))
+    return gradient(jax.tree.map(jnp.zeros_like, varied))

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from diffperf.compiler import digest_of, stored_closure
 from diffperf.explore.codesign.descent import Descended
 from diffperf.explore.codesign.problem import DesignProblem
+from diffperf.flat_program import flattened_calls
 from diffperf.quantity import Choice, Quantity, locate, replace, walk
 from diffperf.relax import Smooth
 from diffperf.shared_values import compute_once
@@ -89,7 +90,7 @@ class Tipping:
             objective, excess = self.problem.score(outcome, limits)
             return objective + multipliers @ excess
 
-        return compute_once(jax.grad(lagrangian))(jnp.zeros(len(paths)))
+        return compute_once(jax.grad(flattened_calls(lagrangian)))(jnp.zeros(len(paths)))
 
     def slopes(self, design: Descended) -> Float[np.ndarray, " inputs"]:
         """d log(objective of the optimum) / d log(input), less is better."""
