@@ -269,7 +269,7 @@ class Smooth(Relaxation):
         return self.ceil(x) if self.band is None else mean_staircase(x, self.sharpness, self.band)
 
     def step(self, slack: Array) -> Array:
-        return smoothstep(0.5 + self.sharpness * slack / 6.0)
+        return smoothstep(0.5 + self.sharpness * slack * (1 / 6))
 
     @property
     def _above(self) -> Array:
@@ -330,11 +330,16 @@ class _Hyperbola(eqx.Module):
         return 1 + self.ratio + self.root
 
     @property
+    def steep(self) -> Array:
+        """s·(1 − r + s), by which the steepness is divided."""
+        return self.root * (1 - self.ratio + self.root)
+
+    @property
     def steepness(self) -> Array:
         """(1 + ds/dr)/(1 + r + s) = 2·ε²/(s·(1 − r + s)), without the difference of two nearly equal numbers
         where r is little.
         """
-        return 2 * self.squared / (self.root * (1 - self.ratio + self.root))
+        return 2 * self.squared * inverse(self.steep)
 
     def by_corner(self, corner: Array) -> Array:
         """ds/dε."""
@@ -382,10 +387,12 @@ def _smooth_smaller(corner: Array, x: Array, y: Array) -> Array:
 def _smooth_smaller_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     (corner, x, y), (d_corner, dx, dy) = primals, tangents
     shape = _Hyperbola.of(corner, x, y)
-    share = 2 * (1 - shape.squared) / shape.sum
-    falling = share * shape.steepness  # −dq/dr
+    both = inverse(shape.sum * shape.steep)  # one division for two quotients
+    over_sum = shape.steep * both
+    share = 2 * (1 - shape.squared) * over_sum
+    falling = share * (2 * shape.squared * shape.sum * both)  # −dq/dr
     by_low, by_high = share - shape.ratio * falling, jnp.square(shape.ratio) * falling
-    by_corner = -(4 * corner + share * shape.by_corner(corner)) / shape.sum
+    by_corner = -(4 * corner + share * shape.by_corner(corner)) * over_sum
     tangent = _along(x >= y, (by_high, by_low), dx, dy)
     low = jnp.minimum(x, y)
     return low * share, tangent + low * by_corner * d_corner
@@ -401,7 +408,7 @@ def _smooth_excess(corner: Array, demand: Array, supply: Array) -> Array:
 def _excess_of(shape: _Hyperbola, short: Array) -> Array:
     """The excess over the larger number, where the demand is the larger one (`short`) and where it is not."""
     left = shape.root - (1 - shape.ratio)
-    covered = 2 * shape.squared * shape.ratio / (1 - shape.ratio + shape.root)
+    covered = shape.ratio * (shape.root * shape.steepness)  # the slopes divide by the same
     return jnp.where(short, 1 - shape.ratio + left / 2, covered)
 
 
