@@ -19,7 +19,7 @@ from diffperf.quantity import is_traced
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-_KEPT = 64  # programs, of a few megabytes each; those that were not used for longest are forgotten
+_KEPT = 32  # programs, of some seven megabytes each; those that were not used for longest are forgotten
 
 
 def traced_once(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
