@@ -339,7 +339,7 @@ class _Hyperbola(eqx.Module):
         """(1 + ds/dr)/(1 + r + s) = 2·ε²/(s·(1 − r + s)), without the difference of two nearly equal numbers
         where r is little.
         """
-        return 2 * self.squared * inverse(self.steep)
+        return 2 * self.squared / self.steep
 
     def by_corner(self, corner: Array) -> Array:
         """ds/dε."""
@@ -387,7 +387,7 @@ def _smooth_smaller(corner: Array, x: Array, y: Array) -> Array:
 def _smooth_smaller_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     (corner, x, y), (d_corner, dx, dy) = primals, tangents
     shape = _Hyperbola.of(corner, x, y)
-    both = inverse(shape.sum * shape.steep)  # one division for two quotients
+    both = 1 / (shape.sum * shape.steep)  # one division for two quotients
     over_sum = shape.steep * both
     share = 2 * (1 - shape.squared) * over_sum
     falling = share * (2 * shape.squared * shape.sum * both)  # −dq/dr

@@ -18,7 +18,7 @@ LAYERS = (
     ("numpy_operations",),
     ("operation",),
     ("flat_program",),
-    ("interpreter", "batch_last", "shared_values"),
+    ("interpreter", "batch_last", "shared_values", "traced_once"),
     ("compiler",),
     ("stored_derivatives",),
     ("report",),
