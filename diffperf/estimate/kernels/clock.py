@@ -240,11 +240,12 @@ class _Draw(eqx.Module):
         drawn = of_operations + active
         granted = larger(relax.maximum(left, least) + growth * (slowdown - 1), least)
         falls = (exponent - 1) * of_operations + exponent * active - of_activity * clocked * slowdown
-        may = growth * slowdown
+        granted_more = growth * slowdown
         if isinstance(self.waits, _Waits):
             longer = self.waits.lengthening * slowdown * rate
-            falls, may = falls - self.waiting_share * of_activity * longer, may + above_idle * longer
-        slope = falls * inverse(drawn) + may * inverse(granted)
+            falls = falls - self.waiting_share * of_activity * longer
+            granted_more = granted_more + above_idle * longer
+        slope = falls * inverse(drawn) + granted_more * inverse(granted)
         return jnp.log(drawn * inverse(granted)), larger(slope, _LEAST_SLOPE)
 
 
@@ -289,7 +290,7 @@ def clock_under_limit(
     """The clock at which a device that repeats `work`, and what is beside it, keeps its power limit.
 
     The slowdown at which it draws what the limit leaves beside idle power, device memory and links comes
-    from three steps of Newton's method on logarithms.
+    from two steps of Newton's method on logarithms.
 
     The limit holds for averages over the device's window τ. Kernels that run for a `duration` d after a pause
     have drawn, on an average that forgets exponentially, their power for a share 1 − exp(−d/τ) of it, and
