@@ -6,6 +6,7 @@ import jax
 import pytest
 
 import diffperf as dp
+from diffperf import traced_once
 from diffperf.errors import ConfigError
 from diffperf.estimate import phases
 from diffperf.explore.inputs import checked_output, report_outputs
@@ -32,6 +33,7 @@ def traced(monkeypatch):
 def test_one_estimate_tells_what_all_of_a_structure_report(gpt, system, strategy, traced):
     c = Configuration(gpt, system, strategy)
     reported = outputs(dp.training_step(gpt, system, strategy))
+    traced_once._program.cache_clear()
     traced.clear()
     for changed in (c, dataclasses.replace(c, strategy=dataclasses.replace(strategy, tp=strategy.tp * 2))):
         assert report_outputs(changed, "training") == {

@@ -41,7 +41,7 @@ _FASTEST = -3.0  # log(slowdown) at which the limit has no effect, smooth or not
 
 _SLOWEST = -math.log(_SLOWEST_CLOCK)  # the greatest log(slowdown)
 # Steps of Newton's method to the clock of work alone, and from there to that of work beside waits.
-_STEPS, _STEPS_BESIDE_WAITS = 2, 2
+_STEPS, _STEPS_BESIDE_WAITS = 3, 3
 # The least slowdown between two clocks for a line through the waits at both: rounding in float32 has no part
 # in its steepness.
 _LEAST_SLOWDOWN = 1e-3
@@ -164,6 +164,10 @@ class _Waits(eqx.Module):
         """Seconds at a slowdown."""
         return larger(self.waiting + self.lengthening * (slowdown - self.slowdown), 0.0)
 
+    def steepness(self, waiting: Scalar) -> Scalar:
+        """The lengthening where the device waits for `waiting` seconds; 0 where it does not wait."""
+        return jnp.where(waiting > 0, self.lengthening, 0.0)
+
 
 class _Draw(eqx.Module):
     """What a device draws as it repeats some work, beside which it waits and sends, and what it may draw.
@@ -242,7 +246,7 @@ class _Draw(eqx.Module):
         falls = (exponent - 1) * of_operations + exponent * active - of_activity * clocked * slowdown
         granted_more = growth * slowdown
         if isinstance(self.waits, _Waits):
-            longer = self.waits.lengthening * slowdown * rate
+            longer = self.waits.steepness(waiting) * slowdown * rate
             falls = falls - self.waiting_share * of_activity * longer
             granted_more = granted_more + above_idle * longer
         slope = falls * inverse(drawn) + granted_more * inverse(granted)
@@ -290,7 +294,7 @@ def clock_under_limit(
     """The clock at which a device that repeats `work`, and what is beside it, keeps its power limit.
 
     The slowdown at which it draws what the limit leaves beside idle power, device memory and links comes
-    from two steps of Newton's method on logarithms.
+    from three steps of Newton's method on logarithms.
 
     The limit holds for averages over the device's window τ. Kernels that run for a `duration` d after a pause
     have drawn, on an average that forgets exponentially, their power for a share 1 − exp(−d/τ) of it, and
