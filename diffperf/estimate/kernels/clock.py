@@ -12,7 +12,6 @@ that followed the clock at the allowed one.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 
@@ -40,8 +39,7 @@ _LEAST_SLOPE = 1e-2  # of log(power) by log(slowdown)
 _FASTEST = -3.0  # log(slowdown) at which the limit has no effect, smooth or not
 
 _SLOWEST = -math.log(_SLOWEST_CLOCK)  # the greatest log(slowdown)
-# Steps of Newton's method to the clock of work alone, and from there to that of work beside waits.
-_STEPS, _STEPS_BESIDE_WAITS = 3, 3
+_STEPS = 3  # of Newton's method to a clock
 # The least slowdown between two clocks for a line through the waits at both: rounding in float32 has no part
 # in its steepness.
 _LEAST_SLOWDOWN = 1e-3
@@ -253,36 +251,34 @@ class _Draw(eqx.Module):
         return jnp.log(drawn * inverse(granted)), larger(slope, _LEAST_SLOPE)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _log_slowdown(draw: _Draw, near: Scalar, steps: int) -> Scalar:
-    """The logarithm of the slowdown at which a device draws what it may, from some steps of Newton's method
-    that start at `near`.
+@jax.custom_jvp
+def _log_slowdown(draw: _Draw, near: Scalar) -> Scalar:
+    """The logarithm of the slowdown at which a device draws what it may, from steps of Newton's method that
+    start at `near`.
     """
     wanted = near
-    for _ in range(steps):
+    for _ in range(_STEPS):
         excess, slope = draw.balance(wanted)
         wanted = larger(smaller(wanted + excess * inverse(slope), _SLOWEST), _FASTEST)
     return wanted
 
 
 @_log_slowdown.defjvp
-def _log_slowdown_jvp(
-    steps: int, primals: tuple[_Draw, Scalar], tangents: tuple[_Draw, Scalar]
-) -> tuple[Scalar, Scalar]:
+def _log_slowdown_jvp(primals: tuple[_Draw, Scalar], tangents: tuple[_Draw, Scalar]) -> tuple[Scalar, Scalar]:
     """The derivative by the implicit function theorem: of the balance at the solution, whatever the steps.
 
     To differentiate each of the steps would take a twentieth of the gradient of a training step.
     """
-    draw, wanted = primals[0], _log_slowdown(*primals, steps)
+    draw, wanted = primals[0], _log_slowdown(*primals)
     _, grows = jax.jvp(lambda draw: draw.balance(wanted)[0], (draw,), (tangents[0],))
     _, rises = jax.jvp(lambda wanted: draw.balance(wanted)[0], (wanted,), (jnp.ones_like(wanted),))
     within = (wanted > _FASTEST) & (wanted < _SLOWEST)
     return wanted, jnp.where(within, grows * inverse(larger(-rises, _LEAST_SLOPE)), 0.0)
 
 
-def _clock_of(draw: _Draw, accelerator: Accelerator, near: Scalar, steps: int) -> Clock:
+def _clock_of(draw: _Draw, accelerator: Accelerator, near: Scalar) -> Clock:
     """The clock at which a device draws what it may, within those that it has."""
-    wanted = _log_slowdown(draw, near, steps)
+    wanted = _log_slowdown(draw, near)
     slowest = accelerator.clock_limit / _SLOWEST_CLOCK
     relax = draw.relax
     return Clock.at(relax.minimum(relax.maximum(jnp.exp(wanted), 1.0), slowest), accelerator)
@@ -307,7 +303,7 @@ def clock_under_limit(
         limit = (limit - before * accelerator.static_power) * inverse(positive(1 - before))
     beside = OutsideKernels.nothing(work) if beside is None else beside
     draw = _Draw.of(work, machine, beside, limit, beside.waiting)
-    return _clock_of(draw, accelerator, jnp.zeros_like(limit), _STEPS)
+    return _clock_of(draw, accelerator, jnp.zeros_like(limit))
 
 
 def clock_beside_waits(
@@ -331,7 +327,7 @@ def clock_beside_waits(
         slowdown=first.slowdown,
     )
     draw = _Draw.of(work, machine, at_first, accelerator.power_limit, waits)
-    return _clock_of(draw, accelerator, jnp.log(first.slowdown), _STEPS_BESIDE_WAITS)
+    return _clock_of(draw, accelerator, jnp.log(first.slowdown))
 
 
 def traffic_energy(work: Work, accelerator: Accelerator) -> tuple[Scalar, Scalar]:
