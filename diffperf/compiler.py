@@ -50,6 +50,9 @@ _CHOSEN_FOLDER: ContextVar[Path | None] = ContextVar("folder of stored programs"
 # as long as compiling it takes, so that it takes no more than twice as long as whatever would have been best.
 PATIENCE = 5e-4
 
+# XLA compiles without optimizing the code of the processor.
+_LEAST_EFFORT = {"xla_backend_optimization_level": 0}
+
 # XLA's pass that takes optimization barriers out, before loops are fused.
 _TAKES_BARRIERS_OUT = "cse_barrier_expander"
 
@@ -141,14 +144,18 @@ def stored_closure(
     static: tuple[str, ...] = (),
     often: bool = False,
     by_numpy: bool = False,
+    least_effort: bool = False,
 ) -> "StoredFunction[Parameters, Result]":
     """A `StoredFunction` that is made from more than its arguments.
 
     `constants` is a digest of everything that the function has from around it, such as `digest_of` a tree: a
     program is used again only where it is the same. Constants make programs faster than arguments do, because
-    alternatives that have no weight are left out.
+    alternatives that have no weight are left out. With the `least_effort`, XLA compiles in two thirds of the
+    time and does not optimize the code of the processor.
     """
-    return StoredFunction(function, static, often=often, constants=constants, by_numpy=by_numpy)
+    return StoredFunction(
+        function, static, often=often, constants=constants, by_numpy=by_numpy, least_effort=least_effort
+    )
 
 
 def digest_of(*parts: Any) -> str:
@@ -184,16 +191,19 @@ class StoredFunction(Generic[Parameters, Result]):
         often: bool = False,
         constants: str = "",
         by_numpy: bool = False,
+        least_effort: bool = False,
     ):
         functools.update_wrapper(self, function)
         self.function, self.static, self.signature = function, static, inspect.signature(function)
         self.often, self.constants, self.by_numpy = often, constants, by_numpy
+        self.least_effort = least_effort
         self.programs: dict[Any, _Compiled | _Interpreted | None] = {}  # None: jitted
 
     @functools.cached_property
     def options(self) -> dict[str, Any]:
         """The compiler options. They depend on the machine, which JAX looks at when it is first asked."""
-        return throughput_options() if self.often else barrier_options()
+        options = throughput_options() if self.often else barrier_options()
+        return options | _LEAST_EFFORT if options and self.least_effort else options
 
     @functools.cached_property
     def jitted(self) -> Callable[Parameters, Result]:
@@ -284,8 +294,7 @@ class StoredFunction(Generic[Parameters, Result]):
         with contextlib.suppress(Exception):  # errors of the function itself come again when it is jitted
             _LOG.debug("%s: compiles a program", self.function.__qualname__)
             flat, made = self._flat(static, arguments)
-            _compile(file, flat, leaves, made, self.options)
-            program = _Compiled.read(file).tried(leaves)
+            program = _compiled_and_stored(file, flat, leaves, made, self.options).tried(leaves)
             _LOG.debug("%s: compiled and stored %s, first run after %.2f s", *self._called(file, start))
             return program
         with contextlib.suppress(OSError):  # an empty file spares other processes the attempt
@@ -403,10 +412,10 @@ class _Compiled:
         return jax.tree.unflatten(jax.tree.structure(self.skeleton), self.compiled(*leaves))
 
 
-def _compile(
+def _compiled_and_stored(
     file: Path, flat: Callable[..., list], leaves: list[Any], made: list[Any], options: dict[str, Any]
-) -> None:
-    """Compiles a function for leaves of these types, and writes the program for `_Compiled.read`."""
+) -> _Compiled:
+    """The compiled program of a function for leaves of these types, in a file that `_Compiled.read` reads."""
     # XLA serializes a program that JAX read from its own store without its machine code. Under a name that
     # is new, JAX finds none there; the one that it stores in turn is of no use to anybody.
     flat.__name__ = f"stored_{secrets.token_hex(16)}"
@@ -415,7 +424,9 @@ def _compile(
     compiled = lowered.compile(compiler_options=options or None)
     for useless in file.parent.glob(f"*{flat.__name__}*"):
         useless.unlink(missing_ok=True)
-    _store(file, pickle.dumps((*serialize_executable.serialize(compiled), _skeleton(made[0]))))
+    skeleton = _skeleton(made[0])
+    _store(file, pickle.dumps((*serialize_executable.serialize(compiled), skeleton)))
+    return _Compiled(compiled, skeleton)
 
 
 def _store(file: Path, content: bytes) -> None:
