@@ -132,9 +132,12 @@ def _pairs(names: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
 
 def _with_batch(value: Value, shape: Sequence[int], size: int) -> Any:
     """The array of a value in a shape, and with a batch of that size, repeated where it lacks them."""
-    array = value.array if value.batched else jnp.asarray(value.array)[..., None]
-    array = array.reshape((1,) * (len(shape) - len(value.shape)) + array.shape)
-    return jnp.broadcast_to(array, (*shape, size))
+    whole = (*shape, size)
+    if value.batched and value.array.shape == whole:
+        return value.array
+    first = len(shape) - len(value.shape)
+    axes = range(first, first + np.ndim(value.array))
+    return lax.broadcast_in_dim(value.array, whole, tuple(axes))
 
 
 def _shape_of_result(equation: JaxprEqn) -> tuple[int, ...]:
