@@ -19,8 +19,9 @@ from diffperf.quantity import walk
 
 FILE = "manifest.json"
 SCHEMA = 1  # of the folder; other schemas are refused
-# Keys that change while a sweep is running, and the one that says no more than that something differs.
-_STATE = ("computed_in", "complete", "digest")
+# Keys that change while a sweep is running, that which tells a folder of checkpoints, and that which says no
+# more than that something differs.
+_STATE = ("computed_in", "complete", "temporary", "digest")
 _MOST_DIFFERENCES = 3  # that an error names
 
 
@@ -78,7 +79,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     if schema != SCHEMA:
         remedy = "name another folder (--results)"
         raise ConfigError(path, "schema", schema, f"{SCHEMA}, which this release writes", remedy)
-    return manifest
+    return {"temporary": False, **manifest}
 
 
 def differences(manifest: Mapping[str, Any], expected: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 The summary is written last and holds the hash of the table, so that it says that a part is finished.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -53,8 +54,33 @@ class PartFiles:
         """Makes the folders, and removes what killed sweeps have left half written."""
         for folder in ("parts", "table") if self.plan.table else ("parts",):
             (self.folder / folder).mkdir(exist_ok=True)
-        for file in self.folder.rglob("*" + _UNFINISHED):
+        for file in self._unfinished():
             file.unlink()
+
+    def remove_others(self) -> None:
+        """Removes the files of parts of other sweeps."""
+        own = {self.summary_file(start).stem for start in self.plan.parts.starts if self.read(start)}
+        for file in self._all():
+            if file.stem not in own:
+                file.unlink()
+
+    def delete(self) -> None:
+        """Deletes all parts, and their folders unless these hold other files."""
+        for file in (*self._all(), *self._unfinished()):
+            file.unlink()
+        for folder in (self.folder / "parts", self.tables):
+            with contextlib.suppress(OSError):  # the folder is missing, or not empty
+                folder.rmdir()
+
+    def _all(self) -> list[Path]:
+        """The files of parts, of whichever sweep they are."""
+        return [*self.folder.glob("parts/part-*.npz"), *self.tables.glob("part-*.parquet")]
+
+    def _unfinished(self) -> list[Path]:
+        """The files that killed sweeps have left half written."""
+        folders = (self.folder, self.folder / "parts", self.tables)
+        files = (file for folder in folders for file in folder.glob("*" + _UNFINISHED))
+        return [file for file in files if file.is_file()]
 
     def write(self, start: int, part: Part) -> None:
         """Writes what is kept of a part."""

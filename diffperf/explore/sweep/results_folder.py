@@ -1,11 +1,12 @@
 """The folder of a sweep's results: its manifest, its finished parts, and at the end its answer.
 
 The same call on the same folder goes on from the finished parts, and comes to the same bytes. Folders of
-checkpoints are the same, but are given up where the space has changed, and deleted at the end.
+checkpoints are the same, but are given up where the space has changed, and deleted at the end. Their manifest
+says that they are temporary: no other folder is ever deleted, and no file that a sweep has not written.
 """
 
+import contextlib
 import dataclasses
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +37,8 @@ class ResultsFolder:
         """
         manifest = self._manifest()
         self.folder.mkdir(exist_ok=True)
+        if manifest is None:
+            self.files(self.asked).remove_others()
         plan = self.asked
         if manifest and manifest["computed_in"] != plan.rules.dtype.name:
             plan = self.asked.in_double_precision()
@@ -54,20 +57,31 @@ class ResultsFolder:
     def end(self, plan: SweepPlan, write_answer: Callable[[Path], None]) -> None:
         """Writes the answer; or deletes the folder, if it is temporary."""
         if self.temporary:
-            shutil.rmtree(self.folder)
+            self._delete(plan)
             return
         write_answer(self.folder)
         self._write(plan, complete=True)
 
     def _write(self, plan: SweepPlan, complete: bool = False) -> None:
-        write_manifest(self.folder, manifest_of(self.asked, plan.rules.dtype.name, complete))
+        manifest = manifest_of(self.asked, plan.rules.dtype.name, complete)
+        write_manifest(self.folder, manifest | {"temporary": self.temporary})
+
+    def _delete(self, plan: SweepPlan) -> None:
+        """Deletes what a sweep has written to the folder, and the folder itself unless it holds other files."""
+        self.files(plan).delete()
+        (self.folder / FILE).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the folder is not empty
+            self.folder.rmdir()
 
     def _manifest(self) -> dict | None:
         """The manifest of the same sweep; None where the sweep begins."""
         manifest = read_manifest(self.folder)
+        if manifest and self.temporary and not manifest["temporary"]:
+            remedy = "move it elsewhere, or name it with --results to go on with it"
+            raise ConfigError(self.folder, "", "the results of a sweep", "a folder of checkpoints", remedy)
         different = manifest and differences(manifest, manifest_of(self.asked, ""))
         if different and self.temporary:
-            shutil.rmtree(self.folder)
+            self._delete(self.asked)
             return None
         if different:
             remedy = "name another folder (--results), or delete this one"

@@ -202,6 +202,35 @@ def test_checkpoints_of_another_space_are_given_up(space, space_of, tmp_path):
     assert not folder.exists()
 
 
+def test_no_folder_but_one_of_checkpoints_is_deleted(space, tmp_path):
+    results = tmp_path / "space.sweep"
+    run(space, results)
+    whole = files_of(results)
+    with pytest.raises(ConfigError, match="found the results of a sweep; expected a folder of checkpoints"):
+        sweep(space, checkpoints=results, chunk=BLOCK, dtype=np.float64)
+    assert files_of(results) == whole
+
+
+def test_files_that_no_sweep_has_written_stay(space, tmp_path):
+    mine = tmp_path / "mine"
+    for name in ("thesis.txt", "parts/notes.txt", "data.unfinished/plan.txt"):
+        (mine / name).parent.mkdir(parents=True, exist_ok=True)
+        (mine / name).write_text(name)
+    whole = files_of(mine)
+    sweep(space, checkpoints=mine, chunk=BLOCK, dtype=np.float64)
+    assert files_of(mine) == whole
+
+
+def test_parts_of_another_sweep_are_removed_where_the_manifest_is_lost(space, space_of, tmp_path):
+    folder, smaller = tmp_path / "results", space_of(space_text(OPTIONS, points=150))
+    run(space, folder)
+    (folder / "manifest.json").unlink()
+    run(smaller, folder)
+    run(smaller, tmp_path / "reference")
+    assert pq.read_table(folder / "table").num_rows == smaller.size == 1200
+    assert files_of(folder) == files_of(tmp_path / "reference")
+
+
 @pytest.mark.slow
 def test_single_precision_that_overflows_goes_on_in_double(space, tmp_path, monkeypatch):
     """The last part has an estimate that is no number, and all parts are estimated again."""
