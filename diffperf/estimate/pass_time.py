@@ -24,12 +24,7 @@ from diffperf.workload.collective import LAYER_PURPOSES, by_part
 from diffperf.workload.collectives import boundary_transfer, layer_collectives
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import inference_residency
-from diffperf.workload.passes import (
-    TokenPass,
-    prompt_parts,
-    sequence_parts,
-    submissions,
-)
+from diffperf.workload.passes import TokenPass
 from diffperf.workload.stages import one_stage, stage_layers
 
 # Parts of the time of a pass that operators add up to: fields of `PassTime`.
@@ -153,11 +148,10 @@ def _timed_pass(
     work = _PassWork.of(timed)
     exposed_times = _exposed_times(c, tokens, work, network)
     one = _micro_batch_time(c, tokens, work, exposed_times)
-    parts = sequence_parts(c) if tokens.generating else prompt_parts(c)
-    busy, queue = _in_pipeline(c, tokens, one, parts)
+    busy, queue = _in_pipeline(c, tokens, one)
     breakdown = dataclasses.replace(one, pipeline_queue=queue)
     # An average device does its stage's share of the whole model's work.
-    share = parts / c.strategy.pp
+    share = tokens.parts / c.strategy.pp
     done, moved = work.of_layers(c.model.depth) * share, network.moved * share
     waiting = larger(breakdown.total - host_time(c, tokens) - done.time, 0.0)
     return TimedPass(
@@ -286,8 +280,8 @@ def _launch_wait(c: Configuration, tokens: TokenPass, time: Scalar) -> Scalar:
     return jnp.zeros_like(time) if tokens.generating else c.relax.excess(launch_time(c), time)
 
 
-def _in_pipeline(c: Configuration, tokens: TokenPass, one: PassTime, parts: Scalar) -> tuple[Scalar, Scalar]:
-    """Seconds that the passes of all `parts` keep the busiest stage busy, and for which the last of them
+def _in_pipeline(c: Configuration, tokens: TokenPass, one: PassTime) -> tuple[Scalar, Scalar]:
+    """Seconds that the passes of all parts keep the busiest stage busy, and for which the last of them
     waits for those before it.
 
     Prompts enter one micro-batch after another, and the last waits for those before it; those that an
@@ -295,11 +289,11 @@ def _in_pipeline(c: Configuration, tokens: TokenPass, one: PassTime, parts: Scal
     last: a micro-batch comes back when it has left the pipeline, and when the busiest stage has
     served the others.
     """
-    stage = _longest_stage(c, one)
+    stage, parts = _longest_stage(c, one), tokens.parts
     if tokens.generating:
         busy = c.relax.maximum(parts * stage, one.total)
         return busy, busy - one.total
-    emptied = (submissions(c) - 1) * (one.total - stage)
+    emptied = (tokens.submissions - 1) * (one.total - stage)
     return parts * stage + emptied, (parts - 1) * stage + emptied
 
 

@@ -19,6 +19,9 @@ class TokenPass(eqx.Module):
     - `context`: tokens that the last of them attends to, itself included.
     - `outputs`: tokens that each sequence generates in all, where the pass stands for the mean of all passes
       of a generation; None for a pass at the one context given.
+    - `parts`: passes like this one in which the sequences of a replica go through the pipeline.
+    - `submissions`: times that an engine hands prompts to the pipeline, which is empty between them, for all
+      these parts together.
     - `generating`: whether the new tokens follow a context in the KV cache, rather than being a prompt or
       a training sequence.
     - `serving`: whether the pass is inference, in which every rank of a tensor-parallel group ends a layer
@@ -30,6 +33,8 @@ class TokenPass(eqx.Module):
     queries: Scalar
     context: Scalar
     outputs: Scalar | None = None
+    parts: Scalar | float = 1.0
+    submissions: Scalar | float = 1.0
     generating: bool = eqx.field(static=True, default=False)
     serving: bool = eqx.field(static=True, default=False)
 
@@ -65,12 +70,13 @@ def prompt_pass(c: Configuration) -> TokenPass:
     """One part of the prompts of a replica, without what of them is cached. A part of a prompt counts as so
     much of a sequence.
     """
-    strategy = c.strategy
-    sequences = strategy.replica_sequences / prompt_parts(c)
+    strategy, parts = c.strategy, prompt_parts(c)
     return TokenPass(
-        sequences=sequences,
+        sequences=strategy.replica_sequences / parts,
         queries=strategy.prefilled_length,
         context=strategy.sequence_length,
+        parts=parts,
+        submissions=submissions(c),
         serving=True,
     )
 
@@ -87,12 +93,13 @@ def token_pass(c: Configuration, outputs: Scalar | None = None) -> TokenPass:
     strategy = c.strategy
     beside_one = strategy.draft_tokens - (strategy.tokens_per_step - 1) / 2
     # Less than half a token would be left only where steps add more than they draft, which a rule refuses.
-    prompt = larger(strategy.sequence_length + beside_one, 0.5)
+    prompt, parts = larger(strategy.sequence_length + beside_one, 0.5), sequence_parts(c)
     return TokenPass(
-        sequences=strategy.replica_sequences / sequence_parts(c),
+        sequences=strategy.replica_sequences / parts,
         queries=1 + strategy.draft_tokens,
         context=prompt + strategy.output_length / 2,
         outputs=outputs,
+        parts=parts,
         generating=True,
         serving=True,
     )

@@ -8,8 +8,9 @@ import pytest
 
 import diffperf as dp
 from diffperf.estimate.inference import inference_tables
+from diffperf.estimate.serving.engine_passes import passes, prompt_chunk_pass, running_sequences
 from diffperf.estimate.serving.serving_report import serve
-from diffperf.quantity import replace
+from diffperf.quantity import real, replace
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.requests import Requests
 
@@ -229,3 +230,22 @@ def test_engines_without_grouped_queries_repeat_key_and_value_heads(system):
     assert float(repeated.time) == pytest.approx(float(expected.time), rel=1e-9)
     assert float(repeated.memory.peak) == pytest.approx(float(expected.memory.peak), rel=1e-9)
     assert float(dp.generate(llama, one, strategy).time) < 0.98 * float(repeated.time)
+
+
+def test_energy_of_prompts_does_not_grow_with_pipeline_stages():
+    """Long prompts pass in chunks. Whatever lengths the strategy has, two stages take about the energy of one
+    for the same work: some more, because tensor-parallel groups of half the devices have smaller products.
+    """
+    requests = Requests(input_length=real(65536.0), output_length=real(128.0))
+    model, system = dp.load_model("llama-3-70b"), dp.load_system("dgx-h100", n_devices=8)
+
+    def joules(tp, pp, length):
+        table = {"tp": tp, "pp": pp, "global_batch": 1, "sequence_length": length}
+        c = Configuration(model, system, dp.load_strategy(table, n_devices=8)).for_inference()
+        chunk = prompt_chunk_pass(requests)
+        prompt = passes(running_sequences(c, real(1.0)), {"prompt": chunk})["prompt"]
+        return float(prompt.energy / chunk.queries)
+
+    alone = joules(8, 1, 65536)
+    assert alone < joules(4, 2, 65536) < 1.2 * alone
+    assert joules(4, 2, 65536) == pytest.approx(joules(4, 2, 2048), rel=1e-9)

@@ -77,8 +77,15 @@ def decode_pass(c: Configuration, queries: Scalar, context: Scalar) -> TokenPass
     """A pass in which the sequences that an engine runs get `queries` tokens each after a context of
     `context` tokens. In a pipeline each stage works on its part of the sequences at a time.
     """
-    sequences = c.strategy.replica_sequences / sequence_parts(c)
-    return TokenPass(sequences=sequences, queries=queries, context=context, generating=True, serving=True)
+    parts = sequence_parts(c)
+    return TokenPass(
+        sequences=c.strategy.replica_sequences / parts,
+        queries=queries,
+        context=context,
+        parts=parts,
+        generating=True,
+        serving=True,
+    )
 
 
 def running_sequences(c: Configuration, running: Scalar) -> Configuration:

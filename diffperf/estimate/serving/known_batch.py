@@ -64,7 +64,7 @@ def known_batch(c: Configuration, mean_answer: Scalar) -> KnownBatch:
             "prompts": prompts,
             # Its linear layers have the tokens of both.
             "both": dataclasses.replace(decode, sequences=decode.sequences + prompts.tokens),
-            "weights": dataclasses.replace(decode, sequences=jnp.ones_like(decode.sequences)),
+            "weights": dataclasses.replace(decode, sequences=jnp.ones_like(decode.sequences), parts=1.0),
         },
     )
     alone = parts["decode"].of_tokens + parts["decode"].of_sequences

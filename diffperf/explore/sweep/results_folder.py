@@ -67,7 +67,7 @@ class ResultsFolder:
         write_manifest(self.folder, manifest | {"temporary": self.temporary})
 
     def _delete(self, plan: SweepPlan) -> None:
-        """Deletes what a sweep has written to the folder, and the folder itself unless it holds other files."""
+        """Deletes what a sweep has written to the folder, and the folder unless it holds other files."""
         self.files(plan).delete()
         (self.folder / FILE).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the folder is not empty
