@@ -415,6 +415,6 @@ def _widest_activations(c: Configuration) -> Scalar:
 
 
 def _served_logits_bytes(c: Configuration) -> Scalar:
-    """The logits of the next token of every sequence, in fp32 for the sampler."""
-    sequences = c.strategy.replica_sequences
-    return sequences * c.model.vocabulary / c.strategy.tp * PRECISION_BYTES["fp32"]
+    """The logits of the next token of every sequence, and after each drafted one, in fp32 for the sampler."""
+    rows = c.strategy.replica_sequences * (1 + c.strategy.draft_tokens)
+    return rows * c.model.vocabulary / c.strategy.tp * PRECISION_BYTES["fp32"]

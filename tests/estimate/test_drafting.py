@@ -72,6 +72,16 @@ def test_a_module_that_drafts_costs_a_layer_and_the_vocabulary_projection(llama,
     assert float(drafting.drafting) - host == pytest.approx(float(layer + plain.head), rel=0.02)
 
 
+def test_the_logits_of_drafted_tokens_are_computed_too(llama, system):
+    """A step of 32 sequences that verifies 7 drafted tokens of each has the logits of 256 tokens."""
+    drafting, plain = (
+        decode(llama, system, _strategy(**table))
+        for table in ({"global_batch": 32, "draft_tokens": 7, "tokens_per_step": 4}, {"global_batch": 256})
+    )
+    assert float(drafting.breakdown.head) == pytest.approx(float(plain.breakdown.head), rel=1e-9)
+    assert float(drafting.memory.logits) == pytest.approx(float(plain.memory.logits), rel=1e-9)
+
+
 def test_power_stays_when_tokens_are_drafted(llama, system):
     """A draft model reads weights as the model does: energy per token falls as its time does."""
     plain, drafting = (
