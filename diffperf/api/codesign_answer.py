@@ -182,8 +182,7 @@ class CodesignAnswer(Answer):
             *conflict_lines(result),
             "",
         ]
-        limits = [constraint_table(result)] if result.problem.constraints else []
-        for part in (design_table(result), *comparison_tables(result), *limits):
+        for part in (design_table(result), *comparison_tables(result), constraint_table(result)):
             lines += [part, ""]
         lines += [*limit_sentences(result), ""]
         if self.bought:
@@ -253,8 +252,7 @@ def verdict(result: Codesign) -> str:
     change = result.objective / result.baseline_objective - 1
     before, after = units.show(result.baseline_objective, unit), units.show(result.objective, unit)
     judged = problem.uncertainty and f", {judged_over(problem.uncertainty)}"
-    constrained = "every constraint satisfied" if problem.constraints else "without constraints"
-    satisfied = f"{constrained}{judged or ''}"
+    satisfied = f"every constraint satisfied{judged or ''}"
     if result.relative:
         return (
             f"[bold]{problem.objective} of the workloads, by their shares, {result.objective:.4g} of the "
@@ -324,7 +322,7 @@ def _measure_of_samples(uncertainty: Uncertainty) -> str:
 
 def nominal_lines(problem: DesignProblem) -> list[str]:
     """Which figures are those of the samples that a robust design is judged over, and which are not."""
-    if problem.uncertainty is None or not problem.constraints:
+    if problem.uncertainty is None:
         return []
     return [
         f"Values beside limits are the {_measure_of_samples(problem.uncertainty)}, by which the limits are "

@@ -47,7 +47,7 @@ def _asked(answer: "CodesignAnswer") -> str:
     problem = answer.result.problem
     verb = "Least" if problem.sense > 0 else "Most"
     baseline = problem.baseline.system
-    limits = f"with {', '.join(map(str, problem.constraints))}" if problem.constraints else "without limits"
+    limits = f"with {', '.join(map(str, problem.constraints))}"
     runs = ""
     if len(problem.workloads) > 1:
         models = [problem.baseline.model, *(job.model for job in problem.baseline.beside)]

@@ -103,7 +103,8 @@ def front_range(problem: DesignProblem, text: str, asker: str) -> FrontRange:
         raise ConfigError(asker, "front", f'"{text}"', form, "give both ends of the range")
     quantities = [constraint.quantity for constraint in problem.constraints]
     if quantity not in quantities:
-        hint = did_you_mean(quantity, quantities) if quantities else "add a [[constraint]] on it"
+        hint = did_you_mean(quantity, quantities)
+        hint = hint if hint.startswith("did") else "add a [[constraint]] on it"
         raise ConfigError(asker, "front", f'"{quantity}"', "a quantity that the problem limits", hint)
     index = quantities.index(quantity)
     begin, end = (_end(problem.constraints[index], each, asker) for each in pair)

@@ -27,10 +27,9 @@ _WHOLE_NUMBERS_STAY = (
 def limit_sentences(result: Codesign) -> list[str]:
     """A sentence for every constraint that holds the design back, the dearest first, and one for the rest.
 
-    Empty where the problem has no limit, the design is not feasible, or the search was stopped before its
-    multipliers were known.
+    Empty where the design is not feasible, or the search was stopped before its multipliers were known.
     """
-    if not result.priced or not result.problem.constraints:
+    if not result.priced:
         return []
     rows = sorted(result.constraints(), key=lambda row: -(row.multiplier or 0.0))
     sentences = [_sentence(result, row) for row in rows if row.sloped]

@@ -69,17 +69,22 @@ class Checkpoint:
             return None
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            of_search = content["version"] == _VERSION and "descended" in content
+            state = cls._of(content) if content["version"] == _VERSION else None
         except (OSError, ValueError, KeyError, TypeError):
-            of_search, content = False, {}
-        if not of_search:
+            state = None
+        if state is None:
             expected = "a new file, or one that an interrupted search wrote"
             raise ConfigError(file, "", "no checkpoint of a search", expected, "name another file")
-        if content["question"] != question:
+        if state.question != question:
             found = "a checkpoint of another problem, seed, population or release"
             raise ConfigError(file, "", found, "one of this search", "name another file, or delete this one")
+        return state
+
+    @classmethod
+    def _of(cls, content: dict[str, Any]) -> "Checkpoint":
+        """The state from the content of a file. Raises `KeyError`, `TypeError` or `ValueError` for others."""
         return cls(
-            question=question,
+            question=content["question"],
             number=content["number"],
             idle=content["idle"],
             evaluations=content["evaluations"],

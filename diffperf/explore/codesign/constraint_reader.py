@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from diffperf.explore.reader import TableReader
 from diffperf.quantity import Quantity
 from diffperf.report.tables import outputs
 
+_EXCESS = "memory.excess"  # use of a workload's memory over its capacity, less 1
 # Outputs that are the same for every workload, because they depend on the chip alone.
 _OF_THE_CHIP = ("chip.", "cost.manufacturing", "report.cost.manufacturing")
 
@@ -97,6 +99,9 @@ class ConstraintReader(TableReader):
         declared = self.output(quantity, f"{key}.quantity")
         baseline = output_of(self.outcome, quantity, self.first)
         limit = self.limit(baseline, declared, table[senses[0]], f"{key}.{senses[0]}")
+        if limit < 0:
+            found = f"{quantity} {units.show(float(baseline), declared.unit)} in the baseline"
+            raise self.error(f"{key}.{senses[0]}", found, "a limit of zero or more", "write the limit itself")
         return Constraint(quantity, declared, 1 if senses[0] == "at_most" else -1, limit)
 
     def limit(self, baseline: Array, declared: Quantity, value: Any, key: str) -> float:
@@ -113,6 +118,19 @@ class ConstraintReader(TableReader):
         if not 0 <= number < np.inf:
             raise self.error(key, repr(value), "a limit of zero or more", "check the value")
         return number
+
+    def fits_memory(self, constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
+        """That every workload fits its memory, unless a constraint says how much of it the workload may
+        use.
+        """
+        reports = self.outcome.reports(self.first)
+        quantities = [f"{name}.{_EXCESS}" if self.first else _EXCESS for name in reports]
+        limited = {constraint.quantity.removeprefix("report.") for constraint in constraints}
+        return tuple(
+            Constraint(quantity, self.output(quantity, "constraint"), 1, 0.0)
+            for quantity in quantities
+            if quantity not in limited
+        )
 
     def no_contradiction(self, constraints: tuple[Constraint, ...]) -> None:
         """Refuses two constraints that ask a quantity to be at most a limit and at least a greater limit."""

@@ -1,7 +1,7 @@
 """The best designs along one limit of a problem, such as the budget: what every dollar buys.
 
-Each limit starts from the designs of the limits below, which it allows too, so that the objective of an upper
-limit improves along the front.
+Each search starts from the designs of the limits below. Where the limit is an upper one, it allows these
+designs too, so that the objective improves along the front.
 """
 
 import dataclasses

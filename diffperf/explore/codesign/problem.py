@@ -52,7 +52,7 @@ class Workload:
 class Uncertainty:
     """Inputs that are not known exactly, and how a design is judged over what they may be.
 
-    - `paths`: the inputs; `factors`: what each is multiplied by, in every sample.
+    - `paths`: the inputs; `factors`: what each is multiplied by, in every sample, within its bounds.
     - `measure`: the mean of every score over the samples, its worst value, or a `quantile` of it.
     """
 
@@ -220,8 +220,12 @@ class DesignProblem:
             return of(candidate)
 
         def sampled(factors: Array) -> Array:
-            pairs = zip(uncertainty.paths, factors, strict=True)
-            return of(replace(candidate, {at: locate(candidate, at)[0] * factor for at, factor in pairs}))
+            inputs = {}
+            for path, factor in zip(uncertainty.paths, factors, strict=True):
+                value, declared = locate(candidate, path)
+                low, high = getattr(declared, "bounds", (-jnp.inf, jnp.inf))
+                inputs[path] = jnp.clip(value * factor, low, high)
+            return of(replace(candidate, inputs))
 
         return uncertainty.judged(jax.vmap(sampled)(jnp.asarray(uncertainty.factors)), relax)
 

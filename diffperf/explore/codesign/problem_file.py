@@ -60,6 +60,7 @@ from diffperf.explore.codesign.problem import (
     Outcome,
     Uncertainty,
     Workload,
+    output_of,
 )
 from diffperf.explore.codesign.replaced_inputs import refuse_replaced_input
 from diffperf.explore.codesign.variable_reader import VariableReader
@@ -146,6 +147,7 @@ class ProblemReader(TableReader):
         limits = ConstraintReader(self.file, self.folder, self.table, outcome=outcome, workloads=workloads)
         limits.refuse_lacking(objective, key)
         declared = limits.output(objective, key)
+        self.refuse_not_above_zero(objective, key, outcome, workloads)
         reader = VariableReader(self.file, self.folder, self.table, first=first, baseline=baseline)
         vector = DesignVector(
             baseline,
@@ -171,6 +173,7 @@ class ProblemReader(TableReader):
             for limit in limits.constraints(table, f"constraint[{i}]")
         )
         limits.no_contradiction(limited)
+        limited += limits.fits_memory(limited)
         return DesignProblem(
             name=name,
             vector=vector,
@@ -231,8 +234,12 @@ class ProblemReader(TableReader):
             key = f"uncertain[{index}]"
             self.known_keys(table, ("path", "from", "to"), f"{key}.", "path, from and to")
             path = reader.full_path(str(table.get("path")), f"{key}.path")
-            if not isinstance(declared_at(reader.baseline, path, self.file, f"{key}.path"), Quantity):
-                raise self.error(f"{key}.path", f'"{path}"', "a number", "choices are not uncertain")
+            declared = declared_at(reader.baseline, path, self.file, f"{key}.path")
+            if not isinstance(declared, Quantity) or declared.integer:
+                found = (
+                    f'"{path}", which is {"a whole number" if isinstance(declared, Quantity) else "a choice"}'
+                )
+                raise self.error(f"{key}.path", found, "a real number", "name another input")
             refuse_replaced_input(reader.baseline, path, self.file, f"{key}.path")
             low, high = table.get("from"), table.get("to")
             if not isinstance(low, int | float) or not isinstance(high, int | float) or not 0 < low < high:
@@ -253,6 +260,22 @@ class ProblemReader(TableReader):
                 "minimize", found, "exactly one of minimize, maximize", "name one output to optimize"
             )
         return str(self.table[given[0]]), 1 if given[0] == "minimize" else -1
+
+    def refuse_not_above_zero(
+        self, objective: str, key: str, outcome: Outcome, workloads: tuple[Workload, ...]
+    ) -> None:
+        """Refuses an objective that is not above zero in the baseline: designs are judged by its ratio to
+        that of the baseline.
+        """
+        of_workloads = objective.removeprefix("report.")
+        first = workloads[0].name
+        names = [""] if objective.startswith("chip.") else [f"{workload.name}." for workload in workloads]
+        for name in names:
+            value = float(output_of(outcome, f"{name}{of_workloads}" if name else objective, first))
+            if not value > 0:
+                found = f'"{objective}", {value:.4g} in the baseline'
+                expected = "an output that is above zero there"
+                raise self.error(key, found, expected, "limit it by a [[constraint]], and optimize another")
 
     def baseline_outcome(self, baseline: Candidate, workloads: tuple[Workload, ...]) -> Outcome:
         """The exact reports of the baseline on the system as configured, and its chip in the technology."""

@@ -57,7 +57,7 @@ def refused_steps(
     for (begin, variable, value), gain, excess, broken in zip(
         steps, gains, excesses, scores.broken[1:], strict=True
     ):
-        if broken or not np.isfinite(excess).all() or not gain > _GAIN or excess.max() <= 0:
+        if broken or not np.isfinite(excess).all() or not gain > _GAIN or excess.max(initial=0.0) <= 0:
             continue
         needs = {int(i): float(excess[i] * (limits[i] or 1.0)) for i in np.flatnonzero(excess > 0)}
         step = Step(

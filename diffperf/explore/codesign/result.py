@@ -39,6 +39,7 @@ class TracePoint:
 class ConstraintRow:
     """One constraint at the design: its value, its excess and the worth of its limit.
 
+    - `limit`: the limit that the design was found under, in the unit of the quantity.
     - `value`: of its quantity, in its unit; over uncertain inputs the one that the limit is judged by: the
       worst of the samples, their mean or a quantile.
     - `nominal`: of its quantity without uncertainty.
@@ -56,6 +57,7 @@ class ConstraintRow:
     """
 
     constraint: Constraint
+    limit: float
     value: float
     nominal: float
     excess: float
@@ -78,7 +80,7 @@ class ConstraintRow:
         """The row in internal units, for JSON."""
         return {
             "quantity": self.constraint.quantity,
-            "limit": self.constraint.limit,
+            "limit": self.limit,
             "value": self.value,
             "nominal": self.nominal,
             "excess": self.excess,
@@ -198,7 +200,7 @@ class Codesign:
         The multiplier λ belongs to ±log(objective) and ±(value/limit − 1), so a minimized objective changes
         by −λ · objective / limit per unit of an upper limit (per unit of slack where the limit is zero).
         """
-        return self.signed_multiplier(index) * self.objective / (self.problem.constraints[index].limit or 1.0)
+        return self.signed_multiplier(index) * self.objective / (float(self.limits[index]) or 1.0)
 
     def signed_multiplier(self, index: int) -> float:
         """d log(objective) / d log(limit) of a constraint (d limit where the limit is zero)."""
@@ -210,6 +212,7 @@ class Codesign:
         return [
             ConstraintRow(
                 constraint=constraint,
+                limit=float(self.limits[index]),
                 value=self._judged_value(index),
                 nominal=self._nominal_value(index),
                 excess=float(self.excess[index]),

@@ -30,7 +30,7 @@ def scorer():
 def test_no_design_has_no_score(scorer):
     """scipy's differential evolution asks for that where no member of a population is feasible."""
     scores = scorer.exact(np.empty((0, 1)), scorer.problem.limits)
-    assert scores.values.shape == (0, 2)
+    assert scores.values.shape == (0, 1 + len(scorer.problem.constraints))
     assert scores.ranking(Goal.of(scorer.problem)).order.shape == (0,)
     assert scorer.evaluations == 0
 

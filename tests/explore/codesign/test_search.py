@@ -197,9 +197,10 @@ def test_a_stopped_search_goes_on_to_the_same_design(fresh, tmp_path):
 
 def test_checkpoints_of_something_else_are_refused(fresh, tmp_path):
     fresh.checkpoint = tmp_path / "search.json"
-    fresh.checkpoint.write_text("{}")
-    with pytest.raises(ConfigError, match=r"search\.json: found no checkpoint"):
-        fresh.answer()
+    for damaged in ("{}", '{"version": 1, "descended": []}', "[]"):
+        fresh.checkpoint.write_text(damaged)
+        with pytest.raises(ConfigError, match=r"search\.json: found no checkpoint"):
+            fresh.answer()
     fresh.checkpoint.unlink()
     fresh.progress = _stop_after_first_round
     fresh.answer()
@@ -256,6 +257,10 @@ def test_a_front_improves_with_its_limit_and_has_its_slope(fresh):
     objectives = np.array([design.objective for design in along.designs])
     assert all(design.feasible for design in along.designs)
     assert np.all(np.diff(objectives) <= 1e-9 * objectives[0])
+    # Each price is one of the limit of its own design.
+    row = along.designs[0].constraints()[0]
+    assert row.as_dict()["limit"] == limits[0]
+    assert row.price == pytest.approx(row.percent * objectives[0] / limits[0], rel=1e-9)
     slope = (objectives[2] - objectives[1]) / (limits[2] - limits[1])
     first, second = along.designs[1], along.designs[2]
     assert first.x[0] == second.x[0]
