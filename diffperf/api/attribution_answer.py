@@ -17,7 +17,7 @@ from diffperf.explore.inputs import checked_output
 from diffperf.explore.ranges import with_tied
 from diffperf.load import override
 from diffperf.quantity import Quantity, locate, replace
-from diffperf.report.tables import column_table, show
+from diffperf.report.tables import change, column_table, ratio, show
 from diffperf.workload.configuration import Configuration
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ class AttributionAnswer(PointAnswer):
         table.add_row("before", show(before, self.declared), "")
         for name, part in self.contributions:
             sign = "+" if part > 0 else "−"
-            table.add_row(name, f"{sign}{show(abs(part), self.declared)}", f"{part / before:+.1%}")
-        table.add_row("after", show(after, self.declared), f"{after / before - 1:+.1%}")
+            table.add_row(name, f"{sign}{show(abs(part), self.declared)}", ratio(part, before, "+.1%"))
+        table.add_row("after", show(after, self.declared), change(after, before, "+.1%"))
         return [
             *self.heading(),
             *([f"To {self.target}: {self.target_certainty.line()}"] if self.target_certainty else []),

@@ -13,14 +13,14 @@ from diffperf.api.basis import Certainty
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import asked, phase_of
 from diffperf.api.question import Question, describe_strategy
-from diffperf.api.varied_ranges import read_range
+from diffperf.api.varied_ranges import InputRange, read_input_range
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.crossings import BreakEven, Crossing, Pair
 from diffperf.explore.crossings import break_even as crossed
 from diffperf.explore.inputs import checked_output
 from diffperf.explore.ranges import Range
 from diffperf.quantity import Quantity
-from diffperf.report.tables import as_dict, column_table, show
+from diffperf.report.tables import as_dict, column_table, ratio, show
 from diffperf.workload.configuration import Configuration
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def break_even(
     against: Any,
     phase: str = "training",
     *,
-    x: tuple[str, Any],
+    x: InputRange,
     vary: str = "both",
     output: str = "cost.run",
     devices: float | None = None,
@@ -54,7 +54,8 @@ def break_even(
     **Arguments:** as of `dp.estimate`, and
 
     - `against`: the second system, as `system`; with the same devices if they are given.
-    - `x`: an input by path, and its range: "1..8 TB/s", "±20%", or two values.
+    - `x`: an input by path, and its range: "1..8 TB/s", "±20%", or two values; also as a dictionary of the
+      one input, or as the text "PATH=RANGE".
     - `vary`: where it varies: in "both" systems, the "first", or the "second" alone (as for a price).
     - `output`: which is compared, by its path in the report.
 
@@ -96,7 +97,7 @@ class BreakEvenAnswer(Answer):
         question: Question,
         against: Any,
         phase: str,
-        x: tuple[str, Any],
+        x: InputRange,
         vary: str = "both",
         output: str = "cost.run",
     ) -> "BreakEvenAnswer":
@@ -108,7 +109,7 @@ class BreakEvenAnswer(Answer):
         configurations = question.configuration(phase), questions[1].configuration(phase)
         declared = checked_output(configurations[0], phase, output, question.asker)
         varied = [c for c, varies in zip(configurations, VARY[vary], strict=True) if varies]
-        ranges = [read_range(c, *x, question, "--x") for c in varied]
+        ranges = [read_input_range(c, x, question, "--x") for c in varied]
         if len({each.path for each in ranges}) > 1:
             found = " and ".join(each.path for each in ranges)
             raise ConfigError(question.asker, "--x", found, "one input in both", "write its whole path")
@@ -176,7 +177,7 @@ class BreakEvenAnswer(Answer):
         for place in (0, len(curves.values) - 1):
             first, second = float(curves.first[place]), float(curves.second[place])
             shown = [show(each, self.declared) for each in (first, second)]
-            table.add_row(self._shown(curves.values[place]), *shown, f"{first / second:.3f}")
+            table.add_row(self._shown(curves.values[place]), *shown, ratio(first, second))
         return [table] if curves.crossings else [*self._all_along(), table]
 
     def _all_along(self) -> list[str]:

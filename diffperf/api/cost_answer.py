@@ -16,7 +16,7 @@ from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.cost_curve import CostCurve
 from diffperf.api.die_table import die_rows, die_table
-from diffperf.api.from_python import in_float64, refuse_traced
+from diffperf.api.from_python import in_float64, read_settings, refuse_traced
 from diffperf.api.input_values import plain, with_paths_and_units
 from diffperf.api.network_table import network_rows, network_table
 from diffperf.api.ownership_table import Ownership, ownership_table
@@ -59,7 +59,7 @@ def cost(
     rent: bool = False,
     model: Any = None,
     phase: str = "decode",
-    over: tuple[str, Any] | None = None,
+    over: InputRange | None = None,
 ) -> "CostAnswer":
     """Cost of a system: an accelerator piece by piece, the purchase, and an hour at full power.
 
@@ -74,7 +74,8 @@ def cost(
 
     **Raises:** `ConfigError`, in one line.
     """
-    asker, settings = asker_of("cost"), dict(set or {})
+    asker = asker_of("cost")
+    settings = read_settings(set, asker)
     refuse_traced(asker, {"system": system, "devices": devices, "set": settings, "against": against})
     number = None if devices is None else str(plain(devices))
     priced = read_system(in_float64(priced_source(system)), number, stack, calibration, asker)[0]
@@ -105,7 +106,7 @@ def curve_over(
     system: System,
     model: Any,
     phase: str,
-    over: tuple[str, Any] | None,
+    over: InputRange | None,
     settings: Mapping[str, Any],
     asker: str,
 ) -> CostCurve | None:

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from diffperf import units
 from diffperf.api.question import Question, describe_strategy
-from diffperf.api.varied_ranges import read_range
+from diffperf.api.varied_ranges import InputRange, read_input_range
 from diffperf.explore.points import outputs_at
 from diffperf.explore.ranges import Range, with_tied
 from diffperf.report.tables import column_table, show
@@ -46,10 +46,10 @@ class CostCurve:
     excess: Float[np.ndarray, " points"]
 
     @classmethod
-    def of(cls, question: Question, phase: str, over: tuple[str, Any]) -> "CostCurve":
+    def of(cls, question: Question, phase: str, over: InputRange) -> "CostCurve":
         """Evaluates the curve. **Raises:** `ConfigError` for a range that is none."""
         configuration = question.configuration(phase)
-        axis = read_range(configuration, *over, question, "--over")
+        axis = read_input_range(configuration, over, question, "--over")
         values = axis.grid(_POINTS)
         outputs = outputs_at(configuration, with_tied(configuration, {axis.path: values}), phase)
         devices = float(configuration.system.n_devices)

@@ -14,7 +14,7 @@ from rich.table import Table
 from diffperf import units
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
-from diffperf.api.from_python import refuse_traced
+from diffperf.api.from_python import read_settings, refuse_traced
 from diffperf.api.input_values import plain, with_paths_and_units
 from diffperf.cost.wafers import dies_per_wafer, raw_die_price
 from diffperf.cost.yields import defect_free, die_yield, fatal_defects, stitched_share
@@ -87,7 +87,8 @@ def die(
 
     **Raises:** `ConfigError`, in one line.
     """
-    asker, settings = asker_of("die"), dict(set or {})
+    asker = asker_of("die")
+    settings = read_settings(set, asker)
     refuse_traced(asker, {"area": area, "nodes": nodes, "aspect": aspect, "age": age, "set": settings})
     return DieAnswer.of(area, nodes=nodes, aspect=aspect, age=age, settings=settings, asker=asker)
 

@@ -40,7 +40,8 @@ def asked(
 
     **Raises:** `ConfigError` that names the function and the argument.
     """
-    asker, given, settings = asker_of(name), dict(strategy or {}), dict(set or {})
+    asker, given = asker_of(name), dict(strategy or {})
+    settings = read_settings(set, asker)
     arguments = {"model": model, "system": system, "devices": devices, "set": settings}
     refuse_traced(asker, arguments | given)
     for keyword in given:
@@ -111,3 +112,11 @@ def whole_number(asker: str, name: str, value: object, least: int, most: int) ->
 def phase_of(asker: str, phase: object) -> str:
     """The phase itself, where it is the name of one."""
     return check_phase(phase, asker, "phase")
+
+
+def read_settings(given: Any, asker: str) -> dict[str, Any]:
+    """The values by path of an argument `set`. **Raises:** `ConfigError` for anything else."""
+    if given is not None and not isinstance(given, Mapping):
+        remedy = 'write set={"hbm.bandwidth": "4 TB/s"}'
+        raise ConfigError(asker, "set", repr(given)[:80], "values of inputs by their paths", remedy)
+    return dict(given or {})

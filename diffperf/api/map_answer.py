@@ -14,7 +14,7 @@ from diffperf.api.from_python import asked, phase_of, whole_number
 from diffperf.api.point_answer import PointAnswer
 from diffperf.api.question import Question
 from diffperf.api.ranges_answer import UNITS_BRING
-from diffperf.api.varied_ranges import read_range
+from diffperf.api.varied_ranges import InputRange, read_input_range
 from diffperf.errors import ConfigError
 from diffperf.explore.bottleneck_map import CELLS, BottleneckMap
 from diffperf.explore.bottleneck_map import bottleneck_map as mapped
@@ -34,8 +34,8 @@ def bottleneck_map(
     system: Any,
     phase: str = "training",
     *,
-    x: tuple[str, Any],
-    y: tuple[str, Any],
+    x: InputRange,
+    y: InputRange,
     cells: int = CELLS,
     devices: float | None = None,
     stack: Any = None,
@@ -50,7 +50,8 @@ def bottleneck_map(
 
     **Arguments:** as of `dp.estimate`, and
 
-    - `x`, `y`: an input by path, and its range: "1..8 TB/s", "±20%", or two values.
+    - `x`, `y`: an input by path, and its range: "1..8 TB/s", "±20%", or two values; also as a dictionary of
+      the one input, or as the text "PATH=RANGE".
     - `cells`: of each axis; a whole number has at most as many as it has values.
 
     The layout is the best one at the configuration itself, and stays. **Raises:** `ConfigError`, in one line.
@@ -81,11 +82,12 @@ class MapAnswer(PointAnswer):
 
     @classmethod
     def of(
-        cls, question: Question, phase: str, x: tuple[str, Any], y: tuple[str, Any], cells: int = CELLS
+        cls, question: Question, phase: str, x: InputRange, y: InputRange, cells: int = CELLS
     ) -> "MapAnswer":
         """Maps the ranges at the layout of a question."""
         c = question.configuration(phase)
-        across, down = read_range(c, *x, question, "--x"), read_range(c, *y, question, "--y")
+        across = read_input_range(c, x, question, "--x")
+        down = read_input_range(c, y, question, "--y")
         if across.path == down.path:
             raise ConfigError(question.asker, "--y", across.path, "another input than --x", "name another")
         return cls(

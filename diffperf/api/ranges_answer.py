@@ -14,7 +14,7 @@ from diffperf.explore.inputs import checked_output
 from diffperf.explore.ranges import Range, Swing, swings
 from diffperf.explore.whole_steps import UNITS
 from diffperf.quantity import Quantity, real, replace
-from diffperf.report.tables import column_table, show
+from diffperf.report.tables import change, column_table, show
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ class RangesAnswer(PointAnswer):
             ends = (each.value, each.range.low, each.range.high)
             inputs = [show(end, each.range.declared) for end in ends]
             outputs = [show(end, self.declared) for end in (each.at_low, each.at_high)]
-            changes = [f"{(end / self.before - 1):+.2%}" for end in (each.at_low, each.at_high)]
+            changes = [change(end, self.before, "+.2%") for end in (each.at_low, each.at_high)]
             table.add_row(each.range.path, *inputs, *outputs, " … ".join(changes))
         note = [UNITS_BRING] if any(each.range.path == UNITS for each in self.swings) else []
         note += [line for each in self.swings for line in self._described_devices(each.range)]

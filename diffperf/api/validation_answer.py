@@ -97,9 +97,9 @@ class ValidationAnswer(Answer):
         if overall.oom:
             lines += ["", "[bold]out of memory[/bold]", out_of_memory_table(groups, by)]
         if overall.skipped:
-            lines += ["", "[bold]skipped[/bold]", skipped_table(overall)]
+            lines += ["", "[bold]skipped[/bold]", rows_table(self.result.skipped)]
         if self.result.doubtful:
-            lines += ["", "[bold]doubtful, but counted[/bold]", doubtful_table(self.result.doubtful)]
+            lines += ["", "[bold]doubtful, but counted[/bold]", rows_table(self.result.doubtful)]
         return lines
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,6 +112,22 @@ class ValidationAnswer(Answer):
             {self.by: name, "column": column, **dataclasses.asdict(errors)}
             for name, summary in groups.items()
             for column, errors in summary.metrics.items()
+        ]
+
+    def estimates(self) -> list[dict[str, Any]]:
+        """A row for each measured value: the row of the table by its id or line, the column, the measured and
+        the estimated value, and the relative error."""
+        return [
+            {
+                "row": row.name,
+                "column": column,
+                "measured": measured,
+                "predicted": row.predicted[column],
+                "error": row.predicted[column] / measured - 1,
+            }
+            for row in self.result.evaluations
+            for column, measured in row.measured.items()
+            if row.skipped is None and column in row.predicted
         ]
 
     def figure(self) -> "Figure":
@@ -226,19 +242,11 @@ def out_of_memory_table(summaries: dict[str, Summary], by: str) -> Table:
     return rows
 
 
-def skipped_table(overall: Summary) -> Table:
-    """Number of rows that were skipped, by reason."""
-    rows = column_table("reason", "rows")
-    for reason, count in overall.skipped.items():
-        rows.add_row(reason, f"{count:,}")
-    return rows
-
-
-def doubtful_table(doubtful: dict[str, list[str]]) -> Table:
-    """Number of rows that count although something about them does not go together, and the first of them."""
+def rows_table(by_reason: dict[str, list[str]]) -> Table:
+    """How many rows there are of each reason, and the first of them by their ids or lines."""
     table = column_table("reason", "rows", "ids", left=1)
     table.columns[-1].justify = "left"
-    for reason, names in doubtful.items():
+    for reason, names in by_reason.items():
         more = ", …" if len(names) > _NAMED_ROWS else ""
         table.add_row(reason, f"{len(names):,}", ", ".join(names[:_NAMED_ROWS]) + more)
     return table

@@ -15,6 +15,10 @@ from diffperf.quantity import Quantity, locate
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.strategy import Strategy
 
+# An input and its range: ("hbm.bandwidth", "2..5 TB/s"), {"hbm.bandwidth": "2..5 TB/s"}, or the text of the
+# command line, "hbm.bandwidth=2..5 TB/s".
+InputRange = tuple[str, Any] | Mapping[str, Any] | str
+
 _EXPECTED = 'two ends such as "2..5 TB/s", or a share such as "±20%"'
 _STRATEGY = tuple(field.name for field in dataclasses.fields(Strategy))
 _NUMBER = re.compile(r"[\d.,eE+-]+")
@@ -34,6 +38,21 @@ def read_ranges(configuration: Configuration, given: Mapping[str, Any], question
         paths = ", ".join(each.path for each in ranges)
         raise ConfigError(question.asker, key, paths, "every input once", "leave one of them out")
     return ranges
+
+
+def read_input_range(configuration: Configuration, given: InputRange, question: Question, key: str) -> Range:
+    """One range, with the path of its input; see `read_ranges`."""
+    path, ends = None, None
+    if isinstance(given, str):
+        path, _, ends = (part.strip() for part in given.partition("="))
+    elif isinstance(given, Mapping) and len(given) == 1:
+        ((path, ends),) = given.items()
+    elif isinstance(given, tuple | list) and len(given) == 2:
+        path, ends = given
+    if not isinstance(path, str) or not ends:
+        expected, remedy = "one input and its range", 'write ("hbm.bandwidth", "2..5 TB/s")'
+        raise ConfigError(question.asker, key, repr(given)[:80], expected, remedy)
+    return read_range(configuration, path, ends, question, key)
 
 
 def read_range(configuration: Configuration, path: str, given: Any, question: Question, key: str) -> Range:

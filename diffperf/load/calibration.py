@@ -16,6 +16,8 @@ import equinox as eqx
 import numpy as np
 
 from diffperf.errors import ConfigError, did_you_mean
+from diffperf.hardware.accelerator import Accelerator
+from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.system import System
 from diffperf.quantity import segment
 
@@ -132,7 +134,11 @@ class Calibration:
         Formats that were not measured follow the fitted value of another one, unless that one keeps its own.
         """
         values = self.values_in(system)
-        following = {other: value for path, value in values.items() for other in followers(path, self.values)}
+        following = {
+            other: value
+            for path, value in values.items()
+            for other in followers(path, self.values, system.accelerator)
+        }
         return values | {path: value for path, value in following.items() if path not in self.kept}
 
 
@@ -177,16 +183,18 @@ def part_of(path: str, known_parts: Iterable[str]) -> str | None:
     return max((part for part in known_parts if path.startswith(part + ".")), key=len, default=None)
 
 
-def followers(path: str, fitted: Iterable[str]) -> list[str]:
-    """The paths that take the value fitted at `path` because the same kernels serve their number formats.
+def followers(path: str, fitted: Iterable[str], accelerator: Accelerator) -> list[str]:
+    """The paths that take the value fitted at `path` because the same kernels serve their number formats, or
+    because the accelerator has no matrix units for these and multiplies them in the fitted format.
 
     Paths in `fitted` have a value of their own.
     """
     name, _, rest = path.removeprefix(_FORMATS).partition(".")
     if not path.startswith(_FORMATS) or not rest:
         return []
-    served = next((formats for formats in _SAME_KERNELS if name in formats), ())
-    others = [f"{_FORMATS}{other}.{rest}" for other in served if other != name]
+    served = next((formats for formats in _SAME_KERNELS if name in formats), (name,))
+    multiplied = [other for other in PRECISIONS if accelerator.multiplied_in(other) in served]
+    others = [f"{_FORMATS}{other}.{rest}" for other in dict.fromkeys((*served, *multiplied)) if other != name]
     return [other for other in others if other not in set(fitted)]
 
 

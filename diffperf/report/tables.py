@@ -49,6 +49,16 @@ def show(value: Any, declared: Quantity | Choice) -> str:
     return f"[{' '.join(map(str, numbers.shape))} values, {low} to {high}]"
 
 
+def ratio(value: float, base: float, form: str = ".3f") -> str:
+    """The text of a value over another one; of no ratio, that to zero, a dash."""
+    return format(value / base, form) if base else "–"
+
+
+def change(value: float, before: float, form: str) -> str:
+    """The text of the relative change from one value to another; a dash where it was zero before."""
+    return format(value / before - 1, form) if before else "–"
+
+
 def table(module: eqx.Module, title: str = "") -> Table:
     """A table of a module: a row for each quantity, and a section for each module inside it.
 

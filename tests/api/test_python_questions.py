@@ -7,6 +7,9 @@ import pytest
 from helpers import command_line
 
 import diffperf as dp
+from diffperf.api.from_python import asked, read_settings
+from diffperf.api.varied_ranges import read_input_range
+from diffperf.errors import ConfigError
 
 
 def plain(answer) -> dict:
@@ -121,3 +124,34 @@ def test_calibrate(tmp_path):
     assert "1 parameters fitted to 12 rows" in str(answer)
     with pytest.raises(dp.ConfigError, match=r"^dp\.calibrate: out: "):
         dp.calibrate(table, tmp_path / "mine.json")
+
+
+@pytest.mark.parametrize(
+    "x", [("hbm.bandwidth", "2..4 TB/s"), {"hbm.bandwidth": "2..4 TB/s"}, "hbm.bandwidth=2..4 TB/s"]
+)
+def test_an_input_and_its_range_in_three_forms(x):
+    question = asked("break_even", "llama-3-8b", "dgx-h100")
+    read = read_input_range(question.configuration("decode"), x, question, "--x")
+    assert (read.path, read.low, read.high) == ("system.accelerator.memory.hbm.bandwidth", 2e12, 4e12)
+
+
+@pytest.mark.parametrize("x", ["hbm.bandwidth", {}, {"a": "1..2", "b": "1..2"}, ("hbm.bandwidth",), 3])
+def test_what_is_no_range_of_an_input_is_refused_in_one_line(x):
+    question = asked("break_even", "llama-3-8b", "dgx-h100")
+    with pytest.raises(ConfigError, match="expected one input and its range; write") as problem:
+        read_input_range.__wrapped__(question.configuration("decode"), x, question, "--x")
+    assert "\n" not in str(problem.value)
+
+
+def test_settings_that_are_no_dictionary_are_refused_in_one_line():
+    with pytest.raises(ConfigError, match=r"set: found .* expected values of inputs by their paths"):
+        read_settings(["hbm.bandwidth=4 TB/s"], "dp.estimate")
+
+
+def test_an_output_that_is_zero_has_no_ratio():
+    """Without pipeline stages there is no bubble, whatever the bandwidth."""
+    layout = {"devices": 8, "tp": 8, "global_batch": 8, "output": "breakdown.pipeline_bubble"}
+    varied = {"hbm.bandwidth": "2..4 TB/s"}
+    assert "–" in str(dp.sensitivity("llama-3-8b", "dgx-h100", ranges=varied, **layout))
+    crossing = dp.break_even("llama-3-8b", "dgx-h100", "dgx-a100", x=varied, **layout)
+    assert "equal all along" in str(crossing)

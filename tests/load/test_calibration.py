@@ -122,10 +122,27 @@ def test_values_of_a_collective_library_hold_in_both_stacks():
 
 
 def test_followers_are_formats_of_the_same_kernels():
-    path = "accelerator.matrix.{}.efficiency"
-    assert followers(path.format("bf16"), []) == [path.format("fp16")]
-    assert followers(path.format("fp8"), [path.format("int8")]) == [path.format("mxfp8")]
-    assert followers("accelerator.matrix", []) == followers("accelerator.vector", []) == []
+    path, hopper = "accelerator.matrix.{}.efficiency", load_system("dgx-h100").accelerator
+    assert followers(path.format("bf16"), [], hopper) == [path.format("fp16")]
+    of_fp8 = followers(path.format("fp8"), [path.format("int8")], hopper)
+    assert path.format("mxfp8") in of_fp8
+    assert path.format("int8") not in of_fp8
+    for other in ("accelerator.matrix", "accelerator.vector"):
+        assert followers(other, [], hopper) == []
+
+
+def test_formats_without_matrix_units_follow_the_one_that_they_are_multiplied_in():
+    hopper, blackwell = (load_system(name).accelerator for name in ("dgx-h100", "hgx-b200"))
+    path = "accelerator.matrix.{}.conversion_latency"
+    assert {path.format(name) for name in ("fp4", "nvfp4", "mxfp4", "int4")} <= set(
+        followers(path.format("fp8"), [], hopper)
+    )
+    assert path.format("nvfp4") not in followers(path.format("fp8"), [], blackwell)
+    # No format that is multiplied in another one takes less time to convert to than that one.
+    latencies = {
+        name: float(getattr(hopper.matrix, name).conversion_latency) for name in ("fp8", "fp4", "int4")
+    }
+    assert len(set(latencies.values())) == 1
 
 
 def test_a_system_names_its_calibration(file, tmp_path):

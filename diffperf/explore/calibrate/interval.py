@@ -151,7 +151,8 @@ def _slopes(
     changes: dict[str, np.ndarray] = {}
     for row, (path, own) in enumerate(places.items()):
         ends = at[f"system.{own[0]}"] * np.exp([_STEP, -_STEP])
-        for place in (*own, *followers(path, list(places))):  # those that follow have the same value
+        # Those that follow have the same value.
+        for place in (*own, *followers(path, list(places), inputs.system.accelerator)):
             full = f"system.{place}"
             changes.setdefault(full, np.full(2 * len(places), at[full]))[2 * row : 2 * row + 2] = ends
     times = np.log(outputs_at(inputs, changes, phase)["time"]).reshape(-1, 2)

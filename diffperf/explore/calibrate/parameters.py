@@ -140,7 +140,8 @@ def prior_spreads(
     if calibration is not None:
         deviations = np.sqrt(calibration.covariance.diagonal()).tolist()
         for path, deviation in zip(calibration.parameters, deviations, strict=True):
-            for place in (*calibration.places(path, system), *followers(path, calibration.values)):
+            following = followers(path, calibration.values, system.accelerator)
+            for place in (*calibration.places(path, system), *following):
                 if place in spreads and place not in calibration.kept:
                     known = float(np.hypot(deviation, _BETWEEN_DEVICES))
                     spreads[place] = min(spreads[place], known)

@@ -68,7 +68,7 @@ class Posterior:
         places, drawn = fitted_places(calibration, candidate.configuration), {}
         factors = dict(zip(calibration.parameters, self.factors(calibration).T, strict=True))
         for path, fitted in places.items():
-            for place in (*fitted, *followers(path, list(places))):
+            for place in (*fitted, *followers(path, list(places), candidate.system.accelerator)):
                 value, declared = locate(candidate.system, place)
                 low, high = getattr(declared, "bounds", (-np.inf, np.inf))
                 drawn[f"system.{place}"] = np.clip(float(value) * factors[path], low, high)

@@ -27,6 +27,21 @@ class Evaluation:
     name: str = ""
     doubts: tuple[str, ...] = ()
 
+    def as_dict(self) -> dict[str, Any]:
+        """The row as plain values for JSON: the measured columns beside their estimates, or why it was
+        skipped."""
+        named: dict[str, Any] = {"row": self.name}
+        if self.skipped is not None:
+            return named | {"skipped": self.skipped}
+        memory = {"ran_out": self.ran_out, "runs_out": self.runs_out}
+        return named | {
+            "measured": self.measured,
+            "predicted": {
+                column: self.predicted[column] for column in self.measured if column in self.predicted
+            },
+            **{key: value for key, value in memory.items() if value is not None},
+        }
+
 
 @dataclasses.dataclass(frozen=True)
 class Errors:

@@ -64,6 +64,11 @@ class Fault:
     fault: str
 
     @property
+    def name(self) -> str:
+        """The id of the row, or its line."""
+        return self.cells.get("id") or f"line {self.line}"
+
+    @property
     def message(self) -> str:
         """Why, in a line that names the row."""
         return f"{self.where}: {self.fault}"

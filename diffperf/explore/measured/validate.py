@@ -76,11 +76,21 @@ class Validation:
                 rows.setdefault(doubt, []).append(row.name)
         return dict(sorted(rows.items(), key=lambda doubt: -len(doubt[1])))
 
+    @property
+    def skipped(self) -> dict[str, list[str]]:
+        """The names of the rows that were skipped, by reason; the most frequent first."""
+        rows: dict[str, list[str]] = {}
+        for row in self.evaluations:
+            if row.skipped is not None:
+                rows.setdefault(row.skipped, []).append(row.name)
+        return dict(sorted(rows.items(), key=lambda reason: -len(reason[1])))
+
     def as_dict(self, by: str = "group") -> dict[str, Any]:
-        """The statistics of all groups as nested plain values for JSON."""
+        """The statistics of all groups, and every row, as nested plain values for JSON."""
         groups = {name: summary.as_dict() for name, summary in self.summaries(by).items()}
         found = {"table": self.kind, "groups": groups, "overall": self.summary().as_dict()}
-        return found | ({"doubtful": self.doubtful} if self.doubtful else {})
+        doubtful = {"doubtful": self.doubtful} if self.doubtful else {}
+        return found | doubtful | {"rows": [row.as_dict() for row in self.evaluations]}
 
 
 def validate(
@@ -114,7 +124,9 @@ def validate(
 
 def evaluate(table: Measurements) -> Validation:
     """Evaluates the rows of a table that is read already; the calibrations are those of its platforms."""
-    evaluations = {fault.line: Evaluation(fault.cells, skipped=fault.reason) for fault in table.faults}
+    evaluations = {
+        fault.line: Evaluation(fault.cells, skipped=fault.reason, name=fault.name) for fault in table.faults
+    }
     for row, prediction in zip(table.rows, predict(table.kind, table.rows, table.platforms), strict=True):
         evaluations[row.line] = _evaluation(row, prediction, table.platforms)
     in_order = [evaluations[line] for line in sorted(evaluations)]

@@ -63,7 +63,9 @@ def test_a_limit_below_zero_is_refused():
         dp.codesign(PROBLEM | {"constraint": [limit]})
 
 
-@pytest.mark.parametrize(("path", "kind"), [("system.n_devices", "whole number"), ("strategy.precision", "choice")])
+@pytest.mark.parametrize(
+    ("path", "kind"), [("system.n_devices", "whole number"), ("strategy.precision", "choice")]
+)
 def test_what_is_uncertain_is_a_real_number(path, kind):
     with pytest.raises(ConfigError, match=f"which is a {kind}; expected a real number"):
         dp.codesign(PROBLEM | {"uncertain": [{"path": path, "from": 0.9, "to": 1.1}]})
