@@ -155,7 +155,8 @@ def _layer_tensors(layers: Layers, model: Model, strategy: Strategy, stack: Stac
         functions, inner = functions + before, inner + before
     if layers.mixture is not None:
         visiting = routed_tokens(layers, strategy, tokens) * expert_load(strategy) * model.hidden
-        inner = inner + visiting * (kept + element * strategy.early_routing_weights.off)
+        # The ranks that an expert is split over gather its tokens (`expert_parallel_collectives`).
+        inner = inner + visiting * (kept * strategy.experts_tp + element * strategy.early_routing_weights.off)
     latent_norms, projected, attention = _attention_tensors(layers, strategy)
     return _LayerTensors(
         inner=inner,

@@ -211,7 +211,7 @@ def _training_stage(
         "optimizer": optimizer * optimizer_bytes * (1 - strategy.offload_optimizer),
         "activations": flying * (1 - strategy.offload_activations) + largest(activations.working),
         "logits": stages * row.heads * _logits_bytes(model, strategy),
-        "gathered": _gathered_bytes(model, strategy, row, alone),
+        "gathered": _gathered_bytes(c, row, alone),
         "buffers": _buffer_bytes(c) + stack.training_buffers,
         "kv_cache": jnp.zeros_like(weights),
     }
@@ -230,20 +230,24 @@ def _logits_bytes(model: Model, strategy: Strategy) -> Scalar:
     return logits * (strategy.activation_width + PRECISION_BYTES["fp32"]) * (1 + model.mtp_layers)
 
 
-def _gathered_bytes(model: Model, strategy: Strategy, row: _StageRow, alone: Scalar) -> Scalar:
+def _gathered_bytes(c: Configuration, row: _StageRow, alone: Scalar) -> Scalar:
     """Bytes that ZeRO-3 holds gathered on a device of one stage: the weights of the layer in use, those of
-    the next layer if fetched early, and one layer's gradients.
+    the next layer if fetched early, and one layer's gradients. What a device holds whole, as no other rank
+    would hold the same, is not gathered.
 
     Embeddings and vocabulary projection stay gathered from the forward pass to the backward pass, as those of
     FSDP's root module do (PyTorch documentation, `fully_shard`), which begins with the gradients of the
     latter. `alone` is 1 where one stage has both, which share one matrix if embeddings are tied.
     """
-    dense = sum(kind.count * kind.dense_parameters(model.hidden) for kind in model.layers) / model.depth
+    model, strategy, groups = c.model, c.strategy, ZeroGroups(c.strategy, c.relax)
+    sharded, sharded_experts = c.relax.has_others(groups.dense), c.relax.has_others(groups.experts)
+    of_rank = [kind.count * kind.dense_parameters_on_rank(model.hidden, strategy.tp) for kind in model.layers]
     routed = sum(kind.count * kind.routed_parameters(model.hidden) for kind in model.layers) / model.depth
-    layer = dense / strategy.tp + routed / (strategy.experts_tp * strategy.ep)
+    experts = routed / (strategy.experts_tp * strategy.ep)
+    layer = sharded * sum(of_rank) / model.depth + sharded_experts * experts
     weights = 1 + strategy.overlap_weights.on
     matrices = row.embeddings + row.heads * (1 - alone * model.tied_embeddings.on) + row.heads
-    ends = matrices * model.vocabulary * model.hidden / strategy.tp
+    ends = sharded * matrices * model.vocabulary * model.hidden / strategy.tp
     return strategy.shards_weights * (layer * (weights + 1) + ends) * strategy.kept_weight_width
 
 
@@ -339,8 +343,10 @@ def _kept_on_stage(c: Configuration, row: _StageRow, cache: Float[Array, " kinds
     parameters = parameters_of_layers(
         model, strategy, row.layers, embeddings=row.embeddings, heads=heads, modules=row.modules
     )
-    around_attention = jnp.stack([kind.attention_parameters(model.hidden) for kind in model.grouped])
-    attention = over_kinds(row.layers, around_attention) / strategy.tp
+    around_attention = [
+        kind.attention_parameters_on_rank(model.hidden, strategy.tp) for kind in model.grouped
+    ]
+    attention = over_kinds(row.layers, jnp.stack(around_attention))
     tables = (row.embeddings + heads) * model.embedding_parameters / strategy.tp
     return {
         "attention_weights": attention * strategy.served_weight_width,

@@ -243,6 +243,21 @@ class Layers(eqx.Module):
         norms = 0.0 if self.latent is None else self.latent.query_rank + self.latent.kv_rank
         return self.attention_matrices(hidden) + inner + self.biases.on * hidden + norms
 
+    def attention_parameters_on_rank(self, hidden: Scalar, tp: Scalar) -> Scalar:
+        """Those of `attention_parameters` that a tensor-parallel rank holds.
+
+        That is an equal share, but key and value projections of at least one head, and the projections down
+        to latents whole (`ReplicatedLinear` of vllm/model_executor/models/deepseek_v2.py).
+        """
+        share = self.attention_parameters(hidden) / tp
+        if self.state_space is not None or self.recurrence is not None:
+            return share
+        if self.latent is None:
+            repeated_heads = self.kv_heads_on_rank(tp) - self.kv_heads / tp
+            return share + 2 * hidden * self.head_dim * repeated_heads
+        down = hidden * (self.latent.query_rank + self.latent.kv_rank + self.latent.rotary_dim)
+        return share + down * (1 - 1 / tp)
+
     def mlp_matrices(self, hidden: Scalar, ffn: Scalar) -> Scalar:
         """Weights of an MLP of some inner dimension."""
         return (2 + self.gated.on) * hidden * ffn
@@ -272,6 +287,16 @@ class Layers(eqx.Module):
         else:
             mlp = self.router_matrix(hidden) + self.mlp_matrices(hidden, self.mixture.shared_ffn)
         return self.attention_parameters(hidden) + mlp + norms
+
+    def dense_parameters_on_rank(self, hidden: Scalar, tp: Scalar) -> Scalar:
+        """Those of `dense_parameters` that a tensor-parallel rank holds: an equal share, but for what each
+        rank repeats of the attention, and the router, which is whole. Norms, which are small, count as
+        split.
+        """
+        around_attention = self.attention_parameters(hidden)
+        others = (self.dense_parameters(hidden) - around_attention) / tp
+        router = self.router_matrix(hidden) * (1 - 1 / tp)
+        return self.attention_parameters_on_rank(hidden, tp) + others + router
 
     def parameters(self, hidden: Scalar) -> Scalar:
         """Parameters of one layer, norms included."""

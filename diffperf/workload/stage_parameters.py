@@ -44,16 +44,17 @@ def parameters_of_layers(
     A module is a projection and a layer of the last kind (DeepSeek-V3, arXiv 2412.19437 §2.2), and shares
     the embeddings.
     """
-    kinds = model.grouped
-    dense = over_kinds(layers, jnp.stack([kind.dense_parameters(model.hidden) for kind in kinds]))
+    kinds, tp = model.grouped, strategy.tp
+    of_kinds = jnp.stack([kind.dense_parameters_on_rank(model.hidden, tp) for kind in kinds])
+    dense = over_kinds(layers, of_kinds)
     routed = over_kinds(layers, jnp.stack([kind.routed_parameters(model.hidden) for kind in kinds]))
     last = model.layers[-1]
-    prediction = 2 * model.hidden**2 + last.dense_parameters(model.hidden)
-    tables = (embeddings + heads) * model.embedding_parameters
+    prediction = 2 * model.hidden**2 / tp + last.dense_parameters_on_rank(model.hidden, tp)
+    tables = (embeddings + heads) * model.embedding_parameters / tp
     positions = embeddings * model.learned_positions * model.hidden
     routed = routed + modules * last.routed_parameters(model.hidden)
     return StageParameters(
-        dense=(dense + tables + modules * prediction) / strategy.tp + positions,
+        dense=dense + tables + modules * prediction + positions,
         experts=routed / (strategy.experts_tp * strategy.ep),
     )
 
