@@ -5,7 +5,7 @@ from jaxtyping import Float
 
 from diffperf.cost.harvesting import shipping_shares
 from diffperf.cost.wafers import raw_die_price
-from diffperf.cost.yields import at_least
+from diffperf.cost.yields import floored
 from diffperf.hardware.package import Die, total_area
 from diffperf.hardware.packaging import Packaging
 from diffperf.quantity import AnyArray
@@ -26,14 +26,15 @@ class DieCosts(eqx.Module):
 def die_costs(die: Die, packaging: Packaging) -> DieCosts:
     """Costs of the kinds of dies of a package, for a `Die` whose numbers have a leading axis of kinds.
 
-    Of all dies a share Y ships; of the others the test rejects the share `coverage`, and the rest is found in
-    the package. A die of the lower grade takes its share of the wafer's price by its value.
+    The test on the wafer rejects the share `coverage` of the dies that do not work. The others go into
+    packages, where the test of the package finds them. A die that is sold in the lower grade bears
+    `lower_value` of the cost of a full one.
     """
     shares, area = shipping_shares(die), total_area(die)
     raw = raw_die_price(area, die.process, die.aspect, die.exposure.wafer)
     test = area * packaging.die_test * packaging.tester_price
     passed = shares.full + (1 - shares.full) * (1 - packaging.coverage)
-    sold = at_least(passed + die.lower_value * (shares.lower - shares.full) * packaging.coverage)
+    sold = floored(passed + die.lower_value * (shares.lower - shares.full) * packaging.coverage)
     return DieCosts(
         count=die.count,
         area=area,

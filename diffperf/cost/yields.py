@@ -31,8 +31,8 @@ _CLUSTERING = {"poisson": 300.0, "murphy": 6.0, "seeds": 1.0}
 Defects = Float[AnyArray, "*dies"]
 
 
-def at_least(yield_: Float[AnyArray, "*dies"]) -> Float[Array, "*dies"]:
-    """`yield_`, not less than a floor that is safe to divide by."""
+def floored(yield_: Float[AnyArray, "*dies"]) -> Float[Array, "*dies"]:
+    """The yield, but no less than `_LEAST_YIELD`, so that it can be divided by."""
     return larger(yield_, _LEAST_YIELD)
 
 
@@ -45,7 +45,7 @@ def defect_free(defects: Defects, process: Process) -> Float[AnyArray, "*dies"]:
     """Share of dies without a fatal defect where there are `defects` on average, by the process's model."""
     weights, possible = process.yield_model.by_name(), process.yield_model.possible
     shares = [weights[name] * _MODELS[name](defects, process) for name in weights if possible[name]]
-    return at_least(sum(shares, start=jnp.zeros_like(defects)))
+    return floored(sum(shares, start=jnp.zeros_like(defects)))
 
 
 def effective_clustering(process: Process) -> Float[AnyArray, "*dies"]:
@@ -67,7 +67,7 @@ def stitched_share(area: Float[AnyArray, "*dies"], process: Process) -> Float[An
 
 def die_yield(area: Float[AnyArray, "*dies"], process: Process) -> Float[AnyArray, "*dies"]:
     """Share of dies of `area` mm² without a fatal defect and with all exposure fields joined."""
-    return at_least(defect_free(fatal_defects(area, process), process) * stitched_share(area, process))
+    return floored(defect_free(fatal_defects(area, process), process) * stitched_share(area, process))
 
 
 def _negative_binomial(defects: Defects, process: Process) -> Float[AnyArray, "*dies"]:

@@ -89,20 +89,20 @@ class Chip(Readable):
     clock: Scalar = output("", "clock over the clock of the template accelerator")
     voltage: Scalar = output("V", "supply voltage of the compute dies under the power limit")
     power: Scalar = output("W", "power of the package at peak compute and memory rates")
-    compute_power: Scalar = output("W", "power of arithmetic at peak rates, of the power of the package")
+    compute_power: Scalar = output("W", "part of the package's power that arithmetic at peak rates takes")
     active_power: Scalar = output(
-        "W", "power of clocks, instructions and SRAM of the working dies, of the power of the package"
+        "W", "part of the package's power that clocks, instructions and SRAM of the working dies take"
     )
     memory_power: Scalar = output(
-        "W", "power of memory and storage and their PHYs at full bandwidth, of the power of the package"
+        "W", "part of the package's power that memory, storage and their PHYs take at full bandwidth"
     )
     network_power: Scalar = output(
-        "W", "power of network links and their PHYs at full bandwidth, of the power of the package"
+        "W", "part of the package's power that network links and their PHYs take at full bandwidth"
     )
     die_to_die_power: Scalar = output(
-        "W", "power of links between dies at full memory bandwidth, of the power of the package"
+        "W", "part of the package's power that links between dies take at full memory bandwidth"
     )
-    static_power: Scalar = output("W", "leakage of all dies, of the power of the package")
+    static_power: Scalar = output("W", "part of the package's power that all dies leak")
     heat_flux: Scalar = output("W/mm^2", "power of the dies over the area of the compute dies")
     bumps: Scalar = output("", "bumps that one die needs for power and signals over those that fit under it")
 

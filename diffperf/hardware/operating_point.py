@@ -56,8 +56,8 @@ def operating_point(
     """
 
     def point(setting: Scalar) -> OperatingPoint:
-        """The point of a setting: the voltage itself, below the least voltage that times a share of the
-        clock.
+        """The operating point of one number. From `LEAST_VOLTAGE` on, the number is the supply voltage;
+        below, the voltage stays there and the number lowers the clock in proportion.
         """
         least = jnp.minimum(LEAST_VOLTAGE, voltage)
         supplied = jnp.maximum(setting, least)

@@ -77,8 +77,9 @@ class Calibrated:
     def staying(self) -> dict[str, Any]:
         """The values of the calibration before that stay, by path, as its file gives them.
 
-        Those go that are fitted now, that the user's file has values of its own for, and of a part, such as
-        a stack, in place of which another one was fitted: a calibration is about one part at a path.
+        Left out are values that are fitted now, values that the user's file sets itself, and values of a
+        part, such as a stack, in place of which another one was fitted: a calibration is about one part at a
+        path.
         """
         before = self.begun_from
         if before is None:

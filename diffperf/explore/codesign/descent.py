@@ -40,8 +40,8 @@ class Descended:
 
     - `x`: the vector of variables; `violation` and `objective` are its exact scores.
     - `multipliers`: of every constraint.
-    - `residual`: the largest slope of the Lagrangian, by the share of a variable's range, that no active
-      bound stands against: 0 where the conditions of Karush, Kuhn and Tucker hold.
+    - `residual`: the largest component of the Lagrangian's gradient, by the share of a variable's range, less
+      the multipliers of active bounds: 0 where the conditions of Karush, Kuhn and Tucker hold.
     """
 
     x: Float[np.ndarray, " n"]

@@ -71,11 +71,11 @@ class Layouts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Laid:
-    """One workload whose layout is looked for.
+class WorkloadLayout:
+    """Lists the possible layouts of one workload.
 
-    - `number`: its place among the workloads, from 0.
-    - `prefix`: what leads to its strategy in a candidate, such as "beside.chat."; empty for the first.
+    - `number`: its place among the workloads, from 0; `phase`: its phase.
+    - `file`: the file of the problem, which errors name.
     """
 
     vector: DesignVector
@@ -148,7 +148,7 @@ def possible_layouts(vector: DesignVector, phases: Sequence[str], file: str) -> 
 
     **Raises:** `ConfigError` where the bounds of the variables leave no layout, or too many to list.
     """
-    workloads = [Laid(vector, number, phase, file) for number, phase in enumerate(phases)]
+    workloads = [WorkloadLayout(vector, number, phase, file) for number, phase in enumerate(phases)]
     of_workloads = [layouts for layouts in (each.layouts() for each in workloads) if layouts is not None]
     if DEVICES not in vector.paths:
         return tuple(of_workloads)
@@ -186,7 +186,7 @@ def broken_rule(vector: DesignVector, phases: Sequence[str], x: np.ndarray) -> t
     return None
 
 
-def _combinations(of: Laid, group: list[Variable]) -> np.ndarray:
+def _combinations(of: WorkloadLayout, group: list[Variable]) -> np.ndarray:
     """Every combination of values worth a look, (combinations, entries): their degrees divide the devices."""
     rows, product = np.zeros((1, 0)), np.array([_given_degrees(of)])
     for variable in group:
@@ -205,7 +205,7 @@ def _combinations(of: Laid, group: list[Variable]) -> np.ndarray:
     return rows
 
 
-def _given_degrees(of: Laid) -> float:
+def _given_degrees(of: WorkloadLayout) -> float:
     """The product of the degrees that are neither variables nor follow from the others."""
     given = [path for path in DEGREES if not of.is_variable(path)]
     if f"{of.prefix}strategy" in of.vector.derives_dp and "strategy.dp" in given:
@@ -221,7 +221,7 @@ def _too_many(group: list[Variable], file: str) -> ConfigError:
     return ConfigError(file, "variable", f"more combinations of {names}", expected, remedy)
 
 
-def _options(of: Laid, variable: Variable) -> np.ndarray:
+def _options(of: WorkloadLayout, variable: Variable) -> np.ndarray:
     """The whole values of one variable worth a look, (values, entries): of divisors those that divide."""
     if isinstance(variable.declared, Choice):
         return variable.choices
@@ -244,7 +244,7 @@ def _thinned(options: np.ndarray) -> np.ndarray:
     return options[(numbers == 0) | (_TWOS_AND_THREES % np.maximum(numbers, 1) == 0)]
 
 
-def _no_layout(of: Laid, layouts: Layouts, violations: np.ndarray) -> ConfigError:
+def _no_layout(of: WorkloadLayout, layouts: Layouts, violations: np.ndarray) -> ConfigError:
     """The error for variables without a possible layout: what the combination nearest to one breaks."""
     vector, expected = of.vector, "bounds that leave a layout of the devices"
     if not len(layouts):

@@ -48,9 +48,11 @@ FEW_DESCENTS = 3  # of such designs where descents prepare another stage, or the
 ROUNDS = 16  # at most
 UNIMPROVED = 2  # rounds without an improvement that end the search
 PROMISED = 1e-4  # improvement of the log of the objective by a neighbour that is worth a descent
-HOPELESS = 0.05  # violation of an evolved population above which descents only look for a smaller one
+# Where the best design of an evolved population violates its limits by more than this, descents minimize the
+# violation, whatever becomes of the objective.
+HOPELESS = 0.05
 SAME = 1e-9  # difference of scores that is a rounding error
-JUDGED = 32  # designs from which is judged which variables nothing pays for
+JUDGED = 32  # sampled designs in which each variable is moved, to see whether any limit stands against it
 # Combinations of whole numbers, choices and layouts that are all tried, where no variable is real.
 MOST_ENUMERATED = 500_000
 # The objective gives way by this much to a design whose multipliers can be read as prices.

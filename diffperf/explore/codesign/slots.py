@@ -1,4 +1,5 @@
-"""Slots: what becomes whole together, one whole number, one definite choice, or all degrees of a layout.
+"""Slots: groups of variables that take whole values together. A slot is one whole number, one definite
+choice, or all degrees of a layout.
 
 A slot lists the values that it can take, and lays them out along a coordinate between 0 and 1, so that values
 which are alike lie close together.

@@ -24,7 +24,9 @@ MOST_FACTOR = 3.0  # beyond, a change to first order says nothing
 _SHOWN = 3  # conditions of a runner-up
 _SHARPNESS = 1000.0
 _NO_SLOPE = 1e-6  # of the log of the objective by the log of an input
-_MOSTLY = 0.5  # a yield or an efficiency above is rather known by what it loses
+# Shares above this, such as yields and efficiencies, are compared by what they lose, 1 − share: from 0.98 to
+# 0.99 the loss halves.
+_MOSTLY = 0.5
 # What nobody can change: the geometry of wafers and of exposures, for which fabs are built.
 _GIVEN = ("wafer_diameter", "edge_loss", "scribe_lane", "reticle")
 _VARIED = ("technology", "system")  # the parts of a candidate whose inputs may turn out otherwise

@@ -75,8 +75,10 @@ def _products(row: Row) -> tuple[float, ...]:
 def _gemm_inputs(
     rows: Sequence[Row], platforms: Platforms
 ) -> tuple[System, Strategy, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Systems, number formats and products; for how many seconds, and how often they ran on end, of which
-    one is 0; seconds from one replay of kernels to the next, and the most kernels in a replay.
+    """Systems, number formats and products; and how the benchmark of each row ran its kernel.
+
+    A benchmark repeats a kernel for some seconds, or a number of times without a pause: the other of the two
+    is 0. Last are the seconds from one replay of recorded kernels to the next, and the most kernels in one.
     """
     products = np.array([_products(row) for row in rows], dtype=float)
     durations, runs = np.array([duration_and_runs(row) for row in rows], dtype=float).T

@@ -59,7 +59,8 @@ SEARCHED = {
     "schedule": "the pipeline schedules asked for",
     "virtual_stages": "numbers of virtual stages as even as the stages must be (schedule 1f1b only)",
     "micro_batch": f"micro-batches of {', '.join(f'{size:g}' for size in _MICRO_BATCHES)} sequences",
-    "last_stage_layers": "fewer layers in the last stage, and the first, where layers do not divide",
+    "last_stage_layers": "where layers do not divide evenly, fewer of them in the last stage, and in the "
+    "first if need be",
     "recompute": "recomputation: none, full, of scores where they are stored, or of norms and experts' "
     "activation functions, latent up-projections, or all but attention",
     "zero": "ZeRO stages 0 to 3, stages 2 and 3 without a pipeline",
@@ -358,8 +359,9 @@ def _shared_states(model: Model, columns: _Columns) -> Bool[np.ndarray, " candid
 
 
 def _begins_a_recomputed_set(name: str) -> Callable[[Model, _Columns], Bool[np.ndarray, " candidates"]]:
-    """Classes of operators up to this one are those of a set, which is recomputed beside stored scores, where
-    there are any, and never beside whole layers.
+    """Keeps candidates whose recomputed classes of operators, up to this one, are those of a set that is
+    recomputed together. Sets are recomputed beside the scores of attention where these are stored, and never
+    beside whole layers.
     """
     known = _RECOMPUTED_CLASSES[: _RECOMPUTED_CLASSES.index(name) + 1]
 

@@ -30,7 +30,9 @@ from diffperf.explore.plan.serving_search import (
 )
 from diffperf.quantity import replace
 
-_DECODE_STEPS = 1.5  # of the time to a first token: the request's own, and half of that in progress
+# Decode steps in the time to a first token: the request's own first step, and half of the step that runs when
+# the request arrives, in the mean.
+_DECODE_STEPS = 1.5
 
 # Pairs of layouts are evaluated for this many splits of the devices each, and so many splits in all, those
 # with the largest bounds on the throughput per device first.

@@ -28,7 +28,9 @@ SERVING_OBJECTIVES = {
 }
 
 _SAME_VALUE = 5e-4  # relative: a smaller difference between two layouts is shown as none
-_WORTH_DEVICES = 0.03  # share of the objective that is worth no further devices, far below its error
+# A layout that is better by less than this share is not worth further devices: the error of the objective is
+# much larger.
+_WORTH_DEVICES = 0.03
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,9 +41,10 @@ CAPS = (16.0, 64.0, 256.0, 1024.0)
 LOADS = 16  # loads at which an engine is first evaluated
 _FINE_LOADS = 12  # loads between the largest of these that meets the targets, and the next
 LIGHTEST_RATE = 1e-3  # requests per second of an engine at which nothing waits
-MORE_LOAD = 0.05  # relative: more than a step of the fine loads
+# Relative increase of the load that shows which target fails first: more than a step of the fine loads.
+MORE_LOAD = 0.05
 _ROUNDING = 1e-6
-_AT_CAPACITY = 1e-3  # utilization
+_AT_CAPACITY = 1e-3  # a utilization that is so close to `MOST_UTILIZED` is limited by capacity
 MOST_UTILIZED = 0.98  # load over capacity: above, waits grow without bound
 
 

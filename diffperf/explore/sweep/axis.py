@@ -51,7 +51,7 @@ class ConfigAxis:
     - `configs`: what it is at every position. Configs of equal structure are next to each other: a program
       serves all of them.
     - `labels`: the names that the axis takes.
-    - `codes`: which of the names every position has.
+    - `codes`: of every position, the index of its name among `labels`.
     - `dimension`: which digit of a point is the position on this axis.
     """
 
@@ -62,7 +62,7 @@ class ConfigAxis:
     codes: tuple[int, ...]
     dimension: int
 
-    declared = None  # it is no single input
+    declared = None  # a config replaces many inputs, which have declarations of their own
 
     def __len__(self) -> int:
         return len(self.configs)

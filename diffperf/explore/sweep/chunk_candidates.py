@@ -47,13 +47,13 @@ def _may_be_best(
 ) -> Bool[Array, " points"]:
     """Whether each point may be among the best `ranking.keep` of its group.
 
-    They are below the threshold of earlier points. And where the points of a group are dealt out to as many
-    hands as are kept, the worst of the hands' best is reached by a point of every hand: the best of the group
-    are not above it.
+    Such a point is below the threshold of earlier points. Also, the points of a group are divided into as
+    many subsets as points are kept: each subset has a point that is no worse than the worst of the subsets'
+    minima, so that points above that value are not among the best.
     """
-    hand = jnp.arange(rank.size, dtype=jnp.int32) % ranking.keep
-    hands = ranking.count * ranking.keep
-    best = jax.ops.segment_min(rank, group * ranking.keep + hand, hands).reshape(-1, ranking.keep)
+    subset = jnp.arange(rank.size, dtype=jnp.int32) % ranking.keep
+    subsets = ranking.count * ranking.keep
+    best = jax.ops.segment_min(rank, group * ranking.keep + subset, subsets).reshape(-1, ranking.keep)
     return (rank < threshold[group]) & (rank <= jnp.max(best, axis=1)[group])
 
 

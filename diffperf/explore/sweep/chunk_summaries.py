@@ -79,10 +79,11 @@ class ChunkSummaries:
         rules, region = self.rules, self.rules.space.region_of(start)
         places = np.asarray(region.places(start), np.int32)
         reached = rules.thresholds(earlier), rules.references(earlier)
-        # A phase that is no 32-bit number lies behind the chunk, as the greatest one does.
-        phase = np.int32(min(-start % rules.stride, _GREATEST - 1))
+        # The first point of the sample may lie more than 2³¹ points ahead. Any place beyond the chunk selects
+        # none of its points, so that the greatest 32-bit number stands for it.
+        first_sampled = np.int32(min(-start % rules.stride, _GREATEST - 1))
         program, points = self.programs[region], np.int32(stop - start)
-        kept, columns = program(places, points, phase, reached, np.bool_(together))
+        kept, columns = program(places, points, first_sampled, reached, np.bool_(together))
         facts: _Kept = jax.device_get(kept)
         candidates = facts.candidates[: facts.candidate_count]
         if len(candidates) < facts.candidate_count:
@@ -158,7 +159,7 @@ class _Summarizer:
         self,
         first: Int[Array, " dimensions"],
         points: Int[Array, ""],
-        phase: Int[Array, ""],
+        first_sampled: Int[Array, ""],
         reached: Reached,
         together: Bool[Array, ""],
     ) -> tuple[_Kept, _Columns]:
@@ -178,7 +179,7 @@ class _Summarizer:
             lambda: candidates(self.rules, self.region.advance(first, chosen), outputs, real, reached),
             lambda: none,
         )
-        in_sample = real & ((chosen - phase) % np.int32(min(self.rules.stride, _GREATEST)) == 0)
+        in_sample = real & ((chosen - first_sampled) % np.int32(min(self.rules.stride, _GREATEST)) == 0)
         totals = {
             "points": jnp.sum(facts.allowed, dtype=jnp.int32),
             "feasible": jnp.sum(facts.possible, dtype=jnp.int32),
