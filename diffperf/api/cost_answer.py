@@ -28,6 +28,7 @@ from diffperf.api.question import (
     read_system,
 )
 from diffperf.api.renting import rented
+from diffperf.api.varied_ranges import InputRange
 from diffperf.compiler import stored
 from diffperf.cost.design_cost import DesignCost, Production, design_cost
 from diffperf.cost.ownership import RATES, Cost, run_cost

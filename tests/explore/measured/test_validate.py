@@ -124,7 +124,7 @@ def test_json_schema(tmp_path):
     ]
     found = validate(changed(TRAINING, tmp_path / "runs.csv", *changes))
     document = found.as_dict()
-    assert list(document) == ["table", "groups", "overall"]
+    assert list(document) == ["table", "groups", "overall", "rows"]
     assert document["table"] == "training"
     skipped = {"gradients of 1 bytes": 1, "id: duplicate": 1}
     assert document["groups"]["other"] == {"rows": 2, "skipped": skipped, "metrics": {}}
@@ -132,6 +132,12 @@ def test_json_schema(tmp_path):
     assert document["overall"]["rows"] == 4
     assert sum(document["overall"]["skipped"].values()) == 3
     assert set(document["overall"]["metrics"]) == {"step_time_s", "tokens_per_s_per_device"}
+    first, *others = document["rows"]
+    assert first["measured"]["step_time_s"] == found.evaluations[0].measured["step_time_s"]
+    error = first["predicted"]["step_time_s"] / first["measured"]["step_time_s"] - 1
+    assert document["overall"]["metrics"]["step_time_s"]["bias"] == pytest.approx(error, rel=1e-12)
+    assert {row["row"] for row in others} == {row.name for row in found.evaluations[1:]}
+    assert all(row["skipped"] in document["overall"]["skipped"] for row in others)
     assert set(document["overall"]["metrics"]["step_time_s"]) == {
         "n",
         "mean_ape",
