@@ -50,7 +50,7 @@ class KeptReader(TableReader):
         """The fields of a `Space` that say what to keep, from the outputs of its phase and the paths of its
         axes."""
         rank_by = self.output(self.table.get("rank_by", "time"), outputs, phase, "rank_by")
-        order = self.order(rank_by)
+        descending = self.order(rank_by) == "descending"
         objectives = self.outputs("pareto", outputs, phase, [])
         if objectives and not _OBJECTIVES[0] <= len(objectives) <= _OBJECTIVES[1]:
             least, most = _OBJECTIVES
@@ -63,13 +63,17 @@ class KeptReader(TableReader):
             raise self.error("histograms", f"{len(histograms)} outputs", expected, "leave some out")
         return {
             "rank_by": rank_by,
-            "descending": order == "descending",
+            "descending": descending,
             "top": self.count("top", 10, _MOST_TOP, "say how many of the best points to keep"),
             "best_by": self.best_by(axes),
             "best_per_value": self.count(
                 "best_per_value", 1, _MOST_PER_VALUE, "say how many points of every value to keep"
             ),
-            "objectives": tuple((path, -1 if _more_is_better(path) else 1) for path in objectives),
+            # The order that the file gives to the ranking holds for the same output in the front.
+            "objectives": tuple(
+                (path, -1 if (descending if path == rank_by else _more_is_better(path)) else 1)
+                for path in objectives
+            ),
             "histograms": tuple(histograms),
             "table": self.switch("table"),
         }

@@ -53,7 +53,8 @@ def sweep(
       `table`, also for a table of all points, a Parquet file for every part.
     - `checkpoints`: the same where neither is asked for; this folder is deleted at the end.
     - `dtype`: the precision to compute in; by default double for spaces of few points and single for others.
-      What is kept beside a table is in double precision always.
+      What is kept beside a table is in double precision always. Points that single precision takes for
+      equal to a point of the Pareto front, within 1e-7, may be missing from the front.
     - `chunk`: points per call of the compiled program, and per row group of a table, rounded up to whole
       blocks; by default what keeps the cores, or the GPU, busy.
     - `threads`: parts estimated at once, by default one a core, or a few where a GPU estimates them.

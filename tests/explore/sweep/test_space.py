@@ -114,6 +114,10 @@ def test_rank_follows_the_output(space_of):
     assert not space_of('rank_by = "cost.run"\n' + AXIS).descending
     assert space_of('rank_by = "tokens_per_second"\n' + AXIS).descending
     assert space_of('rank_by = "cost.run"\norder = "descending"\n' + AXIS).descending
+    front = 'pareto = ["time", "cost.run", "mfu"]\n'
+    assert space_of(front + AXIS).objectives == (("time", 1), ("cost.run", 1), ("mfu", -1))
+    dear = space_of('rank_by = "cost.run"\norder = "descending"\n' + front + AXIS)
+    assert dear.objectives == (("time", 1), ("cost.run", -1), ("mfu", -1))
 
 
 @pytest.mark.parametrize(
