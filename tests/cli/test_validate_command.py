@@ -126,8 +126,8 @@ def test_validate_has_no_empty_tables(run, tmp_path):
         "gemm.csv (gemm): 0 of 1 rows evaluated",
         "Nothing could be evaluated, for the reasons counted below.",
         "skipped",
-        "reason rows",
-        "precision q4_0 1",
+        "reason rows ids",
+        "precision q4_0 1 a",
     ]
     (tmp_path / "gemm.csv").write_text(f"{header}\n{skipped}\nb,two,h100-sxm5-80gb,bf16,8,8,8,1e-6\n")
     lines = [line.split() for line in run("validate gemm.csv").stdout.splitlines()]
