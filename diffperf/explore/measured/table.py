@@ -7,7 +7,7 @@ rows are read on.
 import collections
 import csv
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,11 @@ class Row:
         return ("table", self.kind) if column is None else (column, self.values.get(column))
 
 
+def _name(cells: Mapping[str, str], line: int) -> str:
+    """The id of a row, or its line where it has none."""
+    return cells.get("id") or f"line {line}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Fault:
     """A row that cannot be read.
@@ -66,7 +71,7 @@ class Fault:
     @property
     def name(self) -> str:
         """The id of the row, or its line."""
-        return self.cells.get("id") or f"line {self.line}"
+        return _name(self.cells, self.line)
 
     @property
     def message(self) -> str:
@@ -177,7 +182,7 @@ class _Reader:
 
     def _values(self, kind: str, cells: dict[str, str], line: int) -> dict[str, Any]:
         """The values of a row by column. Raises `BadCell`."""
-        row_id = cells.get("id") or f"line {line}"
+        row_id = _name(cells, line)
         if (earlier := self.line_of.get(row_id)) is not None:
             expected = f"an id of its own (line {earlier} has this one)"
             raise BadCell(

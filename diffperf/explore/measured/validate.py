@@ -1,7 +1,7 @@
 """Errors of the estimator on a table of measurements: by group, and with the rows that were skipped."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,20 +70,12 @@ class Validation:
         """The names of rows that count although something about them does not go together, by what that is;
         the most frequent first.
         """
-        rows: dict[str, list[str]] = {}
-        for row in self.evaluations:
-            for doubt in row.doubts:
-                rows.setdefault(doubt, []).append(row.name)
-        return dict(sorted(rows.items(), key=lambda doubt: -len(doubt[1])))
+        return _by_reason((doubt, row.name) for row in self.evaluations for doubt in row.doubts)
 
     @property
     def skipped(self) -> dict[str, list[str]]:
         """The names of the rows that were skipped, by reason; the most frequent first."""
-        rows: dict[str, list[str]] = {}
-        for row in self.evaluations:
-            if row.skipped is not None:
-                rows.setdefault(row.skipped, []).append(row.name)
-        return dict(sorted(rows.items(), key=lambda reason: -len(reason[1])))
+        return _by_reason((row.skipped, row.name) for row in self.evaluations if row.skipped is not None)
 
     def as_dict(self, by: str = "group") -> dict[str, Any]:
         """The statistics of all groups, and every row, as nested plain values for JSON."""
@@ -131,6 +123,14 @@ def evaluate(table: Measurements) -> Validation:
         evaluations[row.line] = _evaluation(row, prediction, table.platforms)
     in_order = [evaluations[line] for line in sorted(evaluations)]
     return Validation(table.kind, table.columns, in_order, table.faults)
+
+
+def _by_reason(named: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The names of rows by a reason, from pairs of both; the most frequent reason first."""
+    rows: dict[str, list[str]] = {}
+    for reason, name in named:
+        rows.setdefault(reason, []).append(name)
+    return dict(sorted(rows.items(), key=lambda reason: -len(reason[1])))
 
 
 def _evaluation(row: Row, prediction: Prediction, platforms: Platforms) -> Evaluation:

@@ -79,8 +79,8 @@ class ChunkSummaries:
         rules, region = self.rules, self.rules.space.region_of(start)
         places = np.asarray(region.places(start), np.int32)
         reached = rules.thresholds(earlier), rules.references(earlier)
-        # The first point of the sample may lie more than 2³¹ points ahead. Any place beyond the chunk selects
-        # none of its points, so that the greatest 32-bit number stands for it.
+        # The first point of the sample may lie more than 2³¹ points after the start. Any place beyond the
+        # chunk selects none of its points, so that the greatest 32-bit number stands for it.
         first_sampled = np.int32(min(-start % rules.stride, _GREATEST - 1))
         program, points = self.programs[region], np.int32(stop - start)
         kept, columns = program(places, points, first_sampled, reached, np.bool_(together))
