@@ -25,7 +25,7 @@ from diffperf.workload.collectives import boundary_transfer, layer_collectives
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import inference_residency
 from diffperf.workload.passes import TokenPass
-from diffperf.workload.stages import one_stage, stage_layers
+from diffperf.workload.stages import one_stage, served_share_of_last, stage_layers
 
 # Parts of the time of a pass that operators add up to: fields of `PassTime`.
 _OPERATOR_PARTS: tuple[str, ...] = ("matmul", "attention", "elementwise", "head")
@@ -298,12 +298,14 @@ def _in_pipeline(c: Configuration, tokens: TokenPass, one: PassTime) -> tuple[Sc
 
 
 def _longest_stage(c: Configuration, one: PassTime) -> Scalar:
-    """Seconds that a micro-batch keeps the busiest stage of the pipeline: the fullest, or the last, which has
-    the vocabulary projection.
+    """Seconds that a micro-batch keeps the busiest stage of the pipeline: the fullest before the last, or the
+    last, which has the vocabulary projection.
     """
     stages = stage_layers(c.model, c.strategy, c.relax)
+    before = larger(stages.first, stages.middle)
+    last = stages.last * served_share_of_last(c.model, c.strategy, c.relax)
     per_layer = (one.total - one.head - one.pipeline_transfers - one.host) / c.model.depth
-    longest = c.relax.maximum(stages.middle * per_layer, stages.last * per_layer + one.head) + one.host
+    longest = c.relax.maximum(before * per_layer, last * per_layer + one.head) + one.host
     alone = one_stage(c.strategy, c.relax)
     return alone * one.total + (1 - alone) * longest
 

@@ -15,7 +15,7 @@ from diffperf.estimate.kernels.evaluation import ClockedTime, LabelValues, Timed
 from diffperf.estimate.kernels.roofline import Work, waiting
 from diffperf.estimate.network.transfers import TimedCollective, Transfer
 from diffperf.quantity import Scalar
-from diffperf.relax import inverse, larger, positive
+from diffperf.relax import inverse, larger, positive, smaller
 from diffperf.software.stack import KERNELS_OF_PASS
 from diffperf.workload.attention_operators import fused_softmax
 from diffperf.workload.collective import LAYER_PURPOSES, STEP_PURPOSES
@@ -23,13 +23,9 @@ from diffperf.workload.configuration import Configuration
 from diffperf.workload.operators import SEPARATE_SOFTMAX_KERNELS
 from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.schedule import StagePass, unpaired_micro_batches
-from diffperf.workload.stages import device_stages, layers_of_model, over_kinds
+from diffperf.workload.stages import DeviceStages, device_stages, layers_of_model, over_kinds
 
 PerKind = Float[Array, "..."]  # of a layer of each kind, or of all kinds alike
-
-# Rounding errors of the time of a stage, in units of the last place (an estimate). Under DualPipe the first
-# and the last device hold the same two stages, and rounding must not say which of them is slower.
-_ROUNDING = 64.0
 
 # All-reduces among the kernels of a forward pass of a layer: see `_launched_kernels`.
 _ALL_REDUCES_OF_PASS = 2.0
@@ -262,16 +258,14 @@ class SlowestStage(eqx.Module):
         traffic, waits = network.layer_traffic(), LayerWaits.of(c, layer, network)
         half = waits.of_network / 2
         forward, backward = layer.forward + half, layer.backward + layer.recomputed + half
-        stages = device_stages(c)
+        stages = device_stages(c.model, c.strategy, c.relax)
         rows = stages.all_layers
-        # The stages before the last: the first, and as many middle ones as there are others.
-        share = 1 / larger(c.strategy.pp - 1, 1.0)
-        before = share * rows[0] + (1 - share) * rows[1]
+        before = (rows[0] + stages.middles) / larger(c.strategy.pp - 1, 1.0)  # the mean stage before the last
         time = layer.compute.whole.time + waits.total
         heads = stages.heads * head
         layers = _layers_waited_for(c, rows, heads, time)
-        passes = over_kinds(rows, forward + waits.forward), over_kinds(rows, backward + waits.backward)
-        filling = _idle_share(c, *passes, heads)
+        whole_passes = forward + waits.forward, backward + waits.backward
+        filling = _idle_share(c, stages, *whole_passes, heads)
         # Half of what hides under another micro-batch is in either pass, and shows while the pipeline fills
         # and drains.
         purpose = "expert parallelism"
@@ -289,8 +283,8 @@ class SlowestStage(eqx.Module):
             traffic=[of_layer.in_layers(before) for of_layer in traffic.values()],
             uncovered=unpaired_micro_batches(c.strategy) * over_kinds(layers, hidden),
             micro_batch=StagePass(
-                forward=filling * (over_kinds(before, forward + waits.forward) + alone),
-                backward=filling * (over_kinds(before, backward + waits.backward) + alone),
+                forward=filling * (over_kinds(before, whole_passes[0]) + alone),
+                backward=filling * (over_kinds(before, whole_passes[1]) + alone),
                 weight_gradients=filling * over_kinds(before, layer.weight_gradients),
             ),
         )
@@ -325,35 +319,52 @@ def _slowest_before_last(first: Scalar, middle: Scalar) -> tuple[Array, Array]:
 
 def _idle_share(
     c: Configuration,
-    forward: Float[Array, " stages"],
-    backward: Float[Array, " stages"],
+    stages: DeviceStages,
+    forward: PerKind,
+    backward: PerKind,
     heads: Float[Array, " stages"],
 ) -> Scalar:
     """Idle time of the slowest stage under 1F1B, over the passes of all stages before the last; 1 where the
     last stage is the slowest.
 
-    While a micro-batch is on its way through the n stages after a stage, which takes D, that stage works on
-    n others: it waits for max(D − n·F, 0) as the pipeline fills and for max(D − n·B, 0) as it drains,
-    beside the passes of the stages before it. An event-by-event run finds the same. `forward` and
-    `backward` are seconds of the first, a middle and the last stage, `heads` those of projections to the
-    vocabulary.
+    A step takes at least as long as any of its stages computes and waits, and nearly as long as the longest
+    of these: an event-by-event run finds the same. While a micro-batch is on its way through the n stages
+    after a stage, which takes D, that stage works on n others: it waits for max(D − n·F, 0) as the pipeline
+    fills and for max(D − n·B, 0) as it drains, beside the passes of the stages before it. If there are no
+    more than n others, it works on those, and the waits are one: all forward passes come before it, all
+    backward passes after it. Middle stages that hold less than the fullest come after the latter.
+
+    - `forward`, `backward`: seconds of a pass of a micro-batch through a layer of each kind.
+    - `heads`: seconds of projections to the vocabulary on the first, a middle and the last stage; a third of
+      them is forward.
     """
-    relax, between = c.relax, larger(c.strategy.pp - 2, 0.0)
-    first, middle, last = forward + backward
-    after = last + heads[-1]
+    relax, strategy = c.relax, c.strategy
+    rows, between = stages.all_layers, larger(strategy.pp - 2, 0.0)
+    passes = over_kinds(rows, forward) + heads / 3, over_kinds(rows, backward) + heads * (2 / 3)
+    first, middle, after = passes[0] + passes[1]
+    middles = over_kinds(stages.middles, forward + backward)
+    full = between - stages.lighter
 
-    def waits(stage: int, way: Scalar, number: Scalar | float) -> Scalar:
+    def waits(stage: int, way: Scalar, number: Scalar) -> Scalar:
         """Seconds that a stage waits for micro-batches on their way through a number of stages after it."""
-        return relax.excess(way, number * forward[stage]) + relax.excess(way, number * backward[stage])
+        others = smaller(number, strategy.micro_batches - 1)
+        filling, draining = (relax.excess(way, others * each[stage]) for each in passes)
+        two_waits = smaller(larger(strategy.micro_batches - 1 - number, 0.0), 1.0)
+        return larger(filling, draining) + two_waits * smaller(filling, draining)
 
-    of_middle = first + larger(between - 1, 0.0) * middle + waits(1, after, 1.0)
-    of_first = waits(0, between * middle + after, 1 + between)
-    before = first + between * middle
-    is_first, slowest = _slowest_before_last(first + heads[0], middle)
-    idle = jnp.where(is_first, of_first, of_middle)
-    share = idle * inverse(positive(larger(before, _LEAST_PASSES * idle)))
-    rounding = _ROUNDING * jnp.finfo(after.dtype).eps
-    return jnp.where(after >= (1 - rounding) * slowest, 1.0, share)
+    to_middles = first - heads[0]
+    before = to_middles + middles
+    lighter = larger(middles - full * middle, 0.0)  # s of all lighter middle stages
+    after_full = waits(1, lighter + after, stages.lighter + 1)
+    of_middle = to_middles + larger(full - 1, 0.0) * middle + after_full
+    of_first = waits(0, middles + after, 1 + between)
+    slowest = larger(larger(first, middle), after)
+    # A micro-batch through all chunks shortens the wait of a faster stage by what that one is faster.
+    gained = strategy.micro_batches * strategy.virtual_stages
+    idle = before - gained * (slowest - after)
+    idle = larger(idle, smaller(between, 1.0) * of_middle - gained * (slowest - middle))
+    idle = larger(idle, of_first - gained * (slowest - first))
+    return idle * inverse(positive(larger(before, _LEAST_PASSES * idle)))
 
 
 def _launched_kernels(c: Configuration) -> PerKind:

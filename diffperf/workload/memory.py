@@ -25,7 +25,14 @@ from diffperf.workload.stage_parameters import (
     kept_share,
     parameters_of_layers,
 )
-from diffperf.workload.stages import device_stages, held_stages, one_stage, over_kinds
+from diffperf.workload.stages import (
+    at_both_ends,
+    device_stages,
+    held_stages,
+    one_stage,
+    over_kinds,
+    served_share_of_last,
+)
 from diffperf.workload.strategy import Strategy
 
 # Classes of tensors that are weights.
@@ -163,19 +170,15 @@ def _stage_rows(c: Configuration) -> _StageRow:
     """Contents of devices of the first, a middle and the last stage; with one stage, that stage has the
     embeddings at both ends of the pipeline.
     """
-    stages, alone = device_stages(c), one_stage(c.strategy, c.relax)
+    stages = device_stages(c.model, c.strategy, c.relax)
+    alone = one_stage(c.strategy, c.relax)
     return _StageRow(
         position=jnp.asarray([0.0, 0.5, 1.0], c.strategy.tp.dtype),
         layers=stages.layers,
-        embeddings=_at_both_ends(stages.embeddings, alone),
-        heads=_at_both_ends(stages.heads, alone),
-        modules=_at_both_ends(stages.modules, alone),
+        embeddings=at_both_ends(stages.embeddings, alone),
+        heads=at_both_ends(stages.heads, alone),
+        modules=at_both_ends(stages.modules, alone),
     )
-
-
-def _at_both_ends(rows: Float[Array, " stages"], alone: Scalar) -> Float[Array, " stages"]:
-    """Contents of the stages, each end with the contents of the other end too where a stage is `alone`."""
-    return rows + alone * larger(rows[::-1] - rows, 0.0)
 
 
 def _training_stage(
@@ -219,7 +222,8 @@ def _training_stage(
 
 def stage_activation_bytes(c: Configuration) -> Scalar:
     """Bytes that the fullest stage keeps of one micro-batch for its backward pass, wherever it keeps them."""
-    return largest(over_kinds(device_stages(c).all_layers, model_activations(c).kept))
+    stages = device_stages(c.model, c.strategy, c.relax)
+    return largest(over_kinds(stages.all_layers, model_activations(c).kept))
 
 
 def _logits_bytes(model: Model, strategy: Strategy) -> Scalar:
@@ -326,11 +330,8 @@ def _kept_bytes(c: Configuration) -> dict[str, Scalar]:
 
 
 def _served_rows(c: Configuration) -> _StageRow:
-    """Contents of devices of the first, a middle and the last stage of serving software: where stages cannot
-    be alike, the last one has none of the remaining layers (`get_pp_indices` of vllm/distributed/utils.py).
-    """
-    rows, layers = _stage_rows(c), c.model.depth / c.strategy.pp
-    of_last = c.relax.floor(layers) / larger(c.relax.ceil(layers), 1.0)
+    """Contents of devices of the first, a middle and the last stage of serving software."""
+    rows, of_last = _stage_rows(c), served_share_of_last(c.model, c.strategy, c.relax)
     return dataclasses.replace(rows, layers=rows.layers.at[-1].multiply(of_last))
 
 

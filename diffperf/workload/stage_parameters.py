@@ -3,13 +3,14 @@ same.
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.quantity import Scalar
 from diffperf.relax import Relaxation, larger
 from diffperf.workload.model import Model
-from diffperf.workload.stages import held_stages, one_stage, over_kinds
+from diffperf.workload.stages import at_both_ends, device_stages, held_stages, one_stage, over_kinds
 from diffperf.workload.strategy import Strategy
 
 
@@ -60,24 +61,29 @@ def parameters_of_layers(
 
 
 def stage_parameters(model: Model, strategy: Strategy, relax: Relaxation) -> StageParameters:
-    """Parameters on one device of the fullest stage: its share of the model's layers, and the embeddings
-    where the pipeline begins or ends.
+    """Parameters on one device of the first pipeline stage, which ends its part of a step last, or of a
+    middle stage where that one has more.
 
     With one stage a tied embedding is stored once; with more, the first and the last stage hold a copy
     each. A device of DualPipe holds both ends of the pipeline: twice the layers, both embeddings, and the
     modules of multi-token prediction.
     """
-    alone, both_ends = one_stage(strategy, relax), strategy.schedule.dualpipe
-    layers = jnp.stack([kind.count for kind in model.grouped])
-    last_stage = alone + (1 - alone) * both_ends
-    return parameters_of_layers(
-        model,
-        strategy,
-        layers * (held_stages(strategy) / strategy.pp),
-        embeddings=jnp.ones_like(alone),
-        heads=alone * model.tied_embeddings.off + (1 - alone) * both_ends,
-        modules=last_stage * model.mtp_layers,
-    )
+    stages, held = device_stages(model, strategy, relax), held_stages(strategy)
+    alone = one_stage(strategy, relax)
+    ends = [at_both_ends(rows, alone) for rows in (stages.embeddings, stages.heads, stages.modules)]
+
+    def of_row(row: int) -> StageParameters:
+        """Parameters of all stages that a device of the first (0) or a middle stage (1) holds."""
+        embeddings, heads, modules = (held * rows[row] for rows in ends)
+        heads = heads * (1 - alone * model.tied_embeddings.on)
+        layers = held * stages.layers[row]
+        return parameters_of_layers(
+            model, strategy, layers, embeddings=embeddings, heads=heads, modules=modules
+        )
+
+    first, middle = of_row(0), of_row(1)
+    has_more = first.total >= middle.total
+    return jax.tree.map(lambda of_first, of_middle: jnp.where(has_more, of_first, of_middle), first, middle)
 
 
 class ZeroGroups(eqx.Module):

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 
 from diffperf.quantity import Scalar
 from diffperf.relax import TINY, Relaxation, choose, larger, smaller
-from diffperf.workload.configuration import Configuration
 from diffperf.workload.model import Model
 from diffperf.workload.strategy import Strategy
 
@@ -34,9 +33,14 @@ class DeviceStages(eqx.Module):
     A device of DualPipe holds two stages, one from either end of the pipeline, and works on half of the
     micro-batches in each (DeepSeek-V3, arXiv 2412.19437 §3.2.1): the rows are the means of the two stages.
     Under all other schedules a device holds one stage (`held_stages`).
+
+    Where layers do not divide evenly, the rows are those of the fullest stages. Some of the middle stages
+    then hold less, so that all stages together hold the layers of the model: `middles`.
     """
 
     layers: Float[Array, "stages kinds"]  # without those of multi-token prediction
+    middles: Float[Array, " kinds"]  # layers of all middle stages together
+    lighter: Scalar  # middle stages that hold a layer less in every chunk than the fullest
     embeddings: Rows  # token embeddings
     heads: Rows  # vocabulary projections
     modules: Rows  # modules of multi-token prediction, each with a layer of the last kind
@@ -70,11 +74,12 @@ def held_stages(strategy: Strategy) -> Scalar:
 def stage_layers(model: Model, strategy: Strategy, relax: Relaxation) -> StageLayers:
     """Layers of the first, a middle and the last pipeline stage.
 
-    Stages hold the same whole number of layers in each chunk, at least the fullest ones do, but for what
-    the strategy says of the first and the last stage: numbers of layers of their own, or embeddings that
-    take the place of a layer. With a balanced head the last stage holds fewer layers, so that all stages
-    compute as much, or no layer where the projection alone is more: layers and projection count by the
-    size of their matrices (the partition of github.com/huggingface/nanotron).
+    Stages hold the same whole number of layers in each chunk, at least the fullest ones do, but for what the
+    strategy says of the first and the last stage: numbers of layers of their own, or embeddings that take the
+    place of a layer. The second of two stages holds what the first leaves. With a balanced head the last
+    stage holds fewer layers, so that all stages compute as much, or no layer where the projection alone is
+    more: layers and projection count by the size of their matrices (the partition of
+    github.com/huggingface/nanotron).
     """
     depth = model.depth
     alone = one_stage(strategy, relax)
@@ -113,27 +118,49 @@ def _split_layers(depth: Scalar, strategy: Strategy, alone: Scalar, relax: Relax
     last = given_last * last + (1 - given_last) * larger(middle - loss, 0.0)
     # Two stages have no middle one: it must not be the fullest.
     has_middle = relax.minimum(larger(strategy.pp - 2, 0.0), 1.0)
+    last = smaller(last, larger(depth - first, alone * depth))
     least = smaller(first, last)
     return StageLayers(first=first, middle=least + has_middle * (middle - least), last=last)
 
 
-def device_stages(c: Configuration) -> DeviceStages:
+def served_share_of_last(model: Model, strategy: Strategy, relax: Relaxation) -> Scalar:
+    """The layers of the last stage of serving software, over those of the last of `stage_layers`.
+
+    Where stages cannot be alike, the last one has none of the remaining layers (`get_pp_indices` of
+    vllm/distributed/utils.py).
+    """
+    fullest = larger(stage_layers(model, strategy, relax).last, 1.0)
+    alike = relax.floor(model.depth / strategy.pp)
+    return smaller(alike / fullest, 1.0)
+
+
+def device_stages(model: Model, strategy: Strategy, relax: Relaxation) -> DeviceStages:
     """Contents of the devices of the first, a middle and the last pipeline stage."""
-    model, strategy = c.model, c.strategy
-    stages = stage_layers(model, strategy, c.relax)
+    stages = stage_layers(model, strategy, relax)
     ends = jnp.eye(STAGES, dtype=strategy.pp.dtype)
     heads = _of_devices(ends[-1], strategy)
     if len(model.layers) == 1:
         layers = jnp.stack([stages.first, stages.middle, stages.last])[:, None]
     else:
-        layers = _layers_by_kind(c, stages)
+        layers = _layers_by_kind(model, strategy, relax, stages)
+    counts = jnp.stack([kind.count for kind in model.grouped])
+    between = larger(strategy.pp - 2, 0.0)
+    middles = larger(counts - layers[0] - layers[-1], 0.0)
+    lacking = larger(between * stages.middle - jnp.sum(middles), 0.0)  # layers
     return DeviceStages(
         layers=_of_devices(layers, strategy),
+        middles=middles,
+        lighter=smaller(lacking / strategy.virtual_stages, between),
         embeddings=_of_devices(ends[0], strategy),
         heads=heads,
         modules=heads * model.mtp_layers,
         last_kind=model.last_kind,
     )
+
+
+def at_both_ends(rows: Rows, alone: Scalar) -> Rows:
+    """Contents of the stages, each end with the contents of the other end too where a stage is `alone`."""
+    return rows + alone * larger(rows[::-1] - rows, 0.0)
 
 
 def _of_devices(rows: Float[Array, "stages *kinds"], strategy: Strategy) -> Float[Array, "stages *kinds"]:
@@ -145,13 +172,15 @@ def _of_devices(rows: Float[Array, "stages *kinds"], strategy: Strategy) -> Floa
     return rows + strategy.schedule.dualpipe / 2 * (rows[::-1] - rows)
 
 
-def _layers_by_kind(c: Configuration, stages: StageLayers) -> Float[Array, "stages kinds"]:
+def _layers_by_kind(
+    model: Model, strategy: Strategy, relax: Relaxation, stages: StageLayers
+) -> Float[Array, "stages kinds"]:
     """Layers of every kind on the first, a middle and the last stage.
 
     Leading layers fill the first stage; what does not fit there is spread over the others. Layers of all
     other kinds alternate, and are spread evenly.
     """
-    kinds = c.model.grouped
+    kinds = model.grouped
     counts = jnp.stack([kind.count for kind in kinds])
     leading = jnp.stack([kind.leading.on for kind in kinds]) * counts
     following = counts - leading
@@ -163,10 +192,10 @@ def _layers_by_kind(c: Configuration, stages: StageLayers) -> Float[Array, "stag
         """The layers of a stage by kind, of which a number leads."""
         return leads * share_leading + (layers - leads) * share_following
 
-    on_first = c.relax.minimum(leads, stages.first)
+    on_first = relax.minimum(leads, stages.first)
     elsewhere = larger(leads - on_first, 0.0) / larger(depth - stages.first, 1.0)
     first = split(stages.first, on_first)
-    alone = one_stage(c.strategy, c.relax)
+    alone = one_stage(strategy, relax)
 
     def beyond_first(layers: Scalar) -> Float[Array, " kinds"]:
         """The layers of a stage after the first, or of the first where there is no other."""

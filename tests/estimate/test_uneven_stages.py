@@ -32,12 +32,23 @@ def _pipelined(report, system_overhead: float) -> float:
     return sum(parts) - system_overhead
 
 
-@pytest.mark.parametrize(("first", "last"), [(0, 0), (9, 0), (0, 9), (6, 6), (15, 11), (2, 13)])
-def test_one_forward_one_backward_with_uneven_stages(gpt, first, last):
+@pytest.mark.parametrize(
+    ("stages", "micro_batches", "first", "last"),
+    [
+        *[(8, 64, *ends) for ends in ((0, 0), (9, 0), (0, 9), (6, 6), (15, 11), (2, 13))],
+        *[(7, 64, *ends) for ends in ((0, 0), (0, 10), (15, 5))],
+        *[(64, 64, *ends) for ends in ((0, 0), (0, 1), (1, 1))],
+        *[(8, few, *ends) for few in (1, 4, 8, 9) for ends in ((0, 0), (26, 0), (0, 26), (2, 13))],
+    ],
+)
+def test_one_forward_one_backward_with_uneven_stages(gpt, stages, micro_batches, first, last):
     """Stages of GPT-3 with their own numbers of layers, the head on the last, event by event, where a third
-    of the work is forward: exact where the last stage is the slowest.
+    of the work is forward: exact where the last stage is the slowest, and within 0.1 % where the middle ones
+    are alike and micro-batches fill the pipeline. Where layers do not divide evenly, the last of the middle
+    stages hold one less.
     """
-    table = {"tp": 8, "pp": 8, "global_batch": 64, "first_stage_layers": first, "last_stage_layers": last}
+    ends = {"first_stage_layers": first, "last_stage_layers": last}
+    table = {"tp": 8, "pp": stages, "global_batch": micro_batches} | ends
     program = "maxtext"  # a host that launches a whole program: waits for launches are no third forward
     report = _step(gpt, table, stack=program)
     # One layer's time, from a model in a single stage.
@@ -45,12 +56,15 @@ def test_one_forward_one_backward_with_uneven_stages(gpt, first, last):
     overhead = float(dp.load_system("dgx-a100", stack=program).stack.step_overhead)
     layer = sum(float(getattr(alone.breakdown, part)) for part in BUSY if part != "head") - overhead
     head, layer = float(alone.breakdown.head), layer / 96
-    middle = np.ceil((96 - first - last) / (8 - (first > 0) - (last > 0)))
-    layers = np.array([first or middle, *[middle] * 6, last or middle])
-    passes = layers * layer + np.array([*[0.0] * 7, head])
-    run = Run(one_forward_one_backward, 8, 64, passes / 3, passes / 3, passes / 3)
+    middle = np.ceil((96 - first - last) / (stages - (first > 0) - (last > 0)))
+    layers = np.array([first or middle, *[middle] * (stages - 2), last or middle])
+    lighter = int(layers.sum() - 96)
+    layers[-1 - lighter : -1] -= 1
+    passes = layers * layer + np.array([*[0.0] * (stages - 1), head])
+    run = Run(one_forward_one_backward, stages, micro_batches, passes / 3, passes / 3, passes / 3)
     last_is_slowest = passes[-1] == passes.max()
-    tolerance = 1e-9 if last_is_slowest else 1e-3
+    alike = 1e-3 if micro_batches > stages + 1 else 2e-2
+    tolerance = 1e-9 if last_is_slowest else 7e-3 if lighter else alike
     assert _pipelined(report, overhead) == pytest.approx(run.time, rel=tolerance)
 
 

@@ -8,7 +8,6 @@ import pytest
 import diffperf as dp
 from diffperf.quantity import replace
 from diffperf.relax import Exact, Smooth
-from diffperf.workload.configuration import Configuration
 from diffperf.workload.stages import device_stages, layers_of_model, stage_layers
 
 
@@ -18,9 +17,7 @@ def _rows(model: str, relax=None, **table) -> tuple[float, ...]:
 
 
 def _held(model: str, **table):
-    strategy = dp.load_strategy(table)
-    system = dp.load_system("dgx-h100", n_devices=float(strategy.devices))
-    return device_stages(Configuration(dp.load_model(model), system, strategy))
+    return device_stages(dp.load_model(model), dp.load_strategy(table), Exact())
 
 
 @pytest.mark.parametrize(
@@ -28,6 +25,7 @@ def _held(model: str, **table):
     [
         ({"pp": 8}, (12, 12, 12)),
         ({"pp": 5}, (20, 20, 20)),  # the fullest holds 20 of 96
+        ({"pp": 2, "virtual_stages": 5}, (50, 46, 46)),
         ({"pp": 8, "first_stage_layers": 6, "last_stage_layers": 6}, (6, 14, 6)),
         ({"pp": 8, "first_stage_layers": 5}, (5, 13, 13)),
         ({"pp": 8, "last_stage_layers": 12}, (12, 12, 12)),
@@ -43,6 +41,18 @@ def test_layers_by_hand(table, expected):
     """GPT-3's 96 layers as Megatron-LM splits them."""
     assert _rows("gpt3-175b", **table) == expected
     assert _rows("gpt3-175b", Smooth(1e4), **table) == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_middle_stages_hold_what_is_left():
+    """Ceil(28/20) = 2 layers at either end, the other 24 on eighteen middle stages, of which twelve hold one
+    layer; 76 of GPT-3's 96 on three, of which one holds 19 and two 20 … of five stages of at most 20.
+    """
+    np.testing.assert_allclose(_held("qwen2.5-7b", pp=20).middles, [24])
+    np.testing.assert_allclose(_held("gpt3-175b", pp=5).middles, [56])
+    np.testing.assert_allclose(_held("gpt3-175b", pp=8).middles, [72])
+    np.testing.assert_allclose(_held("gpt3-175b", pp=2).middles, [0])
+    np.testing.assert_allclose(_held("gpt3-175b").middles, [0])
+    np.testing.assert_allclose(_held("deepseek-v3", pp=16, last_stage_layers=1).middles, [0, 56], atol=1e-9)
 
 
 def test_llama_405b_has_126_layers_in_128_chunks():
@@ -93,11 +103,10 @@ def test_slopes_in_the_degrees_and_the_layers(relax):
     """Between whole numbers, against central differences."""
     model = dp.load_model("deepseek-v3")
     strategy = dp.load_strategy({"pp": 16, "dp": 16, "first_stage_layers": 3, "last_stage_layers": 2})
-    system = dp.load_system("dgx-h100", n_devices=256)
 
     def layers(values):
         degrees = dict(zip(("pp", "first_stage_layers", "last_stage_layers"), values, strict=True))
-        held = device_stages(Configuration(model, system, replace(strategy, degrees), relax))
+        held = device_stages(model, replace(strategy, degrees), relax)
         return jnp.sum(held.all_layers * jnp.arange(1.0, 7.0).reshape(3, 2))
 
     at, step = jnp.array([15.3, 3.2, 2.4]), 1e-6
