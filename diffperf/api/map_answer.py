@@ -13,13 +13,12 @@ from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import asked, phase_of, whole_number
 from diffperf.api.point_answer import PointAnswer
 from diffperf.api.question import Question
-from diffperf.api.ranges_answer import UNITS_BRING
+from diffperf.api.ranges_answer import describe_tied
 from diffperf.api.varied_ranges import InputRange, read_input_range
 from diffperf.errors import ConfigError
 from diffperf.explore.bottleneck_map import CELLS, BottleneckMap
 from diffperf.explore.bottleneck_map import bottleneck_map as mapped
 from diffperf.explore.ranges import Range
-from diffperf.explore.whole_steps import UNITS
 from diffperf.report.tables import column_table, show
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ class MapAnswer(PointAnswer):
         parts = ", ".join(f"{name} {share:.0%}" for name, share in self.shares.items())
         too_large = float(np.mean(self.found.excess > 0))
         notes = [f"* does not fit memory: {too_large:.0%} of the cells"] if too_large else []
-        notes += [UNITS_BRING] if UNITS in (self.x.path, self.y.path) else []
+        notes += describe_tied((self.x.path, self.y.path))
         return [
             *self.heading(),
             f"{self.found.time.size:,} cells: {parts}",

@@ -1,7 +1,7 @@
 """The answer of dp.sensitivity over ranges: what an output is at both ends of each."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
@@ -12,14 +12,21 @@ from diffperf.api.question import Question
 from diffperf.api.varied_ranges import read_ranges
 from diffperf.explore.inputs import checked_output
 from diffperf.explore.ranges import Range, Swing, swings
-from diffperf.explore.whole_steps import UNITS
+from diffperf.explore.whole_steps import DEGREES, UNITS
 from diffperf.quantity import Quantity, real, replace
 from diffperf.report.tables import change, column_table, show
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-UNITS_BRING = "a compute unit brings its FLOP/s, innermost memory and cache port; area, power and price stay"
+_UNITS_BRING = "a compute unit brings its FLOP/s, innermost memory and cache port; area, power and price stay"
+_DEGREES_BRING = "a degree brings the devices that it takes"
+
+
+def describe_tied(paths: Collection[str]) -> list[str]:
+    """Lines about what changes along with these inputs, which others are in proportion to."""
+    lines = [_UNITS_BRING] if UNITS in paths else []
+    return [*lines, _DEGREES_BRING] if set(DEGREES) & set(paths) else lines
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -55,7 +62,7 @@ class RangesAnswer(PointAnswer):
             outputs = [show(end, self.declared) for end in (each.at_low, each.at_high)]
             changes = [change(end, self.before, "+.2%") for end in (each.at_low, each.at_high)]
             table.add_row(each.range.path, *inputs, *outputs, " … ".join(changes))
-        note = [UNITS_BRING] if any(each.range.path == UNITS for each in self.swings) else []
+        note = describe_tied([each.range.path for each in self.swings])
         note += [line for each in self.swings for line in self._described_devices(each.range)]
         return [
             *self.heading(),

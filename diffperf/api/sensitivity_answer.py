@@ -10,11 +10,10 @@ from rich.table import Table
 from diffperf import units
 from diffperf.api.point_answer import PointAnswer
 from diffperf.api.question import Question
-from diffperf.api.ranges_answer import UNITS_BRING
+from diffperf.api.ranges_answer import describe_tied
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.rooms import Room, by_room
 from diffperf.explore.sensitivity import GROUPS, SLOPE, Sensitivity, sensitivities
-from diffperf.explore.whole_steps import UNITS
 from diffperf.relax import Exact, Relaxation
 from diffperf.report.tables import column_table
 
@@ -105,9 +104,7 @@ def _explained(shown: Sequence[Sensitivity]) -> list[str]:
         lines.append(
             "+1, −1: the estimate run again with one more or one less, per 1 % of change; slope: a derivative"
         )
-    if any(each.path == UNITS for each in steps):
-        lines.append(UNITS_BRING)
-    return lines
+    return lines + describe_tied([each.path for each in steps])
 
 
 def sensitivity_table(ranked: Sequence[Sensitivity]) -> Table:

@@ -73,12 +73,15 @@ class Swing:
 def with_tied(
     configuration: Configuration, columns: Mapping[str, Float[np.ndarray, " points"]]
 ) -> dict[str, Float[np.ndarray, " points"]]:
-    """Values of inputs at some points, and with them what changes in proportion to them and is not given."""
+    """Values of inputs at some points, and with them what changes in proportion to them and is not given:
+    to several of them, if these multiply to it.
+    """
     inputs, changes = numeric(configuration), dict(columns)
     for path, values in columns.items():
+        ratio = np.asarray(values) / float(inputs[path][1])
         for tied in tied_inputs(configuration, path):
             if tied not in columns:
-                changes[tied] = float(inputs[tied][1]) * np.asarray(values) / float(inputs[path][1])
+                changes[tied] = changes.get(tied, float(inputs[tied][1])) * ratio
     return changes
 
 

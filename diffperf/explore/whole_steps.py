@@ -16,6 +16,8 @@ from diffperf.quantity import Quantity, numeric
 from diffperf.workload.configuration import Configuration
 
 UNITS = "system.accelerator.compute_units"
+DEVICES = "system.n_devices"
+DEGREES = ("strategy.tp", "strategy.cp", "strategy.pp", "strategy.dp")  # they multiply to the devices
 STEPS = {"+1": 1.0, "−1": -1.0}
 
 
@@ -45,7 +47,11 @@ def whole_numbers(configuration: Configuration) -> dict[str, tuple[Quantity, flo
 
 
 def tied_inputs(configuration: Configuration, path: str) -> list[str]:
-    """The inputs that change in proportion to an input: with a compute unit, what it brings."""
+    """The inputs that change in proportion to an input: with a compute unit, what it brings; with a degree,
+    the devices that it takes.
+    """
+    if path in DEGREES:
+        return [DEVICES]
     if path != UNITS:
         return []
     inside = paths_in_proportion_to_units(configuration.system.accelerator)
@@ -80,7 +86,7 @@ def whole_steps_of_outputs(
     Of the wanted outputs, those are left out that the phase does not report, or that are 0.
 
     A compute unit brings its arithmetic rates, and its bandwidth to and bytes of the innermost memory; its
-    port to the last cache too. Area, power and price stay.
+    port to the last cache too. Area, power and price stay. A degree brings the devices that it takes.
     """
     inputs = numeric(configuration)
     asked = [

@@ -7,8 +7,8 @@ from helpers import training
 import diffperf as dp
 from diffperf.explore.points import BLOCK, outputs_at, point_blocks
 from diffperf.explore.ranges import Range, swings, with_tied
-from diffperf.explore.whole_steps import UNITS, whole_numbers, whole_steps
-from diffperf.quantity import locate, replace
+from diffperf.explore.whole_steps import DEVICES, UNITS, whole_numbers, whole_steps
+from diffperf.quantity import locate, numeric, replace
 from diffperf.report.tables import outputs
 from diffperf.workload.configuration import Configuration
 
@@ -87,6 +87,36 @@ def test_ranges_are_even_on_the_scale_of_their_input(configuration):
     tied = with_tied(configuration, {UNITS: np.array([54.0])})
     assert tied["system.accelerator.vector"] == float(configuration.system.accelerator.vector) / 2
     assert "system.accelerator.vector" not in with_tied(configuration, {HBM: np.array([1e12])})
+
+
+def test_degrees_bring_their_devices(configuration):
+    """Twice as many data-parallel replicas of half as many ranks are as many devices; given devices stay."""
+    given = {path: float(numeric(configuration)[path][1]) for path in ("strategy.dp", "strategy.tp", DEVICES)}
+    columns = {
+        path: np.array([factor * given[path]]) for path, factor in (("strategy.dp", 2), ("strategy.tp", 0.5))
+    }
+    assert with_tied(configuration, columns)[DEVICES] == given[DEVICES]
+    del columns["strategy.tp"]
+    assert with_tied(configuration, columns)[DEVICES] == 2 * given[DEVICES]
+    columns[DEVICES] = np.array([3.0])
+    assert with_tied(configuration, columns)[DEVICES] == 3
+
+
+@pytest.mark.slow
+def test_a_replica_more_costs_what_its_devices_cost(configuration):
+    """Capital of one replica more: that of an estimate with so many more devices."""
+    dp_degree, devices = float(configuration.strategy.dp), float(configuration.system.n_devices)
+    larger = replace(
+        configuration, {"strategy.dp": dp_degree + 1, DEVICES: devices * (dp_degree + 1) / dp_degree}
+    )
+    before, after = (
+        float(training(c.model, c.system, c.strategy).cost.capital) for c in (configuration, larger)
+    )
+    steps = whole_steps(configuration, "training", "cost.capital", ("strategy",))
+    more = next(step for step in steps if (step.path, step.step) == ("strategy.dp", "+1"))
+    assert more.elasticity == pytest.approx(
+        np.log(after / before) / np.log((dp_degree + 1) / dp_degree), rel=1e-6
+    )
 
 
 @pytest.mark.slow
