@@ -118,7 +118,7 @@ def _split_layers(depth: Scalar, strategy: Strategy, alone: Scalar, relax: Relax
     last = given_last * last + (1 - given_last) * larger(middle - loss, 0.0)
     # Two stages have no middle one: it must not be the fullest.
     has_middle = relax.minimum(larger(strategy.pp - 2, 0.0), 1.0)
-    last = smaller(last, larger(depth - first, alone * depth))
+    last = jnp.where(strategy.pp >= 2, smaller(last, depth - first), last)
     least = smaller(first, last)
     return StageLayers(first=first, middle=least + has_middle * (middle - least), last=last)
 
@@ -131,7 +131,7 @@ def served_share_of_last(model: Model, strategy: Strategy, relax: Relaxation) ->
     """
     fullest = larger(stage_layers(model, strategy, relax).last, 1.0)
     alike = relax.floor(model.depth / strategy.pp)
-    return smaller(alike / fullest, 1.0)
+    return jnp.where(strategy.pp >= 2, smaller(alike / fullest, 1.0), 1.0)
 
 
 def device_stages(model: Model, strategy: Strategy, relax: Relaxation) -> DeviceStages:
