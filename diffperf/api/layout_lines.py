@@ -18,6 +18,7 @@ from diffperf.workload.strategy import Strategy
 
 _SHORT_OF_LIMIT = 1e-3  # share by which a device at its power limit may be estimated above it
 _SLOWEST = 0.101  # just above the least clock that a power limit forces, over that of the peak rates
+_HALF = 0.5  # weight above which a switch is on
 _ROUNDING = 1e-6  # by which a clock may differ from the one that is allowed, in float32 too
 
 
@@ -127,6 +128,36 @@ def describe_quantization(question: Question, strategy: Strategy, phase: str) ->
     advice = f"{option} takes other formats" if "FORMAT" in stored else f"{option} {stored} counts them so"
     counted = strategy.precision.likeliest()
     return [f"Weights are counted in {counted}, where the model's config says {published}: {advice}"]
+
+
+# What may hide communication, by field of a strategy: what is hidden, the degree that there must be more than
+# one of, and the field of a stack that says whether its measured runs do so.
+_OVERLAPS = {
+    "overlap_gradients": ("the reduction of gradients under the backward pass", "dp", "gradient_overlap"),
+    "overlap_tensor": ("tensor-parallel communication under matrix products", "tp", "tensor_overlap"),
+    "overlap_experts": ("the dispatch to experts under other work", "ep", "expert_overlap"),
+}
+
+
+def describe_overlap(question: Question, strategy: Strategy, phase: str) -> list[str]:
+    """A line in training for each kind of communication that measured runs of the software hide where the
+    layout does not, or the other way round, and nobody gives which.
+    """
+    stack, lines = question.system.stack, []
+    for field, (what, degree, of_stack) in _OVERLAPS.items():
+        hidden, hides = float(getattr(strategy, field).on) > _HALF, float(getattr(stack, of_stack).on) > _HALF
+        several = float(getattr(strategy, degree)) > 1
+        if phase != "training" or not several or hidden == hides or field in question.table:
+            continue
+        if question.asker == COMMAND_LINE:
+            option = f"--{'' if hides else 'no-'}{field.replace('_', '-')}"
+        else:
+            option = f"{field}={hides}"
+        state, runs = ("off", "hide it") if hides else ("on", "do not")
+        lines.append(
+            f"{field} is {state} ({what}): measured runs of {stack.name} {runs}; {option} counts it so"
+        )
+    return lines
 
 
 def _same(one: MatrixFormat, other: MatrixFormat) -> bool:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 
 _NAMED_ROWS = 4  # rows that a table names for each doubt
+_OVERLAPS = (
+    "Communication is hidden as runs of each row's software hide it: gradient_overlap, tensor_overlap and "
+    "expert_overlap of its stack"
+)
 
 
 @answering("validate")
@@ -86,6 +90,8 @@ class ValidationAnswer(Answer):
                 name: f" (did you mean {near}?)" if near else "" for name, near in self.result.unread.items()
             }
             lines += [f"Columns that are not read: {', '.join(name + hint for name, hint in meant.items())}"]
+        if self.result.kind == "training":
+            lines += [_OVERLAPS]
         if not _evaluated(overall):
             lines += ["", "Nothing could be evaluated, for the reasons counted below."]
         if overall.metrics:
