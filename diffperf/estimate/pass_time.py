@@ -21,7 +21,7 @@ from diffperf.relax import larger
 from diffperf.report.tables import Readable
 from diffperf.workload.assembly import inference_operators
 from diffperf.workload.collective import LAYER_PURPOSES, by_part
-from diffperf.workload.collectives import boundary_transfer, layer_collectives
+from diffperf.workload.collectives import inference_collectives
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import inference_residency
 from diffperf.workload.passes import TokenPass
@@ -29,6 +29,8 @@ from diffperf.workload.stages import one_stage, served_share_of_last, stage_laye
 
 # Parts of the time of a pass that operators add up to: fields of `PassTime`.
 _OPERATOR_PARTS: tuple[str, ...] = ("matmul", "attention", "elementwise", "head")
+# Purposes of the collectives around the embeddings and the vocabulary projection.
+_AT_ENDS: tuple[str, ...] = ("embeddings", "vocabulary projection")
 
 
 class PassTime(Readable):
@@ -111,10 +113,7 @@ def timed_passes(c: Configuration, passes: dict[str, TokenPass]) -> dict[str, Ti
     """
     machine = Machine.of(c.system, c.strategy, c.relax, serving=True, residency=inference_residency(c))
     operators = {name: inference_operators(c, tokens) for name, tokens in passes.items()}
-    requests = {
-        name: [*layer_collectives(c, tokens), boundary_transfer(c, tokens, c.strategy.pp - 1)]
-        for name, tokens in passes.items()
-    }
+    requests = {name: inference_collectives(c, tokens) for name, tokens in passes.items()}
     timed = evaluate(
         [dataclasses.replace(group, of_pass=name) for name in passes for group in operators[name]], machine
     )
@@ -148,7 +147,7 @@ def _timed_pass(
     work = _PassWork.of(timed)
     exposed_times = _exposed_times(c, tokens, work, network)
     one = _micro_batch_time(c, tokens, work, exposed_times)
-    busy, queue = _in_pipeline(c, tokens, one)
+    busy, queue = _in_pipeline(c, tokens, one, network)
     breakdown = dataclasses.replace(one, pipeline_queue=queue)
     # An average device does its stage's share of the whole model's work.
     share = tokens.parts / c.strategy.pp
@@ -205,26 +204,30 @@ class _PassNetwork(eqx.Module):
     """The communication of one pass.
 
     - `in_layer`: that of an average layer, by purpose; `handed_on`: that between pipeline stages.
-    - `moved`: the transfers of all layers and between the stages together.
+    - `at_ends`: seconds of that around the embeddings and the vocabulary projection, by purpose.
+    - `moved`: all transfers together.
     """
 
     in_layer: dict[str, Traffic]
     handed_on: Traffic
+    at_ends: dict[str, Scalar]
     moved: Transfer
 
     @classmethod
     def of(cls, collectives: list[TimedCollective], c: Configuration) -> "_PassNetwork":
         """The communication of the collectives of a pass, added up by purpose."""
         nothing = Transfer.nothing(c.system)
-        sent: dict[str, Transfer] = dict.fromkeys((*LAYER_PURPOSES, "pipeline"), nothing)
+        sent: dict[str, Transfer] = dict.fromkeys((*LAYER_PURPOSES, *_AT_ENDS, "pipeline"), nothing)
         for timed in collectives:
             purpose = timed.collective.purpose
             sent[purpose] = sent[purpose] + timed.transfer * timed.collective.forward
         of_layer = functools.reduce(operator.add, (sent[purpose] for purpose in LAYER_PURPOSES))
+        outside = (*_AT_ENDS, "pipeline")
         return cls(
             in_layer={purpose: Traffic.of(sent[purpose]) for purpose in LAYER_PURPOSES},
             handed_on=Traffic.of(sent["pipeline"]),
-            moved=of_layer * c.model.depth + sent["pipeline"],
+            at_ends={purpose: sent[purpose].time for purpose in _AT_ENDS},
+            moved=of_layer * c.model.depth + functools.reduce(operator.add, (sent[name] for name in outside)),
         )
 
 
@@ -238,7 +241,7 @@ def _clock(
     def beside(clock: Clock | None) -> OutsideKernels:
         kernels = allowed if clock is None else allowed.at(clock)
         waits = exposed_of_layer(network.in_layer, kernels.compute(c), c, generating=tokens.generating)
-        waiting = depth * functools.reduce(operator.add, waits.values())
+        waiting = depth * functools.reduce(operator.add, waits.values()) + sum(network.at_ends.values())
         return OutsideKernels(
             waiting=waiting + _launch_wait(c, tokens, kernels.of_layers(depth).time + waiting),
             active=host_time(c, tokens),
@@ -256,7 +259,8 @@ def _exposed_times(
     of_layer = exposed_of_layer(network.in_layer, compute, c, generating=tokens.generating)
     earlier = Earlier(others=[traffic * depth for traffic in network.in_layer.values()])
     pipeline = exposed(network.handed_on, compute.whole * depth, c.strategy.overlap_transfers, c, earlier)
-    return {purpose: depth * time for purpose, time in of_layer.items()} | {"pipeline": pipeline}
+    in_layers = {purpose: depth * time for purpose, time in of_layer.items()}
+    return in_layers | network.at_ends | {"pipeline": pipeline}
 
 
 def _micro_batch_time(
@@ -280,7 +284,9 @@ def _launch_wait(c: Configuration, tokens: TokenPass, time: Scalar) -> Scalar:
     return jnp.zeros_like(time) if tokens.generating else c.relax.excess(launch_time(c), time)
 
 
-def _in_pipeline(c: Configuration, tokens: TokenPass, one: PassTime) -> tuple[Scalar, Scalar]:
+def _in_pipeline(
+    c: Configuration, tokens: TokenPass, one: PassTime, network: _PassNetwork
+) -> tuple[Scalar, Scalar]:
     """Seconds that the passes of all parts keep the busiest stage busy, and for which the last of them
     waits for those before it.
 
@@ -289,7 +295,7 @@ def _in_pipeline(c: Configuration, tokens: TokenPass, one: PassTime) -> tuple[Sc
     last: a micro-batch comes back when it has left the pipeline, and when the busiest stage has
     served the others.
     """
-    stage, parts = _longest_stage(c, one), tokens.parts
+    stage, parts = _longest_stage(c, one, network), tokens.parts
     if tokens.generating:
         busy = c.relax.maximum(parts * stage, one.total)
         return busy, busy - one.total
@@ -297,15 +303,18 @@ def _in_pipeline(c: Configuration, tokens: TokenPass, one: PassTime) -> tuple[Sc
     return parts * stage + emptied, (parts - 1) * stage + emptied
 
 
-def _longest_stage(c: Configuration, one: PassTime) -> Scalar:
+def _longest_stage(c: Configuration, one: PassTime, network: _PassNetwork) -> Scalar:
     """Seconds that a micro-batch keeps the busiest stage of the pipeline: the fullest before the last, or the
     last, which has the vocabulary projection.
     """
     stages = stage_layers(c.model, c.strategy, c.relax)
     before = larger(stages.first, stages.middle)
     last = stages.last * served_share_of_last(c.model, c.strategy, c.relax)
-    per_layer = (one.total - one.head - one.pipeline_transfers - one.host) / c.model.depth
-    longest = c.relax.maximum(before * per_layer, last * per_layer + one.head) + one.host
+    embedding, gathering = network.at_ends["embeddings"], network.at_ends["vocabulary projection"]
+    outside = one.head + embedding + gathering + one.pipeline_transfers + one.host
+    per_layer = (one.total - outside) / c.model.depth
+    at_end = one.head + gathering
+    longest = c.relax.maximum(before * per_layer, last * per_layer + at_end) + one.host
     alone = one_stage(c.strategy, c.relax)
     return alone * one.total + (1 - alone) * longest
 

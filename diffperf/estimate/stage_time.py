@@ -23,7 +23,14 @@ from diffperf.workload.configuration import Configuration
 from diffperf.workload.operators import SEPARATE_SOFTMAX_KERNELS
 from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.schedule import StagePass, unpaired_micro_batches
-from diffperf.workload.stages import DeviceStages, device_stages, layers_of_model, over_kinds
+from diffperf.workload.stages import (
+    DeviceStages,
+    at_both_ends,
+    device_stages,
+    layers_of_model,
+    one_stage,
+    over_kinds,
+)
 
 PerKind = Float[Array, "..."]  # of a layer of each kind, or of all kinds alike
 
@@ -126,7 +133,9 @@ _LEAST_PASSES = 1e-4
 
 
 class NetworkStep(eqx.Module):
-    """Transfers of collectives, by purpose: of an average layer and micro-batch, and of the step."""
+    """Transfers of collectives, by purpose: of an average layer and micro-batch; in `totals` those around the
+    vocabulary of a micro-batch, and all others of the step.
+    """
 
     layer: dict[str, Transfer]
     by_kind: dict[str, PerKind]  # of a layer of each kind over an average layer
@@ -155,21 +164,27 @@ class NetworkStep(eqx.Module):
         crosses = c.relax.minimum((c.strategy.pp - 1) * outside, 1.0)
         return cls(layer=layer, by_kind=by_kind, totals=totals, crosses_tiers=crosses)
 
+    @property
+    def at_ends(self) -> Transfer:
+        """Transfers of a micro-batch around the embeddings and the vocabulary projection."""
+        return self.totals["embeddings"] + self.totals["vocabulary projection"]
+
     def layer_traffic(self) -> dict[str, Traffic]:
         """The collectives of a layer of each kind by purpose."""
         return {
             purpose: Traffic.of(transfer, self.by_kind[purpose]) for purpose, transfer in self.layer.items()
         }
 
-    def sent(self, layers: Float[Array, " kinds"], stages: Scalar) -> Transfer:
-        """Transfers of an average device in a step in which it runs `layers` layers of each kind; two of the
-        pipeline's `stages` share a tied embedding.
+    def sent(self, layers: Float[Array, " kinds"], ends: Scalar, stages: Scalar) -> Transfer:
+        """Transfers of an average device in a step in which it runs `layers` layers of each kind, and `ends`
+        embeddings and projections of a micro-batch; two of the pipeline's `stages` share a tied embedding.
         """
         in_layers = [
             transfer * over_kinds(layers, self.by_kind[purpose]) for purpose, transfer in self.layer.items()
         ]
         embedding = self.totals["tied embedding"] * (2 / stages)
         result = embedding + self.totals["pipeline"] + self.totals["gradients"] + self.totals["weights"]
+        result = result + self.at_ends * ends
         for transfer in in_layers:
             result = result + transfer
         return result
@@ -226,7 +241,8 @@ class SlowestStage(eqx.Module):
 
     - `layers`: layers of each kind whose time, with that of `head`, is the last stage's time per micro-batch:
       its own, or, where it waits for a slower stage, as many of that stage's as the wait lasts.
-    - `head`: vocabulary projections that the last stage computes per micro-batch.
+    - `head`, `embeddings`: vocabulary projections and embeddings of tokens that the last stage computes per
+      micro-batch.
     - `forward`, `backward`: seconds of a micro-batch on the mean stage before the last, with exposed
       communication and what is recomputed.
     - `memory_share`: share of the seconds of both passes that grow as device memory becomes slower.
@@ -240,6 +256,7 @@ class SlowestStage(eqx.Module):
 
     layers: Float[Array, " kinds"]
     head: Scalar
+    embeddings: Scalar
     forward: Scalar
     backward: Scalar
     memory_share: Scalar
@@ -262,7 +279,11 @@ class SlowestStage(eqx.Module):
         rows = stages.all_layers
         before = (rows[0] + stages.middles) / larger(c.strategy.pp - 1, 1.0)  # the mean stage before the last
         time = layer.compute.whole.time + waits.total
-        heads = stages.heads * head
+        embeddings = at_both_ends(stages.embeddings, one_stage(c.strategy, c.relax))
+        embedding, projection = (
+            network.totals[purpose].time for purpose in ("embeddings", "vocabulary projection")
+        )
+        heads = stages.heads * (head + projection) + embeddings * embedding
         layers = _layers_waited_for(c, rows, heads, time)
         whole_passes = forward + waits.forward, backward + waits.backward
         filling = _idle_share(c, stages, *whole_passes, heads)
@@ -275,6 +296,7 @@ class SlowestStage(eqx.Module):
         return cls(
             layers=layers,
             head=stages.heads[-1],
+            embeddings=embeddings[-1],
             forward=over_kinds(before, forward),
             backward=over_kinds(before, backward),
             memory_share=over_kinds(before, layer.compute.whole.memory) * inverse(both_passes),

@@ -105,7 +105,8 @@ class TimedStep(eqx.Module):
 
     - `layer_passes`: passes, forward and backward together, of a micro-batch through a layer of each kind
       on the slowest stage.
-    - `heads`: micro-batches whose vocabulary projection the last stage computes.
+    - `heads`, `embeddings`: micro-batches whose vocabulary projection the last stage computes, and whose
+      tokens it embeds.
     - `exposed`: seconds of the step by the purpose of collectives.
     """
 
@@ -114,6 +115,7 @@ class TimedStep(eqx.Module):
     collectives: list[TimedCollective]
     layer_passes: Float[Array, " kinds"]
     heads: Scalar
+    embeddings: Scalar
     exposed: dict[str, Scalar]
 
     @property
@@ -126,6 +128,9 @@ class TimedStep(eqx.Module):
             collective = timed.collective
             if collective.per == "step":
                 return jnp.asarray(collective.forward, self.heads.dtype)
+            if collective.per == "micro-batch":
+                count = self.embeddings if collective.purpose == "embeddings" else self.heads
+                return count * collective.forward
             of_kinds = jnp.asarray(collective.by_kind, self.heads.dtype)
             return over_kinds(self.layer_passes, of_kinds) * collective.in_layer
 
@@ -164,7 +169,7 @@ def timed_step(c: Configuration) -> TimedStep:
     device = _DeviceShare.of(c)
     collectives = _timed_collectives(c, parameters)
     network = NetworkStep.of(collectives, c)
-    sent = network.sent(device.layers, c.strategy.pp)
+    sent = network.sent(device.layers, device.heads, c.strategy.pp)
     machine = Machine.of(_computing_system(c), c.strategy, c.relax)
     operators = evaluate(training_operators(c, owned), machine)
     work = _StepWork.of(operators)
@@ -179,6 +184,7 @@ def timed_step(c: Configuration) -> TimedStep:
         collectives=collectives,
         layer_passes=slowest.passes,
         heads=slowest.heads,
+        embeddings=c.strategy.micro_batches * slowest.stage.embeddings,
         exposed=exposed_times,
     )
 
@@ -254,7 +260,8 @@ def _clock(
     def beside(clock: Clock | None) -> OutsideKernels:
         work = allowed if clock is None else allowed.at(clock)
         waits = LayerWaits.of(c, LayerStep.of(work.layer, c), network)
-        waiting = over_kinds(device.layers, waits.total) + device.heads * work.head_wait(c)
+        ends = work.head_wait(c) + network.at_ends.time
+        waiting = over_kinds(device.layers, waits.total) + device.heads * ends
         return OutsideKernels(waiting=waiting, active=jnp.zeros_like(waiting), energy=sending)
 
     return clock_beside_waits(device.work(allowed), machine, beside)
@@ -309,6 +316,8 @@ def _exposed_times(c: Configuration, network: NetworkStep, slowest: _SlowestWork
     strategy, stage = c.strategy, slowest.stage
     in_layers = {purpose: over_kinds(slowest.passes, time) for purpose, time in stage.exposed.items()}
     in_layers["expert parallelism"] = in_layers["expert parallelism"] + stage.uncovered
+    in_layers["embeddings"] = strategy.micro_batches * stage.embeddings * network.totals["embeddings"].time
+    in_layers["vocabulary projection"] = slowest.heads * network.totals["vocabulary projection"].time
     handed_on = Traffic.of(network.totals["pipeline"])
     earlier = Earlier(others=[traffic * strategy.micro_batches for traffic in stage.traffic])
     pipeline = exposed(handed_on, slowest.compute, strategy.overlap_transfers, c, earlier)

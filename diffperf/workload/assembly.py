@@ -51,14 +51,8 @@ def training_operators(c: Configuration, owned_parameters: Scalar) -> list[Opera
 
 
 def inference_operators(c: Configuration, tokens: TokenPass) -> list[Operators]:
-    """All operators of one inference pass on one device.
-
-    Logits are computed for the last token of every prompt, and for all tokens of a decode pass, which
-    verifies drafted tokens by the model's own choice after each of them (Leviathan et al., arXiv 2211.17192,
-    Algorithm 1).
-    """
-    rows = tokens.tokens if tokens.generating else tokens.sequences
-    logits = vocabulary_projection(c.model, c.strategy.tp, rows)
+    """All operators of one inference pass on one device."""
+    logits = vocabulary_projection(c.model, c.strategy.tp, tokens.logits)
     return [
         *layer_operators(c, tokens, trained=False),
         operators_of(logits, part="head", per="micro-batch"),

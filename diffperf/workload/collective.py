@@ -13,6 +13,8 @@ from diffperf.workload.model import Layers, Model
 # The part of the time that collectives count as, by their purpose.
 PARTS = {
     "tensor parallelism": "tensor_parallel",
+    "embeddings": "tensor_parallel",
+    "vocabulary projection": "tensor_parallel",
     "context parallelism": "context_parallel",
     "expert parallelism": "expert_parallel",
     "pipeline": "pipeline_transfers",
@@ -41,7 +43,8 @@ class Collective(eqx.Module):
       all-gather, the input of a reduce-scatter, the send buffer of an all-to-all, the message of a
       transfer between two ranks.
     - `forward`, `backward`: how often it runs in either pass of an average layer where `per` is "layer";
-      where `per` is "step", it runs `forward` times in a training step or an inference pass.
+      where `per` is "micro-batch" or "step", it runs `forward` times for each micro-batch of training, or in
+      a training step or an inference pass.
     - `by_kind`: how often it runs in a layer of each kind, over an average layer; kinds are ordered as
       `Model.grouped`.
     - `recomputed`: share of its forward runs that the backward pass of training repeats.

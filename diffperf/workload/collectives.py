@@ -39,18 +39,30 @@ def training_collectives(
         "tensor parallelism": second / average_of_layers(c.model, reductions),
         "expert parallelism": repeated.experts,
     }
-    in_layers = [
+    in_layers = layer_collectives(c, tokens)
+    with_repeated = [
         dataclasses.replace(
             collective, recomputed=repeated.layer + repeated_alone.get(collective.purpose, 0.0)
         )
-        for collective in layer_collectives(c, tokens)
+        for collective in in_layers
     ]
     return [
-        *in_layers,
+        *with_repeated,
+        *training_vocabulary_collectives(c, in_layers[0]),
         boundary_transfer(c, tokens, crossings),
         *gradient_collectives(c, parameters),
         *weight_collectives(c, parameters),
         tied_embedding_reduction(c),
+    ]
+
+
+def inference_collectives(c: Configuration, tokens: TokenPass) -> list[Collective]:
+    """All collectives of one inference pass on a device."""
+    in_layers = layer_collectives(c, tokens)
+    return [
+        *in_layers,
+        *inference_vocabulary_collectives(c, tokens, in_layers[0]),
+        boundary_transfer(c, tokens, c.strategy.pp - 1),
     ]
 
 
@@ -59,7 +71,7 @@ def training_collectives(
 
 def layer_collectives(c: Configuration, tokens: TokenPass) -> list[Collective]:
     """All collectives of an average layer of the model, for one pass: of training, prefill and decode
-    alike.
+    alike. The first is the all-reduce of the residual stream.
     """
     return [
         *tensor_parallel_collectives(c, tokens),
@@ -89,6 +101,58 @@ def tensor_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
             by_kind=relative_by_kind(c.model, reductions_of),
         )
     ]
+
+
+def training_vocabulary_collectives(c: Configuration, in_layer: Collective) -> list[Collective]:
+    """What ranks that share the vocabulary send for each micro-batch: they add up the embedded tokens, of
+    which each has those in its part of the table, and the gradients of the vocabulary projection's inputs
+    (Megatron-LM, arXiv 1909.08053 §3). The sums that its cross-entropy exchanges, a few numbers for each
+    token, are not counted.
+
+    Both are all-reduces of the residual stream, as that of layers (`in_layer`).
+    """
+    embedded = dataclasses.replace(
+        in_layer,
+        name="all-reduce of embedded tokens",
+        purpose="embeddings",
+        per="micro-batch",
+        forward=1.0,
+        backward=0.0,
+        by_kind=1.0,
+    )
+    gradients = dataclasses.replace(
+        embedded,
+        name="all-reduce of the vocabulary projection's input gradients",
+        purpose="vocabulary projection",
+        forward=1.0 + c.model.mtp_layers,  # of the model's logits, and of those of further tokens
+    )
+    return [embedded, gradients]
+
+
+def inference_vocabulary_collectives(
+    c: Configuration, tokens: TokenPass, in_layer: Collective
+) -> list[Collective]:
+    """What ranks that share the vocabulary send in an inference pass: the sum of the embedded tokens, an
+    all-reduce as that of layers (`in_layer`), and the logits that each has of its part of the vocabulary
+    (`VocabParallelEmbedding` and `LogitsProcessor` of github.com/vllm-project/vllm).
+    """
+    embedded = dataclasses.replace(
+        in_layer,
+        name="all-reduce of embedded tokens",
+        purpose="embeddings",
+        per="step",
+        forward=1.0,
+        backward=0.0,
+        by_kind=1.0,
+    )
+    logits = dataclasses.replace(
+        embedded,
+        name="gathering of logits",
+        kind="all_gather",
+        purpose="vocabulary projection",
+        volume=tokens.logits * c.model.vocabulary * c.strategy.activation_width,
+    )
+    return [embedded, logits]
 
 
 def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Collective]:

@@ -43,6 +43,14 @@ class TokenPass(eqx.Module):
         """New tokens of all sequences."""
         return self.sequences * self.queries
 
+    @property
+    def logits(self) -> Scalar:
+        """Tokens of inference whose logits are computed: the last of every prompt, and all of a decode pass,
+        which verifies drafted tokens by the model's own choice after each of them (Leviathan et al., arXiv
+        2211.17192, Algorithm 1).
+        """
+        return self.tokens if self.generating else self.sequences
+
     def up_projected_tokens(self, strategy: Strategy) -> Scalar:
         """Tokens whose keys and values a tensor-parallel group makes of their latents: of a prompt all that
         it attends to, those of a cached prefix too. Generated tokens attend to latents as they are, by

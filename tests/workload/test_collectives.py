@@ -1,5 +1,6 @@
 """What devices send each other, byte by byte, and where their groups lie, by counting devices."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -14,6 +15,7 @@ from diffperf.workload.collective import PARTS
 from diffperf.workload.collectives import (
     boundary_transfer,
     gradient_collectives,
+    inference_collectives,
     layer_collectives,
     tied_embedding_reduction,
     training_collectives,
@@ -24,6 +26,7 @@ from diffperf.workload.passes import TokenPass, training_pass
 from diffperf.workload.stage_parameters import stage_parameters
 from diffperf.workload.strategy import ORDERS
 
+AT_ENDS = ("embeddings", "vocabulary projection")  # purposes of collectives outside layers
 NODE = 8  # devices of the innermost tier
 
 
@@ -119,6 +122,44 @@ def test_a_tied_embedding_lies_on_the_first_and_the_last_stage(gpt, system):
     for order, expected in (("tp-pp-cp-dp", [bytes_, 0]), ("tp-cp-dp-pp", [0, bytes_])):
         embedding = step_transfers(gpt, system, order=order, **table)["tied embedding"]
         np.testing.assert_allclose(embedding.sent, expected, rtol=1e-9)
+
+
+def test_ranks_that_share_the_vocabulary_by_hand(gpt, system):
+    """Training, the residual stream of a micro-batch is added up once for its embedded tokens and once for
+    the inputs of the projection, whose gradients every rank has a part of. Serving, it is once for a pass,
+    and the logits of the sampled tokens are gathered: of a prompt the last one's, of a decode pass all.
+    """
+    c = Configuration(gpt, system, dp.load_strategy({"tp": 4, "micro_batch": 2, "global_batch": 2}))
+    tokens, parameters = training_pass(c.strategy), parameters_of(gpt, tp=4)
+    trained = [one for one in training_collectives(c, tokens, parameters) if one.per == "micro-batch"]
+    assert [(one.kind, float(one.forward), float(one.volume)) for one in trained] == [
+        ("all_reduce", 1, 2 * 2048 * 12288 * 2)
+    ] * 2
+    for sequences, queries, generating, logits in ((3, 100, False, 3), (3, 2, True, 6)):
+        of_pass = TokenPass(
+            sequences=real(sequences),
+            queries=real(queries),
+            context=real(500),
+            generating=generating,
+            serving=True,
+        )
+        served = {one.kind: one for one in inference_collectives(c, of_pass) if one.purpose in AT_ENDS}
+        assert float(served["all_reduce"].volume) == sequences * queries * 12288 * 2
+        assert float(served["all_gather"].volume) == logits * 51200 * 2
+
+
+def test_collectives_of_the_same_numbers_are_timed_once(gpt, system):
+    """The all-reduce around the vocabulary is that of layers, with the same time as one of its own."""
+    c = Configuration(gpt, system, dp.load_strategy({"tp": 4, "global_batch": 1}))
+    tokens, parameters = training_pass(c.strategy), parameters_of(gpt, tp=4)
+    timed = transfers(training_collectives(c, tokens, parameters), c.system, c.relax)
+    of_streams = [one for one in timed if one.collective.degree == 4]
+    assert len(of_streams) >= 3
+    assert len({id(one.transfer) for one in of_streams if one.collective.kind == "all_reduce"}) == 1
+    (alone,) = transfers(
+        [dataclasses.replace(of_streams[0].collective, volume=real(2048 * 12288 * 2))], c.system, c.relax
+    )
+    assert float(alone.transfer.time) == pytest.approx(float(of_streams[0].transfer.time), rel=1e-12)
 
 
 # --- data parallelism

@@ -76,14 +76,18 @@ def transfers(
 ) -> list[TimedCollective]:
     """The collectives with one run of each timed, in the order given.
 
-    All groups are placed, and each kind of collective is evaluated, in one traced expression.
+    All groups are placed, and each kind of collective is evaluated, in one traced expression; collectives of
+    the same numbers (the same arrays) once.
     `network_efficiency` is the share of its efficiency that every tier but the innermost reaches.
     """
-    order = sorted(range(len(collectives)), key=lambda index: collectives[index].kind)
-    ordered = [collectives[index] for index in order]
+    names = ("degree", "stride", "volume", *_OF_COPIES)
+    numbers = [(one.kind, *(id(getattr(one, name)) for name in names)) for one in collectives]
+    different = dict(zip(numbers, collectives, strict=True))
+    order = sorted(different, key=lambda key: key[0])
+    ordered = [different[key] for key in order]
     columns = [
         jnp.stack(jnp.broadcast_arrays(*(jnp.asarray(getattr(one, name)) for one in ordered)))
-        for name in ("degree", "stride", "volume", *_OF_COPIES)
+        for name in names
     ]
     kinds = Counter(collective.kind for collective in ordered)
 
@@ -112,10 +116,10 @@ def transfers(
         function = with_slopes_of(with_kinks, functools.partial(by_kind, at_kinks=False))
     efficiency = jnp.asarray(network_efficiency, columns[0].dtype)
     timed = [one for kind in function(Links.of(system), columns, efficiency) for one in unstack_tree(kind)]
-    by_index = dict(zip(order, timed, strict=True))
+    by_numbers = dict(zip(order, timed, strict=True))
     return [
-        TimedCollective(collective=collective, transfer=by_index[index])
-        for index, collective in enumerate(collectives)
+        TimedCollective(collective=collective, transfer=by_numbers[key])
+        for key, collective in zip(numbers, collectives, strict=True)
     ]
 
 
