@@ -14,6 +14,7 @@ from diffperf.api.ranges_answer import describe_tied
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.rooms import Room, by_room
 from diffperf.explore.sensitivity import GROUPS, SLOPE, Sensitivity, sensitivities
+from diffperf.explore.whole_steps import TILE
 from diffperf.relax import Exact, Relaxation
 from diffperf.report.tables import column_table
 
@@ -103,6 +104,10 @@ def _explained(shown: Sequence[Sensitivity]) -> list[str]:
     if steps:
         lines.append(
             "+1, −1: the estimate run again with one more or one less, per 1 % of change; slope: a derivative"
+        )
+    if any(each.derivative.endswith(str(TILE)) for each in steps):
+        lines.append(
+            f"+{TILE}, −{TILE}: likewise with a whole tile more or less, to which kernels pad the rest"
         )
     return lines + describe_tied([each.path for each in steps])
 

@@ -34,8 +34,9 @@ class Sensitivity:
 
     - `path`, `declared`, `value`: the input, and its value in internal units.
     - `elasticity`: d log(output) / d log(input): 1 % more of the input changes the output by this many per
-      cent. Of a whole number it is the change with one more or one less, Δ log(output) / Δ log(input).
-    - `derivative`: "slope", or the step that the number was changed by: "+1" or "−1".
+      cent. Of a whole number it is the change with one more or one less (or with a tile of 128 more or
+      less of a length or a dimension that is whole tiles), Δ log(output) / Δ log(input).
+    - `derivative`: "slope", or the step that the number was changed by, such as "+1" or "−128".
     """
 
     path: str

@@ -1,7 +1,8 @@
 """Effect of one more and one less of a whole-number input, by estimates with the changed number.
 
 The derivative of an estimate by a whole number lives on plateaus of ceil: it says what a hundredth of a
-compute unit is worth, not what one is. These are secants instead.
+compute unit is worth, not what one is. These are secants instead. Lengths and dimensions that are whole tiles
+change by a tile: kernels pad one token more to as many.
 """
 
 import dataclasses
@@ -18,7 +19,10 @@ from diffperf.workload.configuration import Configuration
 UNITS = "system.accelerator.compute_units"
 DEVICES = "system.n_devices"
 DEGREES = ("strategy.tp", "strategy.cp", "strategy.pp", "strategy.dp")  # they multiply to the devices
-STEPS = {"+1": 1.0, "−1": -1.0}
+# A tile: tokens, and columns of a matrix, that GEMM kernels work on at least (tiles of 128 × 128 of CUTLASS's
+# default configurations, github.com/NVIDIA/cutlass). Inputs of several tiles change by one of them.
+TILE = 128
+_SEVERAL_TILES = 8 * TILE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +30,7 @@ class WholeStep:
     """An estimate with one more or one less of an input.
 
     - `path`, `declared`, `value`: the input, and its value before.
-    - `step`: a key of `STEPS`.
+    - `step`: the change, such as "+1" or "−128".
     - `elasticity`: relative change of the output over that of the input, in logarithms.
     """
 
@@ -44,6 +48,15 @@ def whole_numbers(configuration: Configuration) -> dict[str, tuple[Quantity, flo
         for path, (declared, value) in numeric(configuration).items()
         if declared.integer and float(value) >= 1
     }
+
+
+def changes_of(path: str, value: float) -> dict[str, float]:
+    """The two changes of a whole-number input, by name: by a tile of 128 for lengths and dimensions of eight
+    and more whole tiles, by one for all else.
+    """
+    tiles = not path.startswith("system.") and value >= _SEVERAL_TILES and value % TILE == 0
+    size = TILE if tiles else 1
+    return {f"+{size}": float(size), f"−{size}": float(-size)}
 
 
 def tied_inputs(configuration: Configuration, path: str) -> list[str]:
@@ -90,17 +103,17 @@ def whole_steps_of_outputs(
     """
     inputs = numeric(configuration)
     asked = [
-        (path, declared, value, name)
+        (path, declared, value, name, value + step)
         for path, (declared, value) in whole_numbers(configuration).items()
         if path.split(".")[0] in groups
-        for name, step in STEPS.items()
+        for name, step in changes_of(path, value).items()
         if max(declared.bounds[0], 1.0) <= value + step <= declared.bounds[1]
     ]
     if not asked:
         return {}
     changes: dict[str, np.ndarray] = {}
-    for place, (path, _, value, name) in enumerate(asked):
-        ratio = (value + STEPS[name]) / value
+    for place, (path, _, value, _, after) in enumerate(asked):
+        ratio = after / value
         for changed in (path, *tied_inputs(configuration, path)):
             own = float(inputs[changed][1])
             column = changes.setdefault(changed, np.full(len(asked) + 1, own))
@@ -116,9 +129,9 @@ def whole_steps_of_outputs(
                     declared=declared,
                     value=value,
                     step=name,
-                    elasticity=_elasticity(before, after, value, value + STEPS[name]),
+                    elasticity=_elasticity(before, after, value, changed),
                 )
-                for (path, declared, value, name), after in zip(asked, changed_values, strict=True)
+                for (path, declared, value, name, changed), after in zip(asked, changed_values, strict=True)
             ]
     return steps
 

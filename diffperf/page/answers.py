@@ -199,8 +199,8 @@ def _operators(configuration: Configuration, phase: str) -> dict[str, Any]:
 def _sensitivities(configuration: Configuration, phase: str, report: Any) -> dict[str, Any]:
     """The inputs that move each of some outputs most, and what a dollar buys.
 
-    A row has the input, its elasticity, and the kind of derivative: "slope", or "+1" and "−1" of a number
-    that is whole in reality, as in `diffperf sensitivity`.
+    A row has the input, its elasticity, and the kind of derivative: "slope", or a step such as "+1" of a
+    number that is whole in reality, as in `diffperf sensitivity`.
     """
     slopes, whole = elasticities(configuration, phase), whole_numbers(configuration)
     steps = whole_steps_of_outputs(configuration, phase, ELASTIC_OUTPUTS, GROUPS)

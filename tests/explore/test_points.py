@@ -7,7 +7,7 @@ from helpers import training
 import diffperf as dp
 from diffperf.explore.points import BLOCK, outputs_at, point_blocks
 from diffperf.explore.ranges import Range, swings, with_tied
-from diffperf.explore.whole_steps import DEVICES, UNITS, whole_numbers, whole_steps
+from diffperf.explore.whole_steps import DEVICES, UNITS, changes_of, whole_numbers, whole_steps
 from diffperf.quantity import locate, numeric, replace
 from diffperf.report.tables import outputs
 from diffperf.workload.configuration import Configuration
@@ -87,6 +87,27 @@ def test_ranges_are_even_on_the_scale_of_their_input(configuration):
     tied = with_tied(configuration, {UNITS: np.array([54.0])})
     assert tied["system.accelerator.vector"] == float(configuration.system.accelerator.vector) / 2
     assert "system.accelerator.vector" not in with_tied(configuration, {HBM: np.array([1e12])})
+
+
+def test_lengths_change_by_tiles(configuration):
+    """One token more than 2,048 is padded to 2,176 by kernels: only a whole tile more is worth its cost."""
+    steps = {
+        (step.path, step.step): step for step in whole_steps(configuration, "training", "time", ("strategy",))
+    }
+    assert ("strategy.sequence_length", "+1") not in steps
+    assert ("strategy.micro_batch", "+1") in steps
+    length = float(configuration.strategy.sequence_length)
+    before, after = (
+        estimated(configuration, {"strategy.sequence_length": tokens})["time"]
+        for tokens in (length, length + 128)
+    )
+    expected = np.log(after / before) / np.log((length + 128) / length)
+    more = steps["strategy.sequence_length", "+128"].elasticity
+    assert more == pytest.approx(expected, rel=1e-9)
+    assert 0.3 < more < 1.5
+    padded = estimated(configuration, {"strategy.sequence_length": length + 1})["time"]
+    assert np.log(padded / before) / np.log((length + 1) / length) > 3 * more  # what one token more would say
+    assert changes_of("system.accelerator.compute_units", 2048.0) == {"+1": 1.0, "−1": -1.0}
 
 
 def test_degrees_bring_their_devices(configuration):
