@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from diffperf.errors import ConfigError, did_you_mean
-from diffperf.explore.measured.platforms import Platforms
+from diffperf.explore.measured.platforms import Platforms, double_precision, stated_network
 from diffperf.explore.measured.predictions import Prediction, predict
 from diffperf.explore.measured.schemas import measured_columns, speed_columns, unit_of
 from diffperf.explore.measured.stacking import system_of
@@ -109,8 +109,20 @@ def chosen_hardware(hardware: str | None, tables: Sequence[Measurements]) -> str
 
 
 def of_hardware(hardware: str) -> Callable[[Row], str | None]:
-    """The function that says why a row is not of some hardware; None for a row that is."""
-    return lambda row: None if row["hardware"] == hardware else "other hardware"
+    """The function that says why a row says nothing of a system's hardware; None for a row that does.
+
+    Collectives whose interconnect means the network of another system are evaluated on that one.
+    """
+
+    def refusal(row: Row) -> str | None:
+        if row["hardware"] != hardware:
+            return "other hardware"
+        if row.kind != "collectives":
+            return None
+        stated = stated_network(row["interconnect"] or "", double_precision())
+        return None if stated is None else "network of another system"
+
+    return refusal
 
 
 def of_stack(stack: Stack, platforms: Platforms) -> Callable[[Row], str | None]:
