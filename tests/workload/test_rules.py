@@ -147,6 +147,11 @@ BROKEN: dict[str, tuple[str, dict[str, Any], str]] = {
         "training",
     ),
     "every_replica_serves_a_sequence": ("gpt3-175b", {"dp": 2.0}, "generate"),
+    "network_reaches_all_devices": (
+        "gpt3-175b",
+        {"dp": 4.0, "global_batch": 4.0, "system.network.infiniband.size": 2.0},
+        "training",
+    ),
     "limit_exceeds_idle_power": ("gpt3-175b", {"system.accelerator.power_limit": 50.0}, "prefill"),
     "steps_add_no_more_than_drafted": ("gpt3-175b", {"draft_tokens": 2.0, "tokens_per_step": 3.5}, "decode"),
 }

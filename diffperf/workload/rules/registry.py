@@ -11,6 +11,7 @@ from diffperf.workload.rules import batch_rules as batch
 from diffperf.workload.rules import degree_rules as degrees
 from diffperf.workload.rules import drafting_rules as drafting
 from diffperf.workload.rules import expert_rules as experts
+from diffperf.workload.rules import network_rules as network
 from diffperf.workload.rules import pipeline_rules as pipeline
 from diffperf.workload.rules import power_rules as power
 from diffperf.workload.rules.verdict import Verdict, Violation, every
@@ -24,6 +25,7 @@ ALWAYS = TRAINING + INFERENCE
 # Every rule with the phases that it is for, in the order in which violations are reported.
 RULES: tuple[tuple[Rule, tuple[str, ...]], ...] = (
     (power.limit_exceeds_idle_power, ALWAYS),
+    (network.network_reaches_all_devices, ALWAYS),
     (attention.tensor_ranks_divide_heads, ALWAYS),
     (degrees.degrees_are_whole, ALWAYS),
     (degrees.degrees_multiply_to_devices, ALWAYS),
