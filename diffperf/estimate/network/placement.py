@@ -4,7 +4,6 @@ A group of `degree` ranks whose neighbours are `stride` devices apart fills the 
 each tier it has some number of members in each domain.
 """
 
-import dataclasses
 import operator
 
 import equinox as eqx
@@ -61,12 +60,9 @@ class Group(eqx.Module):
         # them once.
         tiers = (len(self.fabric.ways),)
         library = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*tiers, *leaf.shape)), self.library)
-        # A device's own share is copied on the innermost tier, on whose collectives that was calibrated. On
-        # the tiers outside it crosses no link.
-        innermost = jnp.zeros_like(library.own_share).at[0].set(1)
         return Wire(
             fabric=self.fabric,
-            library=dataclasses.replace(library, own_share=innermost * library.own_share),
+            library=library,
             alternative=self.alternative,
             seconds=volumes * inverse(self.fabric.rate),
         )
