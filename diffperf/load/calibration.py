@@ -111,17 +111,7 @@ class Calibration:
         )
 
     def places(self, path: str, system: System) -> list[str]:
-        """The paths of the system that take the value fitted at `path` (see the function of this name).
-
-        Systems of an accelerator that extends the fitted one may have other networks: a value of a network
-        tier holds where they have the tier of that name.
-        """
-        part, _, rest = path.partition(".")
-        lacks_tier = part == "network" and rest.partition(".")[0] not in {
-            tier.name for tier in system.network
-        }
-        if lacks_tier and str(system.accelerator.name) != self.hardware:
-            return []
+        """The paths of the system that take the value fitted at `path` (see the function of this name)."""
         return places(path, self.parts, system)
 
     def holds(self, path: str, system: System) -> bool:
