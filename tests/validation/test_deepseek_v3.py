@@ -111,7 +111,7 @@ def test_a_plan_is_no_worse_than_the_published_strategy(as_trained):
     found = plan(Search.of(model, system, given), top=10)
     best = found.best[0]
     assert float(best.report.time) <= float(as_trained.time)
-    assert float(best.report.memory.peak) < DEVICE_BYTES
+    assert float(best.report.memory.excess) <= 0
     as_published = LAYOUT | RECOMPUTED
     fields = ("pp", "dp", "ep", "first_stage_layers", "last_stage_layers", "recompute_norms")
     assert any(
