@@ -75,6 +75,9 @@ def sensitivity(
         others=(*own, "devices", "stack", "calibration", "set", "smooth", "band"),
     )
     groups = (of,) if isinstance(of, str) else tuple(of)
+    if ranges is not None and not isinstance(ranges, Mapping):
+        remedy = 'write ranges={"hbm.bandwidth": "2..5 TB/s"}'
+        raise ConfigError(asker, "ranges", repr(ranges)[:80], "ranges of inputs by their paths", remedy)
     return sensitivity_answer(
         question,
         phase=phase_of(asker, phase),

@@ -36,8 +36,8 @@ def validate(
     file: str | Path,
     *,
     by: str = "group",
-    where: Sequence[str] = (),
-    systems: Sequence[str] = (),
+    where: str | Sequence[str] = (),
+    systems: str | Sequence[str] = (),
     calibration: str | Path | None = None,
 ) -> "ValidationAnswer":
     """The errors of the estimator on a CSV table of measurements, by the texts of a column.

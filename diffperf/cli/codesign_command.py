@@ -30,7 +30,13 @@ if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help
     show_default=True,
     help="designs that evolve together",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="seed of the sample of designs")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="seed of the sample of designs",
+)
 @click.option(
     "--budget-seconds",
     type=click.FloatRange(min=0, min_open=True),

@@ -84,6 +84,7 @@ import pytest
         ("calibrate nowhere.csv --prior-spread 0 --out mine.toml", 2, "--prior-spread"),
         ("calibrate nowhere.csv --prior-spread nan --out mine.toml", 2, "--prior-spread"),
         ("calibrate --out mine.toml", 2, "FILE"),
+        ("codesign gpt3-175b-under-a100-budget --seed -1", 2, "--seed"),
         ("estimate gpt3-22b dgx-a100 --calibration nothing", 1, "configs/calibrations"),
         ("estimate gpt3-22b dgx-a100 --calibration nothing.toml", 1, "existing file"),
     ],
