@@ -27,6 +27,21 @@ def test_cost():
     assert changed.per_hour["electricity"] > answer.per_hour["electricity"]
     with pytest.raises(dp.ConfigError, match=r"^dp\.cost: system:"):
         dp.cost("dgx-h10")
+    with pytest.raises(dp.ConfigError, match=r"^dp\.cost: against: found a value of type int"):
+        dp.cost("dgx-h100", against=3)
+
+
+def test_a_figure_is_drawn_where_it_can_be_written(tmp_path, monkeypatch):
+    answer = dp.cost("dgx-h100")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        dp.ConfigError, match=r'^answer\.plot: file: found "x\.gif"; expected a file name ending'
+    ):
+        answer.plot("x.gif")
+    with pytest.raises(
+        dp.ConfigError, match=r'^answer\.plot: file: found "nowhere/x\.png"; .*create the folder'
+    ):
+        answer.plot("nowhere/x.png")
 
 
 @pytest.mark.slow
