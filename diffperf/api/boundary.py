@@ -89,7 +89,8 @@ def in_python(problem: ConfigError, name: str, arguments: Mapping[str, str]) -> 
     for unnamed in (COMMAND_LINE, ARGUMENTS):
         file = asker + file.removeprefix(unnamed) if file.startswith(unnamed) else file
     found, expected, remedy = map(as_arguments, (problem.found, problem.expected, problem.remedy))
-    key = as_arguments(arguments.get(problem.key, problem.key))
+    spelled = as_arguments(problem.key)
+    key = as_arguments(arguments.get(problem.key, arguments.get(spelled, spelled)))
     return ConfigError(file, key, found, expected, remedy)
 
 
