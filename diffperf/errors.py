@@ -65,12 +65,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + "s" * (number != 1)
 
 
-def did_you_mean(word: str, known: Sequence[str], listing: str = "") -> str:
-    """A hint: the known word that is spelled most like `word`; all known words where none is similar.
+def did_you_mean(word: object, known: Sequence[str], listing: str = "") -> str:
+    """A hint: the known word that is spelled most like `word`, which may be no text; all known words where
+    none is similar.
 
     Where `listing` names a command that lists them, it stands in place of more than a dozen known words.
     """
-    if near := spelled_alike(word, known):
+    if near := spelled_alike(str(word), known):
         return near
     return f"see {listing}" if listing and len(known) > _MOST_LISTED else "known: " + ", ".join(known)
 

@@ -202,6 +202,12 @@ def example(unit: str) -> str:
     return _EXAMPLES.get(unit, f'"1 {unit}"')
 
 
+def with_unit_of_example(number: str, unit: str) -> str:
+    """A number, or a range of numbers, with the unit that the example for `unit` has: "1000 USD"."""
+    written = re.match(r'"[\d.,]+\s*([^"]+)"', example(unit))
+    return f'"{number} {written[1] if written else unit}"'
+
+
 def show(value: SupportsFloat, unit: str, digits: int = 4) -> str:
     """`value` (in `unit`) as people write it: `show(0.0213, "s")` is "21.3 ms"."""
     value = float(value)

@@ -3,12 +3,16 @@
 import abc
 import functools
 import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 from rich.console import Console, RenderableType
+
+from diffperf.errors import ConfigError
+from diffperf.report.output_files import check_writable
 
 if TYPE_CHECKING:  # both take a second to import, and most answers are only printed
     import pandas
@@ -32,6 +36,19 @@ def print_lines(console: Console, lines: list[RenderableType]) -> None:
     """Prints texts and tables one below the other; only tables are fitted into the width of the console."""
     for line in lines:
         console.print(line, soft_wrap=isinstance(line, str))
+
+
+def check_figure_file(file: Any, method: str) -> None:
+    """Refuses what is no path of a figure that can be written; None is no file. **Raises:** `ConfigError`
+    that names the method and its argument.
+    """
+    from diffperf.report import plots
+
+    if file is None:
+        return
+    if not isinstance(file, str | os.PathLike):
+        raise ConfigError(method, "file", repr(file)[:80], "the path of a figure", 'write "figure.png"')
+    check_writable(plots.check_format(Path(file), "file", method), "file", method)
 
 
 class Answer(abc.ABC):
@@ -67,12 +84,11 @@ class Answer(abc.ABC):
     def plot(self, file: str | Path | None = None) -> "Figure":
         """The answer as a matplotlib figure, which is also written to a file if one is named.
 
-        **Raises:** `ConfigError` for a file that is no .png, .svg or .pdf.
+        **Raises:** `ConfigError` for a file that is no .png, .svg or .pdf, or that cannot be written.
         """
         from diffperf.report import plots
 
-        if file is not None:
-            plots.check_format(file)
+        check_figure_file(file, "answer.plot")
         figure = self.figure()
         if file is not None:
             plots.save(figure, file)

@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 import jax
 
 from diffperf.api.question import COMMAND_LINE
+from diffperf.api.text_arguments import with_texts
 from diffperf.compiler import compile_quickly, storing_in, user_folder
 from diffperf.errors import ARGUMENTS, ConfigError
 from diffperf.quantity import is_traced
@@ -31,6 +32,7 @@ def naming(
     """A decorator: errors of the function speak of `dp.NAME` and of its arguments.
 
     `arguments` has those of the function that errors would call something else, by what they would call them.
+    Arguments that are annotated as texts are checked, and one text stands for a list of one.
     Where no argument is traced, the function computes numbers, also within a function that JAX traces.
     Programs that are compiled from the first such call on are compiled quickly (see `compile_quickly`).
     """
@@ -41,8 +43,9 @@ def naming(
             _set_up()
             within_jit = is_staged() and not any(map(is_traced, jax.tree.leaves((args, settings))))
             try:
+                args_of_call, settings_of_call = with_texts(asker_of(name), function, args, settings)
                 with jax.ensure_compile_time_eval() if within_jit else contextlib.nullcontext():
-                    return function(*args, **settings)
+                    return function(*args_of_call, **settings_of_call)
             except ConfigError as problem:
                 raise in_python(problem, name, arguments) from None
 
@@ -86,7 +89,8 @@ def in_python(problem: ConfigError, name: str, arguments: Mapping[str, str]) -> 
     for unnamed in (COMMAND_LINE, ARGUMENTS):
         file = asker + file.removeprefix(unnamed) if file.startswith(unnamed) else file
     found, expected, remedy = map(as_arguments, (problem.found, problem.expected, problem.remedy))
-    key = as_arguments(arguments.get(problem.key, problem.key))
+    spelled = as_arguments(problem.key)
+    key = as_arguments(arguments.get(problem.key, arguments.get(spelled, spelled)))
     return ConfigError(file, key, found, expected, remedy)
 
 

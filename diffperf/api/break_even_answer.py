@@ -13,7 +13,7 @@ from diffperf.api.basis import Certainty
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import asked, phase_of
 from diffperf.api.question import Question, describe_strategy
-from diffperf.api.varied_ranges import InputRange, read_input_range
+from diffperf.api.varied_ranges import InputRange, described_cuts, read_input_range
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.explore.crossings import BreakEven, Crossing, Pair
 from diffperf.explore.crossings import break_even as crossed
@@ -154,6 +154,7 @@ class BreakEvenAnswer(Answer):
             *(f"{name}: {sure.line()}" for name, sure in zip(self.names, self._certainties(), strict=True)),
             f"{self.range.path} from {self._shown(self.range.low)} to {self._shown(self.range.high)}"
             + ("" if self.vary == "both" else f", of {self.names[self.vary == 'second']}"),
+            *described_cuts([self.range]),
             *map(self._sentence, self.found.crossings),
             *self._ends(),
         ]

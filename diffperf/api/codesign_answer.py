@@ -17,7 +17,7 @@ from diffperf.api.answer import Answer
 from diffperf.api.basis import basis_of_design, describe_basis_of_design
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.explanation import Explanation
-from diffperf.api.from_python import whole_number
+from diffperf.api.from_python import file_name, whole_number
 from diffperf.api.limit_sentences import limit_sentences
 from diffperf.api.question import describe_strategy
 from diffperf.errors import ConfigError
@@ -48,7 +48,7 @@ def codesign(
     seed: int = 0,
     budget_seconds: float = math.inf,
     checkpoint: str | Path | None = None,
-    against: Sequence[str] = (),
+    against: str | Sequence[str] = (),
     explain: bool = False,
     progress: Progress | None = None,
 ) -> "CodesignAnswer":
@@ -75,6 +75,7 @@ def codesign(
     """
     asker = asker_of("codesign")
     whole_number(asker, "population", population, 16, 1_000_000)
+    whole_number(asker, "seed", seed, 0, None)
     if not budget_seconds > 0:
         raise ConfigError(asker, "budget_seconds", f"{budget_seconds}", "more than 0", "name some seconds")
     chosen: dict[str, Any] = {} if progress is None else {"progress": progress}
@@ -86,7 +87,7 @@ def codesign(
         population=population,
         seed=seed,
         budget_seconds=budget_seconds,
-        checkpoint=None if checkpoint is None else Path(checkpoint),
+        checkpoint=file_name(asker, "checkpoint", checkpoint),
         **chosen,
     )
 

@@ -153,11 +153,13 @@ class CompareAnswer(Answer):
         if not rows or not rows[0]:
             found, expected = "nothing to compare", "at least one model and one system"
             raise ConfigError(asker, "--models, --systems", found, expected, "name some")
+        phases = list(phases)
+        if not phases:
+            raise ConfigError(asker, "--phase", "no phase", "at least one", "name some, such as training")
         names = list(dict.fromkeys(str(each.system.name) for each in rows[0]))
         if against is not None and against not in names:
             hint = did_you_mean(against, names)
             raise ConfigError(asker, "--against", f'"{against}"', "a system of the comparison", hint)
-        phases = list(phases)
         for questions in rows:
             questions[0].refuse_unused(*phases)
             for phase in phases:

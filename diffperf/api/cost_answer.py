@@ -80,7 +80,8 @@ def cost(
     refuse_traced(asker, {"system": system, "devices": devices, "set": settings, "against": against})
     number = None if devices is None else str(plain(devices))
     priced = read_system(in_float64(priced_source(system)), number, stack, calibration, asker)[0]
-    other = None if against is None else read_system(in_float64(priced_source(against)), asker=asker)[0]
+    beside = in_float64(priced_source(against))
+    other = None if against is None else read_system(beside, asker=asker, key="against")[0]
     changed, overrides = priced_with(priced, settings, asker, of_a_run=model is not None)
     curve = curve_over(changed, model=model, phase=phase, over=over, settings=settings, asker=asker)
     return CostAnswer.of(

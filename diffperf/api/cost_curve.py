@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from diffperf import units
 from diffperf.api.question import Question, describe_strategy
-from diffperf.api.varied_ranges import InputRange, read_input_range
+from diffperf.api.varied_ranges import InputRange, described_cuts, read_input_range
 from diffperf.explore.points import outputs_at
 from diffperf.explore.ranges import Range, with_tied
 from diffperf.report.tables import column_table, show
@@ -90,6 +90,7 @@ class CostCurve:
             f"[bold]{self.title}[/bold]",
             self.layout,
             rows,
+            *described_cuts([self.over]),
             *([found] if np.any(self.excess <= 0) else []),
         ]
 

@@ -1,7 +1,9 @@
 """Questions from the arguments of Python functions: names, tables and modules, numbers and texts."""
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -102,11 +104,24 @@ def relaxation(asker: str, smooth: float | None, band: float | None = None) -> R
     return Smooth(float(smooth), band)
 
 
-def whole_number(asker: str, name: str, value: object, least: int, most: int) -> None:
-    """Raises `ConfigError` for an argument that is no whole number from `least` to `most`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        expected = f"a whole number from {least:,} to {most:,}"
+def whole_number(asker: str, name: str, value: object, least: int, most: int | None) -> None:
+    """Raises `ConfigError` for an argument that is no whole number from `least` to `most`, or of at least
+    `least` where `most` is None.
+    """
+    largest = float("inf") if most is None else most
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= largest:
+        allowed = f"of at least {least:,}" if most is None else f"from {least:,} to {most:,}"
+        expected = f"a whole number {allowed}"
         raise ConfigError(asker, name, repr(value), expected, "correct it")
+
+
+def file_name(asker: str, name: str, value: object) -> Path | None:
+    """The path of a file or a folder, None for none. Raises `ConfigError` for what is no path."""
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(asker, name, repr(value)[:80], "a path", f'write {name}="…"')
+    return Path(value)
 
 
 def phase_of(asker: str, phase: object) -> str:

@@ -58,6 +58,7 @@ def codesign_front(
     asker = asker_of("codesign_front")
     whole_number(asker, "points", points, 2, 1000)
     whole_number(asker, "population", population, 16, 1_000_000)
+    whole_number(asker, "seed", seed, 0, None)
     return searched_front(problem, (asker, "problem"), front, points, population=population, seed=seed)
 
 

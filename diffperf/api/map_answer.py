@@ -14,7 +14,7 @@ from diffperf.api.from_python import asked, phase_of, whole_number
 from diffperf.api.point_answer import PointAnswer
 from diffperf.api.question import Question
 from diffperf.api.ranges_answer import describe_tied
-from diffperf.api.varied_ranges import InputRange, read_input_range
+from diffperf.api.varied_ranges import InputRange, described_cuts, read_input_range
 from diffperf.errors import ConfigError
 from diffperf.explore.bottleneck_map import CELLS, BottleneckMap
 from diffperf.explore.bottleneck_map import bottleneck_map as mapped
@@ -123,6 +123,7 @@ class MapAnswer(PointAnswer):
         parts = ", ".join(f"{name} {share:.0%}" for name, share in self.shares.items())
         too_large = float(np.mean(self.found.excess > 0))
         notes = [f"* does not fit memory: {too_large:.0%} of the cells"] if too_large else []
+        notes += described_cuts((self.x, self.y))
         notes += describe_tied((self.x.path, self.y.path))
         return [
             *self.heading(),

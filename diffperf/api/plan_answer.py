@@ -40,7 +40,7 @@ def plan(
     *,
     by: str = "time",
     top: int = 10,
-    schedules: Sequence[str] = ("1f1b",),
+    schedules: str | Sequence[str] = ("1f1b",),
     devices: float | None = None,
     stack: Any = None,
     calibration: Any = None,

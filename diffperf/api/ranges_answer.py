@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from diffperf import units
 from diffperf.api.point_answer import PointAnswer
 from diffperf.api.question import Question
-from diffperf.api.varied_ranges import read_ranges
+from diffperf.api.varied_ranges import described_cuts, read_ranges
 from diffperf.explore.inputs import checked_output
 from diffperf.explore.ranges import Range, Swing, swings
 from diffperf.explore.whole_steps import DEGREES, UNITS
@@ -62,7 +62,8 @@ class RangesAnswer(PointAnswer):
             outputs = [show(end, self.declared) for end in (each.at_low, each.at_high)]
             changes = [change(end, self.before, "+.2%") for end in (each.at_low, each.at_high)]
             table.add_row(each.range.path, *inputs, *outputs, " … ".join(changes))
-        note = describe_tied([each.range.path for each in self.swings])
+        note = described_cuts(each.range for each in self.swings)
+        note += describe_tied([each.range.path for each in self.swings])
         note += [line for each in self.swings for line in self._described_devices(each.range)]
         return [
             *self.heading(),

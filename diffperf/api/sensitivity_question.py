@@ -28,7 +28,7 @@ def sensitivity(
     top: int = 20,
     ranges: Mapping[str, Any] | None = None,
     sobol: bool = False,
-    samples: int = SAMPLES,
+    samples: int | None = None,
     interactions: bool = False,
     to: Any = None,
     devices: float | None = None,
@@ -53,15 +53,16 @@ def sensitivity(
     - `of`: some of "system", "strategy" and "model": whose inputs have elasticities.
     - `top`: how many inputs are printed.
     - `ranges`: "2..5 TB/s", "±20%" or two values by the input's path.
-    - `samples`, `interactions`: of the variance: samples, a power of two, and whether those of pairs are
-      wanted.
+    - `samples`, `interactions`: of the variance: samples, a power of two (by default 1024), and whether those
+      of pairs are wanted.
     - `to`: another system, or other values of inputs by path.
 
     **Raises:** `ConfigError`, in one line.
     """
     asker = asker_of("sensitivity")
     whole_number(asker, "top", top, 1, 100_000)
-    whole_number(asker, "samples", samples, 2, 2**20)
+    if samples is not None:
+        whole_number(asker, "samples", samples, 2, 2**20)
     own = ("phase", "output", "of", "top", "ranges", "sobol", "samples", "interactions", "to")
     question = asked(
         "sensitivity",
@@ -75,6 +76,9 @@ def sensitivity(
         others=(*own, "devices", "stack", "calibration", "set", "smooth", "band"),
     )
     groups = (of,) if isinstance(of, str) else tuple(of)
+    if ranges is not None and not isinstance(ranges, Mapping):
+        remedy = 'write ranges={"hbm.bandwidth": "2..5 TB/s"}'
+        raise ConfigError(asker, "ranges", repr(ranges)[:80], "ranges of inputs by their paths", remedy)
     return sensitivity_answer(
         question,
         phase=phase_of(asker, phase),
@@ -100,7 +104,7 @@ def sensitivity_answer(
     *,
     ranges: Mapping[str, Any],
     sobol: bool,
-    samples: int,
+    samples: int | None,
     interactions: bool,
     to: Any,
 ) -> Answer:
@@ -113,10 +117,17 @@ def sensitivity_answer(
     if (sobol or interactions) and not ranges:
         expected, remedy = "ranges to vary inputs over", 'add --range hbm.bandwidth="2..5 TB/s"'
         raise ConfigError(question.asker, "--sobol", "no range", expected, remedy)
+    if samples is not None and not (sobol or interactions):
+        expected, remedy = "samples of a variance", "add --sobol, or leave the samples out"
+        raise ConfigError(question.asker, "--samples", f"{samples} without --sobol", expected, remedy)
+    if interactions and len(ranges) < 2:
+        expected, remedy = "two or more, whose pairs interact", "add another --range"
+        raise ConfigError(question.asker, "--interactions", "one range", expected, remedy)
     if to is not None:
         return AttributionAnswer.of(question, phase, output, to)
     if sobol or interactions:
-        return SobolAnswer.of(question, phase, output, ranges, samples, interactions=interactions)
+        count = SAMPLES if samples is None else samples
+        return SobolAnswer.of(question, phase, output, ranges, count, interactions=interactions)
     if ranges:
         return RangesAnswer.of(question, phase, output, ranges)
     return SensitivityAnswer.of(question, phase=phase, output=output, groups=groups, relax=relax, top=top)

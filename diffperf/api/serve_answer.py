@@ -53,7 +53,7 @@ def serve(
     rate: str | float | None = None,
     concurrency: float | None = None,
     requests: Mapping[str, Any] | None = None,
-    percentile: str = "mean",
+    percentile: str | float = "mean",
     by: str = "throughput",
     pools: str = "both",
     top: int = 10,
@@ -76,7 +76,7 @@ def serve(
     - `input`, `output`: tokens of a prompt and of its answer.
     - `rate`, `concurrency`: the load, requests a second or clients; without either all devices are used.
     - `requests`: other fields of the requests by name, such as "chunk" and "batch_cap".
-    - `percentile`: "mean" or "90", what of the requests' times the targets hold for.
+    - `percentile`: "mean" or 90, what of the requests' times the targets hold for.
     - `by`: "throughput", "cost" or "energy".
     - `pools`: "both", "aggregated" or "disaggregated".
     - `flags`: the serving software whose launch flags are printed.
@@ -98,7 +98,7 @@ def serve(
         strategy=strategy,
         others=(*own, "top", "flags", "devices", "stack", "calibration", "set", "rent"),
     )
-    one_of(asker, "percentile", percentile, PERCENTILES)
+    percentile = one_of(asker, "percentile", _name_of(percentile), PERCENTILES)
     one_of(asker, "pools", pools, POOLS)
     if flags is not None:
         one_of(asker, "flags", flags, tuple(ENGINES))
@@ -107,6 +107,13 @@ def serve(
     targets = Targets(target_time(ttft, asker, "ttft"), target_time(tpot, asker, "tpot"), percentile)
     search = search_of_layouts(question, texts, targets, rent)
     return ServeAnswer.of(question, search=search, by=by, top=top, pools=pools, engine=flags, rent=rent)
+
+
+def _name_of(percentile: Any) -> str:
+    """A percentile as the command line names it: "90" for the number 90, too."""
+    number = plain(percentile)
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    return f"{number:g}" if is_number else str(number)
 
 
 def one_of(asker: str, key: str, name: str, names: tuple[str, ...]) -> str:

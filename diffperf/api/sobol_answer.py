@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from diffperf.api.point_answer import PointAnswer
 from diffperf.api.question import Question
-from diffperf.api.varied_ranges import read_ranges
+from diffperf.api.varied_ranges import described_cuts, read_ranges
 from diffperf.errors import ConfigError
 from diffperf.explore.inputs import checked_output
 from diffperf.explore.ranges import Range
@@ -84,6 +84,7 @@ class SobolAnswer(PointAnswer):
             *self.heading(),
             f"90 % of {self.output} are from {shown[0]} to {shown[1]}; mean {shown[2]}, deviation {shown[3]}",
             table,
+            *described_cuts(self.ranges),
             "first order: share of the variance that an input explains alone; total: with all interactions; "
             f"± of 95 % intervals, from {self.samples:,} samples",
             *self._interaction_lines(),

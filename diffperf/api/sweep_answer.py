@@ -14,7 +14,7 @@ from rich.console import RenderableType
 
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
-from diffperf.api.from_python import whole_number
+from diffperf.api.from_python import file_name, whole_number
 from diffperf.api.sweep_basis import describe_space_basis, space_basis
 from diffperf.api.sweep_tables import best_table, describe_speed, part_name, quantiles_table
 from diffperf.errors import ConfigError
@@ -45,7 +45,7 @@ def sweep(
     table: bool | None = None,
     top: int | None = None,
     pareto: Sequence[str] | None = None,
-    best_by: Sequence[str] | None = None,
+    best_by: str | Sequence[str] | None = None,
     double: bool = False,
     workers: int | None = None,
     scheduler: str | None = None,
@@ -78,7 +78,7 @@ def sweep(
         whole_number(asker_of("sweep"), "top", top, 1, 10_000)
     kept = {"top": top, "pareto": pareto, "best_by": best_by, "table": table}
     declared = asked_to_keep(declared, kept, asker_of("sweep"))
-    path = None if out is None else Path(str(out))
+    path, results = file_name(asker_of("sweep"), "out", out), file_name(asker_of("sweep"), "results", results)
     check_table(declared, path, results, asker_of("sweep"))
     precision = np.float64 if double else None
     cluster = cluster_of(workers, scheduler, asker_of("sweep"))

@@ -139,7 +139,7 @@ def _module(kind: str, like: str) -> Any:
     """The module whose values a template lists: those that act, which are the fitted ones of a calibrated
     accelerator.
     """
-    module = load(_MODULES[kind], like)
+    module = load(_MODULES[kind], like, asked_by=(COMMAND_LINE, "--like"))
     for name in available("calibrations") if kind == "accelerator" else ():
         fitted = load_calibration(name)
         if fitted.hardware == str(module.name):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from diffperf.api.answer import Answer
+from diffperf.api.answer import Answer, check_figure_file
 from diffperf.api.boundary import answering, asker_of
 from diffperf.errors import ConfigError, did_you_mean, type_of
 from diffperf.explore.measured.column_words import unit, words
@@ -36,8 +36,8 @@ def validate(
     file: str | Path,
     *,
     by: str = "group",
-    where: Sequence[str] = (),
-    systems: Sequence[str] = (),
+    where: str | Sequence[str] = (),
+    systems: str | Sequence[str] = (),
     calibration: str | Path | None = None,
 ) -> "ValidationAnswer":
     """The errors of the estimator on a CSV table of measurements, by the texts of a column.
@@ -184,12 +184,12 @@ class ValidationAnswer(Answer):
     def plot_residuals(self, file: str | Path | None = None, column: str | None = None) -> "Figure":
         """`residual_figure` as a matplotlib figure, which is also written to a file if one is named.
 
-        **Raises:** `ConfigError` for a file that is no .png, .svg or .pdf, and as `residuals` does.
+        **Raises:** `ConfigError` for a file that is no .png, .svg or .pdf, or that cannot be written, and as
+        `residuals` does.
         """
         from diffperf.report import plots
 
-        if file is not None:
-            plots.check_format(file, "file")
+        check_figure_file(file, "answer.plot_residuals")
         figure = self.residual_figure(column)
         if file is not None:
             plots.save(figure, file)

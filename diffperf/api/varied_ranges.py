@@ -2,9 +2,10 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from diffperf import units
 from diffperf.api.input_values import plain
 from diffperf.api.question import Question
 from diffperf.errors import ConfigError
@@ -23,7 +24,7 @@ _EXPECTED = 'two ends such as "2..5 TB/s", or a share such as "±20%"'
 _STRATEGY = tuple(field.name for field in dataclasses.fields(Strategy))
 _NUMBER = re.compile(r"[\d.,eE+-]+")
 _UNIT = re.compile(r"^[\s$\d.,eE+-]+(?=\s*[A-Za-zµ%/])")  # the number before a unit
-_SHARE = re.compile(r"(±|\+-|\+/-)\s*(?P<percent>[\d.]+)\s*%")
+_SHARE = re.compile(r"(±|\+-|\+/-)\s*(?P<percent>\d+\.?\d*|\.\d+)\s*%")
 
 
 def read_ranges(configuration: Configuration, given: Mapping[str, Any], question: Question) -> list[Range]:
@@ -67,25 +68,65 @@ def read_range(configuration: Configuration, path: str, given: Any, question: Qu
     if not isinstance(declared, Quantity):
         raise ConfigError(asker, key, "a choice", "a number", "give a number a range")
     value = float(locate(configuration, whole)[0])
-    low, high = (_end(declared, end, asker, key) for end in _ends(declared, value, given, asker, key))
+    around = _around(value, given, asker, key)
+    if around is None:
+        low, high = (_end(declared, end, asker, key) for end in _ends(declared, given, asker, key))
+    else:
+        low, high = max(around[0], declared.bounds[0]), min(around[1], declared.bounds[1])
+        low, high = (float(round(low)), float(round(high))) if declared.integer else (low, high)
     if not low < high:
         raise ConfigError(asker, key, f"{given!r}", "a low end below the high end", "exchange or change them")
-    return Range(whole, declared, low, high)
+    return Range(whole, declared, low, high, around)
 
 
-def _ends(declared: Quantity, value: float, given: Any, asker: str, key: str) -> tuple[Any, Any]:
+def described_cuts(ranges: Iterable[Range]) -> list[str]:
+    """A line for each end of a range that would be beyond a bound of the input, and is cut there."""
+    lines = []
+    for each in ranges:
+        bounds, asked, unit = each.declared.bounds, each.asked, each.declared.unit
+        if asked is not None and asked[0] < bounds[0]:
+            lines.append(
+                _cut(each.path, "low", "least", units.show(bounds[0], unit), units.show(asked[0], unit))
+            )
+        if asked is not None and asked[1] > bounds[1]:
+            lines.append(
+                _cut(each.path, "high", "most", units.show(bounds[1], unit), units.show(asked[1], unit))
+            )
+    return lines
+
+
+def _cut(path: str, end: str, extreme: str, bound: str, asked: str) -> str:
+    """A line about one end of a range that is cut at a bound."""
+    return f"The {end} end of {path} is {bound}, the {extreme} that it can be, in place of {asked}"
+
+
+def _around(value: float, given: Any, asker: str, key: str) -> tuple[float, float] | None:
+    """The ends of a range that is written as a share such as "±20%"; None for one written otherwise.
+
+    **Raises:** `ConfigError` for a share that leaves nothing at the low end.
+    """
+    share = _SHARE.fullmatch(given.strip()) if isinstance(given, str) else None
+    if share is None:
+        return None
+    part = float(share["percent"]) / 100
+    if part >= 1:
+        remedy = 'write both ends, such as "2..5 TB/s"'
+        raise ConfigError(asker, key, f'"{given}"', "a share below 100 %", remedy)
+    return (1 - part) * value, (1 + part) * value
+
+
+def _ends(declared: Quantity, given: Any, asker: str, key: str) -> tuple[Any, Any]:
     """Both ends as the user writes them: texts with units, or numbers in internal units."""
     if isinstance(given, tuple | list) and len(given) == 2:
         return plain(given[0]), plain(given[1])
     text = str(given).strip()
-    if share := _SHARE.fullmatch(text):
-        part = float(share["percent"]) / 100
-        ends = (1 - part) * value, (1 + part) * value
-        bounded = max(ends[0], declared.bounds[0]), min(ends[1], declared.bounds[1])
-        return (round(bounded[0]), round(bounded[1])) if declared.integer else bounded
     ends = two_ends(text) if isinstance(given, str) else None
     if ends is None:
         raise ConfigError(asker, key, f'"{given}"', _EXPECTED, "correct the range")
+    if declared.unit and all(map(_NUMBER.fullmatch, ends)):
+        expected = f"a range in {declared.unit}"
+        remedy = f"a range without its unit: write {units.with_unit_of_example(text, declared.unit)}"
+        raise ConfigError(asker, key, f'"{given}"', expected, remedy)
     return ends
 
 

@@ -14,7 +14,7 @@ from diffperf.api.question import COMMAND_LINE
 from diffperf.cli.answer_output import show, text_output
 from diffperf.cli.completion import names_of
 from diffperf.cli.group import Interrupted
-from diffperf.cli.options import json_option, options, output_file, plot_option
+from diffperf.cli.options import json_option, options, page_file, plot_option
 
 if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help` need not wait for
     from diffperf.api.codesign_answer import CodesignAnswer
@@ -30,7 +30,13 @@ if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help
     show_default=True,
     help="designs that evolve together",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="seed of the sample of designs")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="seed of the sample of designs",
+)
 @click.option(
     "--budget-seconds",
     type=click.FloatRange(min=0, min_open=True),
@@ -67,7 +73,7 @@ if TYPE_CHECKING:  # the search takes a second to import, which `diffperf --help
     "--html",
     "html_file",
     metavar="FILE",
-    callback=output_file,
+    callback=page_file,
     help="write the answer as a page: the design, its figures, and what holds it back",
 )
 @options(json_option, plot_option)

@@ -17,6 +17,7 @@ from diffperf.cli.options import (
     names_of_list,
     options,
     output_file,
+    page_file,
     plot_option,
     set_option,
     strategy_options,
@@ -78,7 +79,7 @@ def _phases(ctx: click.Context, parameter: click.Parameter, value: str) -> list[
     "--html",
     "html_file",
     metavar="FILE",
-    callback=output_file,
+    callback=page_file,
     help="write a page with the table and the figure",
 )
 @options(plot_option)

@@ -75,7 +75,7 @@ def cost(
     source = priced_source(system)
     loaded = read_system(source, devices, stack, calibration)[0]
     priced, overrides = priced_with(loaded, settings, COMMAND_LINE, of_a_run=model is not None)
-    other = None if against is None else read_system(priced_source(against))[0]
+    other = None if against is None else read_system(priced_source(against), key="--against")[0]
     curve = curve_over(priced, model=model, phase=phase, over=over, settings=settings, asker=COMMAND_LINE)
     answer = CostAnswer.of(
         priced,

@@ -34,6 +34,9 @@ def init(kind: str, file: str | None, like: str | None, force: bool) -> None:
     if target != STDOUT and not Path(target).suffix:
         target += Path(own).suffix
     text = template(kind, like, target)
+    if kind == "study" and target != STDOUT and Path(target).suffix != ".py":
+        expected = "a file name ending in .py, as of every Python program"
+        raise ConfigError(COMMAND_LINE, "FILE", f'"{target}"', expected, "rename it")
     if target == STDOUT:
         write_output(text, STDOUT)
         return

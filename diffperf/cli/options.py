@@ -11,6 +11,7 @@ import click
 
 from diffperf.api.question import COMMAND_LINE, Question
 from diffperf.cli.completion import names_of
+from diffperf.errors import ConfigError
 from diffperf.estimate.phases import PHASES
 from diffperf.explore.inputs import check_phase
 from diffperf.explore.plan.candidates import LAYOUT
@@ -112,6 +113,14 @@ def output_file(ctx: click.Context, parameter: click.Parameter, value: str | Non
     if value is not None and value != STDOUT:
         check_writable(value, parameter.opts[0])
     return value
+
+
+def page_file(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The file of a page, checked likewise, its ending too."""
+    if value is not None and value != STDOUT and Path(value).suffix.lower() not in (".html", ".htm"):
+        expected = "a file name ending in .html or .htm"
+        raise ConfigError(COMMAND_LINE, parameter.opts[0], f'"{value}"', expected, "rename it")
+    return output_file(ctx, parameter, value)
 
 
 def _figure_file(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Path | None:

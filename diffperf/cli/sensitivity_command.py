@@ -56,9 +56,7 @@ from diffperf.relax import Relaxation
     help="Sobol indices: the shares of the output's variance over the ranges that each input explains",
 )
 @click.option("--interactions", is_flag=True, help="Sobol indices of inputs and of pairs of inputs")
-@click.option(
-    "--samples", type=int, default=SAMPLES, show_default=True, help="samples of the ranges, a power of two"
-)
+@click.option("--samples", type=int, show_default=str(SAMPLES), help="samples of the ranges, a power of two")
 @click.option(
     "--to",
     "to_system",

@@ -17,12 +17,14 @@ class Range:
     """An input that varies between two values, in internal units.
 
     - `path`, `declared`: the input. Where its declaration spans decades, the range is even in logarithms.
+    - `asked`: the ends that were asked for, of which those beyond the bounds of the input are cut there.
     """
 
     path: str
     declared: Quantity
     low: float
     high: float
+    asked: tuple[float, float] | None = None
 
     @property
     def log(self) -> bool:

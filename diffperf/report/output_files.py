@@ -11,21 +11,22 @@ from diffperf.errors import ConfigError
 STDOUT = "-"
 
 
-def check_writable(path: str | Path, option: str) -> Path:
+def check_writable(path: str | Path, option: str, asked_by: str = "command line") -> Path:
     """The path, if a file can be written there: its folder exists and takes a file, and neither is protected.
 
-    **Raises:** `ConfigError`, which names the option that the path is from.
+    **Raises:** `ConfigError`, which names the option that the path is from, and `asked_by` in place of a
+    file.
     """
     path = Path(path)
     if path.is_dir():
-        raise ConfigError("command line", option, f'"{path}", a folder', "a file", "name a file in it")
+        raise ConfigError(asked_by, option, f'"{path}", a folder', "a file", "name a file in it")
     if not path.parent.is_dir():
         expected = "a file in a folder that exists"
-        raise ConfigError("command line", option, f'"{path}"', expected, "create the folder")
+        raise ConfigError(asked_by, option, f'"{path}"', expected, "create the folder")
     protected = path if path.exists() else path.parent
     if not os.access(protected, os.W_OK):
         found, expected = f'"{path}", which is protected', "a file that can be written"
-        raise ConfigError("command line", option, found, expected, "name another one")
+        raise ConfigError(asked_by, option, found, expected, "name another one")
     if not path.exists() or path.is_file():
         # Permissions do not tell of a full disk, nor of a file system that takes no files.
         try:
@@ -33,7 +34,7 @@ def check_writable(path: str | Path, option: str) -> Path:
                 probe.write(b"a file can be written")
         except OSError as error:
             found, expected = f'"{path}": {error.strerror}', "a file that can be written"
-            raise ConfigError("command line", option, found, expected, "name another one") from error
+            raise ConfigError(asked_by, option, found, expected, "name another one") from error
     return path
 
 

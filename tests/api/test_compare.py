@@ -119,6 +119,10 @@ def test_overrides_are_repeated():
     [
         (lambda: dp.compare("gpt3-22b", "dgx-a10"), 'dp.compare: systems: found "dgx-a10"'),
         (lambda: dp.compare([], "dgx-a100"), "nothing to compare"),
+        (
+            lambda: dp.compare("gpt3-22b", "dgx-a100", []),
+            "dp.compare: phases: found no phase; expected at least",
+        ),
         (lambda: dp.compare("gpt3-22b", "dgx-a100", against="dgx-h100"), "dp.compare: against:"),
         (lambda: dp.compare("gpt3-22b", "dgx-a100", "train"), "dp.compare: phases:"),
         (lambda: dp.compare("gpt3-22b", SYSTEMS, global_batch=0), "dp.compare: global_batch: found"),

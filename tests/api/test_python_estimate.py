@@ -217,22 +217,68 @@ def test_arguments_of_other_kinds_are_refused(system, changed, error):
     check_error(caught.value)
 
 
+# Calls with arguments of wrong types, and how their errors begin.
+WRONG_TYPES = {
+    "load_strategy('tp=8')": 'dp.load_strategy: found "tp=8"; expected',
+    "validate({'m': [128]})": "dp.validate: file: found a value of type dict; expected the path of a CSV",
+    "sensitivity('llama-3-8b', 'dgx-h100', ranges='hbm.bandwidth=±10%')": (
+        "dp.sensitivity: ranges: found 'hbm.bandwidth=±10%'; expected ranges of inputs by their paths; write"
+    ),
+    "codesign('gpt3-175b-under-a100-budget', seed=1.5)": (
+        "dp.codesign: seed: found 1.5; expected a whole number of at least 0"
+    ),
+    "sweep('gpt3-175b-strategy-sweep', results=3)": "dp.sweep: results: found 3; expected a path; write",
+    "serve('llama-3-8b', 'dgx-h100', percentile=[3])": 'dp.serve: percentile: found "[3]"; expected mean',
+}
+
+
+def test_wrong_types_are_refused_where_nobody_checks_annotations():
+    lines = ["import diffperf as dp"]
+    for call in WRONG_TYPES:
+        lines += ["try:", f"    dp.{call}", "except dp.ConfigError as problem:", "    print(problem)"]
+    command = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for printed, error in zip(done.stdout.splitlines(), WRONG_TYPES.values(), strict=True):
+        assert printed.startswith(error)
+
+
 @pytest.mark.parametrize(
-    ("call", "error"),
+    ("function", "argument", "value", "expected"),
     [
-        ("load_strategy('tp=8')", 'dp.load_strategy: found "tp=8"; expected'),
-        (
-            "validate({'m': [128]})",
-            "dp.validate: file: found a value of type dict; expected the path of a CSV file",
-        ),
+        ("plan", "by", 3, 'a text such as "time"; write by="time"'),
+        ("serve", "by", 1, 'a text such as "throughput"; write by="throughput"'),
+        ("serve", "pools", 1, 'a text such as "both"; write pools="both"'),
+        ("sensitivity", "output", None, 'a text such as "time"; write output="time"'),
+        ("compare", "against", 3, "a text; write it in quotes"),
+        ("plan", "schedules", 3, r'a text, or a list of texts; write schedules=\["…"\]'),
+        ("plan", "schedules", [3], "a text, or a list of texts; write"),
     ],
 )
-def test_wrong_types_are_refused_where_nobody_checks_annotations(call, error):
-    program = (
-        f"import diffperf as dp\ntry:\n    dp.{call}\nexcept dp.ConfigError as problem:\n    print(problem)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(error)
+def test_texts_of_other_types_are_refused_in_one_line(function, argument, value, expected):
+    wrong = 3 if value == [3] else value
+    with pytest.raises(
+        dp.ConfigError, match=f"dp.{function}: {argument}: found {wrong}; expected {expected}"
+    ):
+        getattr(dp, function)("llama-3-8b", "dgx-h100", **{argument: value})
+
+
+def test_one_text_stands_for_a_list_of_one():
+    with pytest.raises(dp.ConfigError, match=r'schedules: found "gpipes"; .* did you mean "gpipe"'):
+        dp.plan("llama-3-8b", "dgx-h100", schedules="gpipes")
+
+
+def test_a_percentile_may_be_a_number():
+    with pytest.raises(dp.ConfigError, match=r"dp\.serve: flags: "):  # which is read after the percentile
+        dp.serve("llama-3-8b", "dgx-h100", percentile=90, flags="none")
+    with pytest.raises(dp.ConfigError, match=r'dp\.serve: percentile: found "91"; expected mean or 90'):
+        dp.serve("llama-3-8b", "dgx-h100", percentile=91)
+
+
+@pytest.mark.parametrize("call", ["codesign", "codesign_front"])
+def test_a_negative_seed_is_refused(call):
+    front = ("cost.manufacturing=0.6x..1.4x",) if call == "codesign_front" else ()
+    with pytest.raises(dp.ConfigError, match=rf"^dp\.{call}: seed: found -1; expected a whole number of at"):
+        getattr(dp, call)("gpt3-175b-under-a100-budget", *front, seed=-1)
 
 
 def test_impossible_layouts_of_numbers_are_refused():

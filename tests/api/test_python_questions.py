@@ -8,7 +8,7 @@ from helpers import command_line
 
 import diffperf as dp
 from diffperf.api.from_python import asked, read_settings
-from diffperf.api.varied_ranges import read_input_range
+from diffperf.api.varied_ranges import described_cuts, read_input_range
 from diffperf.errors import ConfigError
 
 
@@ -27,6 +27,21 @@ def test_cost():
     assert changed.per_hour["electricity"] > answer.per_hour["electricity"]
     with pytest.raises(dp.ConfigError, match=r"^dp\.cost: system:"):
         dp.cost("dgx-h10")
+    with pytest.raises(dp.ConfigError, match=r"^dp\.cost: against: found a value of type int"):
+        dp.cost("dgx-h100", against=3)
+
+
+def test_a_figure_is_drawn_where_it_can_be_written(tmp_path, monkeypatch):
+    answer = dp.cost("dgx-h100")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        dp.ConfigError, match=r'^answer\.plot: file: found "x\.gif"; expected a file name ending'
+    ):
+        answer.plot("x.gif")
+    with pytest.raises(
+        dp.ConfigError, match=r'^answer\.plot: file: found "nowhere/x\.png"; .*create the folder'
+    ):
+        answer.plot("nowhere/x.png")
 
 
 @pytest.mark.slow
@@ -133,6 +148,19 @@ def test_an_input_and_its_range_in_three_forms(x):
     question = asked("break_even", "llama-3-8b", "dgx-h100")
     read = read_input_range(question.configuration("decode"), x, question, "--x")
     assert (read.path, read.low, read.high) == ("system.accelerator.memory.hbm.bandwidth", 2e12, 4e12)
+
+
+def test_a_share_beyond_the_bounds_of_an_input_is_cut_and_says_so():
+    question = asked("sensitivity", "llama-3-8b", "dgx-h100")
+    inputs = question.configuration("decode")
+    cut = read_input_range(inputs, "matrix.bf16.efficiency=±50%", question, "--x")
+    assert cut.high == 1
+    (line,) = described_cuts([cut])
+    assert line.startswith(
+        "The high end of system.accelerator.matrix.bf16.efficiency is 1, the most that it can"
+    )
+    whole = read_input_range(inputs, "hbm.bandwidth=±50%", question, "--x")
+    assert described_cuts([whole]) == []
 
 
 @pytest.mark.parametrize("x", ["hbm.bandwidth", {}, {"a": "1..2", "b": "1..2"}, ("hbm.bandwidth",), 3])

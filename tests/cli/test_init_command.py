@@ -38,7 +38,9 @@ def test_validate_prints_a_table_that_it_reads(run, tmp_path):
     ("command", "hint"),
     [
         ("init sistem -", 'did you mean "system"?'),
+        ("init system - --like dgx-h101", 'command line: --like: found "dgx-h101"'),
         ("init system - --like dgx-h101", 'did you mean "dgx-h100"?'),
+        ("init study study.toml", 'FILE: found "study.toml"; expected a file name ending in .py'),
         ("init measurements - --like gem", 'did you mean "gemm"?'),
         ("validate --template gem", 'did you mean "gemm"?'),
         ("init system /nowhere/mine.toml", "create the folder"),

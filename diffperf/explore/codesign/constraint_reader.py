@@ -111,10 +111,12 @@ class ConstraintReader(TableReader):
         try:
             number = units.parse(value, declared.unit)
         except units.UnitError as problem:
-            kind = declared.unit or "a plain number"
-            raise self.error(
-                key, repr(value), f'"baseline", a multiple of it, or {kind}', str(problem)
-            ) from None
+            kind, remedy = declared.unit or "a plain number", str(problem)
+            number = re.match(r"\s*([\d.]*\d)\b", str(value))
+            if declared.unit and number:
+                own = units.with_unit_of_example(number[1], declared.unit)
+                remedy = remedy.replace(units.example(declared.unit), own)
+            raise self.error(key, repr(value), f'"baseline", a multiple of it, or {kind}', remedy) from None
         if not 0 <= number < np.inf:
             raise self.error(key, repr(value), "a limit of zero or more", "check the value")
         return number

@@ -143,6 +143,9 @@ class _Reader:
     def read(self) -> Measurements:
         lines = _lines(self.path)
         header = [name.strip() for name in next(lines, (0, []))[1]]
+        if not header:
+            remedy = "begin with a line that names the columns"
+            raise ConfigError(self.path, "", "an empty file", "a table of measurements", remedy)
         kind = _kind(str(self.path), header)
         for line, texts in lines:
             cells = dict(zip(header, (text.strip() for text in texts), strict=False))
@@ -297,6 +300,12 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise ConfigError(path, "", found, "a CSV file in UTF-8", "check the file") from None
 
 
+def _other_separator(header: list[str]) -> str:
+    """The semicolon or the tab that separates the columns of a header in place of commas; empty for none."""
+    only = header[0] if len(header) == 1 else ""
+    return next((separator for separator in (";", "\t") if separator in only), "")
+
+
 def _kind(file: str, header: list[str]) -> str:
     """The kind of table that a header belongs to. Raises `ConfigError` for the header of no kind."""
     present = set(header)
@@ -324,6 +333,9 @@ def _kind(file: str, header: list[str]) -> str:
     def wrong(found: str, expected: str, remedy: str) -> ConfigError:
         return ConfigError(file, "header", found, expected, remedy)
 
+    if separator := _other_separator(header):
+        name = "tabs" if separator == "\t" else f'"{separator}"'
+        raise wrong(f"fields separated by {name}", 'fields separated by ","', "write the table with commas")
     if len(nameless) > len(needed[kind]) / 2:
         found = f"{counted(len(header), 'column')} of no kind of table"
         raise wrong(found, "the columns of a table of " + ", ".join(SCHEMAS), "name the columns")

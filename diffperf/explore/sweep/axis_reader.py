@@ -75,7 +75,13 @@ class AxisReader(TableReader):
         """A list of at least one value, each checked against the declaration of the input."""
         if not isinstance(value, list) or not value:
             raise self.error(key, repr(value), "a list of values", "write them in brackets")
-        return [checked(declared, item, self.file, f"{key}[{index}]") for index, item in enumerate(value)]
+        read = [checked(declared, item, self.file, f"{key}[{index}]") for index, item in enumerate(value)]
+        distinct = [np.asarray(item).tobytes() for item in read]
+        if len(set(distinct)) < len(read):
+            index = next(index for index, item in enumerate(distinct) if item in distinct[:index])
+            found = f"{value[index]!r} a second time"
+            raise self.error(f"{key}[{index}]", found, "every value once", "leave it out")
+        return read
 
     # The numbers of an axis, by the key that says how they are written.
 
@@ -101,6 +107,10 @@ class AxisReader(TableReader):
         first, last = self.ends(declared, value, key, ("from", "to"))
         if first <= 0:
             raise self.error(f"{key}.from", repr(value["from"]), "more than 0", "start at 1")
+        if not declared.unit and math.frexp(first)[0] != 0.5:
+            below = 2.0 ** math.floor(math.log2(first))
+            remedy = f"start at {below:g} or {2 * below:g}, or write values = […]"
+            raise self.error(f"{key}.from", repr(value["from"]), "a power of two", remedy)
         # An exact power of two counts, whatever the rounding.
         doublings = math.floor(math.log2(last / first) + 1e-9)
         return [first * 2**doubling for doubling in range(doublings + 1)]
@@ -145,5 +155,5 @@ class AxisReader(TableReader):
 
 
 def _whole(numbers: np.ndarray, declared: Quantity) -> np.ndarray:
-    """The numbers as they are; where the quantity is whole, rounded, and each number once."""
-    return np.unique(np.round(numbers)) if declared.integer else numbers
+    """Each of the numbers once; where the quantity is whole, rounded."""
+    return np.unique(np.round(numbers) if declared.integer else numbers)

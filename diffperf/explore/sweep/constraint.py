@@ -44,6 +44,8 @@ _QUANTITY = re.compile(
     r"(?<![\w.])(\$\s*[\d.,]*\d|\d[\d.]*(?:[eE][+-]?\d+)?\s*(?!(?:and|or|not|if)\b)[A-Za-zµ%°][\w/^·*%²]*)"
 )
 
+_SINGLE_EQUALS = r"(?<![<>=!])=(?!=)"
+
 # From a configuration, or a design as it is made, whose numbers may be traced, to the value of a part of an
 # expression.
 Part = Callable[[Any], Any]
@@ -85,6 +87,8 @@ def parse_constraint(
         outside_quotes = re.sub(r"'[^']*'|\"[^\"]*\"", "", text)
         quantity = _QUANTITY.search(outside_quotes)
         remedy = f"write the quantity in quotes: '{quantity[0]}'" if quantity else _EXAMPLE
+        if re.search(_SINGLE_EQUALS, outside_quotes):
+            remedy = f"""write == for equal: '{re.sub(_SINGLE_EQUALS, "==", text)}'"""
         raise ConfigError(file, key, f'"{text}"', "a comparison of inputs", remedy) from None
 
 
@@ -155,6 +159,8 @@ class _Parser:
             return lambda inputs: jnp.asarray(number, inputs.strategy.tp.dtype)
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
             apply = _ARITHMETIC[type(node.op)]
+            if isinstance(node.op, ast.Div | ast.Mod) and getattr(node.right, "value", None) == 0:
+                raise self.error("a division by 0", "a divisor other than 0", "correct the divisor")
             left, right = self.value(node.left), self.value(node.right)
             return lambda inputs: apply(left(inputs), right(inputs))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

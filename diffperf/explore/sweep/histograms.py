@@ -36,9 +36,14 @@ def edges() -> Float[np.ndarray, " edges"]:
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """Number of values of an output in every bin."""
+    """Number of values of an output in every bin.
+
+    `least`, `most`: the smallest and the largest value, where these are known.
+    """
 
     counts: Int[np.ndarray, " bins"]
+    least: float = -np.inf
+    most: float = np.inf
 
     @property
     def total(self) -> int:
@@ -49,7 +54,7 @@ class Histogram:
         """The number that this share of the values is at most, to within half a bin (6 %)."""
         position = int(np.searchsorted(np.cumsum(self.counts), share * self.total))
         low, high = edges()[position : position + 2]
-        return float((low + high) / 2)
+        return min(max(float((low + high) / 2), self.least), self.most)
 
     def rows(self) -> list[dict[str, float]]:
         """The bins that have values: their ends, in the unit of the output, and their counts."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from diffperf.explore.sweep.histograms import Histogram
 from diffperf.explore.sweep.point_estimates import ALLOWED, axis_columns, recorded_outputs
@@ -73,7 +73,8 @@ def result_of(
         best_by=dict(zip(space.best_by, by_value, strict=True)),
         front=None if order is None else rows_table(space, summary.front[order]),
         histograms={
-            name: Histogram(counts) for name, counts in zip(space.histograms, summary.counts, strict=True)
+            name: _histogram(counts, summary.sample[name])
+            for name, counts in zip(space.histograms, summary.counts, strict=True)
         },
         sample=rows_table(space, summary.sample),
         size=space.size,
@@ -85,6 +86,13 @@ def result_of(
         seconds=seconds,
         compile_seconds=compile_seconds,
     )
+
+
+def _histogram(counts: Int[np.ndarray, " bins"], sample: Float[np.ndarray, " rows"]) -> Histogram:
+    """The histogram of an output, with its smallest and largest value where the sample has all values."""
+    if not len(sample) or len(sample) < counts.sum():
+        return Histogram(counts)
+    return Histogram(counts, float(sample.min()), float(sample.max()))
 
 
 def rows_table(space: Space, rows: Rows) -> pa.Table:

@@ -127,16 +127,15 @@ def text_on(colour: str) -> str:
     return "white" if float(np.dot(linear, (0.2126, 0.7152, 0.0722))) < _DARK else INK
 
 
-def check_format(path: str | Path, option: str = "--plot") -> Path:
+def check_format(path: str | Path, option: str = "--plot", asked_by: str = "command line") -> Path:
     """The path, if a figure can be written to a file of that name. Raises `ConfigError`, which names the
-    option that the path is from.
+    option that the path is from, and `asked_by` in place of a file.
     """
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         hint = did_you_mean(path.suffix.lower(), FORMATS)
-        raise ConfigError(
-            "command line", option, f'"{path}"', "a file name ending in " + ", ".join(FORMATS), hint
-        )
+        expected = "a file name ending in " + ", ".join(FORMATS)
+        raise ConfigError(asked_by, option, f'"{path}"', expected, hint)
     return path
 
 

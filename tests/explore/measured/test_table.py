@@ -125,7 +125,12 @@ def test_bad_cells_of_runs(tmp_path, column, text, reason):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "header: found 0 columns"),
+        ("", ": found an empty file; expected a table of measurements; begin with a line"),
+        (
+            HEADER.replace(",", ";") + "\n",
+            'header: found fields separated by ";"; expected fields separated by ","',
+        ),
+        (HEADER.replace(",", "\t") + "\n", "header: found fields separated by tabs; expected"),
         (
             "a,b,c\n1,2,3\n",
             "a table of training, inference, serving, energy, gemm, attention, collectives",

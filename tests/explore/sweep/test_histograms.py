@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from diffperf.explore.sweep.histograms import BINS, Histogram, bins_of, count_values, edges
+from diffperf.explore.sweep.sweep_result import _histogram
 
 NUMBERS = np.concatenate(
     [np.random.default_rng(0).lognormal(0, 20, 5000), edges()[:2040], [0.0, -3.0, 1.0, 1e-45, 3e38]]
@@ -23,6 +24,14 @@ def test_bins_are_narrow():
     widths = normal[1:] / normal[:-1]
     assert widths.max() <= 1.125
     assert widths.min() >= 1.06
+
+
+def test_quantiles_are_among_the_values_where_these_are_known():
+    counts = count_values(np.full(3, 0.4955))
+    assert Histogram(counts, 0.4955, 0.4955).quantile(0.5) == 0.4955
+    rows = np.array([0.4955, 0.4955, 0.4955])
+    assert _histogram(counts, rows).quantile(0.05) == 0.4955
+    assert _histogram(counts, rows[:2]) == Histogram(counts)  # a sample says nothing about the others
 
 
 def test_quantiles_are_within_half_a_bin():

@@ -159,6 +159,17 @@ def test_rank_follows_the_output(space_of):
         ('[[axis]]\npath = "strategy.tp"\nvalues = [1, 0]', "axis[0].values[1]", "check"),
         ('[[axis]]\npath = "strategy.tp"\nvalues = [1, nan]', "axis[0].values[1]", "check"),
         ('[[axis]]\npath = "hbm.bandwidth"\nvalues = ["1 TB"]', "axis[0].values[0]", "TB/s"),
+        ('[[axis]]\npath = "strategy.tp"\nvalues = [2, 4, 2]', "axis[0].values[2]", "every value once"),
+        (
+            '[[axis]]\npath = "strategy.recompute"\nvalues = ["full", "full"]',
+            "axis[0].values[1]",
+            "every value once",
+        ),
+        (
+            '[[axis]]\npath = "strategy.tp"\npowers_of_two = {from = 3, to = 5}',
+            "axis[0].powers_of_two.from",
+            "start at 2 or 4",
+        ),
         (
             '[[axis]]\npath = "hbm.bandwidth"\nlinear = {from = "2 TB/s", to = "1 TB/s", points = 3}',
             "axis[0].linear.from",
