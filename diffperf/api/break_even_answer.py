@@ -109,7 +109,7 @@ class BreakEvenAnswer(Answer):
         configurations = question.configuration(phase), questions[1].configuration(phase)
         declared = checked_output(configurations[0], phase, output, question.asker)
         varied = [c for c, varies in zip(configurations, VARY[vary], strict=True) if varies]
-        ranges = [read_input_range(c, x, question, "--x") for c in varied]
+        ranges = [read_input_range(c, x, question, phase, "--x") for c in varied]
         if len({each.path for each in ranges}) > 1:
             found = " and ".join(each.path for each in ranges)
             raise ConfigError(question.asker, "--x", found, "one input in both", "write its whole path")

@@ -49,7 +49,7 @@ class CostCurve:
     def of(cls, question: Question, phase: str, over: InputRange) -> "CostCurve":
         """Evaluates the curve. **Raises:** `ConfigError` for a range that is none."""
         configuration = question.configuration(phase)
-        axis = read_input_range(configuration, over, question, "--over")
+        axis = read_input_range(configuration, over, question, phase, "--over")
         values = axis.grid(_POINTS)
         outputs = outputs_at(configuration, with_tied(configuration, {axis.path: values}), phase)
         devices = float(configuration.system.n_devices)

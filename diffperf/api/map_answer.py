@@ -85,8 +85,8 @@ class MapAnswer(PointAnswer):
     ) -> "MapAnswer":
         """Maps the ranges at the layout of a question."""
         c = question.configuration(phase)
-        across = read_input_range(c, x, question, "--x")
-        down = read_input_range(c, y, question, "--y")
+        across = read_input_range(c, x, question, phase, "--x")
+        down = read_input_range(c, y, question, phase, "--y")
         if across.path == down.path:
             raise ConfigError(question.asker, "--y", across.path, "another input than --x", "name another")
         return cls(

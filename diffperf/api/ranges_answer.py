@@ -46,7 +46,7 @@ class RangesAnswer(PointAnswer):
         """Estimates exactly at both ends of every range, at the layout of a question."""
         c = question.configuration(phase)
         declared = checked_output(c, phase, output, question.asker)
-        ranked = swings(c, read_ranges(c, ranges, question), phase, output)
+        ranked = swings(c, read_ranges(c, ranges, question, phase), phase, output)
         before = ranked[0].before
         return cls(question, phase, c, output=output, declared=declared, before=before, swings=ranked)
 

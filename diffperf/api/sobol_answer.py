@@ -53,7 +53,7 @@ class SobolAnswer(PointAnswer):
             raise ConfigError(question.asker, "--samples", str(samples), expected, "take 1024")
         c = question.configuration(phase)
         declared = checked_output(c, phase, output, question.asker)
-        read = read_ranges(c, ranges, question)
+        read = read_ranges(c, ranges, question, phase)
         found = sobol_indices(c, read, phase, output, samples, interactions=interactions, seed=seed)
         varied = {"ranges": read, "indices": found, "samples": samples}
         return cls(question, phase, c, output=output, declared=declared, **varied)

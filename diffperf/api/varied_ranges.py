@@ -11,9 +11,11 @@ from diffperf.api.question import Question
 from diffperf.errors import ConfigError
 from diffperf.explore.inputs import full_path
 from diffperf.explore.ranges import Range
+from diffperf.explore.whole_steps import DEGREES
 from diffperf.load import checked, declared_at, literal
-from diffperf.quantity import Quantity, locate
+from diffperf.quantity import Quantity, locate, real, replace
 from diffperf.workload.configuration import Configuration
+from diffperf.workload.rules import first_violation
 from diffperf.workload.strategy import Strategy
 
 # An input and its range: ("hbm.bandwidth", "2..5 TB/s"), {"hbm.bandwidth": "2..5 TB/s"}, or the text of the
@@ -27,21 +29,25 @@ _UNIT = re.compile(r"^[\s$\d.,eE+-]+(?=\s*[A-Za-zµ%/])")  # the number before a
 _SHARE = re.compile(r"(±|\+-|\+/-)\s*(?P<percent>\d+\.?\d*|\.\d+)\s*%")
 
 
-def read_ranges(configuration: Configuration, given: Mapping[str, Any], question: Question) -> list[Range]:
-    """Ranges by the paths of `--set`, around the numbers of a configuration.
+def read_ranges(
+    configuration: Configuration, given: Mapping[str, Any], question: Question, phase: str
+) -> list[Range]:
+    """Ranges by the paths of `--set`, around the numbers of a configuration in a phase.
 
     **Raises:** `ConfigError` that names the question's asker, for a path that leads to no number, a value
-    outside its bounds, and a range without length.
+    outside its bounds, a range without length, and an end at which the input itself breaks a rule.
     """
     key = "--range"
-    ranges = [read_range(configuration, path, ends, question, key) for path, ends in given.items()]
+    ranges = [read_range(configuration, path, ends, question, phase, key) for path, ends in given.items()]
     if len({each.path for each in ranges}) < len(ranges):
         paths = ", ".join(each.path for each in ranges)
         raise ConfigError(question.asker, key, paths, "every input once", "leave one of them out")
     return ranges
 
 
-def read_input_range(configuration: Configuration, given: InputRange, question: Question, key: str) -> Range:
+def read_input_range(
+    configuration: Configuration, given: InputRange, question: Question, phase: str, key: str
+) -> Range:
     """One range, with the path of its input; see `read_ranges`."""
     path, ends = None, None
     if isinstance(given, str):
@@ -53,10 +59,12 @@ def read_input_range(configuration: Configuration, given: InputRange, question: 
     if not isinstance(path, str) or not ends:
         expected, remedy = "one input and its range", 'write ("hbm.bandwidth", "2..5 TB/s")'
         raise ConfigError(question.asker, key, repr(given)[:80], expected, remedy)
-    return read_range(configuration, path, ends, question, key)
+    return read_range(configuration, path, ends, question, phase, key)
 
 
-def read_range(configuration: Configuration, path: str, given: Any, question: Question, key: str) -> Range:
+def read_range(
+    configuration: Configuration, path: str, given: Any, question: Question, phase: str, key: str
+) -> Range:
     """One range; see `read_ranges`. Fields of the strategy also go by their own name, as options do.
 
     - `key`: the option that gives the range, for errors.
@@ -76,7 +84,22 @@ def read_range(configuration: Configuration, path: str, given: Any, question: Qu
         low, high = (float(round(low)), float(round(high))) if declared.integer else (low, high)
     if not low < high:
         raise ConfigError(asker, key, f"{given!r}", "a low end below the high end", "exchange or change them")
+    for end in (low, high):
+        _refuse_impossible(configuration, whole, end, phase, asker, key)
     return Range(whole, declared, low, high, around)
+
+
+def _refuse_impossible(
+    configuration: Configuration, path: str, value: float, phase: str, asker: str, key: str
+) -> None:
+    """Raises `ConfigError` where an input of this value breaks a rule of the phase by itself. Degrees of
+    parallelism may: a range of them is about estimates beyond the layouts that are possible.
+    """
+    if path in DEGREES:
+        return
+    violation = first_violation(replace(configuration, {path: real(value)}), phase)
+    if violation is not None and violation.key == path:
+        raise ConfigError(asker, key, violation.found, violation.expected, violation.remedy)
 
 
 def described_cuts(ranges: Iterable[Range]) -> list[str]:

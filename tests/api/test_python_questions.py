@@ -146,20 +146,20 @@ def test_calibrate(tmp_path):
 )
 def test_an_input_and_its_range_in_three_forms(x):
     question = asked("break_even", "llama-3-8b", "dgx-h100")
-    read = read_input_range(question.configuration("decode"), x, question, "--x")
+    read = read_input_range(question.configuration("decode"), x, question, "decode", "--x")
     assert (read.path, read.low, read.high) == ("system.accelerator.memory.hbm.bandwidth", 2e12, 4e12)
 
 
 def test_a_share_beyond_the_bounds_of_an_input_is_cut_and_says_so():
     question = asked("sensitivity", "llama-3-8b", "dgx-h100")
     inputs = question.configuration("decode")
-    cut = read_input_range(inputs, "matrix.bf16.efficiency=±50%", question, "--x")
+    cut = read_input_range(inputs, "matrix.bf16.efficiency=±50%", question, "decode", "--x")
     assert cut.high == 1
     (line,) = described_cuts([cut])
     assert line.startswith(
         "The high end of system.accelerator.matrix.bf16.efficiency is 1, the most that it can"
     )
-    whole = read_input_range(inputs, "hbm.bandwidth=±50%", question, "--x")
+    whole = read_input_range(inputs, "hbm.bandwidth=±50%", question, "decode", "--x")
     assert described_cuts([whole]) == []
 
 
@@ -167,8 +167,32 @@ def test_a_share_beyond_the_bounds_of_an_input_is_cut_and_says_so():
 def test_what_is_no_range_of_an_input_is_refused_in_one_line(x):
     question = asked("break_even", "llama-3-8b", "dgx-h100")
     with pytest.raises(ConfigError, match="expected one input and its range; write") as problem:
-        read_input_range.__wrapped__(question.configuration("decode"), x, question, "--x")
+        read_input_range.__wrapped__(question.configuration("decode"), x, question, "decode", "--x")
     assert "\n" not in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("x", "phase", "message"),
+    [
+        (
+            "power_limit=1..700 W",
+            "decode",
+            "found 1 W; expected more than the 90 W that the idle device draws",
+        ),
+        ("global_batch=7..16", "training", "found 7 sequences"),
+        ("power_limit=100..700 W", "decode", ""),
+        ("strategy.tp=3..5", "training", ""),  # degrees may be between those that are possible
+    ],
+)
+def test_ends_of_ranges_break_no_rule_by_themselves(x, phase, message):
+    layout = {"tp": 4, "dp": 2, "global_batch": 8}
+    question = asked("sensitivity", "llama-3-8b", "dgx-h100", devices=8, strategy=layout)
+    inputs = question.configuration(phase)
+    if not message:
+        assert read_input_range(inputs, x, question, phase, "--x").low > 0
+        return
+    with pytest.raises(ConfigError, match=message):
+        read_input_range.__wrapped__(inputs, x, question, phase, "--x")
 
 
 def test_settings_that_are_no_dictionary_are_refused_in_one_line():
