@@ -10,6 +10,7 @@ from diffperf.cli.answer_output import show, text_output
 from diffperf.cli.options import json_option, options, output_file, plot_option, question_options
 from diffperf.cli.terminal import progress
 from diffperf.cli.training_and_rent_options import rent_option, tokens_option
+from diffperf.errors import counted
 from diffperf.explore.plan.candidates import FIELDS
 from diffperf.explore.plan.reasons import OBJECTIVES
 from diffperf.report.output_files import STDOUT
@@ -75,7 +76,8 @@ def plan(
     has the default of its option. Where no strategy fits memory, the exit code is 3.
     """
     search = search_of(question, schedules, rent)
-    with progress(f"comparing {len(search):,} strategies", len(search)) as advance:
+    strategies = counted(len(search), "strategy", plural="strategies")
+    with progress(f"comparing {strategies}", len(search)) as advance:
         answer = PlanAnswer.of(question, search, by, top, tokens=tokens, rent=rent, advance=advance)
     if not answer.fits:
         # The last line is the error's, and stdout that is for the flags gets nothing.
