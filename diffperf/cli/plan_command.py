@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from diffperf.api.plan_answer import PlanAnswer, search_of
+from diffperf.api.plan_answer import DEFAULT_SCHEDULES, PlanAnswer, search_of
 from diffperf.api.question import Question
 from diffperf.cli.answer_output import show, text_output
 from diffperf.cli.options import json_option, options, output_file, plot_option, question_options
@@ -22,9 +22,9 @@ class DoesNotFit(click.ClickException):
     exit_code = 3
 
 
-def _names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    """The names of a list with commas."""
-    return tuple(name.strip() for name in value.split(","))
+def _names(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """The names of a list with commas; None without the option."""
+    return None if value is None else tuple(name.strip() for name in value.split(","))
 
 
 @click.command()
@@ -44,8 +44,7 @@ def _names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[
 )
 @click.option(
     "--schedules",
-    default="1f1b",
-    show_default=True,
+    show_default=",".join(DEFAULT_SCHEDULES),
     metavar="NAME,…",
     callback=_names,
     help="pipeline schedules to choose from",
@@ -63,7 +62,7 @@ def plan(
     rent: bool,
     by: str,
     top: int,
-    schedules: tuple[str, ...],
+    schedules: tuple[str, ...] | None,
     flags: str | None,
     json_file: str | None,
     plot: Path | None,
