@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import SupportsFloat
 
 ARGUMENTS = "arguments"  # named in place of a file where input comes from the arguments of a Python function
 _MOST_LISTED = 12  # known words that an error lists where a command lists them, too
@@ -60,9 +61,14 @@ def type_of(value: object) -> str:
     )
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things, of one of them without the s: "1 column", "2 columns"."""
-    return f"{number:,} {noun}" + "s" * (number != 1)
+def counted(number: SupportsFloat, noun: str, shown: str = "", plural: str = "") -> str:
+    """A number of things, of one of them in the singular: "1 column", "2 columns", "1e+03 tokens".
+
+    - `shown`: the number as a text; by default a whole number with its digits in groups.
+    - `plural`: that of the noun; by default the noun with an s.
+    """
+    shown = shown or f"{float(number):,.0f}"
+    return f"{shown} {noun if shown == '1' else plural or noun + 's'}"
 
 
 def did_you_mean(word: object, known: Sequence[str], listing: str = "") -> str:

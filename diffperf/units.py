@@ -208,6 +208,12 @@ def with_unit_of_example(number: str, unit: str) -> str:
     return f'"{number} {written[1] if written else unit}"'
 
 
+def plain(number: SupportsFloat) -> str:
+    """A number without a unit: a whole one with all its digits, as options take it, another with six."""
+    value = float(number)
+    return f"{value:.0f}" if value.is_integer() else f"{value:g}"
+
+
 def show(value: SupportsFloat, unit: str, digits: int = 4) -> str:
     """`value` (in `unit`) as people write it: `show(0.0213, "s")` is "21.3 ms"."""
     value = float(value)

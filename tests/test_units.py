@@ -210,3 +210,23 @@ def test_show(value, unit, text):
 
 def test_more_digits_before_the_point_than_asked_for_are_all_written():
     assert show(1000.0, "s", 3) == "1000 s"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(1000003, "1000003"), (1e6, "1000000"), (8.0, "8"), (2.5, "2.5")]
+)
+def test_whole_numbers_without_a_unit_have_all_their_digits(number, text):
+    assert units.plain(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "text"),
+    [
+        ("1000", "USD", '"1000 USD"'),
+        ("2..5", "byte/s", '"2..5 TB/s"'),
+        ("3", "1/s", '"3 /s"'),
+        ("3", "s", '"3 us"'),
+    ],
+)
+def test_numbers_get_the_unit_of_the_example(number, unit, text):
+    assert units.with_unit_of_example(number, unit) == text

@@ -13,7 +13,7 @@ from diffperf import units
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import whole_number
-from diffperf.errors import ConfigError
+from diffperf.errors import ConfigError, counted
 from diffperf.explore.calibrate.calibrate import calibrate as fit_system
 from diffperf.explore.calibrate.calibrate import calibrate_stack
 from diffperf.explore.calibrate.calibrated import Calibrated
@@ -155,7 +155,8 @@ class CalibrationAnswer(Answer):
     @property
     def title(self) -> str:
         result, rows = self.result, sum(source.rows for source in self.result.sources)
-        fitted = f"{len(result.parameters)} parameters fitted to {rows:,} rows"
+        parameters = counted(len(result.parameters), "parameter")
+        fitted = f"{parameters} fitted to {counted(rows, 'row')}"
         of = result.system.stack if self.of_stack else result.system
         return f"{result.hardware} ({of.name}): {fitted}"
 

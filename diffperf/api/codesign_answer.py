@@ -20,7 +20,7 @@ from diffperf.api.explanation import Explanation
 from diffperf.api.from_python import file_name, whole_number
 from diffperf.api.limit_sentences import limit_sentences
 from diffperf.api.question import describe_strategy
-from diffperf.errors import ConfigError
+from diffperf.errors import ConfigError, counted
 from diffperf.explore.codesign.against import BoughtSystem, bought_systems
 from diffperf.explore.codesign.problem import Constraint, DesignProblem, Uncertainty, output_of
 from diffperf.explore.codesign.problem_file import load_problem
@@ -163,7 +163,7 @@ class CodesignAnswer(Answer):
         if len(runs) > 1:
             named = zip(problem.workloads, runs, strict=True)
             runs = [f"{each.name} ({run}, {each.share:.0%} of the time)" for each, run in named]
-        return f"{problem.name}: {' beside '.join(runs)} on {devices:,.0f} devices"
+        return f"{problem.name}: {' beside '.join(runs)} on {counted(devices, 'device')}"
 
     def lines(self) -> list[RenderableType]:
         return [*self.warnings, *self.result_lines()]
@@ -227,7 +227,7 @@ class CodesignAnswer(Answer):
 
 def search_line(result: Codesign) -> str:
     """Outcome of the search, in a line."""
-    line = f"after {result.evaluations:,} evaluations"
+    line = f"after {counted(result.evaluations, 'evaluation')}"
     if result.priced and not result.problem.all_whole:
         line = f"KKT residual {result.stationarity:.1e} {line}"
     return f"{result.stopped}: the best design so far, {line}" if result.stopped else line

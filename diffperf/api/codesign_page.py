@@ -7,6 +7,7 @@ from rich.table import Table
 from diffperf import units
 from diffperf.api.against_table import against_lines
 from diffperf.api.limit_sentences import limit_sentences
+from diffperf.errors import counted
 from diffperf.quantity import Choice
 from diffperf.report.html_page import Section, page, parts_of
 from diffperf.report.tables import table
@@ -54,8 +55,9 @@ def _asked(answer: "CodesignAnswer") -> str:
         named = zip(problem.workloads, models, strict=True)
         shares = [f"{each.name} ({model.name} {each.phase}, {each.share:.0%})" for each, model in named]
         runs = f" of {' and '.join(shares)}, by their shares of the baseline's time,"
+    devices = counted(baseline.n_devices, "device")
     return (
-        f"{verb} {problem.objective}{runs} on {float(baseline.n_devices):,.0f} devices, from {baseline.name} "
+        f"{verb} {problem.objective}{runs} on {devices}, from {baseline.name} "
         f"in the technology {problem.baseline.technology.name}, {limits}. Free to change:"
     )
 

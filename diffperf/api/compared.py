@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from diffperf import units
 from diffperf.api.basis import Certainty, basis
 from diffperf.api.question import Question
 from diffperf.cost.ownership import rental
@@ -159,10 +160,12 @@ def describe_layout(strategy: Strategy) -> str:
     """The degrees of a layout that are not 1, and what else a plan searches where it is not the default."""
     names = ("tp", "pp", "dp", "cp", "ep")
     shown = [
-        f"{name} {float(getattr(strategy, name)):g}" for name in names if float(getattr(strategy, name)) > 1
+        f"{name} {units.plain(getattr(strategy, name))}"
+        for name in names
+        if float(getattr(strategy, name)) > 1
     ]
     if float(strategy.expert_tp) not in (0, float(strategy.tp)):
-        shown.append(f"expert tp {float(strategy.expert_tp):g}")
+        shown.append(f"expert tp {units.plain(strategy.expert_tp)}")
     default = Strategy()
     for name, text in (("zero", "ZeRO {}"), ("recompute", "{} recompute")):
         value = getattr(strategy, name).likeliest()

@@ -6,6 +6,7 @@ import jax
 
 from diffperf import units
 from diffperf.api.question import COMMAND_LINE, Question
+from diffperf.errors import counted
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.candidates import DEGREES, LAYOUT
 from diffperf.explore.plan.greatest import ANSWERING
@@ -27,7 +28,7 @@ def describe_choice(layout: Layout) -> list[str]:
     shown = {name: value for name, value in layout.chosen.items() if name in LAYOUT}
     if not shown.get("expert_tp"):
         shown.pop("expert_tp", None)  # the degree of all other layers
-    degrees = [f"{name.replace('_', ' ')} {value:g}" for name, value in shown.items()]
+    degrees = [f"{name.replace('_', ' ')} {units.plain(value)}" for name, value in shown.items()]
     if layout.candidates == 1:
         why = "the only layout possible" if len(degrees) > 1 else "what the other degrees leave"
     else:
@@ -35,7 +36,8 @@ def describe_choice(layout: Layout) -> list[str]:
         why = f"{best} of {layout.candidates} layouts"
     lines = [f"Chosen: {', '.join(degrees)} ({why})"] if degrees else []
     if "global_batch" in layout.chosen:
-        lines.append(f"Chosen: global batch {layout.chosen['global_batch']:g} (one micro-batch per device)")
+        batch = units.plain(layout.chosen["global_batch"])
+        lines.append(f"Chosen: global batch {batch} (one micro-batch per device)")
     return lines
 
 
@@ -186,8 +188,8 @@ def describe_greatest(configuration: Configuration, phase: str, batch: float, le
     lengths = f"{float(strategy.sequence_length):,.0f}" + (f" + {answer:,.0f}" if answer else "")
     if not batch:
         return f"Memory holds no batch: one sequence of {lengths} tokens a replica is too much"
-    line = f"Memory holds up to {batch:,.0f} sequences of {lengths} tokens"
+    line = f"Memory holds up to {counted(batch, 'sequence')} of {lengths} tokens"
     if not length:
         return line
     all_of_it = ", the longest of the model" if longest <= length + answer else ""
-    return f"{line}, or this batch with prompts of up to {length:,.0f} tokens{all_of_it}"
+    return f"{line}, or this batch with prompts of up to {counted(length, 'token')}{all_of_it}"

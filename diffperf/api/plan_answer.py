@@ -23,6 +23,7 @@ from diffperf.api.plan_tables import (
 from diffperf.api.question import COMMAND_LINE, Question, describe_strategy, describe_system
 from diffperf.api.renting import describe_rent, rent_of_run, rented
 from diffperf.api.whole_training import describe_training, number_of_tokens, training_totals
+from diffperf.errors import ConfigError
 from diffperf.explore.plan.best_layout import Layout
 from diffperf.explore.plan.plan import Plan, RankedStrategy, Search, largest_part, smallest_system
 from diffperf.explore.plan.plan import plan as rank_strategies
@@ -32,6 +33,8 @@ from diffperf.report.tables import as_dict
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+DEFAULT_SCHEDULES = ("1f1b",)  # of which a plan chooses where none are named
+
 
 @answering("plan")
 def plan(
@@ -40,7 +43,7 @@ def plan(
     *,
     by: str = "time",
     top: int = 10,
-    schedules: str | Sequence[str] = ("1f1b",),
+    schedules: str | Sequence[str] | None = None,
     devices: float | None = None,
     stack: Any = None,
     calibration: Any = None,
@@ -55,7 +58,7 @@ def plan(
 
     - `by`: "time", "cost" or "energy", what the best strategy takes the least of.
     - `top`: how many strategies to rank.
-    - `schedules`: the pipeline schedules to choose from.
+    - `schedules`: the pipeline schedules to choose from, by default "1f1b" alone.
 
     **Raises:** `ConfigError`, in one line. Where nothing fits memory, the answer has no `best`, and says what
     would.
@@ -75,12 +78,20 @@ def plan(
         strategy=strategy,
         others=own,
     )
-    search = search_of(question, tuple(schedules), rent)
+    search = search_of(question, None if schedules is None else tuple(schedules), rent)
     return PlanAnswer.of(question, search, by, top, tokens=tokens, rent=rent)
 
 
-def search_of(question: Question, schedules: tuple[str, ...], rent: bool) -> Search:
-    """The strategies that a question leaves open. Raises `ConfigError` where a rent is asked for in vain."""
+def search_of(question: Question, schedules: tuple[str, ...] | None, rent: bool) -> Search:
+    """The strategies that a question leaves open, with "1f1b" alone where no schedules are named.
+
+    **Raises:** `ConfigError` where a rent is asked for in vain, and for schedules beside a given one.
+    """
+    if schedules is not None and "schedule" in question.table:
+        found = f"{', '.join(schedules)} beside --schedule {question.table['schedule']}"
+        expected = "schedules to choose from, or the one to use"
+        raise ConfigError(question.asker, "--schedules", found, expected, "leave one of them out")
+    schedules = DEFAULT_SCHEDULES if schedules is None else schedules
     question.refuse_unused("training")
     refuse_inference_fields(question.table, "training", question.asker)
     if rent:

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from diffperf import units
 from diffperf.api.question import Question, describe_strategy
+from diffperf.errors import counted
 from diffperf.explore.plan.megatron_flags import megatron_flags
 from diffperf.explore.plan.plan import Plan, RankedStrategy, Search
 from diffperf.report.tables import as_dict
@@ -40,7 +41,8 @@ _ADVISED_MARGIN = 0.1  # share of the memory that the answer then tells how to k
 
 def describe_search(question: Question, search: Search, ranked: Plan) -> list[str]:
     """The question, the number of strategies, and the values that were searched."""
-    counts = f"{ranked.searched:,} strategies: {ranked.possible:,} possible"
+    searched = counted(ranked.searched, "strategy", plural="strategies")
+    counts = f"{searched}: {ranked.possible:,} possible"
     lines = [
         f"[bold]{question.summary('training')}[/bold]",
         *question.described_overrides(),
@@ -52,7 +54,7 @@ def describe_search(question: Question, search: Search, ranked: Plan) -> list[st
         known = ", ".join(f"{name.replace('_', ' ')} {_show(value)}" for name, value in search.known.items())
         lines.append(f"As {search.inputs.system.stack.name} trains: {known}")
     if "global_batch" not in question.table:
-        batch = f"{float(search.inputs.strategy.global_batch):g}"
+        batch = units.plain(search.inputs.strategy.global_batch)
         lines.append(f"Chosen: global batch {batch} (one micro-batch per device)")
     return lines
 
@@ -72,7 +74,7 @@ def strategy_table(ranked: Plan) -> Table:
         table.add_column(heading, justify="right", style=style, no_wrap=heading in ("schedule", "memory"))
     for place, (best, strategy) in enumerate(zip(ranked.best, strategies, strict=True), 1):
         values = (strategy[name] for name in fields.values())
-        shown = [value if isinstance(value, str) else f"{value:g}" for value in values]
+        shown = [value if isinstance(value, str) else units.plain(value) for value in values]
         table.add_row(str(place), *shown, *main_outputs(best))
     return table
 

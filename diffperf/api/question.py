@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
+from diffperf import units
 from diffperf.api.context_window import check_phase
 from diffperf.api.input_values import with_paths_and_units
 from diffperf.errors import ConfigError
@@ -205,7 +206,7 @@ def _refuse_two_values(options: dict[str, tuple[str, Any]], settings: dict[str, 
 
 def _shown(value: Any) -> str:
     """A value of an option, as it is written on the command line."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return units.plain(value) if isinstance(value, float) else str(value)
 
 
 def _shown_input(system: System, path: str) -> str:
@@ -251,7 +252,7 @@ def describe_strategy(strategy: Strategy, phase: str) -> str:
     always += ["micro_batch"] if phase == "training" else []
     always += ["global_batch", "sequence_length"]
     always += ["output_length"] if phase in ("decode", "generate") else []
-    shown = [f"{name.replace('_', ' ')} {float(getattr(strategy, name)):g}" for name in always]
+    shown = [f"{name.replace('_', ' ')} {units.plain(getattr(strategy, name))}" for name in always]
     default = {path: np.asarray(value) for path, _, value in walk(Strategy())}
     for path, declared, value in walk(strategy):
         if path not in always and not np.array_equal(np.asarray(value), default[path]):

@@ -1,13 +1,14 @@
 """Parts of an answer about serving: tables, reasons, the line where nothing serves, and JSON."""
 
 import math
-from typing import Any
+from typing import Any, SupportsFloat
 
 from rich.table import Table
 
 from diffperf import units
 from diffperf.api.layout_lines import describe_quantization, smaller_weights
 from diffperf.api.question import Question, describe_system
+from diffperf.errors import counted
 from diffperf.explore.plan.plan import largest_part
 from diffperf.explore.plan.serving_flags import ENGINES, launch_flags
 from diffperf.explore.plan.serving_plan import SERVING_OBJECTIVES, ServedLayout, ServingPlan, same_value
@@ -23,7 +24,7 @@ def describe_search(question: Question, search: ServingSearch, ranked: ServingPl
     """The question, and the number of layouts that are left after each condition."""
     requests, counts = search.requests, ranked.counts
     lengths = f"{float(requests.input_length):,.0f} + {float(requests.output_length):,.0f} tokens"
-    load = "" if search.load is None else f", {search.load:g} {search.load_name}"
+    load = "" if search.load is None else f", {search.load_text(search.load)}"
     system = describe_system(search.inputs.system, "decode")
     if search.load is not None and not question.gives_devices:
         system = f"as many {search.inputs.system.accelerator.name} as it takes ({search.inputs.system.name})"
@@ -70,10 +71,15 @@ def describe_best(search: ServingSearch, ranked: ServingPlan) -> list[str]:
 def describe_layout(served: ServedLayout) -> str:
     """A layout in a line: degrees, copies, devices and the limits of an engine."""
     copies = served.name if served.copies == "1" else f"{served.copies} × ({served.name})"
-    limits = f"max_num_seqs {float(served.requests.batch_cap):g}"
-    chunk = f"{float(served.requests.chunk):g} tokens a step"
-    devices = f"{served.devices:g} device{'s' if served.devices > 1 else ''}"
+    limits = f"max_num_seqs {units.plain(served.requests.batch_cap)}"
+    chunk = counted(served.requests.chunk, "token", units.plain(served.requests.chunk)) + " a step"
+    devices = _devices(served.devices)
     return f"{copies} on {devices}, {limits}, {chunk}"
+
+
+def _devices(number: SupportsFloat) -> str:
+    """A number of devices, as options take it."""
+    return counted(number, "device", units.plain(number))
 
 
 def layout_table(search: ServingSearch, ranked: ServingPlan) -> Table:
@@ -107,7 +113,7 @@ def layout_table(search: ServingSearch, ranked: ServingPlan) -> Table:
             str(place),
             served.name.replace(" → ", arrow),
             served.copies.replace(" → ", arrow),
-            f"{served.devices:g}",
+            units.plain(served.devices),
             f"{served.load_per_engine:.3g}",
             f"{float(report.running):.3g}",
             units.show(float(first_token), "s", 3),
@@ -160,7 +166,8 @@ def describe_failures(search: ServingSearch, ranked: ServingPlan) -> list[str]:
         )
     over = counts["meeting"] - counts["serving"]
     if over and search.load is not None:
-        lines.append(f"{over} with too many devices for the load: more than {search.most_devices:g}")
+        most = units.plain(search.most_devices)
+        lines.append(f"{over} with too many devices for the load: more than {most}")
     return [f"    {line}" for line in lines]
 
 
@@ -213,10 +220,13 @@ def refusal(search: ServingSearch, ranked: ServingPlan) -> str:
     served = float(most.load_per_engine * most.strategy.dp)
     option = "--rate" if search.of_rate else "--concurrency"
     least = math.floor(served * 1e3) / 1e3 if search.of_rate else math.floor(served)
+    wanted, most_devices = search.load or 1.0, float(search.most_devices)
+    load = f"{search.load_text(wanted)} {'is' if wanted == 1 else 'are'}"
+    serve = f"{_devices(most_devices)} {'serves' if most_devices == 1 else 'serve'}"
     return (
-        f"{search.load:g} {search.load_name} are beyond saturation: {search.most_devices:g} devices serve "
-        f"{least:,.7g} under the targets ({most.name}), {served / (search.load or 1):.1%} of the load; "
-        f"use {option} {least:g}, or --devices {nearest.devices:g}"
+        f"{load} beyond saturation: {serve} {least:,.7g} under the targets ({most.name}), "
+        f"{served / wanted:.1%} of the load; "
+        f"use {option} {units.plain(least)}, or --devices {units.plain(nearest.devices)}"
     )
 
 
@@ -236,12 +246,12 @@ def refusal_of_pools(search: ServingSearch, ranked: ServingPlan) -> str:
     """Why no two pools serve, in one line."""
     pairs, devices = ranked.pairs, search.inputs.system.n_devices
     if not pairs["fitting"]:
-        return f"no worker of a pool fits memory on {devices:g} devices; --devices takes more"
+        return f"no worker of a pool fits memory on {_devices(devices)}; --devices takes more"
     if not pairs["able"]:
         return f"no two pools meet {describe_targets(search)}, however little they do; relax the targets"
     if not pairs["evaluated"]:
         most = devices if search.load is None else search.most_devices
-        return f"no two pools of workers that meet the targets fit {most:g} devices; --devices takes more"
+        return f"no two pools of workers that meet the targets fit {_devices(most)}; --devices takes more"
     return (
         f"no two pools of {pairs['evaluated']:,} splits meet {describe_targets(search)} under load; "
         "relax the targets, or take more devices"
@@ -259,9 +269,8 @@ def larger_system(search: ServingSearch) -> str:
     devices, most = float(search.inputs.system.n_devices), float(search.inputs.system.network[-1].size)
     while (devices := 2 * devices) <= most:
         if search.on(devices).at_lightest_load().fits.any():
-            return (
-                f"the smallest system that fits, by doubling, has {devices:g} devices: --devices {devices:g}"
-            )
+            option = f"--devices {units.plain(devices)}"
+            return f"the smallest system that fits, by doubling, has {_devices(devices)}: {option}"
     return f"no system of up to {most:,.0f} devices fits either, by doubling"
 
 

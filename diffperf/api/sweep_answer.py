@@ -17,7 +17,7 @@ from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import file_name, whole_number
 from diffperf.api.sweep_basis import describe_space_basis, space_basis
 from diffperf.api.sweep_tables import best_table, describe_speed, part_name, quantiles_table
-from diffperf.errors import ConfigError
+from diffperf.errors import ConfigError, counted
 from diffperf.explore.sweep.kept_reader import keeping
 from diffperf.explore.sweep.part_cluster import Cluster
 from diffperf.explore.sweep.space import Space
@@ -170,7 +170,7 @@ class SweepAnswer(Answer):
         space, result = self.space, self.result
         model, system = part_name(space, "model"), part_name(space, "system")
         allowed = f", {result.points:,} of them allowed by where" if space.where else ""
-        counts = f"{space.size:,} points{allowed}: {result.feasible:,} possible layouts"
+        counts = f"{counted(space.size, 'point')}{allowed}: {counted(result.feasible, 'possible layout')}"
         lines: list[RenderableType] = [
             f"[bold]{space.name}: {model} {space.phase} on {system}[/bold]",
             f"{counts}, {result.fitting:,} of them fit memory",
@@ -208,7 +208,7 @@ class SweepAnswer(Answer):
             step = -(-result.front.num_rows // _MOST_SHOWN)
             shown = result.front.take(np.arange(0, result.front.num_rows, step))
             some = f", {shown.num_rows} of them" if step > 1 else ""
-            title = f"Pareto front of {names}: {result.front.num_rows:,} points{some}"
+            title = f"Pareto front of {names}: {counted(result.front.num_rows, 'point')}{some}"
             lines += ["", title, best_table(space, shown)]
         if space.histograms:
             lines += ["", "Layouts that fit memory", quantiles_table(space, result.histograms)]

@@ -75,6 +75,11 @@ class ValidationAnswer(Answer):
         return self.result.summary()
 
     @property
+    def evaluated(self) -> int:
+        """Number of rows that were neither bad nor skipped."""
+        return _evaluated(self.summary)
+
+    @property
     def title(self) -> str:
         overall = self.summary
         counts = f"{_evaluated(overall):,} of {overall.rows:,} rows evaluated"
@@ -103,7 +108,7 @@ class ValidationAnswer(Answer):
         if overall.oom:
             lines += ["", "[bold]out of memory[/bold]", out_of_memory_table(groups, by)]
         if overall.skipped:
-            lines += ["", "[bold]skipped[/bold]", rows_table(self.result.skipped)]
+            lines += ["", "[bold]skipped[/bold]", rows_table(self.result.described_skips)]
         if self.result.doubtful:
             lines += ["", "[bold]doubtful, but counted[/bold]", rows_table(self.result.doubtful)]
         return lines

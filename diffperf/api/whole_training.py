@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from diffperf import units
-from diffperf.errors import ConfigError
+from diffperf.errors import ConfigError, counted
 from diffperf.estimate.long_run import long_run
 from diffperf.quantity import real
 from diffperf.report.tables import as_dict
@@ -34,14 +34,15 @@ def describe_training(totals: dict[str, float]) -> list[str]:
     energy = f"{units.show(totals['energy'], 'J')} of the facility"
     amounts = [show["time"], energy, units.show(totals["cost"], "USD")]
     carbon = f"{totals['emissions'] / 1e3:,.3g} t CO2e"
-    steps = f"{totals['steps']:,.0f} steps"
+    steps = counted(max(round(totals["steps"]), 1), "step")  # fewer tokens than a step has take one
+    tokens = counted(totals["tokens"], "token", f"{totals['tokens']:.3g}")
     # Checkpoints are written between steps, of which the time without interruptions has so many.
     step_time = totals["time"] * totals["goodput"] / totals["steps"]
     between = max(round(totals["checkpoint_interval"] / step_time), 1)
-    whole_steps = f"{between:,} step{'s' * (between > 1)}"
-    spare = f"{totals['spare_devices']:,.3g} spare devices"
+    spare = counted(totals["spare_devices"], "spare device", f"{totals['spare_devices']:,.3g}")
+    interruptions = counted(totals["interruptions"], "interruption", f"{totals['interruptions']:,.3g}")
     return [
-        f"Training on {totals['tokens']:.3g} tokens: {steps}, {', '.join([*amounts, carbon])}",
-        f"  {totals['goodput']:.1%} of the time is useful: {totals['interruptions']:,.3g} interruptions, a "
-        f"checkpoint every {show['checkpoint_interval']} ({whole_steps}), {spare}",
+        f"Training on {tokens}: {steps}, {', '.join([*amounts, carbon])}",
+        f"  {totals['goodput']:.1%} of the time is useful: {interruptions}, a "
+        f"checkpoint every {show['checkpoint_interval']} ({counted(between, 'step')}), {spare}",
     ]

@@ -23,6 +23,7 @@ from diffperf.cli.options import (
     strategy_options,
 )
 from diffperf.cli.terminal import progress
+from diffperf.errors import counted
 from diffperf.explore.inputs import check_phase
 from diffperf.explore.plan.candidates import FIELDS, LAYOUT
 
@@ -120,7 +121,7 @@ def compare(
         )
 
     cells = len(models) * len(systems) * len(phases) * max(len(stacks), 1)
-    with progress(f"comparing {cells} configurations", cells) as advance:
+    with progress(f"comparing {counted(cells, 'configuration')}", cells) as advance:
         answer = CompareAnswer.of(
             question,
             models=models,

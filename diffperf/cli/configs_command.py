@@ -12,7 +12,7 @@ from diffperf.api.question import COMMAND_LINE
 from diffperf.cli.answer_output import json_output, show_after_files
 from diffperf.cli.completion import kinds
 from diffperf.cli.options import json_option
-from diffperf.errors import ConfigError, did_you_mean
+from diffperf.errors import ConfigError, counted, did_you_mean
 from diffperf.explore.calibrate.interval import Z90
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.network import NetworkTier
@@ -72,7 +72,7 @@ def facts(folder: str, name: str) -> str:
     if isinstance(module, Accelerator):
         return accelerator_facts(module)
     if isinstance(module, System):
-        devices = f"{float(module.n_devices):g} × {module.accelerator.name}"
+        devices = f"{units.plain(module.n_devices)} × {module.accelerator.name}"
         return ", ".join([devices, *map(tier_facts, module.network)])
     numbers = [leaf for leaf in walk(module) if isinstance(leaf[1], Quantity)]
     figures = ", ".join(
@@ -88,7 +88,8 @@ _parameters = jax.jit(lambda model: model.parameters)  # one program for all mod
 def model_facts(model: Model) -> str:
     """A model's parameters, layers and width."""
     layers, width = sum(float(kind.count) for kind in model.layers), float(model.hidden)
-    return f"{float(_parameters(model)) / 1e9:.4g} B parameters, {layers:g} layers of width {width:g}"
+    parameters = f"{float(_parameters(model)) / 1e9:.4g} B parameters"
+    return f"{parameters}, {counted(layers, 'layer', f'{layers:g}')} of width {units.plain(width)}"
 
 
 def accelerator_facts(device: Accelerator) -> str:
@@ -103,7 +104,7 @@ def calibration_facts(calibration: Calibration) -> str:
     """Numbers of a calibration: its values, its system, and the 90 % intervals of its errors by kind of
     table.
     """
-    fitted = f"{len(calibration.values)} values of {calibration.system} ({calibration.hardware})"
+    fitted = f"{counted(len(calibration.values), 'value')} of {calibration.system} ({calibration.hardware})"
     # Keys of two words are spreads for one number format of a kind.
     spreads = {kind: spread for kind, spread in calibration.spread.items() if " " not in kind}
     return f"{fitted}, ± " + ", ".join(f"{Z90 * spread:.0%} on {kind}" for kind, spread in spreads.items())

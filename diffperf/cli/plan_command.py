@@ -4,12 +4,13 @@ from pathlib import Path
 
 import click
 
-from diffperf.api.plan_answer import PlanAnswer, search_of
+from diffperf.api.plan_answer import DEFAULT_SCHEDULES, PlanAnswer, search_of
 from diffperf.api.question import Question
 from diffperf.cli.answer_output import show, text_output
 from diffperf.cli.options import json_option, options, output_file, plot_option, question_options
 from diffperf.cli.terminal import progress
 from diffperf.cli.training_and_rent_options import rent_option, tokens_option
+from diffperf.errors import counted
 from diffperf.explore.plan.candidates import FIELDS
 from diffperf.explore.plan.reasons import OBJECTIVES
 from diffperf.report.output_files import STDOUT
@@ -21,9 +22,9 @@ class DoesNotFit(click.ClickException):
     exit_code = 3
 
 
-def _names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    """The names of a list with commas."""
-    return tuple(name.strip() for name in value.split(","))
+def _names(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """The names of a list with commas; None without the option."""
+    return None if value is None else tuple(name.strip() for name in value.split(","))
 
 
 @click.command()
@@ -43,8 +44,7 @@ def _names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[
 )
 @click.option(
     "--schedules",
-    default="1f1b",
-    show_default=True,
+    show_default=",".join(DEFAULT_SCHEDULES),
     metavar="NAME,…",
     callback=_names,
     help="pipeline schedules to choose from",
@@ -62,7 +62,7 @@ def plan(
     rent: bool,
     by: str,
     top: int,
-    schedules: tuple[str, ...],
+    schedules: tuple[str, ...] | None,
     flags: str | None,
     json_file: str | None,
     plot: Path | None,
@@ -75,7 +75,8 @@ def plan(
     has the default of its option. Where no strategy fits memory, the exit code is 3.
     """
     search = search_of(question, schedules, rent)
-    with progress(f"comparing {len(search):,} strategies", len(search)) as advance:
+    strategies = counted(len(search), "strategy", plural="strategies")
+    with progress(f"comparing {strategies}", len(search)) as advance:
         answer = PlanAnswer.of(question, search, by, top, tokens=tokens, rent=rent, advance=advance)
     if not answer.fits:
         # The last line is the error's, and stdout that is for the flags gets nothing.

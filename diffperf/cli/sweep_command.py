@@ -13,6 +13,7 @@ from diffperf.cli.estimate_command import DOES_NOT_FIT
 from diffperf.cli.group import Interrupted
 from diffperf.cli.options import json_option, names_of_list, options, plot_option
 from diffperf.cli.terminal import progress
+from diffperf.errors import counted
 from diffperf.explore.sweep.results_folder import finished_parts
 from diffperf.explore.sweep.space_file import load_space
 from diffperf.explore.sweep.sweep import parts_folder
@@ -88,7 +89,7 @@ def sweep(
     cluster = cluster_of(workers, scheduler, COMMAND_LINE)
     check_table(declared, path or None, results, COMMAND_LINE)
     try:
-        with progress(f"sweeping {declared.size:,} points", declared.size) as advance:
+        with progress(f"sweeping {counted(declared.size, 'point')}", declared.size) as advance:
             result = run_sweep(
                 declared,
                 path,

@@ -60,7 +60,8 @@ def validate(ctx, file, by, where, systems, calibration, json_file, plot, residu
 
     Prints the errors by group; --residuals draws them against every column of the table, and says which share
     of their spread each explains: where to look for what the estimator lacks. What cannot be evaluated is
-    counted with the reason; a row that cannot be read is named on stderr.
+    counted with the reason; a row that cannot be read is named on stderr. Where no row can be evaluated, the
+    exit code is 1.
     """
     from diffperf.api.validation_answer import ValidationAnswer
     from diffperf.explore.measured.table import messages
@@ -73,5 +74,5 @@ def validate(ctx, file, by, where, systems, calibration, json_file, plot, residu
     answer = ValidationAnswer(file, result, by)
     drawn = Output(residuals, lambda file: answer.plot_residuals(file, of))
     show(answer, drawn, json_file=json_file, plot=plot)
-    if len(result.faults) == answer.summary.rows:
+    if not answer.evaluated:
         ctx.exit(1)

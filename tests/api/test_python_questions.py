@@ -136,7 +136,7 @@ def test_calibrate(tmp_path):
     # Tiles, waves and launches take the rest of the time, so that the fitted value is somewhat higher.
     assert 0.6 <= row["fitted"] < 0.8
     assert dp.load_calibration(tmp_path / "mine.toml").values[path] == pytest.approx(row["fitted"], rel=1e-3)
-    assert "1 parameters fitted to 12 rows" in str(answer)
+    assert "1 parameter fitted to 12 rows" in str(answer)
     with pytest.raises(dp.ConfigError, match=r"^dp\.calibrate: out: "):
         dp.calibrate(table, tmp_path / "mine.json")
 

@@ -63,6 +63,11 @@ import pytest
         ("plan gpt3-175b dgx-a100 --by speed", 1, "one of time, cost, energy"),
         ("plan gpt3-175b dgx-a100 --by tim", 1, 'did you mean "time"'),
         ("plan gpt3-175b dgx-a100 --schedules 1f1b,zerobubble", 1, 'did you mean "zero_bubble"'),
+        (
+            "plan gpt3-175b dgx-a100 --schedules gpipe,dualpipe --schedule 1f1b",
+            1,
+            "--schedules: found gpipe, dualpipe beside --schedule 1f1b",
+        ),
         ("plan gpt3-175b dgx-a100 --micro-batch 1.5", 1, "a whole number"),
         ("plan gpt3-175b dgx-a100 --top 0", 2, "--top"),
         ("plan gpt3-175b", 2, "SYSTEM"),

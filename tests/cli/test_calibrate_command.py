@@ -164,7 +164,7 @@ def test_a_fit_that_does_not_converge_writes_nothing(run, tmp_path, monkeypatch)
     result = run(f"calibrate {calibration_table(tmp_path)} --out mine.toml")
     assert result.exit_code == 1
     assert result.stderr.startswith(
-        "Error: gemm.csv: fit: found no convergence in 1 steps; expected a fit that converges"
+        "Error: gemm.csv: fit: found no convergence in 1 step; expected a fit that converges"
     )
     assert result.stderr.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["gemm.csv"]

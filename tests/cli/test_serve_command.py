@@ -84,7 +84,7 @@ def test_pools_are_compared_or_left_out(run, tmp_path):
 def test_pools_that_do_not_serve_say_why_in_a_line(run):
     for options, words in (
         ("--ttft 1ms", "no two pools meet TTFT up to 1 ms"),
-        ("--ttft 1s --devices 1", "fit 1 devices"),
+        ("--ttft 1s --devices 1", "fit 1 device;"),
         ("--ttft 300ms --rate 500", "fit 2 devices"),
     ):
         result = run(f"{LINE} --pools disaggregated {options}")

@@ -121,7 +121,7 @@ def test_validate_has_no_empty_tables(run, tmp_path):
     header, skipped = "id,group,hardware,dtype,m,n,k,latency_s", "a,one,h100-sxm5-80gb,q4_0,8,8,8,1e-6"
     (tmp_path / "gemm.csv").write_text(f"{header}\n{skipped}\n")
     result = run("validate gemm.csv")
-    assert result.exit_code == 0, result.stderr
+    assert result.exit_code == 1, result.stderr
     assert [" ".join(line.split()) for line in result.stdout.splitlines() if line] == [
         "gemm.csv (gemm): 0 of 1 rows evaluated",
         "Nothing could be evaluated, for the reasons counted below.",

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import OptimizeResult, least_squares
 
+from diffperf.errors import counted
 from diffperf.explore.calibrate.observations import Observation
 from diffperf.explore.calibrate.residuals import Problem
 
@@ -112,7 +113,7 @@ def solve(
         residuals, prior.inside(start), derivatives, bounds=bounds, loss=loss, max_nfev=MAX_STEPS
     )
     if result.status <= 0:
-        raise NotConverged(f"no convergence in {MAX_STEPS} steps")
+        raise NotConverged(f"no convergence in {counted(MAX_STEPS, 'step')}")
     return Fit(result.x, scale, result)
 
 

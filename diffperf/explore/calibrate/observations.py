@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from diffperf.errors import ConfigError, did_you_mean
+from diffperf.errors import ConfigError, counted, did_you_mean
 from diffperf.explore.measured.platforms import Platforms, double_precision, stated_network
 from diffperf.explore.measured.predictions import Prediction, predict
 from diffperf.explore.measured.schemas import measured_columns, speed_columns, unit_of
@@ -244,8 +244,10 @@ def check_enough(
         reasons = (collections.Counter(source.skipped) for source in sources)
         raise _none_left(tables, sum(reasons, collections.Counter()))
     if rows < len(parameters):
-        found = f"{rows} usable row{'s' if rows > 1 else ''}"
-        expected = f"at least one for each of {len(parameters)} parameters: {', '.join(parameters)}"
+        found = counted(rows, "usable row")
+        expected = (
+            f"at least one for each of {counted(len(parameters), 'parameter')}: {', '.join(parameters)}"
+        )
         raise ConfigError(file_names(tables), "", found, expected, "name fewer --parameters or add rows")
 
 

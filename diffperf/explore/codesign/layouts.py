@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from diffperf import units
 from diffperf.errors import ConfigError
 from diffperf.explore.codesign.variables import DesignVector, Variable
 from diffperf.quantity import Choice, locate
@@ -248,7 +249,7 @@ def _no_layout(of: WorkloadLayout, layouts: Layouts, violations: np.ndarray) -> 
     """The error for variables without a possible layout: what the combination nearest to one breaks."""
     vector, expected = of.vector, "bounds that leave a layout of the devices"
     if not len(layouts):
-        number = f"{float(vector.baseline.system.n_devices):g}"
+        number = units.plain(vector.baseline.system.n_devices)
         found = f"no whole numbers within the bounds that divide n_devices = {number}"
         if of.name:
             found += f" for {of.name}"
@@ -257,7 +258,7 @@ def _no_layout(of: WorkloadLayout, layouts: Layouts, violations: np.ndarray) -> 
     rule = first_violation(of.configuration(jnp.asarray(nearest)), of.phase)
     assert rule is not None, "the combination breaks a rule"
     values = ", ".join(
-        f"{variable.name} {vector.value(nearest, begin, variable):g}"
+        f"{variable.name} {units.plain(vector.value(nearest, begin, variable))}"
         for begin, variable in vector.placed()
         if begin in layouts.entries and not isinstance(variable.declared, Choice)
     )

@@ -50,13 +50,16 @@ _PROGRAMS = {
 class Prediction:
     """The estimator's values for one row by column, or why there are none.
 
-    `out_of_memory` says whether the run does not fit into the device's memory; None where the estimator
-    does not say.
+    - `out_of_memory`: whether the run does not fit into the device's memory; None where the estimator does
+      not say.
+    - `skipped`: why there are none, in words that other rows share; `found`: what this row has, in the words
+      of the rule that it breaks.
     """
 
     values: dict[str, float] = dataclasses.field(default_factory=dict)
     out_of_memory: bool | None = None
     skipped: str | None = None
+    found: str = ""
 
 
 def inputs_of(kind: str, row: Row, platforms: Platforms | None = None) -> tuple:
@@ -113,7 +116,7 @@ def _prediction(kind: str, row: Row, values: dict[str, float], platforms: Platfo
         model, system, strategy, *_ = inputs_of(kind, row, platforms)
         violation = first_violation(Configuration(model, system, strategy), _PHASES[kind])
         assert violation is not None, "a layout is impossible where it breaks a rule"
-        return Prediction(skipped=f"{violation.key}: not {violation.expected}")
+        return Prediction(skipped=f"{violation.key}: not {violation.expected}", found=violation.found)
     if not np.isfinite(list(values.values())).all():
         return Prediction(skipped="estimate is not finite")
     excess = values.pop("excess", None)

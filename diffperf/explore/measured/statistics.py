@@ -15,6 +15,7 @@ class Evaluation:
 
     - `ran_out`: whether the run ran out of memory; None where the table does not say.
     - `runs_out`: whether the estimator says that it does; None where the estimator does not say.
+    - `found`: what a skipped row has where a layout breaks a rule, such as "8 devices for …".
     - `name`: the id of the row, or its line; `doubts`: what does not go together in it, though it counts.
     """
 
@@ -26,13 +27,14 @@ class Evaluation:
     skipped: str | None = None
     name: str = ""
     doubts: tuple[str, ...] = ()
+    found: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The row as plain values for JSON: the measured columns beside their estimates, or why it was
         skipped."""
         named: dict[str, Any] = {"row": self.name}
         if self.skipped is not None:
-            return named | {"skipped": self.skipped}
+            return named | {"skipped": self.skipped} | ({"found": self.found} if self.found else {})
         memory = {"ran_out": self.ran_out, "runs_out": self.runs_out}
         return named | {
             "measured": self.measured,

@@ -77,6 +77,20 @@ class Validation:
         """The names of the rows that were skipped, by reason; the most frequent first."""
         return _by_reason((row.skipped, row.name) for row in self.evaluations if row.skipped is not None)
 
+    @property
+    def described_skips(self) -> dict[str, list[str]]:
+        """`skipped` with what the first row of each reason has, where that breaks a rule of layouts."""
+        found: dict[str | None, str] = {}
+        for row in self.evaluations:
+            found.setdefault(row.skipped, row.found)
+        described = {}
+        for reason, names in self.skipped.items():
+            example = (
+                f" ({'found' if len(names) == 1 else 'such as'} {found[reason]})" if found[reason] else ""
+            )
+            described[reason + example] = names
+        return described
+
     def as_dict(self, by: str = "group") -> dict[str, Any]:
         """The statistics of all groups, and every row, as nested plain values for JSON."""
         groups = {name: summary.as_dict() for name, summary in self.summaries(by).items()}
@@ -151,6 +165,7 @@ def _evaluation(row: Row, prediction: Prediction, platforms: Platforms) -> Evalu
         runs_out=prediction.out_of_memory,
         skipped=skipped,
         name=row["id"],
+        found=prediction.found,
         doubts=doubts_of(row, prediction, platforms) if measured and skipped is None else (),
     )
 

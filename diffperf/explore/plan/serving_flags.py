@@ -31,7 +31,7 @@ def launch_flags(model: Model, served: ServedLayout, engine: str) -> list[str]:
     pools those of a worker of either, and what stands in front of them.
     """
     if served.prefill is None:
-        copies = f"# {served.instances:g} of this server, which share the requests evenly"
+        copies = f"# {units.plain(served.instances)} of this server, which share the requests evenly"
         return [copies, *_instance_flags(model, served, engine)]
     prefill, workers = served.prefill, served.prefill.instances
     prompts = dataclasses.replace(
@@ -43,10 +43,10 @@ def launch_flags(model: Model, served: ServedLayout, engine: str) -> list[str]:
     )
     roles = ROLES[engine]
     return [
-        f"# {workers:g} of this server for prompts",
+        f"# {units.plain(workers)} of this server for prompts",
         *_instance_flags(model, prompts, engine),
         *roles.prefill(served),
-        f"# {served.instances:g} of this server for answers",
+        f"# {units.plain(served.instances)} of this server for answers",
         *_instance_flags(model, served, engine),
         *roles.decode(served),
         f"# in front of both: {roles.router}",

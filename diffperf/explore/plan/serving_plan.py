@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
+from diffperf import units
 from diffperf.errors import ARGUMENTS, ConfigError, did_you_mean
 from diffperf.estimate.serving.disaggregated import DisaggregatedReport
 from diffperf.estimate.serving.serving_report import ServingReport
@@ -102,17 +103,19 @@ class ServedLayout:
     @property
     def copies(self) -> str:
         """The number of copies, of workers that prefill before those that decode: "3 → 2"."""
-        own = f"{self.instances:g}"
-        return own if self.prefill is None else f"{self.prefill.instances:g} → {own}"
+        own = units.plain(self.instances)
+        return own if self.prefill is None else f"{units.plain(self.prefill.instances)} → {own}"
 
 
 def layout_name(strategy: Strategy, engines: float) -> str:
     """The layout of an instance with so many engines in a few words."""
     degrees = {name: float(getattr(strategy, name)) for name in ("tp", "pp", "cp", "ep")}
-    shown = [f"{name} {degree:g}" for name, degree in degrees.items() if name == "tp" or degree > 1]
+    shown = [
+        f"{name} {units.plain(degree)}" for name, degree in degrees.items() if name == "tp" or degree > 1
+    ]
     if strategy.ep > 1 and strategy.expert_tp > 1:
-        shown.append(f"expert tp {float(strategy.expert_tp):g}")
-    shown += [f"attention dp {engines:g}"] if engines > 1 else []
+        shown.append(f"expert tp {units.plain(strategy.expert_tp)}")
+    shown += [f"attention dp {units.plain(engines)}"] if engines > 1 else []
     return " · ".join(shown)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from diffperf import units
-from diffperf.errors import ARGUMENTS
+from diffperf.errors import ARGUMENTS, counted
 from diffperf.estimate.serving.serving_report import ServingReport
 from diffperf.explore.plan.blocks import count, take
 from diffperf.explore.plan.candidates import Candidates
@@ -155,6 +155,12 @@ class ServingSearch:
     def load_name(self) -> str:
         """Name of the quantity that the load counts: requests per second, or clients."""
         return "requests/s" if self.of_rate else "clients"
+
+    def load_text(self, load: float) -> str:
+        """A load with what it counts: "1 client", "2.5 requests/s"."""
+        noun, _, second = self.load_name.partition("/")
+        text = counted(load, noun.removesuffix("s"), units.plain(load))
+        return f"{text}/{second}" if second else text
 
     def on(self, n_devices: float) -> "ServingSearch":
         """This search on another number of devices of the same kind."""

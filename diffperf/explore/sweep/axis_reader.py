@@ -109,7 +109,7 @@ class AxisReader(TableReader):
             raise self.error(f"{key}.from", repr(value["from"]), "more than 0", "start at 1")
         if not declared.unit and math.frexp(first)[0] != 0.5:
             below = 2.0 ** math.floor(math.log2(first))
-            remedy = f"start at {below:g} or {2 * below:g}, or write values = […]"
+            remedy = f"start at {units.plain(below)} or {units.plain(2 * below)}, or write values = […]"
             raise self.error(f"{key}.from", repr(value["from"]), "a power of two", remedy)
         # An exact power of two counts, whatever the rounding.
         doublings = math.floor(math.log2(last / first) + 1e-9)
@@ -120,7 +120,9 @@ class AxisReader(TableReader):
         number = self.number(inputs, value, key)
         # Above 1e12 the search for divisors, by trial up to the square root, takes seconds.
         if not 1 <= number <= 1e12 or number != round(number):
-            raise self.error(key, f"{number:g}", "a whole number of at least 1", "name an input that is one")
+            raise self.error(
+                key, units.plain(number), "a whole number of at least 1", "name an input that is one"
+            )
         return [float(checked(declared, divisor, self.file, key)) for divisor in divisors(number)]
 
     def range(self, declared: Quantity, value: Any, key: str) -> tuple[float, float, int]:

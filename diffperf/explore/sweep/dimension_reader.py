@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from diffperf import units
 from diffperf.errors import counted
 from diffperf.explore.codesign.replaced_inputs import refuse_replaced_input
 from diffperf.explore.codesign.variables import Candidate
@@ -128,7 +129,9 @@ class DimensionReader(ConfigReader):
             raise self.error(f"{key}.of", f'"{asked["of"]}", which varies', "one number", remedy)
         number = self.number(inputs, asked["of"], f"{key}.of")
         if not 1 <= number <= 1e12 or number != round(number):
-            raise self.error(f"{key}.of", f"{number:g}", "a whole number from 1", "name an input that is one")
+            raise self.error(
+                f"{key}.of", units.plain(number), "a whole number from 1", "name an input that is one"
+            )
         rows = _factorizations(round(number), len(paths))
         if len(rows) > _MOST_ROWS:
             raise self.error(key, f"{len(rows):,} ways", f"at most {_MOST_ROWS:,}", "name fewer paths")

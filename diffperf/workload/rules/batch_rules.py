@@ -2,7 +2,7 @@
 
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.rules.verdict import Verdict, Violation
-from diffperf.workload.rules.wording import nearest_multiples, show
+from diffperf.workload.rules.wording import nearest_multiples, several, show
 from diffperf.workload.whole_numbers import divides, reaches
 
 
@@ -15,7 +15,7 @@ def replicas_divide_training_batch(configuration: Configuration) -> Verdict:
         degrees = f"{show(strategy.dp)}·{show(strategy.micro_batch)}"
         return Violation(
             key="strategy.global_batch",
-            found=f"{show(strategy.global_batch)} sequences for dp·micro_batch = {degrees}",
+            found=f"{several(strategy.global_batch, 'sequence')} for dp·micro_batch = {degrees}",
             expected="a multiple of dp·micro_batch",
             remedy=f"use {nearest_multiples(strategy.global_batch, unit)}",
         )
@@ -30,7 +30,7 @@ def every_replica_serves_a_sequence(configuration: Configuration) -> Verdict:
     def explain() -> Violation:
         return Violation(
             key="strategy.global_batch",
-            found=f"{show(strategy.global_batch)} sequences for {show(strategy.dp)} replicas",
+            found=f"{several(strategy.global_batch, 'sequence')} for {several(strategy.dp, 'replica')}",
             expected="at least one sequence per replica",
             remedy=f"use at least {show(strategy.dp)}, or a smaller dp",
         )

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable
 
+from diffperf import units
 from diffperf.hardware.system import System
 from diffperf.relax import larger
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.rules.attention_rules import common_heads
 from diffperf.workload.rules.verdict import Verdict, Violation, every
-from diffperf.workload.rules.wording import nearest, show, use_one_of
+from diffperf.workload.rules.wording import nearest, several, show, use_one_of
 from diffperf.workload.strategy import Strategy
 from diffperf.workload.whole_numbers import divides, divisors, equals, is_whole
 
@@ -54,9 +55,10 @@ def _degree_that_leaves_no_whole_dp(configuration: Configuration) -> Violation |
         devices = float(system.n_devices) / (math.prod(degrees.values()) // degree)
         if devices == round(devices):
             possible = filter(allowed[name], divisors(devices))
+            left = f"dp = {show(strategy.dp)} of {several(system.n_devices, 'device')}"
             return Violation(
                 key=f"strategy.{name}",
-                found=f"{degree}, which leaves dp = {show(strategy.dp)} of {show(system.n_devices)} devices",
+                found=f"{degree}, which leaves {left}",
                 expected=_whole_product(system),
                 remedy=f"use {name} {nearest(degree, possible)}",
             )
@@ -69,9 +71,10 @@ def degrees_multiply_to_devices(configuration: Configuration) -> Verdict:
 
     def explain() -> Violation:
         degrees = "·".join(show(degree) for degree in (strategy.tp, strategy.pp, strategy.dp, strategy.cp))
+        product = f"tp·pp·dp·cp = {degrees} = {show(strategy.devices)}"
         return Violation(
             key="system.n_devices",
-            found=f"{show(system.n_devices)} devices for tp·pp·dp·cp = {degrees} = {show(strategy.devices)}",
+            found=f"{several(system.n_devices, 'device')} for {product}",
             expected="the product of the degrees",
             remedy=f"set the devices to {show(strategy.devices)} or {_fitting_degree(system, strategy)}",
         )
@@ -84,7 +87,7 @@ def _fitting_degree(system: System, strategy: Strategy) -> str:
     for name in ("dp", "pp", "tp", "cp"):
         degree = float(system.n_devices * getattr(strategy, name) / strategy.devices)
         if degree == round(degree):
-            return f"{name} to {degree:g}"
+            return f"{name} to {units.plain(degree)}"
     return "change a degree"
 
 

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterable, Sequence
 
+from diffperf import units
+from diffperf.errors import counted
 from diffperf.workload.whole_numbers import Number
 
 _LARGEST_LISTED = 64  # possible values above are not listed one by one
@@ -10,7 +12,12 @@ _LARGEST_LISTED = 64  # possible values above are not listed one by one
 
 def show(number: Number) -> str:
     """A number in its shortest form: 8 rather than 8.0."""
-    return f"{float(number):g}"
+    return units.plain(number)
+
+
+def several(number: Number, noun: str) -> str:
+    """A number of things in the shortest form: "1 device", "8 devices"."""
+    return counted(float(number), noun, show(number))
 
 
 def nearest(value: Number, possible: Iterable[float]) -> str:
@@ -22,7 +29,7 @@ def nearest(value: Number, possible: Iterable[float]) -> str:
     above = [candidate for candidate in candidates if candidate > number][:1]
     below = [candidate for candidate in candidates if candidate < number][-1:]
     by_distance = sorted(above + below, key=lambda candidate: abs(candidate - number))
-    return " or ".join(f"{candidate:g}" for candidate in by_distance)
+    return " or ".join(units.plain(candidate) for candidate in by_distance)
 
 
 def use_one_of(value: Number, possible: Sequence[int]) -> str:

@@ -192,7 +192,7 @@ def test_bad_rows_are_told_and_the_rest_is_used(table, tmp_path):
 
 def test_a_fit_that_does_not_converge(table, monkeypatch):
     monkeypatch.setattr(fitting, "MAX_STEPS", 1)
-    with pytest.raises(dp.ConfigError, match="fit: found no convergence in 1 steps"):
+    with pytest.raises(dp.ConfigError, match="fit: found no convergence in 1 step"):
         calibrate([table])
 
 

@@ -100,6 +100,14 @@ def test_constraints_hold_for_every_workload_or_the_one_they_name(mix, tmp_path)
     assert [constraint.quantity for constraint in problem.constraints][1:] == ["prefill.time", *of_memory]
 
 
+@pytest.mark.parametrize("limit", ["1000", '"1000"', '"1000 W"'])
+def test_a_limit_without_its_unit_gets_it_in_the_error(tmp_path, limit):
+    limits = LIMITS.replace('"baseline"', limit, 1)
+    with pytest.raises(ConfigError, match=r'at_most: found .*write "1000 USD"') as raised:
+        problem_of(tmp_path, HEAD + CHAT + PREFILL + VARIABLES + limits)
+    assert "\n" not in str(raised.value)
+
+
 def test_a_chosen_config_is_that_config(mix):
     """HBM2E as a choice gives what HBM2E as the technology's memory gives."""
     candidate = mix.vector.candidate(jnp.asarray(X))
@@ -365,7 +373,7 @@ values = [1, 2, 4, 8]
     with pytest.raises(ConfigError) as raised:
         problem_of(tmp_path, HEAD + chat + VARIABLES + layout + LIMITS)
     message = str(raised.value)
-    assert "1 sequences for 8 replicas in the baseline, which has the default of" in message
+    assert "1 sequence for 8 replicas in the baseline, which has the default of" in message
     assert "strategy.global_batch and strategy.tp" in message
     assert "write a value for the baseline under" in message
     assert "\n" not in message

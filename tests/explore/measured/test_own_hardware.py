@@ -150,7 +150,7 @@ def test_a_users_chip_is_validated_and_calibrated(folder, run):
     line = "calibrate gemm.csv --parameters hbm.efficiency --folds 3 --out mine.toml"
     result = run(line)
     assert result.exit_code == 0, result.stderr
-    assert "my-chip (my-chip): 1 parameters fitted to 18 rows" in result.stdout
+    assert "my-chip (my-chip): 1 parameter fitted to 18 rows" in result.stdout
     errors = {}
     for calibration in ("none", "mine.toml"):
         result = run(f"validate gemm.csv --calibration {calibration} --json -")
@@ -168,7 +168,7 @@ def test_a_users_system_by_option_is_calibrated(folder, run):
     line = "calibrate gemm.csv --parameters hbm.efficiency --folds 3 --out mine.toml"
     result = run(f"{line} --system my-cluster.toml --hardware my-chip")
     assert result.exit_code == 0, result.stderr
-    assert "my-chip (my-cluster): 1 parameters fitted to 18 rows" in result.stdout
+    assert "my-chip (my-cluster): 1 parameter fitted to 18 rows" in result.stdout
     assert 'hardware = "my-chip"' in (folder / "mine.toml").read_text(encoding="utf-8")
     result = run("validate gemm.csv --system my-cluster.toml --calibration mine.toml --json -")
     assert json.loads(result.stdout)["overall"]["metrics"]["latency_s"]["median_ape"] < 0.01

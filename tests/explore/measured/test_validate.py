@@ -53,6 +53,19 @@ def test_collectives_that_cannot_be_represented(tmp_path, cells, reason):
     assert validate(write(tmp_path / "collectives.csv", [row | cells])).summary().skipped == {reason: 1}
 
 
+def test_a_skipped_layout_says_what_it_has():
+    rows = [
+        Evaluation(
+            {}, skipped="system.n_devices: not the product", found=f"{devices} devices", name=str(devices)
+        )
+        for devices in (4, 8)
+    ]
+    both, one = (Validation("training", [], some, []) for some in (rows, rows[1:]))
+    assert both.described_skips == {"system.n_devices: not the product (such as 4 devices)": ["4", "8"]}
+    assert one.described_skips == {"system.n_devices: not the product (found 8 devices)": ["8"]}
+    assert both.skipped == {"system.n_devices: not the product": ["4", "8"]}
+
+
 # --- statistics
 
 
