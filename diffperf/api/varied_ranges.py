@@ -76,7 +76,7 @@ def read_range(configuration: Configuration, path: str, given: Any, question: Qu
         low, high = (float(round(low)), float(round(high))) if declared.integer else (low, high)
     if not low < high:
         raise ConfigError(asker, key, f"{given!r}", "a low end below the high end", "exchange or change them")
-    return Range(whole, declared, low, high, around)
+    return Range(path=whole, declared=declared, low=low, high=high, asked=around)
 
 
 def described_cuts(ranges: Iterable[Range]) -> list[str]:
