@@ -86,7 +86,7 @@ def read_range(
         raise ConfigError(asker, key, f"{given!r}", "a low end below the high end", "exchange or change them")
     for end in (low, high):
         _refuse_impossible(configuration, whole, end, phase, asker, key)
-    return Range(whole, declared, low=low, high=high, asked=around)
+    return Range(path=whole, declared=declared, low=low, high=high, asked=around)
 
 
 def _refuse_impossible(
