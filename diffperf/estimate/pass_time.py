@@ -235,20 +235,21 @@ def _clock(
     c: Configuration, machine: Machine, tokens: TokenPass, allowed: _PassWork, network: _PassNetwork
 ) -> Clock:
     """The clock that the limits leave a pass, from its work at the clock that software allows."""
-    depth = c.model.depth
+    depth, at_ends = c.model.depth, sum(network.at_ends.values())
     sending = functools.reduce(operator.add, transfer_energy(network.moved, c.system))
 
     def beside(clock: Clock | None) -> OutsideKernels:
         kernels = allowed if clock is None else allowed.at(clock)
         waits = exposed_of_layer(network.in_layer, kernels.compute(c), c, generating=tokens.generating)
-        waiting = depth * functools.reduce(operator.add, waits.values()) + sum(network.at_ends.values())
+        waiting = depth * functools.reduce(operator.add, waits.values())
+        busy = kernels.of_layers(depth).time + at_ends + waiting
         return OutsideKernels(
-            waiting=waiting + _launch_wait(c, tokens, kernels.of_layers(depth).time + waiting),
+            waiting=waiting + _launch_wait(c, tokens, busy),
             active=host_time(c, tokens),
             energy=sending,
         )
 
-    return clock_beside_waits(allowed.of_layers(depth), machine, beside)
+    return clock_beside_waits(allowed.of_layers(depth).with_wait(at_ends), machine, beside)
 
 
 def _exposed_times(

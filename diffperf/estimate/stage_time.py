@@ -243,12 +243,13 @@ class SlowestStage(eqx.Module):
       its own, or, where it waits for a slower stage, as many of that stage's as the wait lasts.
     - `head`, `embeddings`: vocabulary projections and embeddings of tokens that the last stage computes per
       micro-batch.
-    - `forward`, `backward`: seconds of a micro-batch on the mean stage before the last, with exposed
+    - `forward`, `backward`: seconds of a micro-batch on the slowest stage before the last, with exposed
       communication and what is recomputed.
     - `memory_share`: share of the seconds of both passes that grow as device memory becomes slower.
     - `waits`: seconds that a layer of each kind waits for the host in both passes.
     - `exposed`: exposed seconds of a layer of each kind by the purpose of collectives.
-    - `traffic`: collectives of the layers in both passes of a micro-batch on the mean stage before the last.
+    - `traffic`: collectives of the layers in both passes of a micro-batch on the slowest stage before the
+      last.
     - `uncovered`: seconds of a step in which the dispatch to experts, hidden at other times, has no other
       micro-batch to hide under.
     - `micro_batch`: the mean pass of all stages but the slowest, with waits.
@@ -284,6 +285,9 @@ class SlowestStage(eqx.Module):
             network.totals[purpose].time for purpose in ("embeddings", "vocabulary projection")
         )
         heads = stages.heads * (head + projection) + embeddings * embedding
+        first, middle = over_kinds(rows[:2], time)
+        is_first, _ = _slowest_before_last(first + heads[0], middle)
+        fullest = jnp.where(is_first, rows[0], rows[1])
         layers = _layers_waited_for(c, rows, heads, time)
         whole_passes = forward + waits.forward, backward + waits.backward
         filling = _idle_share(c, stages, *whole_passes, heads)
@@ -291,18 +295,18 @@ class SlowestStage(eqx.Module):
         # and drains.
         purpose = "expert parallelism"
         hidden = (traffic[purpose].time - waits.exposed[purpose]) * c.strategy.schedule.dualpipe
-        both_passes = positive(over_kinds(before, forward + backward))
+        both_passes = positive(over_kinds(fullest, forward + backward))
         alone = over_kinds(before, hidden / 2)
         return cls(
             layers=layers,
             head=stages.heads[-1],
             embeddings=embeddings[-1],
-            forward=over_kinds(before, forward),
-            backward=over_kinds(before, backward),
-            memory_share=over_kinds(before, layer.compute.whole.memory) * inverse(both_passes),
+            forward=over_kinds(fullest, forward),
+            backward=over_kinds(fullest, backward),
+            memory_share=over_kinds(fullest, layer.compute.whole.memory) * inverse(both_passes),
             waits=waits.of_host,
             exposed=waits.exposed,
-            traffic=[of_layer.in_layers(before) for of_layer in traffic.values()],
+            traffic=[of_layer.in_layers(fullest) for of_layer in traffic.values()],
             uncovered=unpaired_micro_batches(c.strategy) * over_kinds(layers, hidden),
             micro_batch=StagePass(
                 forward=filling * (over_kinds(before, whole_passes[0]) + alone),
@@ -346,8 +350,8 @@ def _idle_share(
     backward: PerKind,
     heads: Float[Array, " stages"],
 ) -> Scalar:
-    """Idle time of the slowest stage under 1F1B, over the passes of all stages before the last; 1 where the
-    last stage is the slowest.
+    """Idle time of the slowest stage under 1F1B, over the passes through the layers of all stages before the
+    last; 1 where the last stage is the slowest and tensor-parallel ranks do not exchange embedded tokens.
 
     A step takes at least as long as any of its stages computes and waits, and nearly as long as the longest
     of these: an event-by-event run finds the same. While a micro-batch is on its way through the n stages
@@ -357,8 +361,8 @@ def _idle_share(
     backward passes after it. Middle stages that hold less than the fullest come after the latter.
 
     - `forward`, `backward`: seconds of a pass of a micro-batch through a layer of each kind.
-    - `heads`: seconds of projections to the vocabulary on the first, a middle and the last stage; a third of
-      them is forward.
+    - `heads`: seconds of embeddings and of projections to the vocabulary on the first, a middle and the last
+      stage; a third of them counts as forward.
     """
     relax, strategy = c.relax, c.strategy
     rows, between = stages.all_layers, larger(strategy.pp - 2, 0.0)
@@ -374,7 +378,8 @@ def _idle_share(
         two_waits = smaller(larger(strategy.micro_batches - 1 - number, 0.0), 1.0)
         return larger(filling, draining) + two_waits * smaller(filling, draining)
 
-    to_middles = first - heads[0]
+    # Under DualPipe the projections of the first device are those of the last stage.
+    to_middles = first - strategy.schedule.dualpipe * heads[0]
     before = to_middles + middles
     lighter = larger(middles - full * middle, 0.0)  # s of all lighter middle stages
     after_full = waits(1, lighter + after, stages.lighter + 1)
@@ -386,7 +391,8 @@ def _idle_share(
     idle = before - gained * (slowest - after)
     idle = larger(idle, smaller(between, 1.0) * of_middle - gained * (slowest - middle))
     idle = larger(idle, of_first - gained * (slowest - first))
-    return idle * inverse(positive(larger(before, _LEAST_PASSES * idle)))
+    in_layers = first - heads[0] + middles
+    return idle * inverse(positive(larger(in_layers, _LEAST_PASSES * idle)))
 
 
 def _launched_kernels(c: Configuration) -> PerKind:

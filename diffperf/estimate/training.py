@@ -260,11 +260,11 @@ def _clock(
     def beside(clock: Clock | None) -> OutsideKernels:
         work = allowed if clock is None else allowed.at(clock)
         waits = LayerWaits.of(c, LayerStep.of(work.layer, c), network)
-        ends = work.head_wait(c) + network.at_ends.time
-        waiting = over_kinds(device.layers, waits.total) + device.heads * ends
+        waiting = over_kinds(device.layers, waits.total) + device.heads * work.head_wait(c)
         return OutsideKernels(waiting=waiting, active=jnp.zeros_like(waiting), energy=sending)
 
-    return clock_beside_waits(device.work(allowed), machine, beside)
+    at_ends = device.heads * network.at_ends.time
+    return clock_beside_waits(device.work(allowed).with_wait(at_ends), machine, beside)
 
 
 def _timed_collectives(c: Configuration, parameters: StageParameters) -> list[TimedCollective]:

@@ -55,16 +55,18 @@ def test_one_forward_one_backward_with_uneven_stages(gpt, stages, micro_batches,
     alone = _step(gpt, {"tp": 8, "global_batch": 1}, stack=program)
     overhead = float(dp.load_system("dgx-a100", stack=program).stack.step_overhead)
     layer = sum(float(getattr(alone.breakdown, part)) for part in BUSY if part != "head") - overhead
-    head, layer = float(alone.breakdown.head), layer / 96
+    # Four all-reduces a layer, and as long ones of the embedded tokens and of the head's input gradients.
+    outside = float(alone.breakdown.tensor_parallel) / (4 * 96 + 2)
+    head, layer = float(alone.breakdown.head) + outside, (layer - 2 * outside) / 96
     middle = np.ceil((96 - first - last) / (stages - (first > 0) - (last > 0)))
     layers = np.array([first or middle, *[middle] * (stages - 2), last or middle])
     lighter = int(layers.sum() - 96)
     layers[-1 - lighter : -1] -= 1
-    passes = layers * layer + np.array([*[0.0] * (stages - 1), head])
+    passes = layers * layer + np.array([outside, *[0.0] * (stages - 2), head])
     run = Run(one_forward_one_backward, stages, micro_batches, passes / 3, passes / 3, passes / 3)
     last_is_slowest = passes[-1] == passes.max()
     alike = 1e-3 if micro_batches > stages + 1 else 2e-2
-    tolerance = 1e-9 if last_is_slowest else 7e-3 if lighter else alike
+    tolerance = 1e-9 if last_is_slowest else 1e-2 if lighter else alike
     assert _pipelined(report, overhead) == pytest.approx(run.time, rel=tolerance)
 
 

@@ -41,6 +41,12 @@ class Work(eqx.Module):
     def __add__(self, other: "Work") -> "Work":
         return jax.tree.map(jnp.add, self, other)
 
+    def with_wait(self, seconds: Array) -> "Work":
+        """The same work and a wait beside it that no clock changes: compute units rest as while kernels
+        start.
+        """
+        return dataclasses.replace(self, time=self.time + seconds, starts=self.starts + seconds)
+
     def __mul__(self, count: Array | float) -> "Work":
         return jax.tree.map(lambda leaf: leaf * count, self)
 
