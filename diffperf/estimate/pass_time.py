@@ -235,7 +235,7 @@ def _clock(
     c: Configuration, machine: Machine, tokens: TokenPass, allowed: _PassWork, network: _PassNetwork
 ) -> Clock:
     """The clock that the limits leave a pass, from its work at the clock that software allows."""
-    depth, at_ends = c.model.depth, sum(network.at_ends.values())
+    depth, at_ends = c.model.depth, functools.reduce(operator.add, network.at_ends.values())
     sending = functools.reduce(operator.add, transfer_energy(network.moved, c.system))
 
     def beside(clock: Clock | None) -> OutsideKernels:
