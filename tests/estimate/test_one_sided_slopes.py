@@ -150,7 +150,7 @@ def test_the_size_of_a_domain_that_a_group_fills():
     found = slopes(c, phase)
     size = found.paths.index("system.network.nvlink.size")
     assert found.derivative[size, 0] == pytest.approx(found.left[0, size, 0], rel=1e-4)
-    assert -0.1 < found.derivative[size, 0] < -0.03
+    assert -0.1 < found.derivative[size, 0] < -0.003
 
 
 def test_a_wrong_derivative_is_found():
