@@ -139,7 +139,8 @@ def test_split_backward_passes_of_a_step(gpt):
     weights = (
         sum(row.time for row in listed if row.part == "matmul" and "gradient of weights" in row.name) / 32
     )
-    assert steps["zero_bubble"][1] == pytest.approx(steps["1f1b"][1] - 7 * 2 * weights, rel=1e-9)
+    # The exchange of embedded tokens lengthens the passes before the last stage by 0.05 %, weights too.
+    assert steps["zero_bubble"][1] == pytest.approx(steps["1f1b"][1] - 7 * 2 * weights, rel=1e-3)
     assert weights == pytest.approx(float(steps["1f1b"][2]["breakdown.matmul"]) / 32 / 3, rel=0.1)
     assert steps["dualpipe"][1] < steps["zero_bubble"][1]
     assert steps["dualpipe"][0] == steps["1f1b"][0]
