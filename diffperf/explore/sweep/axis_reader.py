@@ -75,13 +75,15 @@ class AxisReader(TableReader):
         """A list of at least one value, each checked against the declaration of the input."""
         if not isinstance(value, list) or not value:
             raise self.error(key, repr(value), "a list of values", "write them in brackets")
-        read = [checked(declared, item, self.file, f"{key}[{index}]") for index, item in enumerate(value)]
-        distinct = [np.asarray(item).tobytes() for item in read]
-        if len(set(distinct)) < len(read):
+        return [checked(declared, item, self.file, f"{key}[{index}]") for index, item in enumerate(value)]
+
+    def refuse_repeated(self, axis: Axis, table: dict[str, Any], key: str) -> None:
+        """Refuses a value that an axis by itself lists twice; of axes that vary together one may repeat."""
+        distinct = [np.asarray(item).tobytes() for item in axis.values]
+        if "values" in table and len(set(distinct)) < len(distinct):
             index = next(index for index, item in enumerate(distinct) if item in distinct[:index])
-            found = f"{value[index]!r} a second time"
-            raise self.error(f"{key}[{index}]", found, "every value once", "leave it out")
-        return read
+            found = f"{table['values'][index]!r} a second time"
+            raise self.error(f"{key}.values[{index}]", found, "every value once", "leave it out")
 
     # The numbers of an axis, by the key that says how they are written.
 

@@ -67,7 +67,9 @@ class DimensionReader(ConfigReader):
         elif "factorize" in table:
             yield from self.factorized(inputs, settings, table, key, dimension)
         else:
-            yield self.axis(inputs, table, key, dimension)
+            axis = self.axis(inputs, table, key, dimension)
+            self.refuse_repeated(axis, table, key)
+            yield axis
 
     def refuse_again(self, axis: Axis | ConfigAxis, earlier: list[Axis | ConfigAxis], key: str) -> None:
         """Refuses an input that an earlier axis varies."""
