@@ -286,9 +286,10 @@ class SlowestStage(eqx.Module):
         )
         heads = stages.heads * (head + projection) + embeddings * embedding
         first, middle = over_kinds(rows[:2], time)
-        is_first, _ = _slowest_before_last(first + heads[0], middle)
+        is_first, slowest = _slowest_before_last(first + heads[0], middle)
         fullest = jnp.where(is_first, rows[0], rows[1])
-        layers = _layers_waited_for(c, rows, heads, time)
+        waited = c.relax.excess(slowest, heads[-1])
+        layers = _layers_waited_for(waited, rows[-1], fullest, time)
         whole_passes = forward + waits.forward, backward + waits.backward
         filling = _idle_share(c, stages, *whole_passes, heads)
         # Half of what hides under another micro-batch is in either pass, and shows while the pipeline fills
@@ -317,22 +318,18 @@ class SlowestStage(eqx.Module):
 
 
 def _layers_waited_for(
-    c: Configuration, rows: Float[Array, "stages kinds"], heads: Float[Array, " stages"], time: PerKind
+    waited: Scalar, last: Float[Array, " kinds"], slowest: Float[Array, " kinds"], time: PerKind
 ) -> Float[Array, " kinds"]:
     """Layers of each kind after whose time the last stage ends its part of a micro-batch, beside the head.
 
     The slowest stage sets the pace. Where that is not the last, the last stage waits for it as if it had so
-    many more layers, as far as its own `heads` seconds of vocabulary projections do not cover the
-    difference. `rows` are the layers of the first, a middle and the last stage, `time` the seconds of a
-    layer of each kind.
+    many more layers, as far as its own vocabulary projections do not cover the difference: for `waited`
+    seconds. `last` and `slowest` are the layers of the last stage and of the slowest before it, `time` the
+    seconds of a layer of each kind.
     """
-    first, middle, last = over_kinds(rows, time)
-    is_first, slowest = _slowest_before_last(first + heads[0], middle)
-    waited = c.relax.excess(slowest, heads[-1])
-    others = jnp.where(is_first, rows[0], rows[1])
-    passes = larger(over_kinds(others, time), _LEAST_PASSES * waited)
-    like_others = others * (waited * inverse(positive(passes)))
-    return jnp.where(last >= waited, rows[-1], like_others)
+    passes = larger(over_kinds(slowest, time), _LEAST_PASSES * waited)
+    like_slowest = slowest * (waited * inverse(positive(passes)))
+    return jnp.where(over_kinds(last, time) >= waited, last, like_slowest)
 
 
 def _slowest_before_last(first: Scalar, middle: Scalar) -> tuple[Array, Array]:

@@ -43,8 +43,8 @@ class Collective(eqx.Module):
       all-gather, the input of a reduce-scatter, the send buffer of an all-to-all, the message of a
       transfer between two ranks.
     - `forward`, `backward`: how often it runs in either pass of an average layer where `per` is "layer";
-      where `per` is "micro-batch" or "step", it runs `forward` times for each micro-batch of training, or in
-      a training step or an inference pass.
+      where `per` is "micro-batch" or "step", it runs `forward` times for each micro-batch or in a training
+      step. An inference pass is of one micro-batch, and counts as a step of its own.
     - `by_kind`: how often it runs in a layer of each kind, over an average layer; kinds are ordered as
       `Model.grouped`.
     - `recomputed`: share of its forward runs that the backward pass of training repeats.

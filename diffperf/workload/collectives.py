@@ -111,15 +111,7 @@ def training_vocabulary_collectives(c: Configuration, in_layer: Collective) -> l
 
     Both are all-reduces of the residual stream, as that of layers (`in_layer`).
     """
-    embedded = dataclasses.replace(
-        in_layer,
-        name="all-reduce of embedded tokens",
-        purpose="embeddings",
-        per="micro-batch",
-        forward=1.0,
-        backward=0.0,
-        by_kind=1.0,
-    )
+    embedded = _embedded_tokens(in_layer)
     gradients = dataclasses.replace(
         embedded,
         name="all-reduce of the vocabulary projection's input gradients",
@@ -136,15 +128,7 @@ def inference_vocabulary_collectives(
     all-reduce as that of layers (`in_layer`), and the logits that each has of its part of the vocabulary
     (`VocabParallelEmbedding` and `LogitsProcessor` of github.com/vllm-project/vllm).
     """
-    embedded = dataclasses.replace(
-        in_layer,
-        name="all-reduce of embedded tokens",
-        purpose="embeddings",
-        per="step",
-        forward=1.0,
-        backward=0.0,
-        by_kind=1.0,
-    )
+    embedded = _embedded_tokens(in_layer)
     logits = dataclasses.replace(
         embedded,
         name="gathering of logits",
@@ -153,6 +137,19 @@ def inference_vocabulary_collectives(
         volume=tokens.logits * c.model.vocabulary * c.strategy.activation_width,
     )
     return [embedded, logits]
+
+
+def _embedded_tokens(in_layer: Collective) -> Collective:
+    """The all-reduce of a micro-batch's embedded tokens: that of layers (`in_layer`), once."""
+    return dataclasses.replace(
+        in_layer,
+        name="all-reduce of embedded tokens",
+        purpose="embeddings",
+        per="micro-batch",
+        forward=1.0,
+        backward=0.0,
+        by_kind=1.0,
+    )
 
 
 def context_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Collective]:

@@ -68,15 +68,15 @@ def stage_parameters(model: Model, strategy: Strategy, relax: Relaxation) -> Sta
     each. A device of DualPipe holds both ends of the pipeline: twice the layers, both embeddings, and the
     modules of multi-token prediction.
     """
-    stages, held = device_stages(model, strategy, relax), held_stages(strategy)
+    stages, number = device_stages(model, strategy, relax), held_stages(strategy)
     alone = one_stage(strategy, relax)
     ends = [at_both_ends(rows, alone) for rows in (stages.embeddings, stages.heads, stages.modules)]
 
     def of_row(row: int) -> StageParameters:
         """Parameters of all stages that a device of the first (0) or a middle stage (1) holds."""
-        embeddings, heads, modules = (held * rows[row] for rows in ends)
+        embeddings, heads, modules = (number * rows[row] for rows in ends)
         heads = heads * (1 - alone * model.tied_embeddings.on)
-        layers = held * stages.layers[row]
+        layers = number * stages.layers[row]
         return parameters_of_layers(
             model, strategy, layers, embeddings=embeddings, heads=heads, modules=modules
         )
