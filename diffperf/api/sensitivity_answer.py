@@ -92,7 +92,7 @@ class SensitivityAnswer(PointAnswer):
         """A tornado of the elasticities."""
         from diffperf.report import plots
 
-        change = "change for +1 % of each input; of whole numbers for one more or less, per 1 %"
+        change = "change for +1 % of each input; of whole numbers for the step shown, per 1 %"
         title = f"What moves {plots.words_of(self.output)} of {self.question.headline(self.phase)}"
         return plots.tornado(self.ranked, title, change=change)
 

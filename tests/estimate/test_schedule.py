@@ -139,8 +139,13 @@ def test_split_backward_passes_of_a_step(gpt):
     weights = (
         sum(row.time for row in listed if row.part == "matmul" and "gradient of weights" in row.name) / 32
     )
-    # The exchange of embedded tokens lengthens the passes before the last stage by 0.05 %, weights too.
-    assert steps["zero_bubble"][1] == pytest.approx(steps["1f1b"][1] - 7 * 2 * weights, rel=1e-3)
+    # The first stage's exchange of embedded tokens fills the pipeline as if all passes before the last stage
+    # were longer, their weight gradients too.
+    busy, idle, report = steps["1f1b"]
+    passes = busy - float(report["breakdown.tensor_parallel"]) / (4 * 12 + 1)  # through layers
+    longer = idle / (7 * passes / 32)
+    assert 1 < longer < 1.001
+    assert steps["zero_bubble"][1] == pytest.approx(idle - longer * 7 * 2 * weights, rel=1e-9)
     assert weights == pytest.approx(float(steps["1f1b"][2]["breakdown.matmul"]) / 32 / 3, rel=0.1)
     assert steps["dualpipe"][1] < steps["zero_bubble"][1]
     assert steps["dualpipe"][0] == steps["1f1b"][0]
