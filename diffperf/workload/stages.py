@@ -118,7 +118,7 @@ def _split_layers(depth: Scalar, strategy: Strategy, alone: Scalar, relax: Relax
     last = given_last * last + (1 - given_last) * larger(middle - loss, 0.0)
     # Two stages have no middle one: it must not be the fullest.
     has_middle = relax.minimum(larger(strategy.pp - 2, 0.0), 1.0)
-    last = jnp.where(strategy.pp >= 2, smaller(last, depth - first), last)
+    last = jnp.where(strategy.pp >= 2, smaller(last, larger(depth - first, 0.0)), last)
     least = smaller(first, last)
     return StageLayers(first=first, middle=least + has_middle * (middle - least), last=last)
 
