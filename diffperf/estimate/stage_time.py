@@ -161,7 +161,7 @@ class NetworkStep(eqx.Module):
                 totals[purpose] = totals[purpose] + timed.transfer * timed.collective.forward
             if purpose == "pipeline":  # share of a message that leaves the innermost tier
                 outside = jnp.sum(timed.transfer.sent[1:]) / timed.collective.volume
-        crosses = c.relax.minimum((c.strategy.pp - 1) * outside, 1.0)
+        crosses = c.relax.minimum(1.0, (c.strategy.pp - 1) * outside)
         return cls(layer=layer, by_kind=by_kind, totals=totals, crosses_tiers=crosses)
 
     @property

@@ -33,7 +33,7 @@ from diffperf.workload.memory import Memory, stage_activation_bytes, training_me
 from diffperf.workload.model import Model
 from diffperf.workload.model_flops import hardware_flops, model_flops
 from diffperf.workload.passes import training_pass
-from diffperf.workload.schedule import bubble
+from diffperf.workload.schedule import bubble, stage_messages
 from diffperf.workload.stage_parameters import StageParameters, owned_parameters, stage_parameters
 from diffperf.workload.stages import layers_of_model, over_kinds
 from diffperf.workload.strategy import Strategy
@@ -321,7 +321,16 @@ def _exposed_times(c: Configuration, network: NetworkStep, slowest: _SlowestWork
     handed_on = Traffic.of(network.totals["pipeline"])
     earlier = Earlier(others=[traffic * strategy.micro_batches for traffic in stage.traffic])
     pipeline = exposed(handed_on, slowest.compute, strategy.overlap_transfers, c, earlier)
-    return in_layers | {"pipeline": pipeline} | _data_parallel(c, network, stage)
+    stalls = {"pipeline": pipeline + _stalled_by_messages(c, network)}
+    return in_layers | stalls | _data_parallel(c, network, stage)
+
+
+def _stalled_by_messages(c: Configuration, network: NetworkStep) -> Scalar:
+    """Seconds of a step for which messages between pipeline stages stall both of them, whatever their
+    size.
+    """
+    stalls = network.crosses_tiers * stage_messages(c.strategy, c.relax)
+    return stalls * c.system.stack.message_stall
 
 
 def _breakdown(

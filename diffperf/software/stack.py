@@ -78,6 +78,13 @@ class Stack(Declared):
         bounds=(1e-9, 1e-1),
         default=1e-9,
     )
+    message_stall: Scalar = quantity(
+        "s",
+        "time for which every message between pipeline stages in training stalls both of them, where these "
+        "stages lie in different domains of the innermost network tier",
+        bounds=(1e-12, 10),
+        default=1e-12,
+    )
     routing_wait: Scalar = quantity(
         "s",
         "wait of a forward pass of an expert layer until the host knows how many tokens every expert gets",

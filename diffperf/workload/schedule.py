@@ -64,6 +64,22 @@ def bubble(stage: StagePass, strategy: Strategy, relax: Relaxation) -> Scalar:
     )
 
 
+def stage_messages(strategy: Strategy, relax: Relaxation) -> Scalar:
+    """Messages between pipeline stages in a step, one after the other, that the busiest stage sends, receives
+    or waits for.
+
+    A micro-batch enters and leaves a chunk of a stage in both directions: four messages, of which the first
+    and the last chunk of the pipeline lack two. Of more than two stages the last but one has all four, and
+    waits for two messages a stage before it but the first: one until the first micro-batch arrives there, one
+    after it has sent the last gradients. Without interleaving that is 2·m messages in a pipeline of two
+    stages, and 4·m + 2·(p − 3) in one of p.
+    """
+    others = relax.has_others(strategy.pp)
+    between = relax.minimum(1.0, relax.excess(strategy.pp, 2.0))  # 1 where there are stages between both ends
+    of_micro_batch = 4 * strategy.virtual_stages * others - 2 * (others - between)
+    return strategy.micro_batches * of_micro_batch + 2 * relax.excess(strategy.pp, 3.0)
+
+
 def unpaired_micro_batches(strategy: Strategy) -> Scalar:
     """Micro-batches whose passes DualPipe runs alone on the last stage, so that no other pass hides their
     communication: p/2 + 2 of them.

@@ -40,6 +40,7 @@ TABLES = (
 )
 QUICK_TABLES = ("korthikanti", "mosaic")
 NANOTRON = "hf-ultrascale"
+NANOTRON_BEFORE_FIX = "nanotron-stalled-pipeline"
 
 STANDSTILL = 0.02  # MFU up to which a run mostly waits: a choice
 LARGEST_JOB = 512  # devices
@@ -55,12 +56,18 @@ def every_run(row: Row) -> bool:
 
 
 def works(row: Row) -> bool:
-    """Whether a nanotron run works, after a fix of its pipeline, on fewer devices than the largest job.
+    """Whether a nanotron run works, after the fix of its pipeline, on fewer devices than the largest job.
 
-    Runs on 512 devices take up to three times as long as others of their kind, which is not explained.
+    Runs on 512 devices without a pipeline take up to seven times as long as others of their kind, which is
+    not explained.
     """
-    fixed = "before nanotron PP bug fix" not in (row["assumptions"] or "")
-    return bool(row["mfu"] and row["mfu"] > STANDSTILL and fixed and row["n_devices"] < LARGEST_JOB)
+    moves = bool(row["mfu"] and row["mfu"] > STANDSTILL)
+    return moves and not stalls_at_messages(row) and row["n_devices"] < LARGEST_JOB
+
+
+def stalls_at_messages(row: Row) -> bool:
+    """Whether a nanotron run was made before the fix of its pipeline."""
+    return row["framework"] == NANOTRON_BEFORE_FIX
 
 
 def dense(row: Row) -> bool:
@@ -152,6 +159,9 @@ FITS = (
     TrainingFit("mosaic", "a100-sxm4-40gb", "llm-foundry-fsdp", FSDP_PARAMETERS),
     TrainingFit("vtrain", "a100-sxm4-80gb", "vtrain", ("host_launch", "head_launch"), takes=on_one_node),
     TrainingFit(NANOTRON, "h100-sxm5-80gb", "nanotron", NANOTRON_PARAMETERS, takes=works),
+    TrainingFit(
+        NANOTRON, "h100-sxm5-80gb", NANOTRON_BEFORE_FIX, ("message_stall",), takes=stalls_at_messages
+    ),
     TrainingFit("nemo", "h100-sxm5-80gb", "nemo", KERNEL_PARAMETERS),
     TrainingFit("moe-folding", "h100-sxm5-80gb", "megatron-core", MEGATRON_CORE_PARAMETERS),
     TrainingFit(

@@ -44,6 +44,8 @@ class StackNames:
     - `table`: the kinds of tables without such a column whose rows mean the stack.
     - `source`: how texts in the column `source` begin whose rows mean the stack, whatever their software is
       called.
+    - `assumptions`: texts of which the column `assumptions` has one in rows that mean the stack, whatever
+      their software is called.
     - `replaces`, `on`, `models`: the stacks that this one stands in for, on accelerators whose names begin
       with a text of `on`, and for models whose names begin with a text of `models`; without either, on any
       accelerator and for any model.
@@ -59,6 +61,7 @@ class StackNames:
     kernel: tuple[str, ...] = ()
     table: tuple[str, ...] = ()
     source: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
     on: tuple[str, ...] = ()
     models: tuple[str, ...] = ()

@@ -104,14 +104,15 @@ class Platforms:
                 return name
         return _systems_of_tables().get((kind, hardware), hardware)
 
-    def software_in(self, text: str | None, source: str | None) -> str | None:
-        """What a row calls its software: the text itself, unless its text in the column `source` means a
-        shipped stack, whose name it is then.
+    def software_in(self, text: str | None, source: str | None, assumptions: str | None = None) -> str | None:
+        """What a row calls its software: the text itself, unless its text in the column `source` or
+        `assumptions` means a shipped stack, whose name it is then.
         """
         if text in self.own_software:
             return text
-        for beginning, stack in _stacks_of_sources():
-            if (source or "").startswith(beginning):
+        for stack, names in _stack_names().items():
+            of_source = any((source or "").startswith(beginning) for beginning in names.source)
+            if of_source or any(assumed in (assumptions or "") for assumed in names.assumptions):
                 return stack
         return text
 
@@ -321,12 +322,6 @@ def _stack_names() -> dict[str, StackNames]:
     """Names of shipped stacks in tables of measurements, by the stack's name."""
     folder = config_root() / "stacks"
     return {name: read_names(StackNames, folder / f"{name}.toml") for name in available("stacks")}
-
-
-@functools.cache
-def _stacks_of_sources() -> list[tuple[str, str]]:
-    """How texts in the column `source` begin in rows that mean a shipped stack, and that stack."""
-    return [(beginning, stack) for stack, names in _stack_names().items() for beginning in names.source]
 
 
 @functools.cache

@@ -206,7 +206,9 @@ class _Reader:
         if (column := SOFTWARE.get(kind)) is not None and str(values[column]).endswith(".toml"):
             values[column] = self._stack(column, values[column])
         elif column is not None:
-            values[column] = self.platforms.software_in(values[column], values.get("source"))
+            values[column] = self.platforms.software_in(
+                values[column], values.get("source"), values.get("assumptions")
+            )
         self.line_of[row_id] = line
         return values
 

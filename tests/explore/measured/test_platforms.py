@@ -90,8 +90,8 @@ def test_a_name_may_mean_another_system_of_one_source():
 
 
 def test_rows_of_one_source_may_mean_another_stack(tmp_path):
-    """vTrain's runs on one node ran its own model, whatever their column `framework` says; a file of the
-    user's own stack means itself.
+    """vTrain's runs on one node ran its own model, whatever their column `framework` says, and what a row
+    assumes tells which nanotron it ran; a file of the user's own stack means itself.
     """
     text = "Megatron-DeepSpeed"
     single = "github:VIA-Research/vTrain@f8dda8473a48:data/ground_truth_single.csv"
@@ -99,9 +99,12 @@ def test_rows_of_one_source_may_mean_another_stack(tmp_path):
     assert platforms.software_in(text, single) == "vtrain"
     assert platforms.software_in(text, single.replace("single", "multi")) == text
     assert platforms.software_in(None, None) is None
+    assumed = "flash attention on; run before nanotron PP bug fix (after_pp_fix=False)"
+    assert platforms.software_in("nanotron", None, assumed) == "nanotron-stalled-pipeline"
+    assert platforms.software_in("nanotron", None, "flash attention on") == "nanotron"
     path = tmp_path / "own.toml"
     path.write_text('extends = "megatron-lm"\n', encoding="utf-8")
-    assert platforms.with_stack(path).software_in(str(path), single) == str(path)
+    assert platforms.with_stack(path).software_in(str(path), single, assumed) == str(path)
 
 
 def test_a_systems_own_name_means_it_too():
@@ -141,6 +144,7 @@ FRAMEWORKS = {
     "Megatron-DeepSpeed": "megatron-deepspeed",
     "GPT-NeoX (Megatron-DeepSpeed)": "megatron-deepspeed",
     "nanotron": "nanotron",
+    "nanotron-stalled-pipeline": "nanotron-stalled-pipeline",
     "llm-foundry/Composer FSDP": "llm-foundry-fsdp",
     "MaxText": "maxtext",
     "Pathways/T5X": "maxtext",
