@@ -213,6 +213,11 @@ class Stack(Declared):
         "than in fp32",
         default=False,
     )
+    causal_flops: Weights = switch(
+        "whether the model FLOP/s of measured runs of the stack count attention as far as a causal mask "
+        "leaves it",
+        default=False,
+    )
     recomputes_functions: Weights = switch(
         "whether selective recomputation in measured runs of the stack is that of norms and of experts' "
         "activation functions, where FlashAttention leaves nothing of the attention core to recompute",

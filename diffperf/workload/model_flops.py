@@ -9,17 +9,21 @@ from diffperf.workload.recomputation import Recomputation
 from diffperf.workload.strategy import Strategy
 
 
-def model_flops(model: Model, tokens: Scalar, context: Scalar) -> Scalar:
+def model_flops(model: Model, tokens: Scalar, context: Scalar, causal: Scalar | float = 0.0) -> Scalar:
     """FLOPs of one training pass over `tokens` tokens: three times those of the forward pass, attention over
     the whole context.
 
     Korthikanti et al. (arXiv 2205.05198, Appendix A): 72·b·s·l·h²·(1 + s/6h + V/12hl) for a plain GPT.
     Modules of multi-token prediction count as well.
+
+    - `causal`: 1 where attention counts as far as a causal mask leaves it (half of it, without a window), as
+      in the log of Megatron-LM (num_floating_point_operations of megatron/training/training.py).
     """
 
     def forward(layers: Layers) -> Scalar:
         """FLOPs of one token's forward pass through a layer."""
-        return 2 * layers.active_matrices(model.hidden) + _core(layers, context)
+        masked = causal * _seen(layers, context) / (2 * context)  # share of the scores within the window
+        return 2 * layers.active_matrices(model.hidden) + _core(layers, context) * (1 - masked)
 
     layers = sum(kind.count * forward(kind) for kind in model.layers)
     prediction = forward(model.layers[-1]) + _prediction_head(model)
@@ -48,8 +52,12 @@ def _core(layers: Layers, context: Scalar) -> Scalar:
         return 4 * layers.channels * layers.state_space.state
     if layers.recurrence is not None:  # as many elements as tokens, and no scores
         return jnp.zeros_like(layers.window)
-    seen = smaller(context * jnp.ones_like(layers.window), layers.window)
-    return 2 * seen * layers.heads * (layers.head_dim + layers.value_dim)
+    return 2 * _seen(layers, context) * layers.heads * (layers.head_dim + layers.value_dim)
+
+
+def _seen(layers: Layers, context: Scalar) -> Scalar:
+    """Tokens that the last token of a context attends to in a layer with scores."""
+    return smaller(context * jnp.ones_like(layers.window), layers.window)
 
 
 def _prediction_head(model: Model) -> Scalar:

@@ -85,6 +85,19 @@ def test_model_flops(h, layers, name):
     assert float(model_flops(model, real(b * s), real(s))) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize(("window", "length"), [(1e12, 64.0), (16.0, 64.0), (1.0, 64.0)])
+def test_causal_flops_of_attention_count_the_scores_below_the_diagonal(llama, window, length):
+    """Scores counted one by one, up to the half of those on the diagonal, which the convention leaves out."""
+    model = replace(llama, {"layers.0.window": window})
+    layers = model.layers[0]
+    full, causal = (float(model_flops(model, real(length), real(length), share)) for share in (0.0, 1.0))
+    seen = sum(min(token, window) for token in range(1, int(length) + 1))
+    every = length * min(length, window)
+    edge = min(length, window) / 2  # the tokens of the first window see half a score more
+    of_score = 3 * 2 * float(layers.count * layers.heads * 2 * layers.head_dim)
+    assert full - causal == pytest.approx((every - seen + edge) * of_score, rel=1e-9)
+
+
 def test_model_flops_are_six_per_parameter_and_token(llama):
     """6·N·D (Kaplan et al. 2020), N without the input embedding, where the context is short."""
     weights = float(llama.parameters - llama.embedding_parameters)

@@ -27,7 +27,7 @@ from diffperf.hardware.system import System
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory
 from diffperf.workload.model import Model
-from diffperf.workload.model_flops import hardware_flops
+from diffperf.workload.model_flops import hardware_flops, model_flops
 from diffperf.workload.rules import feasible
 from diffperf.workload.strategy import SCHEDULES, Strategy
 
@@ -159,12 +159,14 @@ def _training_estimate(model: Model, system: System, strategy: Strategy) -> Outp
     devices = strategy.devices
     device_teraseconds = 1e12 * report.time * devices
     peak_rate = system.accelerator.matrix_rate(strategy.precision)
+    length, causal = strategy.sequence_length, system.stack.causal_flops.on
+    counted = model_flops(model, strategy.global_batch * length, length, causal) / device_teraseconds
     return {
         "step_time_s": report.time,
         "tokens_per_s_per_device": report.tokens_per_second / devices,
-        "model_tflops_per_device": report.mfu * peak_rate / 1e12,
+        "model_tflops_per_device": counted,
         "hardware_tflops_per_device": hardware_flops(model, strategy) / device_teraseconds,
-        "mfu": report.mfu,
+        "mfu": counted * 1e12 / peak_rate,
         **layout_outputs(model, system, strategy, report.memory, "training"),
     }
 
