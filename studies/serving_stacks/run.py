@@ -58,6 +58,7 @@ class ServingFit:
     - `table`: the name of a shipped table; None for the table of the command line.
     - `conditions`: those that the rows meet, as of `diffperf calibrate --where`.
     - `column`: the measured column, where it is another than the times to first token and per token.
+    - `others`: the name of a shipped table whose rows of the stack count too.
     """
 
     stack: str
@@ -65,9 +66,15 @@ class ServingFit:
     parameters: tuple[str, ...]
     conditions: tuple[str, ...] = ()
     column: str | None = None
+    others: str | None = None
+
+    def tables(self, own: Path | None) -> list[Measurements]:
+        """Returns the tables with the runs of the fit; `own` is the table of the command line."""
+        tables = [self.rows(own)]
+        return tables if self.others is None else [*tables, read_measurements(DATA / f"{self.others}.csv")]
 
     def rows(self, own: Path | None) -> Measurements:
-        """Returns the runs of the fit; `own` is the table of the command line."""
+        """Returns the runs of the first table; `own` is that of the command line."""
         file = FILES.get(self.table, DATA / f"{self.table}.csv") if self.table is not None else own
         assert file is not None, "a fit without a table of its own needs that of the command line"
         return where(read_measurements(file), self.conditions)
@@ -77,14 +84,14 @@ class ServingFit:
 
         A way is skipped where all runs of the stack are of one model, or of one accelerator.
         """
-        table = self.rows(own)
-        other_software = of_stack(load_stack(self.stack), table.platforms)
-        runs = [row for row in table.rows if other_software(row) is None]
+        tables = self.tables(own)
+        other_software = of_stack(load_stack(self.stack), tables[0].platforms)
+        runs = [row for table in tables for row in table.rows if other_software(row) is None]
         results = {}
         for heading, column in LEFT_OUT.items():
             if column is None or len({row[column] for row in runs}) > 1:
                 results[heading] = calibrate_stack(
-                    [table],
+                    tables,
                     self.stack,
                     self.parameters,
                     prior_spread=PRIOR_SPREAD,
@@ -120,7 +127,15 @@ PROMPT_SERVER = server()  # TensorRT-LLM's PyTorch flow sends first tokens at on
 # Requests of equal lengths come while engines prefill for those before them.
 SCHEDULED_SERVER = server("scheduled_steps")
 POLLING_SERVER = server("poll_interval")
-LATEST = ("latest=true", "disaggregated=false", "spec_method=none")
+MEASURED_PRODUCTS = tuple(
+    name for name in POLLING_SERVER if name not in ("prompt_launch", "product_latency", "matrix_efficiency")
+)
+# Ten runs do not determine all of them: these two hardly act on such runs.
+NEW_SERVER = tuple(name for name in POLLING_SERVER if name not in ("prompt_launch", "product_latency"))
+ONE_POOL = ("disaggregated=false", "spec_method=none")
+LATEST = ("latest=true", *ONE_POOL)
+# AMD's own builds of SGLang 0.5.2 take twice as long on MI355X.
+PUBLIC_IMAGES = ("framework=sglang lmsysorg*", *ONE_POOL)
 POOLS = ("latest=true", "disaggregated=true", "spec_method=none")
 
 FITS = (
@@ -159,20 +174,35 @@ FITS = (
     ServingFit("vllm-0.12-blackwell", "aic-silicon", ("kernel_overhead", "unpacking_efficiency")),
     ServingFit("vllm-0.16", "aic-silicon", SERVER),
     ServingFit("vllm-0.16-blackwell", "aic-silicon", SERVER),
-    ServingFit("sglang", None, POLLING_SERVER, LATEST),
+    # With the rates of products as fitted to these runs (0.6), other models would take too long.
+    ServingFit("sglang", None, MEASURED_PRODUCTS, PUBLIC_IMAGES, others="aic-silicon"),
+    ServingFit("sglang-rocm", None, POLLING_SERVER, PUBLIC_IMAGES),
+    ServingFit("sglang-rocm-mi300", None, POLLING_SERVER, PUBLIC_IMAGES),
+    ServingFit("sglang-0.5.12", None, POLLING_SERVER, LATEST),
+    ServingFit("sglang-0.5.12-rocm", None, POLLING_SERVER, LATEST),
+    ServingFit("sglang-0.5.12-rocm-mi300", None, NEW_SERVER, LATEST),
     ServingFit("sglang-blackwell", None, POLLING_SERVER, LATEST),
-    ServingFit("sglang-rocm", None, POLLING_SERVER, LATEST),
-    ServingFit("sglang-rocm-mi300", None, POLLING_SERVER, LATEST),
     ServingFit("atom", None, POLLING_SERVER, LATEST),
     # Median first tokens are those of the steady state; means are over whole runs, their starts among them.
     *(
         ServingFit(stack, None, ("start_steps",), LATEST, column="ttft_mean_s")
-        for stack in ("sglang", "sglang-blackwell", "sglang-rocm", "sglang-rocm-mi300", "atom")
+        for stack in (
+            "sglang-0.5.12",
+            "sglang-0.5.12-rocm",
+            "sglang-0.5.12-rocm-mi300",
+            "sglang-blackwell",
+            "atom",
+        )
     ),
     # With pools of their own for prompts.
     *(
         ServingFit(stack, None, ("handover",), POOLS)
-        for stack in ("sglang", "sglang-rocm", "tensorrt-llm-pytorch", "tensorrt-llm-pytorch-blackwell")
+        for stack in (
+            "sglang-0.5.12",
+            "sglang-0.5.12-rocm",
+            "tensorrt-llm-pytorch",
+            "tensorrt-llm-pytorch-blackwell",
+        )
     ),
 )
 
