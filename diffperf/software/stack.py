@@ -82,8 +82,8 @@ class Stack(Declared):
         "s",
         "time for which every message between pipeline stages in training stalls both of them, where these "
         "stages lie in different domains of the innermost network tier",
-        bounds=(1e-12, 10),
-        default=1e-12,
+        bounds=(1e-15, 10),
+        default=1e-15,
     )
     routing_wait: Scalar = quantity(
         "s",
