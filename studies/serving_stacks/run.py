@@ -127,11 +127,10 @@ PROMPT_SERVER = server()  # TensorRT-LLM's PyTorch flow sends first tokens at on
 # Requests of equal lengths come while engines prefill for those before them.
 SCHEDULED_SERVER = server("scheduled_steps")
 POLLING_SERVER = server("poll_interval")
+# Where other runs determine the rates of products; the other two hardly act on these runs.
 MEASURED_PRODUCTS = tuple(
     name for name in POLLING_SERVER if name not in ("prompt_launch", "product_latency", "matrix_efficiency")
 )
-# Ten runs do not determine all of them: these two hardly act on such runs.
-NEW_SERVER = tuple(name for name in POLLING_SERVER if name not in ("prompt_launch", "product_latency"))
 ONE_POOL = ("disaggregated=false", "spec_method=none")
 LATEST = ("latest=true", *ONE_POOL)
 # AMD's own builds of SGLang 0.5.2 take twice as long on MI355X.
@@ -177,10 +176,10 @@ FITS = (
     # With the rates of products as fitted to these runs (0.6), other models would take too long.
     ServingFit("sglang", None, MEASURED_PRODUCTS, PUBLIC_IMAGES, others="aic-silicon"),
     ServingFit("sglang-rocm", None, POLLING_SERVER, PUBLIC_IMAGES),
-    ServingFit("sglang-rocm-mi300", None, POLLING_SERVER, PUBLIC_IMAGES),
+    ServingFit("sglang-rocm-mi300", None, (*POLLING_SERVER, "attention_efficiency"), PUBLIC_IMAGES),
     ServingFit("sglang-0.5.12", None, POLLING_SERVER, LATEST),
     ServingFit("sglang-0.5.12-rocm", None, POLLING_SERVER, LATEST),
-    ServingFit("sglang-0.5.12-rocm-mi300", None, NEW_SERVER, LATEST),
+    ServingFit("sglang-0.5.12-rocm-mi300", None, MEASURED_PRODUCTS, LATEST),
     ServingFit("sglang-blackwell", None, POLLING_SERVER, LATEST),
     ServingFit("atom", None, POLLING_SERVER, LATEST),
     # Median first tokens are those of the steady state; means are over whole runs, their starts among them.
