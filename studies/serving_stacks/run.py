@@ -176,7 +176,7 @@ FITS = (
     # With the rates of products as fitted to these runs (0.6), other models would take too long.
     ServingFit("sglang", None, MEASURED_PRODUCTS, PUBLIC_IMAGES, others="aic-silicon"),
     ServingFit("sglang-rocm", None, POLLING_SERVER, PUBLIC_IMAGES),
-    ServingFit("sglang-rocm-mi300", None, (*POLLING_SERVER, "attention_efficiency"), PUBLIC_IMAGES),
+    ServingFit("sglang-rocm-mi300", None, (*MEASURED_PRODUCTS, "attention_efficiency"), PUBLIC_IMAGES),
     ServingFit("sglang-0.5.12", None, POLLING_SERVER, LATEST),
     ServingFit("sglang-0.5.12-rocm", None, POLLING_SERVER, LATEST),
     ServingFit("sglang-0.5.12-rocm-mi300", None, MEASURED_PRODUCTS, LATEST),
