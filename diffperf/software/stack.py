@@ -444,6 +444,13 @@ class Stack(Declared):
         bounds=(0.05, 2.0),
         default=1.0,
     )
+    narrow_efficiency: Scalar = quantity(
+        "",
+        "share of the rate of products, in formats of under 16 bits, that the stack's GEMM kernels reach, "
+        "beside its share in all formats",
+        bounds=(0.05, 2.0),
+        default=1.0,
+    )
     product_latency: Scalar = quantity(
         "",
         "latency of the main loop of the stack's GEMM kernels over that of the kernels on which the "

@@ -318,6 +318,19 @@ def test_slopes_of_a_group_that_leaves_the_node_are_differences(gpt, system, siz
     assert slope == pytest.approx(difference, rel=1e-3, abs=1e-3 * float(seconds(4.0)))
 
 
+@pytest.mark.parametrize(("precision", "rate"), [("bf16", 1.0), ("fp8", 0.25)])
+def test_kernels_for_narrow_formats_may_be_slow(system, precision, rate):
+    """A large product takes four times as long where its kernels reach a quarter of the rate: in formats of
+    under 16 bits alone.
+    """
+    gemms = Gemms.table({"product": (8192.0, 8192.0, 8192.0, 1.0)})
+
+    def seconds(share: float) -> float:
+        return float(gemm_work(gemms, machine(system, precision, narrow_efficiency=share)).time[0])
+
+    assert seconds(1.0) / seconds(0.25) == pytest.approx(rate, rel=0.05)
+
+
 @pytest.mark.slow
 def test_layers_with_experts_wait_for_the_routing(system):
     """Once a forward pass of every one of Mixtral's 32 layers and of each micro-batch, unless experts have a

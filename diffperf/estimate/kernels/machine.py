@@ -57,15 +57,16 @@ class MatrixUnits(eqx.Module):
     def of(cls, system: System, precision: Weights) -> "MatrixUnits":
         """The matrix units for operands of some formats, which are weights over `PRECISIONS`."""
         accelerator, stack = system.accelerator, system.stack
-        matrix = accelerator.matrix.mean(precision)
-        reached = (matrix.efficiency * stack.matrix_efficiency, matrix.k_latency * stack.product_latency)
+        matrix, narrow = accelerator.matrix.mean(precision), converted(precision)
+        share = stack.matrix_efficiency * (1 + narrow * (stack.narrow_efficiency - 1))
+        reached = (matrix.efficiency * share, matrix.k_latency * stack.product_latency)
         return cls(
             format=eqx.tree_at(lambda m: (m.efficiency, m.k_latency), matrix, reached),
             flop_time=inverse(matrix.rate),
             flop_energy=accelerator.matrix_energy(precision),
             width=width(precision),
             output_width=output_width(precision),
-            converted=converted(precision) * stack.separate_conversion,
+            converted=narrow * stack.separate_conversion,
         )
 
     def reading(self, stored_width: Scalar, system: System, as_stored: Scalar | float = 0.0) -> "MatrixUnits":
