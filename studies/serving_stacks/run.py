@@ -131,8 +131,8 @@ POLLING_SERVER = server("poll_interval")
 MEASURED_PRODUCTS = tuple(
     name for name in POLLING_SERVER if name not in ("prompt_launch", "product_latency", "matrix_efficiency")
 )
-# Kernels of products in fp8 and fp4 that nobody has measured.
-NARROW_PRODUCTS = (*MEASURED_PRODUCTS, "narrow_efficiency")
+# Rates of kernels on MI300X that nobody has measured.
+OF_MI300 = ("narrow_efficiency", "attention_efficiency")
 ONE_POOL = ("disaggregated=false", "spec_method=none")
 LATEST = ("latest=true", *ONE_POOL)
 # AMD's own builds of SGLang 0.5.2 take twice as long on MI355X.
@@ -177,8 +177,8 @@ FITS = (
     ServingFit("vllm-0.16-blackwell", "aic-silicon", SERVER),
     # With the rates of products as fitted to these runs (0.6), other models would take too long.
     ServingFit("sglang", None, MEASURED_PRODUCTS, PUBLIC_IMAGES, others="aic-silicon"),
-    ServingFit("sglang-rocm", None, NARROW_PRODUCTS, PUBLIC_IMAGES),
-    ServingFit("sglang-rocm-mi300", None, (*NARROW_PRODUCTS, "attention_efficiency"), PUBLIC_IMAGES),
+    ServingFit("sglang-rocm", None, POLLING_SERVER, PUBLIC_IMAGES),
+    ServingFit("sglang-rocm-mi300", None, (*MEASURED_PRODUCTS, *OF_MI300), PUBLIC_IMAGES),
     ServingFit("sglang-0.5.12", None, POLLING_SERVER, LATEST),
     ServingFit("sglang-0.5.12-rocm", None, POLLING_SERVER, LATEST),
     ServingFit("sglang-0.5.12-rocm-mi300", None, MEASURED_PRODUCTS, LATEST),
