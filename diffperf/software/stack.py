@@ -80,8 +80,8 @@ class Stack(Declared):
     )
     message_stall: Scalar = quantity(
         "s",
-        "time for which every message between pipeline stages in training stalls both of them, where these "
-        "stages lie in different domains of the innermost network tier",
+        "time for which every message between two pipeline stages in training stalls both, where the "
+        "pipeline lies in several domains of the innermost network tier",
         bounds=(1e-15, 10),
         default=1e-15,
     )

@@ -22,8 +22,7 @@ def model_flops(model: Model, tokens: Scalar, context: Scalar, causal: Scalar | 
 
     def forward(layers: Layers) -> Scalar:
         """FLOPs of one token's forward pass through a layer."""
-        masked = causal * _seen(layers, context) / (2 * context)  # share of the scores within the window
-        return 2 * layers.active_matrices(model.hidden) + _core(layers, context) * (1 - masked)
+        return 2 * layers.active_matrices(model.hidden) + _core(layers, context, causal)
 
     layers = sum(kind.count * forward(kind) for kind in model.layers)
     prediction = forward(model.layers[-1]) + _prediction_head(model)
@@ -46,18 +45,17 @@ def hardware_flops(model: Model, strategy: Strategy) -> Scalar:
     return step + shares.layer * (step / 3 - tokens * heads) + by_class
 
 
-def _core(layers: Layers, context: Scalar) -> Scalar:
-    """FLOPs of one token's forward pass through a layer's attention core, or what stands in its place."""
+def _core(layers: Layers, context: Scalar, causal: Scalar | float = 0.0) -> Scalar:
+    """FLOPs of one token's forward pass through a layer's attention core, or what stands in its place;
+    `causal` as in `model_flops`.
+    """
     if layers.state_space is not None:  # the state's update and its reading
         return 4 * layers.channels * layers.state_space.state
     if layers.recurrence is not None:  # as many elements as tokens, and no scores
         return jnp.zeros_like(layers.window)
-    return 2 * _seen(layers, context) * layers.heads * (layers.head_dim + layers.value_dim)
-
-
-def _seen(layers: Layers, context: Scalar) -> Scalar:
-    """Tokens that the last token of a context attends to in a layer with scores."""
-    return smaller(context * jnp.ones_like(layers.window), layers.window)
+    seen = smaller(context * jnp.ones_like(layers.window), layers.window)
+    seen = seen * (1 - causal * seen / (2 * context))
+    return 2 * seen * layers.heads * (layers.head_dim + layers.value_dim)
 
 
 def _prediction_head(model: Model) -> Scalar:

@@ -98,6 +98,16 @@ def test_causal_flops_of_attention_count_the_scores_below_the_diagonal(llama, wi
     assert full - causal == pytest.approx((every - seen + edge) * of_score, rel=1e-9)
 
 
+def test_a_causal_mask_leaves_layers_without_scores_as_they_are():
+    """Of a hybrid, attention layers alone compute scores: half of theirs are masked."""
+    model, length = dp.load_model("nemotron-nano-9b-v2"), 4096.0
+    assert any(kind.state_space is not None for kind in model.layers)
+    full, causal = (float(model_flops(model, real(1), real(length), share)) for share in (0.0, 1.0))
+    attention = [kind for kind in model.layers if kind.attends]
+    scores = sum(2 * float(kind.count * kind.heads * 2 * kind.head_dim) * length for kind in attention)
+    assert full - causal == pytest.approx(3 * scores / 2, rel=1e-9)
+
+
 def test_model_flops_are_six_per_parameter_and_token(llama):
     """6·N·D (Kaplan et al. 2020), N without the input embedding, where the context is short."""
     weights = float(llama.parameters - llama.embedding_parameters)
