@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from diffperf.quantity import Scalar
-from diffperf.relax import positive
+from diffperf.relax import inverse, larger, positive, smaller
 from diffperf.workload.model import Layers, Model
 
 # The part of the time that collectives count as, by their purpose.
@@ -26,6 +26,9 @@ PARTS = {
 LAYER_PURPOSES = ("tensor parallelism", "context parallelism", "expert parallelism")
 STEP_PURPOSES = tuple(purpose for purpose in PARTS if purpose not in LAYER_PURPOSES)
 
+# A single destination gets every copy: this many have a finite logarithm of the chance of a miss.
+_FEWEST_DESTINATIONS = 1.001
+
 
 def by_part(times: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Seconds by the part of the time that they count as, from the seconds of collectives by purpose."""
@@ -34,6 +37,24 @@ def by_part(times: Mapping[str, Scalar]) -> dict[str, Scalar]:
         part = PARTS[purpose]
         parts[part] = parts[part] + time if part in parts else time
     return parts
+
+
+def destinations_reached(
+    destinations: Float[Array, "*tiers"],
+    copies: Scalar | float,
+    groups: Scalar | float = 1.0,
+    groups_visited: Scalar | float = 1.0,
+) -> Float[Array, "*tiers"]:
+    """How many of equal destinations get a token that goes to `copies` experts at random: of D destinations,
+    D·(1 − (1 − 1/D)^copies) in the mean (DeepSeek-V3, arXiv 2412.19437 §3.2.2).
+
+    Copies that only go to `groups_visited` of `groups` equal groups of experts reach no more destinations
+    than those groups lie in.
+    """
+    # The logarithm of the chance that a copy misses a destination.
+    miss = jnp.log1p(-inverse(larger(destinations, _FEWEST_DESTINATIONS)))
+    most = groups_visited * larger(destinations * inverse(jnp.asarray(groups, destinations.dtype)), 1.0)
+    return smaller(destinations * -jnp.expm1(copies * miss), most)
 
 
 class Collective(eqx.Module):

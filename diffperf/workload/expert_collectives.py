@@ -5,7 +5,13 @@ import functools
 import jax.numpy as jnp
 
 from diffperf.quantity import Scalar
-from diffperf.workload.collective import Collective, average_of_layers, relative_by_kind
+from diffperf.relax import inverse, smaller
+from diffperf.workload.collective import (
+    Collective,
+    average_of_layers,
+    destinations_reached,
+    relative_by_kind,
+)
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.expert_tokens import expert_load, routed_tokens
 from diffperf.workload.model import Layers
@@ -17,7 +23,8 @@ def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
     number format of its own, with their gradients likewise on the way back through the layers.
 
     They are padded to the experts' capacity, or as many as the busiest device gets. The tensor-parallel
-    ranks of an expert gather them, and reduce what they made of them.
+    ranks of an expert gather them, and reduce what they made of them: a copy for each of a token's experts,
+    or one for all that these ranks hold, as the stack sends tokens.
     """
     strategy, model = c.strategy, c.model
     mixtures = [(kind, kind.mixture) for kind in model.layers if kind.mixture is not None]
@@ -38,10 +45,15 @@ def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
     )
     layers = sum(kind.count for kind, _ in mixtures)
 
-    def mean(number: str) -> Scalar | float:
+    def mean(number: str) -> Scalar:
         """The mean of a number of the mixtures over the layers that have one."""
         return jnp.asarray(sum(kind.count * getattr(mixture, number) for kind, mixture in mixtures)) / layers
 
+    copies, groups, visited = map(mean, ("experts_per_token", "groups", "groups_visited"))
+    once = c.system.stack.routed_once_per_domain
+    # Of the copies of a token, those that are gathered.
+    distinct = smaller(destinations_reached(strategy.ep, copies, groups, visited) * inverse(copies), 1.0)
+    gathered = elements * (1 + once * (distinct - 1))
     collectives = []
     for exchange, gathering, width in ways:
         collectives += [
@@ -51,17 +63,17 @@ def expert_parallel_collectives(c: Configuration, tokens: TokenPass) -> list[Col
                 degree=strategy.ep,
                 stride=strategy.expert_stride,
                 volume=elements * width,
-                copies=mean("experts_per_token"),
-                once=c.system.stack.routed_once_per_domain,
-                groups=mean("groups"),
-                groups_visited=mean("groups_visited"),
+                copies=copies,
+                once=once,
+                groups=groups,
+                groups_visited=visited,
             ),
             moved(
                 name=gathering,
                 kind="all_gather",
                 degree=strategy.experts_tp,
                 stride=stride,
-                volume=elements * width * strategy.experts_tp,
+                volume=gathered * width * strategy.experts_tp,
             ),
         ]
     return collectives

@@ -22,7 +22,7 @@ from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
 from diffperf.relax import Exact, Relaxation, inverse, larger, smaller, with_slopes_of
 from diffperf.trees import split_tree, unstack_tree
-from diffperf.workload.collective import Collective
+from diffperf.workload.collective import Collective, destinations_reached
 
 # Share of the innermost tier's ramp that is added to the ramp of rings, so that it is never 0: `wire_time`
 # divides by it.
@@ -200,16 +200,13 @@ def all_to_all(
 
     Where pieces of the buffer are copies that go to several members at random, `copies` of each, the share
     `once` of them goes to a domain once, to the member that stands there where the sender stands in its
-    own, which hands it on inside: of D domains, D·(1 − (1 − 1/D)^copies) get a piece (DeepSeek-V3, arXiv
-    2412.19437 §3.2.2). Copies that only go to some of `groups` equal groups of members reach no more domains
-    than those groups lie in.
+    own, which hands it on inside (DeepSeek-V3, arXiv 2412.19437 §3.2.2). Copies that only go to
+    `groups_visited` of `groups` equal groups of members reach no more domains than those groups lie in.
     """
     degree = group.across[-1]
     direct = group.across * inverse(degree)
     domains = degree * inverse(group.within)  # of the next tier inside, that the group lies in
-    miss = jnp.log1p(-inverse(larger(domains, FEWEST)))  # log of the chance that a copy misses a domain
-    most = groups_visited * larger(domains * inverse(jnp.asarray(groups, domains.dtype)), 1.0)
-    distinct = smaller(domains * -jnp.expm1(copies * miss), most)
+    distinct = destinations_reached(domains, copies, groups, groups_visited)
     reached = distinct * inverse(jnp.asarray(copies, domains.dtype))
     shares = volume * (direct + once * (smaller(reached, 1.0) - direct))
     wire = group.wire(shares)
