@@ -4,6 +4,7 @@ They stay in all statistics: published tables have runs beyond a model's context
 never miss, and runs that fit a device as closely as an estimate of memory can tell.
 """
 
+from diffperf.explore.measured.implied import DRAFT_ACCEPTANCE, accepts_as_usual
 from diffperf.explore.measured.named_model import named_model
 from diffperf.explore.measured.platforms import Platforms
 from diffperf.explore.measured.predictions import Prediction
@@ -18,6 +19,7 @@ def doubts_of(row: Row, prediction: Prediction, platforms: Platforms) -> tuple[s
     doubts = (
         "timed, but too large for the memory of a device by the estimate" if prediction.out_of_memory else "",
         _beyond_context(row),
+        _accepted_drafts(row),
         _unknown_software(row, platforms),
     )
     return tuple(filter(None, doubts))
@@ -32,6 +34,14 @@ def _beyond_context(row: Row) -> str:
     if tokens <= longest:
         return ""
     return f"prompt and answer beyond the context window of {model.name}, {longest:,.0f} tokens"
+
+
+def _accepted_drafts(row: Row) -> str:
+    """Drafted tokens of which the table does not say how many the model accepted."""
+    written = {**row.values, "tokens_per_step": row.cells.get("tokens_per_step") or None}
+    if not accepts_as_usual(row.kind, written):
+        return ""
+    return f"accepted drafts unknown: {DRAFT_ACCEPTANCE:.0%} of each after those before are assumed"
 
 
 def _unknown_software(row: Row, platforms: Platforms) -> str:

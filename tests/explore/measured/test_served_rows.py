@@ -14,7 +14,10 @@ import diffperf as dp
 from diffperf.estimate.serving.disaggregated import serve_disaggregated
 from diffperf.estimate.serving.known_batch import known_batch
 from diffperf.explore.measured import predictions, served_demand
-from diffperf.explore.measured.predictions import inputs_of, predict
+from diffperf.explore.measured.doubts import doubts_of
+from diffperf.explore.measured.implied import DRAFT_ACCEPTANCE
+from diffperf.explore.measured.platforms import Platforms
+from diffperf.explore.measured.predictions import Prediction, inputs_of, predict
 from diffperf.explore.measured.served_demand import Served, share_of_steady_rate
 from diffperf.explore.measured.table import Row, messages, read_measurements
 from diffperf.explore.measured.validate import validate
@@ -122,6 +125,25 @@ def test_demand_of_a_closed_loop(tmp_path):
     assert float(model.mtp_layers) == 1
     assert decode_pool.strategy.kv_precision.likeliest() == "bf16"
     assert decode_pool.strategy.precision.likeliest() == "fp8"
+
+
+def test_steps_of_multi_token_prediction_that_say_no_tokens(tmp_path):
+    """Drafts count up to the first that is not accepted: each with a chance of 70 % where those before are.
+    InferenceX publishes 1.66 to 1.99, 1.75 to 2.34 and 2.30 to 2.88 tokens a step for one to three drafts.
+    """
+    within = {1: (1.66, 1.99), 2: (1.75, 2.34), 3: (2.30, 2.88)}
+    accepted = np.random.default_rng(0).random((200_000, 3)) < DRAFT_ACCEPTANCE
+    for drafts, (least, most) in within.items():
+        cells = serving(spec_method="mtp", spec_tokens=drafts, tokens_per_step="")
+        row = only_row(tmp_path, cells)
+        tokens = float(inputs_of("serving", row)[-1].tokens_per_step)
+        kept = np.cumprod(accepted[:, :drafts], axis=1).sum(axis=1)
+        assert tokens == pytest.approx(1 + kept.mean(), rel=0.005)
+        assert least < tokens < most
+        unknown = "accepted drafts unknown: 70% of each after those before are assumed"
+        assert doubts_of(row, Prediction(), Platforms()) == (unknown,)
+    said = only_row(tmp_path, serving(**SPECULATIVE))
+    assert not doubts_of(said, Prediction(), Platforms())
 
 
 @pytest.mark.parametrize("row", [serving, energy])
@@ -321,7 +343,10 @@ def test_pools_of_their_own_are_estimated_as_the_library_does(tmp_path):
     ("cells", "reason"),
     [
         (serving(disaggregated="true", n_devices=16), None),
-        (serving(**SPECULATIVE | {"tokens_per_step": ""}), "tokens per speculative step unknown"),
+        (
+            serving(**SPECULATIVE | {"tokens_per_step": "", "spec_method": "ngram"}),
+            "tokens per speculative step unknown",
+        ),
         (serving(model="my-own"), "latent attention (MLA) of a model that is not shipped"),
         (energy(attention="hybrid-mamba2"), None),  # the shipped config says what the columns do not
         (
