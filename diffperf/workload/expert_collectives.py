@@ -89,9 +89,10 @@ def _routed_elements(c: Configuration, tokens: TokenPass) -> tuple[Scalar, Scala
     rank_tokens = tokens.tokens_on_rank(strategy)
 
     def routed(kind: Layers) -> Scalar:
-        return routed_tokens(kind, strategy, rank_tokens) * _routes(kind)
+        load = expert_load(strategy, kind.mixture if tokens.serving else None)
+        return routed_tokens(kind, strategy, rank_tokens) * load * _routes(kind)
 
-    elements = average_of_layers(model, routed) * expert_load(strategy) * model.hidden
+    elements = average_of_layers(model, routed) * model.hidden
     if not tokens.serving:
         return elements / model.routed_share, model.routed_share
     beyond_group = c.relax.excess(strategy.experts_tp * strategy.ep / strategy.tp, 1.0)

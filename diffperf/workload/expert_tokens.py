@@ -21,14 +21,29 @@ def routed_tokens(layers: Layers, strategy: Strategy, tokens: Scalar) -> Scalar:
     return tokens / strategy.tp * layers.experts_per_token
 
 
-def expert_load(strategy: Strategy) -> Scalar:
+def expert_load(strategy: Strategy, served: Mixture | None = None) -> Scalar:
     """Tokens that the busiest device's experts compute on, over the mean of all devices.
 
     That is the capacity factor where experts have a set capacity, which dropped and padded tokens fill up,
     and the imbalance of the router where they have none and different devices have different experts.
+
+    The experts of a mixture that is `served` differ in popularity besides: the E/ep experts of a device get
+    a sum of tokens whose standard deviation over its mean is that of one expert over √(E/ep), and the
+    busiest of ep devices the largest of so many sums.
     """
     imbalance = 1 + smaller(strategy.ep - 1, 1.0) * (strategy.expert_imbalance - 1)
+    if served is not None:
+        spread = strategy.expert_popularity_spread * jnp.sqrt(strategy.ep / served.experts)
+        imbalance = imbalance * (1 + _largest_deviation(strategy.ep) * spread)
     return jnp.where(strategy.capacity_factor > 0, strategy.capacity_factor, imbalance)
+
+
+def _largest_deviation(draws: Scalar) -> Scalar:
+    """The largest of some normal numbers, in standard deviations above the mean (Blom, *Statistical Estimates
+    and Transformed Beta-Variables*, 1958: the quantile (n − 3/8) / (n + 1/4)); 0 of one.
+    """
+    number = larger(draws, 1.0)
+    return jax.scipy.special.ndtri((number - 0.375) / (number + 0.25))
 
 
 def visited_share(mixture: Mixture, strategy: Strategy, tokens: Scalar, *, serving: bool = False) -> Scalar:
@@ -64,14 +79,12 @@ def busiest_experts(
 
     Of the E/ep experts of a device each is `visited` with the probability v, so that E/ep·v are visited in
     the mean, with a standard deviation of √(E/ep·v·(1 − v)). The largest of ep such numbers lies as many
-    standard deviations above the mean as the largest of ep normal numbers (Blom, *Statistical Estimates and
-    Transformed Beta-Variables*, 1958: the quantile (ep − 3/8) / (ep + 1/4)), and is at least one expert: all
+    standard deviations above the mean as the largest of ep normal numbers, and is at least one expert: all
     devices wait for the one that has most to read. `idle_experts` is the share of the experts without tokens
     that are read as well.
     """
-    ways = larger(strategy.ep, 1.0)
-    of_device = mixture.experts / ways
-    deviations = jax.scipy.special.ndtri((ways - 0.375) / (ways + 0.25))
+    of_device = mixture.experts / larger(strategy.ep, 1.0)
+    deviations = _largest_deviation(strategy.ep)
     # The root has no derivative where every expert is visited: what is read is all of them then.
     spread = jnp.sqrt(positive(visited * (1 - visited) / of_device))
     one = smaller(tokens_of_set(strategy, tokens) * mixture.experts_per_token, 1.0) / of_device

@@ -90,14 +90,16 @@ def _expert_mlp(
     """Products of routed experts, of the experts that every token visits, and of the router, as (m, n, k,
     batch).
 
-    The share `read_experts` of the experts is read and computed, with the tokens that they share.
+    The share `read_experts` of the experts is read and computed, with the tokens that they share: in
+    inference, where it is given, those of the device that gets most.
     """
     mixture, up = layers.mixture, 1 + layers.gated.on
     assert mixture is not None
     inner = layers.ffn / strategy.experts_tp  # on one device
     read = visited_share(mixture, strategy, tokens) if read_experts is None else read_experts
     experts = mixture.experts / strategy.ep * read
-    routed = routed_tokens(layers, strategy, tokens) * expert_load(strategy)
+    served = None if read_experts is None else mixture
+    routed = routed_tokens(layers, strategy, tokens) * expert_load(strategy, served)
     tokens_of_expert = routed * strategy.experts_tp / experts
     # A model without shared experts has a product of batch 0, whose dimensions stay safe to divide by.
     shared = larger(mixture.shared_ffn / strategy.tp, 1.0)

@@ -235,8 +235,9 @@ class Strategy(Declared):
     )
     expert_popularity_spread: Scalar = quantity(
         "",
-        "standard deviation of the number of tokens that served experts get, over its mean: few tokens visit "
-        "fewer experts the larger it is; 0 where all experts are as likely",
+        "standard deviation of the number of tokens that served experts get, over its mean: with a larger "
+        "one few tokens visit fewer experts, and the busiest of the devices that share the experts gets more "
+        "tokens; 0 where all experts are as likely",
         bounds=(0, 3),
         # Calibrated on served runs of models with experts in aiconfigurator (silicon_sample.csv of
         # ai-dynamo/aiconfigurator) and in The ML.ENERGY Benchmark: for 0.7 the errors of times per token vary

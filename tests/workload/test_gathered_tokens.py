@@ -20,7 +20,8 @@ def gathered_tokens(model, ep, stack):
     """
     system = dp.load_system("dgx-h100", RANKS, stack=stack)
     layout = {"dp": RANKS, "ep": ep, "expert_tp": RANKS // ep, "global_batch": RANKS}
-    strategy = dp.load_strategy(layout, n_devices=RANKS)
+    # All experts are as popular, so that every device gets as many tokens.
+    strategy = dp.load_strategy(layout | {"expert_popularity_spread": 0}, n_devices=RANKS)
     tokens = TokenPass(sequences=real(1), queries=real(TOKENS), context=real(TOKENS), serving=True)
     c = Configuration(model, system, strategy).for_inference()
     by_name = {one.name: one for one in expert_parallel_collectives(c, tokens)}

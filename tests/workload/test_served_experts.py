@@ -1,5 +1,7 @@
 """What serving engines do with experts: the rows that a rank copies, and the tiles that nobody tuned."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from diffperf.quantity import real, replace
 from diffperf.relax import Exact, Smooth
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.expert_kernels import served_expert_copies, untuned_tiles
+from diffperf.workload.expert_tokens import expert_load
 
 TOKENS, EXPERTS, VISITED = 12, 128, 8  # of Qwen3-30B-A3B, as below
 HIDDEN, INNER = 2048, 768
@@ -135,3 +138,41 @@ def test_the_step_of_tiles_shows_in_the_time_of_a_token(model, vllm):
 
     steps = [microseconds(batch + 32) - microseconds(batch) for batch in (32, 64, 96)]
     assert steps == pytest.approx([69, 122, 59], rel=0.25)
+
+
+@pytest.mark.parametrize("ep", [1, 2, 8, 16])
+@pytest.mark.parametrize("spread", [0.0, 0.7])
+def test_the_busiest_device_of_popular_experts_by_drawing(ep, spread):
+    """Popularities with a gamma distribution: the tokens of the busiest device over those of the mean."""
+    mixture = dp.load_model("deepseek-v3").layers[-1].mixture
+    experts = int(mixture.experts)
+    strategy = dp.load_strategy({"dp": 16, "ep": ep, "expert_popularity_spread": spread}, n_devices=16)
+    if spread:
+        generator = np.random.default_rng(0)
+        drawn = generator.gamma(1 / spread**2, spread**2, (20_000, ep, experts // ep)).sum(axis=-1)
+        expected = (drawn.max(axis=-1) / drawn.mean(axis=-1)).mean()
+    else:
+        expected = 1.0
+    assert float(expert_load(strategy, mixture)) == pytest.approx(expected, rel=0.02)
+    assert float(expert_load(strategy)) == 1  # training balances them
+    capped = dataclasses.replace(strategy, capacity_factor=real(1.25))
+    assert float(expert_load(capped, mixture)) == 1.25
+
+
+def test_the_busiest_device_has_a_slope(model):
+    """By the degree of expert parallelism, also where there is one device, and by the spread."""
+    mixture = model.layers[-1].mixture
+
+    def load(ep, spread):
+        strategy = dp.load_strategy({"dp": 16, "ep": 8}, n_devices=16)
+        return expert_load(replace(strategy, {"ep": ep, "expert_popularity_spread": spread}), mixture)
+
+    for ep in (2.0, 8.0):
+        slopes = jax.grad(load, (0, 1))(real(ep), real(0.7))
+        step = 1e-3
+        by_ep = (load(real(ep + step), real(0.7)) - load(real(ep - step), real(0.7))) / (2 * step)
+        by_spread = (load(real(ep), real(0.701)) - load(real(ep), real(0.699))) / 0.002
+        np.testing.assert_allclose(slopes, (by_ep, by_spread), rtol=1e-4)
+    one = jax.grad(load)(real(1.0), real(0.7))
+    beyond = (load(real(1 + 1e-6), real(0.7)) - load(real(1.0), real(0.7))) / 1e-6
+    assert float(one) == pytest.approx(float(beyond), rel=1e-3)
