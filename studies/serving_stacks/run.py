@@ -58,7 +58,8 @@ class ServingFit:
     - `table`: the name of a shipped table; None for the table of the command line.
     - `conditions`: those that the rows meet, as of `diffperf calibrate --where`.
     - `column`: the measured column, where it is another than the times to first token and per token.
-    - `others`: the name of a shipped table whose rows of the stack count too.
+    - `others`: the name of a shipped table whose rows of the stack count too, those that meet
+      `others_conditions`.
     """
 
     stack: str
@@ -67,11 +68,14 @@ class ServingFit:
     conditions: tuple[str, ...] = ()
     column: str | None = None
     others: str | None = None
+    others_conditions: tuple[str, ...] = ()
 
     def tables(self, own: Path | None) -> list[Measurements]:
         """Returns the tables with the runs of the fit; `own` is the table of the command line."""
         tables = [self.rows(own)]
-        return tables if self.others is None else [*tables, read_measurements(DATA / f"{self.others}.csv")]
+        if self.others is None:
+            return tables
+        return [*tables, where(read_measurements(DATA / f"{self.others}.csv"), self.others_conditions)]
 
     def rows(self, own: Path | None) -> Measurements:
         """Returns the runs of the first table; `own` is that of the command line."""
@@ -167,7 +171,18 @@ FITS = (
     ServingFit("llama.cpp-metal", "llamacpp", ("kernel_overhead", "engine_step", "matrix_efficiency")),
     # Not its 11 runs of DeepSeek, of release 1.1, which seem to predict several tokens at once.
     ServingFit("tensorrt-llm-1", "aic-silicon", SCHEDULED_SERVER, ("framework=trtllm 1.0*",)),
-    ServingFit("tensorrt-llm-1-blackwell", "aic-silicon", SERVER),
+    # Nor those of the third post-release of 1.2.0rc6 and of 1.1 on Blackwell.
+    ServingFit(
+        "tensorrt-llm-1-blackwell",
+        None,
+        SERVER,
+        ONE_POOL,
+        others="aic-silicon",
+        others_conditions=("framework!=trtllm 1.1*", "framework!=*post3*"),
+    ),
+    ServingFit(
+        "tensorrt-llm-1.3", None, (*OVERHEAD_PARAMETERS, "request_overhead", "routing_kernels"), ONE_POOL
+    ),
     ServingFit("tensorrt-llm-pytorch", "aic-silicon", PROMPT_SERVER),
     ServingFit("tensorrt-llm-pytorch-blackwell", "aic-silicon", PROMPT_SERVER),
     ServingFit("vllm-2025", "aic-silicon", SERVER),
