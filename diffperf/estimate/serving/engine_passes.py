@@ -157,7 +157,7 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
     drafted = drafted_token_time(requests.draft_share, one_pass, jax.vmap(module)(nodes))
     drafting = drafting_time(c, drafted, requests.draft_tokens, nodes)
     chunk = prompt_chunk_pass(requests)
-    prompt = passes(running_sequences(c, jnp.ones_like(most)), {"prompt": chunk})["prompt"]
+    prompt, prefix = _prompt_pass(running_sequences(c, jnp.ones_like(most)), chunk)
     # Linear layers are those of decode passes, in which attention waits for memory and lets the device rest.
     # Prompts have little of it, so that the power limit slows their layers more.
     prompt_throttling = c.relax.excess(
@@ -169,7 +169,7 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
             of_tokens=Interpolant.through(nodes * queries, decode.of_tokens),
             of_sequences=Interpolant.through(nodes, decode.of_sequences + drafting),
             # Each stage of a pipeline has a part of the prompt tokens of a step.
-            of_prompt_token=(prompt.attention / chunk.queries + prompt_throttling) / c.strategy.pp,
+            of_prompt_token=((prompt.attention + prefix) / chunk.queries + prompt_throttling) / c.strategy.pp,
             queries=queries,
             prompt_ranks=ranks,
             prompt_launch=launch_time(c) / c.strategy.pp,
@@ -183,6 +183,18 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
         power_limit=larger(power_limit(c, prompt), jnp.max(jax.vmap(lambda parts: parts.power)(decode))),
         relax=c.relax,
     )
+
+
+def _prompt_pass(c: Configuration, chunk: TokenPass) -> tuple[PassParts, Scalar]:
+    """The pass of a chunk of a prompt, and those of its seconds that linear layers spend on tokens before it,
+    at the clock that software allows: latent attention projects their latents up again.
+    """
+    if not any(layers.latent is not None for layers in c.model.layers):
+        return passes(c, {"prompt": chunk})["prompt"], jnp.zeros_like(chunk.queries)
+    first = dataclasses.replace(chunk, context=chunk.queries)
+    both = passes(c, {"prompt": chunk, "first": first})
+    later, alone = (both[name].of_tokens - both[name].throttling for name in ("prompt", "first"))
+    return both["prompt"], c.relax.excess(later, alone)
 
 
 def power_limit(c: Configuration, *of_passes: PassParts) -> Scalar:

@@ -43,8 +43,9 @@ class InterpolatedSteps(EngineSteps):
     - `of_tokens`: seconds of all that depends on the number of tokens alone, against tokens of the step.
     - `of_sequences`: seconds of the attention and the vocabulary projection of decoding sequences, and of
       drafting for them, against sequences.
-    - `of_prompt_token`: seconds of attention for a token of a prompt, and of what the power limit adds to its
-      linear layers beyond those of decoding sequences.
+    - `of_prompt_token`: seconds of attention for a token of a prompt, with the projections that latent
+      attention repeats for the tokens before it, and of what the power limit adds to its linear layers beyond
+      those of decoding sequences.
     - `queries`: tokens that a decoding sequence has in a step, drafted ones included.
     - `prompt_ranks`: context-parallel ranks, of which each works on an equal part of the tokens of a prompt,
       but on all that sequences decode.
