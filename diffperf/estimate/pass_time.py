@@ -320,6 +320,14 @@ def _longest_stage(c: Configuration, one: PassTime, network: _PassNetwork) -> Sc
     return alone * one.total + (1 - alone) * longest
 
 
+def fullest_share(c: Configuration) -> Scalar:
+    """Layers of the fullest stage of a pipeline over those of a mean stage, at least 1; without a pipeline
+    1.
+    """
+    stages = stage_layers(c.model, c.strategy, c.relax)
+    return larger(larger(stages.first, stages.middle) * c.strategy.pp / c.model.depth, 1.0)
+
+
 def host_time(c: Configuration, tokens: TokenPass) -> Scalar:
     """Seconds for which devices wait for the host in one pass: of the engine's step, and of each sequence."""
     stack = c.system.stack

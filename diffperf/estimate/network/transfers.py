@@ -20,7 +20,7 @@ from diffperf.estimate.network.placement import Group, Links, place
 from diffperf.estimate.network.topology import FEWEST, joined
 from diffperf.hardware.system import System
 from diffperf.quantity import Scalar
-from diffperf.relax import Exact, Relaxation, inverse, larger, smaller, with_slopes_of
+from diffperf.relax import Exact, Relaxation, cumulative, inverse, larger, smaller, with_slopes_of
 from diffperf.trees import split_tree, unstack_tree
 from diffperf.workload.collective import Collective, destinations_reached
 
@@ -220,31 +220,39 @@ def send(group: Group, volume: Scalar) -> Transfer:
 
     A message is in one piece: there is no pipeline to fill.
     """
-    times, share = _hops(group, volume)
+    times, hops = _hops(group, volume)
+    share = hops * inverse(group.across[-1] - 1 + (1 - group.starts))
     return _transfer(group, jnp.sum(share * times) + group.startup, share * volume)
 
 
 def ring_shift(group: Group, volume: Scalar) -> Transfer:
     """`volume` bytes from every rank to the next at the same time, the last rank's to the first: all wait for
     the hop that takes longest (Ring Attention, arXiv 2310.01889 §3).
+
+    The hop that closes the ring is on the outermost tier that the group spreads over: of 16 ranks on two
+    nodes, two send to the other node.
     """
-    times, share = _hops(group, volume)
+    times, hops = _hops(group, volume)
+    alone = 1 - group.present
+    outside = cumulative(alone[::-1], operator.mul)[:-1][::-1]  # alone on all tiers outside
+    closing = group.present * jnp.concatenate([outside, jnp.ones_like(alone[:1])])
+    # As many hops as ranks; a group of less than two has the part of those of two that there is.
+    share = (hops + closing) * inverse(group.across[-1] + 1 - jnp.sum(closing))
     return _transfer(group, group.relax.reduce_maximum(times) + group.startup, share * volume)
 
 
 def _hops(group: Group, volume: Scalar) -> tuple[Float[Array, " tiers"], Float[Array, " tiers"]]:
     """Seconds of `volume` bytes from a rank to its neighbour on each tier, 0 where the group has no
-    neighbours, and the share of the hops along the group that each tier has.
+    neighbours, and how many of the hops along the group each tier has.
     """
-    degree, fabric, library = group.across[-1], group.fabric, group.library
+    fabric, library = group.fabric, group.library
     # Of degree − 1 hops, (domains − 1) cross each tier's boundary; the rest stay inside.
     crossing = inverse(group.within) - inverse(group.across)
-    share = degree * crossing * inverse(degree - 1 + (1 - group.starts))
     latency, seconds = group.present * fabric.hop, group.present * volume * inverse(fabric.link)
     times = group.relax.minimum(
         latency + seconds * inverse(library.message_bandwidth), latency + library.message_startup + seconds
     )
-    return times, share
+    return times, group.across[-1] * crossing
 
 
 COLLECTIVES: dict[str, Callable[..., Transfer]] = {

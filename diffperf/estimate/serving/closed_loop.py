@@ -85,7 +85,7 @@ def closed_loop(engine: Engine, clients: Scalar) -> SteadyState:
         seen=point.seen,
         throughput=point.throughput,
         first_token=Moments(before_decode, own.variance + queued / point.throughput),
-        waiting=before_decode - point.work.service.mean,
+        waiting=before_decode - point.work.in_prefill,
         step_time=step_time_moments(
             engine,
             point.seen,
@@ -109,7 +109,7 @@ def capacity(engine: Engine) -> Scalar:
     loop = _Loop(engine, engine.slots, engine.slots, jnp.zeros_like(engine.slots))
     most = engine.batch_limit
     first = _at(loop, most)
-    in_prefill = first.throughput * first.work.service.mean
+    in_prefill = first.throughput * first.work.in_prefill
     left = engine.slots * most / (most + in_prefill)
     last = _at(loop, engine.relax.minimum(left, most))
     return engine.relax.minimum(last.throughput, 1 / last.busy)
@@ -245,7 +245,7 @@ def _mixed(loop: _Loop, running: Scalar) -> _Point:
     work = PromptWork.of(traffic, prefill, stall, waiting, prefill.shared_time(behind, together))
     busy = traffic.mean(prefill.busy_time)
     steps = gathering.steps.mean + gathering.alone * queue.mean + work.chunks  # before the first token
-    prompts_before = work.first_token.mean - steps * engine.decode_time(beside)
+    prompts_before = work.prefilled.mean - steps * engine.decode_time(beside)
     throughput = _throughput(
         loop,
         running=running,
@@ -302,7 +302,7 @@ def _separate(loop: _Loop, running: Scalar) -> _Point:
         loop,
         running=running,
         decode_time=decode_time,
-        stalls=_stalls(loop, work, work.first_token.mean - gathering.steps.mean * decode_time),
+        stalls=_stalls(loop, work, work.prefilled.mean - gathering.steps.mean * decode_time),
         busy=busy,
         most=decode_time + loop.inside * busy,
     )

@@ -133,7 +133,7 @@ class _Prompts(eqx.Module):
         passes = engine_passes(c, plain, traffic, jnp.ones_like(traffic.context))
         nobody = jnp.zeros_like(traffic.context)
         handing = StepsWithHandover(passes.steps, c.system.stack.handover / traffic.prompt)
-        steps = Prefill.of(handing, traffic, nobody, step_tokens(c, requests), c.relax)
+        steps = Prefill.of(handing, traffic, nobody, step_tokens(c, requests), c.relax, c.strategy.pp)
         # The energy of a pass is that of all engines of a worker.
         energy = traffic.prompt * passes.prompt_energy / c.strategy.dp
         return cls(c, PrefillPool(steps, traffic, prefill.engines), energy, passes.power_limit)

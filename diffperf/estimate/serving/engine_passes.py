@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 from diffperf.estimate.drafting import drafted_token_time, drafting_time
 from diffperf.estimate.energy import dynamic_limit
-from diffperf.estimate.pass_time import TimedPass, launch_time, timed_passes
+from diffperf.estimate.pass_time import TimedPass, fullest_share, launch_time, timed_passes
 from diffperf.estimate.serving.engine_steps import InterpolatedSteps
 from diffperf.estimate.serving.monotone_interpolation import Interpolant
 from diffperf.estimate.serving.traffic import Traffic
 from diffperf.quantity import Scalar, replace
-from diffperf.relax import Relaxation, larger
+from diffperf.relax import Relaxation, larger, smaller
 from diffperf.traced_once import traced_once
 from diffperf.workload.configuration import Configuration
 from diffperf.workload.memory import Memory, inference_memory, kv_cache_bytes
@@ -32,9 +32,10 @@ class PassParts(eqx.Module):
     system.
 
     - `of_tokens`: seconds of what depends on the number of tokens alone.
-    - `of_sequences`: seconds of attention, vocabulary projection and the engine's host.
-    - `attention`: seconds of attention alone; `head`: of the vocabulary projection alone; `per_layer`:
-      seconds of an average layer.
+    - `of_sequences`: seconds of attention, vocabulary projection and the engine's host, with the waits in a
+      pipeline for stages that have these.
+    - `attention`: seconds of attention alone, with the exposed exchange of context-parallel ranks around it;
+      `head`: of the vocabulary projection alone; `per_layer`: seconds of an average layer.
     - `throttling`: the seconds of `of_tokens` that the power limit adds.
     - `energy`: joules beyond the idle power.
     """
@@ -61,11 +62,15 @@ def passes(c: Configuration, passed: dict[str, TokenPass]) -> dict[str, PassPart
 
 def _parts(c: Configuration, timed: TimedPass) -> PassParts:
     part = timed.breakdown
-    of_sequences = part.attention + part.head + part.host
+    attention = part.attention + part.context_parallel
+    in_layers = part.matmul + part.elementwise + part.tensor_parallel + part.expert_parallel
+    # Micro-batches wait for the fullest stage as far as it has more layers than a mean one, else for heads.
+    for_layers = smaller(part.pipeline_queue, (fullest_share(c) - 1) * in_layers)
+    of_sequences = attention + part.head + part.host + part.pipeline_queue - for_layers
     return PassParts(
         of_tokens=part.total - of_sequences,
         of_sequences=of_sequences,
-        attention=part.attention,
+        attention=attention,
         head=part.head,
         per_layer=(part.total - part.head - part.host) / c.model.depth,
         throttling=timed.throttling,
@@ -132,10 +137,11 @@ class EnginePasses(eqx.Module):
 
 def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: Scalar) -> EnginePasses:
     """The passes of an engine that decodes for up to `most` sequences, from those at `NODES` batches."""
-    queries = 1 + requests.draft_tokens
+    queries, ranks = 1 + requests.draft_tokens, c.strategy.cp
     # No step has more tokens than a full one, or than all sequences decode. A full one is a node, whatever
     # the number of sequences: passes that work on whole tiles jump where a node crosses the edge of a tile.
-    largest_batch = larger(larger(most, step_tokens(c, requests) / queries), _LEAST_LARGEST)
+    # Context-parallel ranks share the tokens of prompts.
+    largest_batch = larger(larger(most, step_tokens(c, requests) / (queries * ranks)), _LEAST_LARGEST)
     exponents = jnp.linspace(0.0, 1.0, NODES, dtype=most.dtype)
     nodes = jnp.exp(exponents * jnp.log(largest_batch))
 
@@ -151,19 +157,21 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
     drafted = drafted_token_time(requests.draft_share, one_pass, jax.vmap(module)(nodes))
     drafting = drafting_time(c, drafted, requests.draft_tokens, nodes)
     chunk = prompt_chunk_pass(requests)
-    prompt = passes(running_sequences(c, jnp.ones_like(most)), {"prompt": chunk})["prompt"]
+    prompt, prefix = _prompt_pass(running_sequences(c, jnp.ones_like(most)), chunk)
     # Linear layers are those of decode passes, in which attention waits for memory and lets the device rest.
     # Prompts have little of it, so that the power limit slows their layers more.
     prompt_throttling = c.relax.excess(
-        prompt.throttling / chunk.queries, decode.throttling[-1] / (nodes[-1] * queries) * c.strategy.pp
+        prompt.throttling / chunk.queries,
+        decode.throttling[-1] / (nodes[-1] * queries) * (c.strategy.pp / ranks),
     )
     return EnginePasses(
         steps=InterpolatedSteps(
             of_tokens=Interpolant.through(nodes * queries, decode.of_tokens),
             of_sequences=Interpolant.through(nodes, decode.of_sequences + drafting),
             # Each stage of a pipeline has a part of the prompt tokens of a step.
-            of_prompt_token=(prompt.attention / chunk.queries + prompt_throttling) / c.strategy.pp,
+            of_prompt_token=((prompt.attention + prefix) / chunk.queries + prompt_throttling) / c.strategy.pp,
             queries=queries,
+            prompt_ranks=ranks,
             prompt_launch=launch_time(c) / c.strategy.pp,
         ),
         # Drafting draws the power of a decode pass.
@@ -175,6 +183,18 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
         power_limit=larger(power_limit(c, prompt), jnp.max(jax.vmap(lambda parts: parts.power)(decode))),
         relax=c.relax,
     )
+
+
+def _prompt_pass(c: Configuration, chunk: TokenPass) -> tuple[PassParts, Scalar]:
+    """The pass of a chunk of a prompt, and those of its seconds that linear layers spend on tokens before it,
+    at the clock that software allows: latent attention projects their latents up again.
+    """
+    if not any(layers.latent is not None for layers in c.model.layers):
+        return passes(c, {"prompt": chunk})["prompt"], jnp.zeros_like(chunk.queries)
+    first = dataclasses.replace(chunk, context=chunk.queries)
+    both = passes(c, {"prompt": chunk, "first": first})
+    later, alone = (both[name].of_tokens - both[name].throttling for name in ("prompt", "first"))
+    return both["prompt"], c.relax.excess(later, alone)
 
 
 def power_limit(c: Configuration, *of_passes: PassParts) -> Scalar:

@@ -25,6 +25,7 @@ class Engine(eqx.Module):
     - `begin_together`: weights over clients of a closed loop who begin one after the other ("off") and at the
       same time ("on").
     - `stack`: the software, for what it adds outside the steps.
+    - `stages`: pipeline stages, each of which works on an equal part of a step's tokens at a time.
     """
 
     steps: EngineSteps
@@ -37,6 +38,7 @@ class Engine(eqx.Module):
     begin_together: Weights
     stack: Stack
     relax: Relaxation
+    stages: Scalar | float = 1.0
 
     def admission(self, step_time: Scalar, scheduled: Scalar | float = 0.0) -> Moments:
         """The time from a request's arrival until the engine takes it up, where steps take `step_time`.
@@ -99,12 +101,12 @@ class Engine(eqx.Module):
         At least a token of each step is left to prompts, so that prefill never stops.
         """
         left = larger(self.chunk - running * self.queries, 1.0)
-        return Prefill.of(self.steps, self.traffic, running, left, self.relax)
+        return Prefill.of(self.steps, self.traffic, running, left, self.relax, self.stages)
 
     def prefill_alone(self) -> Prefill:
         """Prefill in steps of its own."""
         nothing = jnp.zeros_like(self.chunk)
-        return Prefill.of(self.steps, self.traffic, nothing, self.chunk, self.relax)
+        return Prefill.of(self.steps, self.traffic, nothing, self.chunk, self.relax, self.stages)
 
     @property
     def lockstep(self) -> Scalar:
@@ -182,7 +184,8 @@ class PromptWork(eqx.Module):
     """Effects of prompts on an engine at some running batch.
 
     - `stall`: seconds by which a request's prompt lengthens the steps of others, mean and mean square.
-    - `waiting`: wait of a prompt for its first step; `service`: its own steps.
+    - `waiting`: wait of a prompt for its first step; `service`: its own steps; `passage`: seconds from then
+      until its last chunk has left a pipeline, whose first stages work on others meanwhile.
     - `chunks`: mean steps of a prompt.
     """
 
@@ -190,12 +193,23 @@ class PromptWork(eqx.Module):
     stall_square: Scalar
     waiting: Moments
     service: Moments
+    passage: Scalar
     chunks: Scalar
+
+    @property
+    def prefilled(self) -> Moments:
+        """Time until the engine has begun all of a request's own steps and those before it."""
+        return self.waiting + self.service
+
+    @property
+    def in_prefill(self) -> Scalar:
+        """Mean seconds from the first step of a request that has a slot to its first token."""
+        return self.service.mean + self.passage
 
     @property
     def first_token(self) -> Moments:
         """Time to first token of a request that has a slot."""
-        return self.waiting + self.service
+        return self.prefilled + Moments(self.passage, jnp.zeros_like(self.passage))
 
     def stalls(self, engine: Engine, rate: Scalar, step_time: Scalar) -> Scalar:
         """The variance over requests, in s², of the time between their steps because of others' prompts.
@@ -216,6 +230,7 @@ class PromptWork(eqx.Module):
             stall_square=traffic.mean(stall**2),
             waiting=waiting,
             service=Moments(expected, traffic.mean((service - expected) ** 2)),
+            passage=traffic.mean(prefill.passage(service)),
             chunks=traffic.mean(prefill.chunks),
         )
 

@@ -43,9 +43,12 @@ class InterpolatedSteps(EngineSteps):
     - `of_tokens`: seconds of all that depends on the number of tokens alone, against tokens of the step.
     - `of_sequences`: seconds of the attention and the vocabulary projection of decoding sequences, and of
       drafting for them, against sequences.
-    - `of_prompt_token`: seconds of attention for a token of a prompt, and of what the power limit adds to its
-      linear layers beyond those of decoding sequences.
+    - `of_prompt_token`: seconds of attention for a token of a prompt, with the projections that latent
+      attention repeats for the tokens before it, and of what the power limit adds to its linear layers beyond
+      those of decoding sequences.
     - `queries`: tokens that a decoding sequence has in a step, drafted ones included.
+    - `prompt_ranks`: context-parallel ranks, of which each works on an equal part of the tokens of a prompt,
+      but on all that sequences decode.
     - `prompt_launch`: seconds of the host to launch a step with prompts, which takes no less. Steps without
       prompts replay recorded graphs of kernels.
     """
@@ -54,9 +57,10 @@ class InterpolatedSteps(EngineSteps):
     of_sequences: Interpolant
     of_prompt_token: Scalar
     queries: Scalar
+    prompt_ranks: Scalar
     prompt_launch: Scalar
 
     def time(self, running: Scalar, prompt_tokens: Scalar) -> Scalar:
-        tokens = running * self.queries + prompt_tokens
+        tokens = running * self.queries + prompt_tokens / self.prompt_ranks
         time = self.of_tokens(tokens) + self.of_sequences(running) + prompt_tokens * self.of_prompt_token
         return jnp.where(prompt_tokens > 0, larger(time, self.prompt_launch), time)

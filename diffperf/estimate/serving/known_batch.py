@@ -62,8 +62,10 @@ def known_batch(c: Configuration, mean_answer: Scalar) -> KnownBatch:
         {
             "decode": decode,
             "prompts": prompts,
-            # Its linear layers have the tokens of both.
-            "both": dataclasses.replace(decode, sequences=decode.sequences + prompts.tokens),
+            # Its linear layers have the tokens of both; context-parallel ranks share those of prompts.
+            "both": dataclasses.replace(
+                decode, sequences=decode.sequences + prompts.tokens_on_rank(strategy)
+            ),
             "weights": dataclasses.replace(decode, sequences=jnp.ones_like(decode.sequences), parts=1.0),
         },
     )

@@ -88,17 +88,17 @@ def open_loop(engine: Engine, rate: Scalar) -> SteadyState:
     stream = _Stream(engine, engine.relax.minimum(rate, most))
     running, point = increasing_root(_excess_running, stream, engine.batch_limit)
     # Requests in prefill have a slot, too.
-    room = larger(engine.slots - stream.rate * point.work.service.mean, running)
+    room = larger(engine.slots - stream.rate * point.work.in_prefill, running)
     slot = wait_for_slot(engine, running=running, stall=point.work.stall, room=room, rate=rate, capacity=most)
     # The wait for the step under way is that of prompts.
     scheduled = larger(engine.stack.scheduled_steps - 1, 0.0)
-    waiting = engine.admission(point.step_time, scheduled) + slot + point.work.waiting
+    before = engine.admission(point.step_time, scheduled) + slot
     return SteadyState(
         running=running,
         seen=point.seen,
         throughput=stream.rate,
-        first_token=waiting + point.work.service,
-        waiting=waiting.mean,
+        first_token=before + point.work.first_token,
+        waiting=before.mean + point.work.waiting.mean,
         step_time=step_time_moments(
             engine,
             point.seen,

@@ -47,8 +47,9 @@ class PrefillPool(eqx.Module):
 
     def at_start(self, clients: Scalar) -> Scalar:
         """Mean seconds until the prompts of `clients` requests are prefilled that all come at once."""
-        busy = self.traffic.mean(self.prefill.busy_time) / self.engines
-        return mean_end_in_line(clients, busy, self.traffic.mean(self.prefill.alone_time))
+        busy, alone = self.traffic.mean(self.prefill.busy_time) / self.engines, self.prefill.alone_time
+        passage = self.traffic.mean(self.prefill.passage(alone))
+        return mean_end_in_line(clients, busy, self.traffic.mean(alone)) + passage
 
     def line(self, rate: Scalar, steepest: float) -> PromptLine:
         """The line if `rate` prompts per second come to the pool in a Poisson process.
@@ -87,8 +88,11 @@ class PrefillPool(eqx.Module):
         return larger(self.traffic.mean(self.prefill.unshared_time(prompts - 1)), 0.0)
 
     def service(self, joining: Scalar) -> Moments:
-        """Seconds of a prompt's own passes, which a Poisson number of others join."""
+        """Seconds of a prompt's own passes, which a Poisson number of others join, to the end of a
+        pipeline.
+        """
         times = self.prefill.shared_time(joining)
+        times = times + self.prefill.passage(times)
         mean = self.traffic.mean(times)
         return Moments(mean, self.traffic.mean((times - mean) ** 2))
 

@@ -23,7 +23,8 @@ class Prefill(eqx.Module):
 
     A step has room for `budget` prompt tokens. A prompt takes `chunks` steps, all but the last of them full;
     in its last step are `last` tokens of it and room for `free` tokens of other prompts. All three are means
-    over the lengths that a representative length stands for, so that `chunks` need not be whole.
+    over the lengths that a representative length stands for, so that `chunks` need not be whole. In a
+    pipeline of `stages` stages each works on an equal part of a step's budget at a time.
     """
 
     steps: EngineSteps
@@ -33,10 +34,17 @@ class Prefill(eqx.Module):
     chunks: Lengths
     last: Lengths
     free: Lengths
+    stages: Scalar | float = 1.0
 
     @classmethod
     def of(
-        cls, steps: EngineSteps, traffic: Traffic, running: Scalar, budget: Scalar, relax: Relaxation
+        cls,
+        steps: EngineSteps,
+        traffic: Traffic,
+        running: Scalar,
+        budget: Scalar,
+        relax: Relaxation,
+        stages: Scalar | float = 1.0,
     ) -> "Prefill":
         """The prefill with `budget` prompt tokens to a step beside `running` decoding sequences."""
         taken = traffic.prompts[:, None] * traffic.around / budget
@@ -51,6 +59,7 @@ class Prefill(eqx.Module):
             chunks=chunks,
             last=last,
             free=free,
+            stages=stages,
         )
 
     def _times(self, prompt_tokens: Lengths) -> Lengths:
@@ -103,6 +112,21 @@ class Prefill(eqx.Module):
     def shared_time(self, others: Lengths | Scalar, group: Lengths | Scalar | float = 0.0) -> Lengths:
         """Seconds of the steps of a prompt whose last step has tokens of other prompts, too."""
         return self.time_before_last_step + self._times(self.last + self._other_tokens(others, group))
+
+    def passage(self, service: Lengths) -> Lengths:
+        """Seconds beyond those of a prompt's steps, `service`, until its last chunk has left the pipeline.
+
+        A step of p stages takes as long as a part of its tokens takes through all of them, so that other
+        parts of the step are under way at the same time. A prompt of k chunks, each on a stage at a time,
+        takes k + p − 1 times what a stage takes for a chunk (GPipe, arXiv 1811.06965 §2.3): a prompt that
+        fits into a chunk goes through all stages in one piece. 0 without a pipeline.
+        """
+        on_stage = self.budget / self.stages  # most tokens of a chunk
+        tokens = smaller(self.prompts, on_stage)
+        chunks = larger(self.prompts / on_stage, 1.0)
+        through = (1 + (chunks - 1) / self.stages) * self._times(tokens * self.stages)
+        several = smaller(self.stages - 1, 1.0)
+        return several * larger(through - service, 0.0)
 
     def unshared_time(self, group: Lengths | Scalar | float = 0.0) -> Lengths:
         """Seconds of a prompt's last step, with `group` other prompts in it, beyond those that its tokens

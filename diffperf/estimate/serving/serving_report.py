@@ -103,6 +103,7 @@ def first_token_at_start(engine: Engine, clients: Scalar, step_time: Scalar) -> 
     prefill = engine.prefill_alone()
     mean = engine.traffic.mean
     in_line = mean_end_in_line(clients, mean(prefill.busy_time), mean(prefill.alone_time))
+    in_line = in_line + mean(prefill.passage(prefill.alone_time))
     return engine.stack.request_overhead + in_line + engine.stack.start_steps * step_time
 
 

@@ -45,5 +45,6 @@ class SizedEngine(eqx.Module):
             begin_together=requests.begin_together,
             stack=c.system.stack,
             relax=c.relax,
+            stages=c.strategy.pp,
         )
         return cls(number=number, engine=engine, passes=passes, available=available)
