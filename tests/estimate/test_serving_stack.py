@@ -239,12 +239,14 @@ def test_energy_of_prompts_does_not_grow_with_pipeline_stages():
     requests = Requests(input_length=real(65536.0), output_length=real(128.0))
     model, system = dp.load_model("llama-3-70b"), dp.load_system("dgx-h100", n_devices=8)
 
+    @jax.jit
+    def of_a_token(c):
+        chunk = prompt_chunk_pass(requests)
+        return passes(running_sequences(c, real(1.0)), {"prompt": chunk})["prompt"].energy / chunk.queries
+
     def joules(tp, pp, length):
         table = {"tp": tp, "pp": pp, "global_batch": 1, "sequence_length": length}
-        c = Configuration(model, system, dp.load_strategy(table, n_devices=8)).for_inference()
-        chunk = prompt_chunk_pass(requests)
-        prompt = passes(running_sequences(c, real(1.0)), {"prompt": chunk})["prompt"]
-        return float(prompt.energy / chunk.queries)
+        return float(of_a_token(Configuration(model, system, dp.load_strategy(table, 8)).for_inference()))
 
     alone = joules(8, 1, 65536)
     assert alone < joules(4, 2, 65536) < 1.2 * alone
