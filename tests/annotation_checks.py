@@ -27,7 +27,7 @@ _CONFIGURATION = BeartypeConf(is_pep484_tower=True, violation_type=TypeError)
 _ALL_CHECKED = 200  # first calls of a function in a process, each of which is checked
 _ONE_OF = 16  # of later calls, one is checked
 _of_one_call = jaxtyping.jaxtyped("context")  # what names of axes stand for, until the call returns
-_checks_of_nested: dict[tuple, Callable[[Callable], Callable]] = {}
+_checks_of_nested: dict[tuple | None, Callable[[Callable], Callable]] = {}
 
 
 def check_annotations_of(package: str) -> None:
@@ -52,19 +52,20 @@ def _checked_function(function: Callable) -> Callable:
     A function inside another one is defined at every call of that. Its checks, which take a millisecond to
     make, serve all of its definitions with the same annotations.
     """
+    key = _key(function) if "<locals>" in function.__qualname__ else None
+    try:
+        checks = _checks_of_nested.get(key)
+    except TypeError:  # annotations such as P.args of a ParamSpec have no hash
+        key = checks = None
+    if checks is not None:
+        return checks(function)
     names = {*vars(builtins), *function.__globals__, *function.__qualname__.split(".")}
     function.__annotations__ = {
         name: each if _is_known(each, names) else Any for name, each in function.__annotations__.items()
     }
-    if "<locals>" not in function.__qualname__:
+    if key is None:
         return _with_own_shapes(function, beartype(function, conf=_CONFIGURATION))
-    key = _key(function)
-    try:
-        hash(key)
-    except TypeError:  # annotations such as P.args of a ParamSpec have no hash
-        return _with_own_shapes(function, beartype(function, conf=_CONFIGURATION))
-    if key not in _checks_of_nested:
-        _checks_of_nested[key] = _shared_checks(function)
+    _checks_of_nested[key] = _shared_checks(function)
     return _checks_of_nested[key](function)
 
 

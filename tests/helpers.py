@@ -14,6 +14,7 @@ import numpy as np
 
 import diffperf as dp
 from diffperf.errors import ConfigError
+from diffperf.estimate.phases import phase_tables
 from diffperf.quantity import numeric, replace, walk
 
 STUDIES = Path(__file__).parents[1] / "studies"
@@ -35,6 +36,7 @@ def _compiled(phase: str):
 
 training = _compiled("training")
 generate = _compiled("generate")
+tables = jax.jit(phase_tables, static_argnames="phase")
 
 
 def outputs(report: eqx.Module) -> dict[str, jax.Array]:

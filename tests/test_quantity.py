@@ -86,6 +86,27 @@ def test_numbers_become_strongly_typed_floats(cart):
     assert jax.tree.leaves(cart)[0].shape == ()
 
 
+def test_equal_numbers_share_an_array():
+    """But not where JAX traces, or their precision or their sign differs."""
+    assert real(3) is real(3.0)
+    assert real(np.eye(2)[0]) is real(np.array([1, 0]))
+    assert real(np.zeros(2)) is not real(np.zeros(3))
+    assert np.copysign(1, real(-0.0)) == -1
+    assert np.copysign(1, real(0.0)) == 1
+    single = real(np.array(3, np.float32))
+    assert single.dtype == np.float32
+    with jax.enable_x64(False):
+        assert real(3.0).dtype == np.float32
+    assert real(3.0).dtype == np.float64
+
+    def traced(x):
+        assert isinstance(real(17.5), jax.core.Tracer)
+        return x * real(17.5)
+
+    assert compiled_jit(traced)(2.0) == 35
+    assert not isinstance(real(17.5), jax.core.Tracer)
+
+
 @pytest.mark.usefixtures("float32")
 def test_numbers_follow_the_mode_of_jax():
     assert real(1.0).dtype == jnp.float32

@@ -317,22 +317,18 @@ class Accelerator(Declared):
             return key, "a table", "no such key", "give the shares of the other levels: it holds the rest"
         return None
 
-    def multiplied_in(self, name: str) -> str:
-        """The format that the matrix units multiply operands of a format in.
+    @property
+    def multiplied_formats(self) -> dict[str, str]:
+        """The format that the matrix units multiply operands of each format in.
 
         That is the format itself, or a wider one where the units are not faster for this one.
         """
+        rates = {name: float(getattr(self.matrix, name).rate) for name in PRECISIONS}
+        return {name: _multiplied_in(name, rates) for name in PRECISIONS}
 
-        def size(other: str) -> int:  # the power of two of an element's bytes, without the scales of blocks
-            return round(math.log2(PRECISION_BYTES[other]))
-
-        wider = name
-        while size(wider) == size(name) and wider in _FALLBACKS:
-            wider = _FALLBACKS[wider]
-        own, of_wider = (float(getattr(self.matrix, other).rate) for other in (name, wider))
-        if size(name) >= size("bf16") or own != of_wider:
-            return name
-        return self.multiplied_in(wider)
+    def multiplied_in(self, name: str) -> str:
+        """The format that the matrix units multiply operands of a format in."""
+        return self.multiplied_formats[name]
 
     def matrix_rate(self, precision: Weights) -> Scalar:
         """Peak FLOP/s of the matrix units: the mean by weights over `PRECISIONS`."""
@@ -347,3 +343,18 @@ class Accelerator(Declared):
         """
         of_matrix_units = self.compute_energy * self.matrix.bf16.rate / self.matrix_rate(precision)
         return smaller(of_matrix_units, larger(self.vector_energy, self.compute_energy))
+
+
+def _multiplied_in(name: str, rates: dict[str, float]) -> str:
+    """The format that operands of a format are multiplied in, by the rates of the matrix units."""
+    wider = name
+    while _size(wider) == _size(name) and wider in _FALLBACKS:
+        wider = _FALLBACKS[wider]
+    if _size(name) >= _size("bf16") or rates[name] != rates[wider]:
+        return name
+    return _multiplied_in(wider, rates)
+
+
+def _size(name: str) -> int:
+    """The power of two of the bytes of an element, without the scales of blocks."""
+    return round(math.log2(PRECISION_BYTES[name]))

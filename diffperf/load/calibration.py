@@ -17,7 +17,6 @@ import numpy as np
 
 from diffperf.errors import ConfigError, did_you_mean
 from diffperf.hardware.accelerator import Accelerator
-from diffperf.hardware.formats import PRECISIONS
 from diffperf.hardware.system import System
 from diffperf.quantity import segment
 
@@ -193,7 +192,7 @@ def followers(path: str, fitted: Iterable[str], accelerator: Accelerator) -> lis
     if not path.startswith(_FORMATS) or not rest:
         return []
     served = next((formats for formats in _SAME_KERNELS if name in formats), (name,))
-    multiplied = [other for other in PRECISIONS if accelerator.multiplied_in(other) in served]
+    multiplied = [other for other, own in accelerator.multiplied_formats.items() if own in served]
     others = [f"{_FORMATS}{other}.{rest}" for other in dict.fromkeys((*served, *multiplied)) if other != name]
     return [other for other in others if other not in set(fitted)]
 

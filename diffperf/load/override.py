@@ -22,8 +22,7 @@ def override(module: AnyModule, assignments: dict[str, Any], file: str = ARGUMEN
         return module
     values = {path: _checked_value(module, path, value, file) for path, value in assignments.items()}
     changed = replace(module, values)
-    for path in values:
-        _refuse_inconsistent(changed, path, file)
+    _refuse_inconsistent(changed, list(values), file)
     return changed
 
 
@@ -33,11 +32,11 @@ def _checked_value(module: eqx.Module, path: str, value: Any, file: str) -> Any:
     return value if is_traced(value) else checked(declared, literal(value), file, path)
 
 
-def _refuse_inconsistent(module: eqx.Module, path: str, file: str) -> None:
-    """Raises `ConfigError` where a changed value does not fit the others of the modules on its path."""
-    names = path.split(".")[:-1]
-    for depth in range(len(names) + 1):
-        prefix = ".".join(names[:depth])
+def _refuse_inconsistent(module: eqx.Module, paths: list[str], file: str) -> None:
+    """Raises `ConfigError` where changed values do not fit the others of the modules on their paths."""
+    names_of = [path.split(".")[:-1] for path in paths]
+    prefixes = [".".join(names[:depth]) for names in names_of for depth in range(len(names) + 1)]
+    for prefix in dict.fromkeys(prefixes):
         node = locate(module, prefix)[0] if prefix else module
         problem = inconsistency_of(node)
         if problem is not None:

@@ -107,7 +107,7 @@ def test_streams_follow_device_memory_and_large_products_do_not(llama, system):
     byte = float(memory_byte_time(system, Exact()))
     assert byte == pytest.approx(1 / float(device.device_memory.bandwidth * device.device_memory.efficiency))
     strategy = dp.load_strategy({"tp": 8, "global_batch": 8, "micro_batch": 8, "sequence_length": 4096})
-    step = timed_step(Configuration(llama, replace(system, {"n_devices": 8.0}), strategy))
+    step = jax.jit(timed_step)(Configuration(llama, replace(system, {"n_devices": 8.0}), strategy))
     stream = step.operators.total(part="elementwise")
     window = Window.of(stream, system, Exact())
     assert float(window.memory) == pytest.approx(float(stream.traffic[device.device_level - 1]) * byte)

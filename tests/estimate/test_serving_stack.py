@@ -5,9 +5,9 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from helpers import tables
 
 import diffperf as dp
-from diffperf.estimate.inference import inference_tables
 from diffperf.estimate.serving.engine_passes import passes, prompt_chunk_pass, running_sequences
 from diffperf.estimate.serving.serving_report import serve
 from diffperf.quantity import real, replace
@@ -26,7 +26,7 @@ def kernels(model, system):
     """The table of the kernels of a decode pass on one device."""
     strategy = dp.load_strategy({"sequence_length": 512, "output_length": 2, "global_batch": 8})
     c = Configuration(model, replace(system, {"n_devices": 1}), strategy)
-    return inference_tables(c, "decode")["breakdown"].operators
+    return tables(c, "decode")["breakdown"].operators
 
 
 @pytest.mark.slow
@@ -44,11 +44,11 @@ def test_kernels_that_start_early_save_a_share_of_their_start(llama, system):
 def test_routing_takes_more_kernels(system):
     """Ten kernels for two cost eight starts more in every layer of experts."""
     mixtral, none = dp.load_model("mixtral-8x7b"), {"elementwise_kernels": 1.0, "elementwise_traffic": 1.0}
-    tables = [kernels(mixtral, with_stack(system, routing_kernels=count, **none)) for count in (2.0, 10.0)]
+    counted = [kernels(mixtral, with_stack(system, routing_kernels=count, **none)) for count in (2.0, 10.0)]
     accelerator, stack = system.accelerator, system.inference_stack
     # The copies of eight tokens come from the shared cache.
     each = accelerator.kernel_latency + stack.kernel_overhead + accelerator.memory[1].latency
-    before, after = (float(table.time.sum()) for table in tables)
+    before, after = (float(table.time.sum()) for table in counted)
     assert after - before == pytest.approx(32 * 8 * float(each), rel=1e-6)
 
 
@@ -191,7 +191,7 @@ def expert_time(system, stack: dict, **formats: str) -> float:
     one = with_stack(replace(system, {"n_devices": 1}), **stack)
     strategy = dp.load_strategy({"sequence_length": 8192, "output_length": 2, **formats})
     c = Configuration(dp.load_model("gpt-oss-20b"), one, strategy)
-    table = inference_tables(c, "prefill")["breakdown"].operators
+    table = tables(c, "prefill")["breakdown"].operators
     return sum(
         float(time)
         for name, part, time in zip(table.names, table.parts, table.time, strict=True)
@@ -239,12 +239,14 @@ def test_energy_of_prompts_does_not_grow_with_pipeline_stages():
     requests = Requests(input_length=real(65536.0), output_length=real(128.0))
     model, system = dp.load_model("llama-3-70b"), dp.load_system("dgx-h100", n_devices=8)
 
+    @jax.jit
+    def of_a_token(c):
+        chunk = prompt_chunk_pass(requests)
+        return passes(running_sequences(c, real(1.0)), {"prompt": chunk})["prompt"].energy / chunk.queries
+
     def joules(tp, pp, length):
         table = {"tp": tp, "pp": pp, "global_batch": 1, "sequence_length": length}
-        c = Configuration(model, system, dp.load_strategy(table, n_devices=8)).for_inference()
-        chunk = prompt_chunk_pass(requests)
-        prompt = passes(running_sequences(c, real(1.0)), {"prompt": chunk})["prompt"]
-        return float(prompt.energy / chunk.queries)
+        return float(of_a_token(Configuration(model, system, dp.load_strategy(table, 8)).for_inference()))
 
     alone = joules(8, 1, 65536)
     assert alone < joules(4, 2, 65536) < 1.2 * alone

@@ -302,18 +302,25 @@ def test_ranks_stall_layers_where_their_group_leaves_the_node(gpt, system, recom
     assert float(inside.breakdown.host) < 1e-3
 
 
-@pytest.mark.parametrize(("size", "side"), [(8.0, -1), (6.0, 1), (4.0, -1), (16.0, -1)])
-def test_slopes_of_a_group_that_leaves_the_node_are_differences(gpt, system, size, side):
-    """By the devices of a node. A group of 8 begins to leave nodes of 8 as they become smaller, and lies on
-    two nodes of 4; in between it counts in part.
-    """
+@pytest.fixture(scope="module")
+def waiting_by_size(gpt, system):
+    """Seconds that a group waits, by the devices of a node, and their slope."""
     strategy = dp.load_strategy({"tp": 8, "global_batch": 4}, n_devices=8)
 
     def seconds(devices):
         slow = replace(system, {"network.nvlink.size": devices, "stack.group_stall": 1e2, "n_devices": 8})
         return training(gpt, slow, strategy, Exact()).breakdown.host
 
-    slope, step = float(jax.grad(seconds)(size)), 1e-6 * side
+    return seconds, jax.jit(jax.grad(seconds))
+
+
+@pytest.mark.parametrize(("size", "side"), [(8.0, -1), (6.0, 1), (4.0, -1), (16.0, -1)])
+def test_slopes_of_a_group_that_leaves_the_node_are_differences(waiting_by_size, size, side):
+    """By the devices of a node. A group of 8 begins to leave nodes of 8 as they become smaller, and lies on
+    two nodes of 4; in between it counts in part.
+    """
+    seconds, slope_at = waiting_by_size
+    slope, step = float(slope_at(size)), 1e-6 * side
     difference = float(seconds(size + step) - seconds(size)) / step
     assert slope == pytest.approx(difference, rel=1e-3, abs=1e-3 * float(seconds(4.0)))
 

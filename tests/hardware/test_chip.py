@@ -107,6 +107,7 @@ def test_every_design_number_has_a_gradient_that_matches_finite_differences():
         design_of(system, technology), {"dies": 2.5, "voltage": 0.7, "die_to_die_bandwidth": 2e11}
     )
 
+    @jax.jit
     def price_and_rate(design):
         made = system_of(design, technology, system).accelerator
         return (
@@ -115,7 +116,7 @@ def test_every_design_number_has_a_gradient_that_matches_finite_differences():
             + made.device_memory.bandwidth * 1e-10
         )
 
-    gradient = jax.grad(price_and_rate)(design)
+    gradient = jax.jit(jax.grad(price_and_rate))(design)
     for name in (
         "compute_units",
         "cache",
@@ -203,19 +204,28 @@ def test_a_limit_below_the_power_without_a_clock_is_exceeded_by_finite_numbers()
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(accelerator))
 
 
-@pytest.mark.parametrize("limit", [600.0, 400.0, 250.0, 40.0])
-@pytest.mark.parametrize("name", ["power_limit", "voltage", "compute_units", "memory_stacks"])
-def test_gradients_under_a_limit_match_finite_differences(limit, name):
+@pytest.fixture(scope="module")
+def under_a_limit():
+    """A design, and a number of what is made of it with its gradient."""
     technology, system = load(Technology, "n4-hbm3"), load_system("dgx-h100", 8)
-    design = replace(design_of(system, technology), {"power_limit": limit})
 
-    def rate_and_energy(value):
-        made = accelerator_of(replace(design, {name: value}), technology, system.accelerator)
+    @jax.jit
+    def rate_and_energy(design):
+        made = accelerator_of(design, technology, system.accelerator)
         return made.matrix.bf16.rate * 1e-15 + made.compute_energy * 1e12 + made.power_limit * 1e-3
 
+    return design_of(system, technology), rate_and_energy, jax.jit(jax.grad(rate_and_energy))
+
+
+@pytest.mark.parametrize("limit", [600.0, 400.0, 250.0, 40.0])
+@pytest.mark.parametrize("name", ["power_limit", "voltage", "compute_units", "memory_stacks"])
+def test_gradients_under_a_limit_match_finite_differences(under_a_limit, limit, name):
+    design, rate_and_energy, slopes = under_a_limit
+    design = replace(design, {"power_limit": limit})
     value = float(getattr(design, name))
-    gradient, step = jax.grad(rate_and_energy)(value), 1e-5 * value
-    central = (rate_and_energy(value + step) - rate_and_energy(value - step)) / (2 * step)
+    gradient, step = getattr(slopes(design), name), 1e-5 * value
+    up, down = (rate_and_energy(replace(design, {name: value + sign * step})) for sign in (1, -1))
+    central = (up - down) / (2 * step)
     assert float(gradient) == pytest.approx(float(central), rel=1e-5, abs=1e-9)
 
 
@@ -227,7 +237,7 @@ def test_a_traced_limit_of_none_changes_nothing(float32):
         limited = replace(design, {"power_limit": limit})
         return accelerator_of(limited, technology, system.accelerator).matrix.bf16.rate * 1e-12
 
-    values, slopes = jax.vmap(jax.value_and_grad(rate))(jnp.array([0.0, 1e4, 500.0]))
+    values, slopes = jax.jit(jax.vmap(jax.value_and_grad(rate)))(jnp.array([0.0, 1e4, 500.0]))
     np.testing.assert_allclose(values[:2], 989.4, rtol=1e-5)
     assert values[2] < 980
     np.testing.assert_array_equal(slopes[:2], 0.0)

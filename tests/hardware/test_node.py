@@ -92,13 +92,18 @@ def test_node_at_a_feature_of_the_table_is_that_node():
             assert float(value) == pytest.approx(expected, rel=1e-12, abs=1e-29), (str(node.name), path)
 
 
+@pytest.fixture(scope="module")
+def nodes_between():
+    """Nodes of a thousand features, as one whose numbers have an axis."""
+    return jax.jit(jax.vmap(lambda feature: node_at(NODES, feature)))(np.geomspace(1, 28, 1001))
+
+
 @pytest.mark.parametrize(
     "path",
     ["logic_density", "gate_speed", "sram_density", "switching_energy", "process.wafer_price", "phy_density"],
 )
-def test_numbers_are_monotone_between_nodes(path):
-    features = np.geomspace(1, 28, 1001)
-    values = jax.vmap(lambda feature: numeric(node_at(NODES, feature))[path][1])(features)
+def test_numbers_are_monotone_between_nodes(nodes_between, path):
+    values = numeric(nodes_between)[path][1]
     steps = np.diff(np.asarray(values))
     tolerance = 1e-12 * float(np.max(values))
     assert np.all(steps >= -tolerance) if steps.sum() > 0 else np.all(steps <= tolerance)
@@ -117,9 +122,13 @@ def test_the_cubic_is_scipys():
         np.testing.assert_allclose(ours, PchipInterpolator(knots, values)(x), rtol=1e-9, atol=1e-12)
 
 
+@jax.jit
 def log_density_and_price(log_feature):
     node = node_at(NODES, jnp.exp(log_feature))
     return jnp.log(node.logic_density) + jnp.log(node.process.wafer_price) + jnp.log(node.sram_density)
+
+
+slope_of_both = jax.jit(jax.grad(log_density_and_price))
 
 
 @pytest.mark.slow
@@ -128,15 +137,15 @@ def test_gradient_between_nodes_is_the_finite_difference(feature):
     x, step = np.log(feature), 1e-5
     for sign in (1, -1):  # one-sided, to first order, and both together, to second
         side = sign * (log_density_and_price(x + sign * step) - log_density_and_price(x)) / step
-        assert float(jax.grad(log_density_and_price)(x)) == pytest.approx(float(side), rel=1e-3)
+        assert float(slope_of_both(x)) == pytest.approx(float(side), rel=1e-3)
     central = (log_density_and_price(x + step) - log_density_and_price(x - step)) / (2 * step)
-    assert float(jax.grad(log_density_and_price)(x)) == pytest.approx(float(central), rel=1e-7)
+    assert float(slope_of_both(x)) == pytest.approx(float(central), rel=1e-7)
 
 
 @pytest.mark.parametrize("feature", FEATURES[1:-1])
 def test_gradient_at_a_node_is_the_finite_difference_of_both_sides(feature):
     x, step = np.log(feature), 1e-6
-    gradient = float(jax.grad(log_density_and_price)(x))
+    gradient = float(slope_of_both(x))
     for sign in (1, -1):
         side = sign * (log_density_and_price(x + sign * step) - log_density_and_price(x)) / step
         assert gradient == pytest.approx(float(side), rel=1e-4, abs=1e-4)

@@ -1,11 +1,11 @@
 """Accelerators of few large matrix units work on many tiles at a time."""
 
 import pytest
+from helpers import tables
 
 import diffperf as dp
 from diffperf.estimate.kernels.gemm import gemm_work
 from diffperf.estimate.kernels.machine import Machine
-from diffperf.estimate.phases import phase_tables
 from diffperf.quantity import real, replace
 from diffperf.relax import Exact
 from diffperf.workload.configuration import Configuration
@@ -50,7 +50,7 @@ def test_attention_of_generated_tokens_takes_the_time_of_its_cache(name):
         dp.load_system(name, n_devices=1),
         dp.load_strategy(strategy, n_devices=1),
     )
-    operators = phase_tables(c, "decode")["breakdown"].operators
+    operators = tables(c, "decode")["breakdown"].operators
     place = next(index for index, each in enumerate(operators.names) if "attention core" in each)
     memory = c.system.accelerator.device_memory
     bytes_ = operators.traffic[c.system.accelerator.device_level - 1][place]

@@ -256,7 +256,7 @@ def test_energy_rows_are_estimated_as_the_library_does(tmp_path):
     model, lengths = dp.load_model("llama-3.1-8b"), {"sequence_length": 150, "global_batch": 62}
     strategy = dp.load_strategy(lengths | {"output_length": (400**2 + 300**2) // 400})
     assert found.values["tpot_s"] == pytest.approx(float(dp.decode(model, system, strategy).time), rel=1e-9)
-    steps = known_batch(Configuration(model, system, strategy).for_inference(), real(400))
+    steps = jax.jit(known_batch)(Configuration(model, system, strategy).for_inference(), real(400))
     joules, seconds = float(steps.mean_energy), float(steps.mean_time)
     assert found.values["power_per_device_w"] == pytest.approx(joules / seconds, rel=1e-9)
     assert found.values["energy_per_token_j"] == pytest.approx(joules / 62, rel=1e-9)
