@@ -314,7 +314,7 @@ def _remedy_for_unknown_key(key: str, table: dict[str, Any], fields: dict[str, d
 def _expected(field: dataclasses.Field) -> str:
     """The value that a file should give for a field that it leaves out."""
     if (declared := field.metadata.get("quantity")) is not None:
-        return f"{declared.doc}, such as {units.example(declared.unit)}"
+        return f"{declared.doc}, such as {units.example_between(declared.unit, *declared.bounds)}"
     if (declared := field.metadata.get("choice")) is not None:
         return "one of " + ", ".join(declared.alternatives)
     if (alternatives := field.metadata.get("variant")) is not None:
