@@ -1,6 +1,7 @@
 """Questions of a user, read from names, files and texts with units: one reader for every way of asking."""
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 import equinox as eqx
@@ -248,15 +249,21 @@ def describe_system(system: System, phase: str = "training") -> str:
     return f"{devices} ({system.name}, {stack.name}{fitted})"
 
 
-def describe_strategy(strategy: Strategy, phase: str) -> str:
-    """The strategy in one line: degrees and batches always, everything else where it is not the default."""
+def describe_strategy(strategy: Strategy, phase: str, without: Collection[str] = ()) -> str:
+    """The strategy in one line: degrees and batches always, everything else where it is not the default; no
+    fields `without` which it is to be described.
+    """
     always = ["tp", "pp", "dp"]
     always += ["micro_batch"] if phase == "training" else []
     always += ["global_batch", "sequence_length"]
     always += ["output_length"] if phase in ("decode", "generate") else []
-    shown = [f"{name.replace('_', ' ')} {units.plain(getattr(strategy, name))}" for name in always]
+    shown = [
+        f"{name.replace('_', ' ')} {units.plain(getattr(strategy, name))}"
+        for name in always
+        if name not in without
+    ]
     default = {path: np.asarray(value) for path, _, value in walk(Strategy())}
     for path, declared, value in walk(strategy):
-        if path not in always and not np.array_equal(np.asarray(value), default[path]):
+        if path not in (*always, *without) and not np.array_equal(np.asarray(value), default[path]):
             shown.append(f"{path.replace('_', ' ')} {show(value, declared)}")
     return " · ".join(shown)
