@@ -173,6 +173,7 @@ def _factor(measured_in: str, unit: str) -> float:
         return float(registry.Quantity(f"1 {measured_in}").to(unit).magnitude)
     except pint.errors.UndefinedUnitError as problem:
         hint = "; write Gbit or GB, not Gb" if re.search(r"\b[kMGTP]b(/s|ps)?\b", measured_in) else ""
+        hint = "; write GB/s, not GBps" if re.search(r"\b[kMGTP]i?Bps\b", measured_in) else hint
         raise UnitError(f"{problem}".splitlines()[0] + f"{hint}: write {example(unit)}") from None
     except pint.errors.DimensionalityError:
         raise UnitError(f"wrong dimension: write {example(unit)}") from None
@@ -194,12 +195,28 @@ _EXAMPLES = {
 
 
 _GROUPED = 1e4  # from which all digits of a number are in groups of three
+_LEAST_OF_EXAMPLES = 1e-4  # over the upper bound, of a quantity that may be 0
 _LONGEST = 1e9  # from which a number is written with a power of ten
 
 
 def example(unit: str) -> str:
     """A text that `parse` accepts for `unit`, or two, to show in an error."""
     return _EXAMPLES.get(unit, f'"1 {unit}"')
+
+
+def example_between(unit: str, low: float, high: float) -> str:
+    """The example for `unit`, or those of two, that lie between two bounds (in `unit`); where none does, a
+    number about the middle of the bounds on a logarithmic scale.
+    """
+    texts = re.findall(r'"[^"]+"', example(unit))
+    inside = [text for text in texts if low <= parse(text.strip('"'), unit) <= high]
+    if inside or not texts:
+        return " or ".join(inside) or example(unit)
+    least = low if low > 0 else high * _LEAST_OF_EXAMPLES
+    middle = math.sqrt(least * high)
+    if unit == "s" and middle >= YEAR:
+        return f'"{middle / YEAR:.0f} years"'
+    return f'"{show(float(f"{middle:.1e}"), unit)}"'
 
 
 def with_unit_of_example(number: str, unit: str) -> str:

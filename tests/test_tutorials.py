@@ -1,4 +1,4 @@
-"""The tutorials and the pages by user run from their tops, in empty folders, and print what they show."""
+"""Tutorials, pages by user and pages of some commands run from their tops, and print what they show."""
 
 from pathlib import Path
 
@@ -6,7 +6,8 @@ import pytest
 from documented_pages import Block, agrees, blocks, check_page, missing, renewed
 
 DOCUMENTS = Path(__file__).parents[1] / ".docs" / "pages"
-PAGES = sorted([*DOCUMENTS.glob("tutorials/*.md"), *DOCUMENTS.glob("howto/*.md")])
+COMMANDS = [DOCUMENTS / f"{name}.md" for name in ("sensitivity", "serving")]
+PAGES = sorted([*DOCUMENTS.glob("tutorials/*.md"), *DOCUMENTS.glob("howto/*.md"), *COMMANDS])
 
 
 @pytest.mark.slow

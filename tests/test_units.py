@@ -150,6 +150,8 @@ def test_bits_are_not_bytes():
     assert parse("400 Gbit/s", "byte/s") * 8 == parse("400 GB/s", "byte/s")
     with pytest.raises(UnitError, match="write Gbit or GB, not Gb"):
         parse("400 Gb/s", "byte/s")
+    with pytest.raises(UnitError, match="write GB/s, not GBps"):
+        parse("400 GBps", "byte/s")
 
 
 @pytest.mark.parametrize("unit", sorted(units._EXAMPLES))
@@ -230,3 +232,19 @@ def test_whole_numbers_without_a_unit_have_all_their_digits(number, text):
 )
 def test_numbers_get_the_unit_of_the_example(number, unit, text):
     assert units.with_unit_of_example(number, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("unit", "bounds", "text"),
+    [
+        ("s", (1e-9, 1.0), '"5 us"'),
+        ("s", (1e7, 1e9), '"3 years"'),  # 5 us is no lifetime of a system
+        ("s", (1.0, 1e6), '"1000 s"'),
+        ("1/s", (0.0, 1e-8), '"8 %/year"'),  # 5/s is no rate of interest
+        ("1/s", (0.0, 1e3), '"5/s" or "8 %/year"'),
+        ("USD", (0.0, 1e3), '"$10"'),
+        ("", (1.0, 8.0), "a plain number"),
+    ],
+)
+def test_examples_lie_between_the_bounds(unit, bounds, text):
+    assert units.example_between(unit, *bounds) == text

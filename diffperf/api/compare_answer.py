@@ -11,12 +11,19 @@ from diffperf.api.boundary import answering, asker_of
 from diffperf.api.compare_table import comparison_lines
 from diffperf.api.compared import FIGURES, Compared
 from diffperf.api.from_python import asked, phase_of
-from diffperf.api.question import Question, described_overrides
+from diffperf.api.question import Question, describe_strategy, described_overrides
 from diffperf.errors import ConfigError, did_you_mean
-from diffperf.load import load_calibration, load_system
+from diffperf.explore.plan.candidates import LAYOUT
+from diffperf.load import load_calibration, load_strategy, load_system
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# Fields of a strategy that titles and rows have.
+_IN_TABLES = (
+    *(*LAYOUT, "micro_batch", "recompute", "zero"),
+    *("global_batch", "sequence_length", "output_length", "precision"),
+)
 
 
 @answering("compare", model="models", system="systems", stack="stacks", phase="phases")
@@ -124,11 +131,13 @@ class CompareAnswer(Answer):
 
     - `against`: the name of the system that the others are compared with; None for none.
     - `overrides`: the inputs that the user sets by path, with their values and those before, as texts.
+    - `given`: the fields of the strategy that the user gives and that no title and no row has, in one line.
     """
 
     cells: list[Compared]
     against: str | None = None
     overrides: dict[str, str] = dataclasses.field(default_factory=dict)
+    given: str = ""
 
     @classmethod
     def of(
@@ -176,7 +185,9 @@ class CompareAnswer(Answer):
                     advance(1)
         if len(problems) == len(cells) and len({problem.key for problem in problems}) == 1:
             raise problems[0]
-        return cls(cells, against, _overrides([question for questions in rows for question in questions]))
+        overrides = _overrides([question for questions in rows for question in questions])
+        given = describe_strategy(load_strategy(rows[0][0].table, asker), phases[0], without=_IN_TABLES)
+        return cls(cells, against, overrides, given)
 
     @property
     def fits(self) -> bool:
@@ -218,8 +229,13 @@ class CompareAnswer(Answer):
 
     def lines(self) -> list[RenderableType]:
         ratios = None if self.against is None else self.ratios
+        given = [f"In all rows: {self.given}", ""] if self.given else []
         overrides = described_overrides(self.overrides)
-        return [*overrides, *comparison_lines(self.groups(), self.against, ratios, self.several_stacks)]
+        return [
+            *overrides,
+            *given,
+            *comparison_lines(self.groups(), self.against, ratios, self.several_stacks),
+        ]
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each cell, with its ratios to the baseline."""
@@ -231,7 +247,8 @@ class CompareAnswer(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         overrides = {"overrides": self.overrides} if self.overrides else {}
-        return {"against": self.against, "rows": self.rows(), **overrides}
+        given = {"given": self.given} if self.given else {}
+        return {"against": self.against, "rows": self.rows(), **overrides, **given}
 
     def to_csv(self) -> str:
         """The rows as a CSV table, empty where there is no figure."""

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import asked, phase_of, relaxation
+from diffperf.api.idle_settings import describe_idle_settings
 from diffperf.api.input_values import plain
 from diffperf.api.layout_lines import (
     describe_choice,
@@ -191,6 +192,7 @@ class EstimateAnswer(PointAnswer):
             f"[bold]{self.title}[/bold]",
             self.described_strategy,
             *self.question.described_overrides(),
+            *describe_idle_settings(self.question, self.strategy),
             *describe_choice(self.layout),
             *describe_search_hint(self.question, self.phase),
             *describe_conversion(self.question, self.strategy),

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 
 from diffperf.api.answer import Answer
 from diffperf.api.basis import Certainty
+from diffperf.api.idle_settings import describe_idle_settings
 from diffperf.api.question import Question, describe_strategy
 from diffperf.report.tables import as_dict
 from diffperf.workload.configuration import Configuration
@@ -44,6 +45,7 @@ class PointAnswer(Answer):
             f"[bold]{self.title}[/bold]",
             self.described_strategy,
             *self.question.described_overrides(),
+            *describe_idle_settings(self.question, self.configuration.strategy),
             self.certainty.line(),
         ]
 

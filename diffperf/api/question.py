@@ -1,6 +1,7 @@
 """Questions of a user, read from names, files and texts with units: one reader for every way of asking."""
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 import equinox as eqx
@@ -8,6 +9,7 @@ import numpy as np
 
 from diffperf import units
 from diffperf.api.context_window import check_phase
+from diffperf.api.followed_price import describe_followed_price
 from diffperf.api.input_values import with_paths_and_units
 from diffperf.errors import ConfigError
 from diffperf.explore.plan.best_layout import Layout, best_layout
@@ -155,6 +157,7 @@ class Question:
         return [
             *described_overrides(self.overrides),
             *describe_kept_rates(self.overrides, str(self.system.accelerator.name)),
+            *describe_followed_price(self.overrides, self.system),
             *self._described_own_values(),
         ]
 
@@ -246,15 +249,21 @@ def describe_system(system: System, phase: str = "training") -> str:
     return f"{devices} ({system.name}, {stack.name}{fitted})"
 
 
-def describe_strategy(strategy: Strategy, phase: str) -> str:
-    """The strategy in one line: degrees and batches always, everything else where it is not the default."""
+def describe_strategy(strategy: Strategy, phase: str, without: Collection[str] = ()) -> str:
+    """The strategy in one line: degrees and batches always, everything else where it is not the default; no
+    fields `without` which it is to be described.
+    """
     always = ["tp", "pp", "dp"]
     always += ["micro_batch"] if phase == "training" else []
     always += ["global_batch", "sequence_length"]
     always += ["output_length"] if phase in ("decode", "generate") else []
-    shown = [f"{name.replace('_', ' ')} {units.plain(getattr(strategy, name))}" for name in always]
+    shown = [
+        f"{name.replace('_', ' ')} {units.plain(getattr(strategy, name))}"
+        for name in always
+        if name not in without
+    ]
     default = {path: np.asarray(value) for path, _, value in walk(Strategy())}
     for path, declared, value in walk(strategy):
-        if path not in always and not np.array_equal(np.asarray(value), default[path]):
+        if path not in (*always, *without) and not np.array_equal(np.asarray(value), default[path]):
             shown.append(f"{path.replace('_', ' ')} {show(value, declared)}")
     return " · ".join(shown)

@@ -15,6 +15,7 @@ from rich.console import RenderableType
 from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.from_python import file_name, whole_number
+from diffperf.api.question import describe_strategy
 from diffperf.api.sweep_basis import describe_space_basis, space_basis
 from diffperf.api.sweep_tables import best_table, describe_speed, part_name, quantiles_table
 from diffperf.errors import ConfigError, counted
@@ -26,6 +27,7 @@ from diffperf.explore.sweep.sweep import commonest_violation, excluding_constrai
 from diffperf.explore.sweep.sweep import sweep as run_sweep
 from diffperf.explore.sweep.sweep_result import SweepResult
 from diffperf.explore.whole_steps import describe_kept_rates
+from diffperf.report.tables import as_dict
 
 if TYPE_CHECKING:
     import pandas
@@ -173,6 +175,7 @@ class SweepAnswer(Answer):
         counts = f"{counted(space.size, 'point')}{allowed}: {counted(result.feasible, 'possible layout')}"
         lines: list[RenderableType] = [
             f"[bold]{space.name}: {model} {space.phase} on {system}[/bold]",
+            *self._described_inputs(),
             f"{counts}, {result.fitting:,} of them fit memory",
             describe_space_basis(space),
             *describe_kept_rates([axis.path for axis in space.axes], system),
@@ -214,15 +217,36 @@ class SweepAnswer(Answer):
             lines += ["", "Layouts that fit memory", quantiles_table(space, result.histograms)]
         return [*lines, ""]
 
+    def _described_inputs(self) -> list[str]:
+        """A line of what is the same at every point, the devices and the strategy; none where all differs."""
+        paths = {axis.path for axis in self.space.axes}
+        devices = int(self.space.inputs.system.n_devices)
+        shown = [] if paths & {"system", "system.n_devices"} else [counted(devices, "device")]
+        shown.append(describe_strategy(self.space.inputs.strategy, self.space.phase, self._varied))
+        text = " · ".join(filter(None, shown))
+        return [f"At every point: {text}"] if text else []
+
+    @property
+    def _varied(self) -> list[str]:
+        """The fields of the strategy that differ between points: axes, and what follows from them."""
+        paths = [axis.path for axis in self.space.axes] + sorted(self.space.derived)
+        return [path.removeprefix("strategy.") for path in paths]
+
     def rows(self) -> list[dict[str, Any]]:
         """The best points, in internal units."""
         return self.result.best.to_pylist()
 
     def to_dict(self) -> dict[str, Any]:
-        """Counts, times, and what was kept."""
+        """What is the same at every point, counts, times, and what was kept."""
         numbers = ("points", "feasible", "fitting", "resumed", "seconds", "points_per_second")
-        result = self.result
+        space, result, varied = self.space, self.result, self._varied
+        strategy = as_dict(space.inputs.strategy)
         return {
+            "name": space.name,
+            "model": part_name(space, "model"),
+            "system": part_name(space, "system"),
+            "phase": space.phase,
+            "strategy": {name: value for name, value in strategy.items() if name not in varied},
             "table": None if result.path is None else str(result.path),
             "basis": space_basis(self.space),
             "rank_by": self.space.rank_by,

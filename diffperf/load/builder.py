@@ -33,6 +33,7 @@ from diffperf.load.extending import EXTENDS, Origin, absolute_paths, extended, r
 from diffperf.load.features import with_typical_numbers
 from diffperf.load.files import display, find, read_toml
 from diffperf.load.huggingface import huggingface_table, naming_keys_of, read_huggingface
+from diffperf.load.own_prices import gives_price_alone, priced_as_it_is
 from diffperf.load.similar_inputs import key_elsewhere, module_class
 from diffperf.quantity import declaration, segment
 from diffperf.software.collective_library import CollectiveLibrary
@@ -133,6 +134,7 @@ class Builder:
         if not isinstance(table, dict):
             expected = f"a table of {cls.__name__} keys"
             raise self.error(prefix.rstrip("."), shown(table), expected, "write it as a TOML table")
+        has_own_price = cls is Accelerator and gives_price_alone(table)  # before the extended table has one
         if EXTENDS in table and cls in FOLDERS:
             table = self._extended(cls, table, prefix, name)
         if cls is Stack:
@@ -162,7 +164,7 @@ class Builder:
         problem = inconsistency_of(module)
         if problem is not None:
             raise self.error(prefix + problem[0], *problem[1:])
-        return module
+        return priced_as_it_is(module) if has_own_price and isinstance(module, Accelerator) else module
 
     def _own(self, problem: MissingKeys) -> MissingKeys:
         """Missing keys of this file; those of another one that it names are raised at once."""
@@ -183,6 +185,9 @@ class Builder:
             path = find(config, FOLDERS[cls], origin.folder, (origin.file, key))
             chain = refuse_circle(path, key, origin)
             content = absolute_paths(read_toml(path), path.parent)
+            if cls is Accelerator and gives_price_alone(content):
+                quoted = float(read_module(cls, path).priced_manufacturing)
+                content["priced_manufacturing"] = f"{quoted!r} USD"
             return content, Origin(display(path), path.parent, chain), content.get("name", path.stem)
 
         origin = Origin(self.file, self.folder, self.chain)
@@ -309,7 +314,7 @@ def _remedy_for_unknown_key(key: str, table: dict[str, Any], fields: dict[str, d
 def _expected(field: dataclasses.Field) -> str:
     """The value that a file should give for a field that it leaves out."""
     if (declared := field.metadata.get("quantity")) is not None:
-        return f"{declared.doc}, such as {units.example(declared.unit)}"
+        return f"{declared.doc}, such as {units.example_between(declared.unit, *declared.bounds)}"
     if (declared := field.metadata.get("choice")) is not None:
         return "one of " + ", ".join(declared.alternatives)
     if (alternatives := field.metadata.get("variant")) is not None:

@@ -49,11 +49,12 @@ def checked_number(declared: Quantity, value: Any, file: str, key: str) -> float
     quantities.
     """
     kind = f"a quantity in {declared.unit}" if declared.unit else "a number"
+    low, high = declared.bounds
     try:
         number = units.parse(value, declared.unit)
     except units.UnitError as problem:
-        raise ConfigError(file, key, shown(value), kind, str(problem)) from None
-    low, high = declared.bounds
+        usual, allowed = units.example(declared.unit), units.example_between(declared.unit, low, high)
+        raise ConfigError(file, key, shown(value), kind, str(problem).replace(usual, allowed)) from None
     if math.isnan(number) or not low <= number <= high:
         limits = f"{kind} from {units.show(low, declared.unit)} to {units.show(high, declared.unit)}"
         raise ConfigError(file, key, shown(value), limits, f"check the value and its unit ({declared.doc})")

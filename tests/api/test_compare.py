@@ -103,6 +103,15 @@ def test_rows_say_what_they_work_on(generation):
     assert title in str(generation)
 
 
+def test_what_is_given_beside_the_layout_is_repeated(generation):
+    """Formats of stored weights and of the KV cache change every figure of the table."""
+    assert "In all rows" not in str(generation)
+    asked = {"devices": 8, "global_batch": 8, "kv_precision": "fp8"}
+    answer = dp.compare("gpt3-22b", "dgx-h100", "generate", **asked)
+    assert str(answer).splitlines()[0] == "In all rows: kv precision fp8"
+    assert answer.to_dict()["given"] == "kv precision fp8"
+
+
 def test_overrides_are_repeated():
     given = {"devices": 8, "global_batch": 8}
     answer = dp.compare("gpt3-22b", SYSTEMS, "decode", set={"hbm.bandwidth": "1 TB/s"}, **given)

@@ -4,6 +4,8 @@ import pytest
 
 import diffperf as dp
 from diffperf.api.codesign_answer import baseline_lines
+from diffperf.api.idle_settings import describe_idle_settings
+from diffperf.api.question import Question
 
 UNITS = "compute_units"
 
@@ -78,3 +80,45 @@ def test_a_baseline_that_does_not_fit_memory_is_said(tmp_path, model, fits):
     for line in lines:
         assert "The baseline does not fit memory" in line
         assert "the file's strategy.kv_precision or their defaults" in line
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "said"),
+    [
+        ("llama-3-8b", {"expert_imbalance": 3}, "expert imbalance (llama-3-8b has no experts)"),
+        ("llama-3-8b", {"draft_share": 0.04}, "draft share (no tokens are drafted)"),
+        ("llama-3-8b", {"recompute_share": 0.5}, "recompute share (recompute is none)"),
+        ("llama-3-8b", {"recompute_up_projections": 1}, "recompute up projections (llama-3-8b has no latent"),
+        ("llama-3-8b", {"recompute_share": 0.5, "recompute": "full"}, ""),
+        ("llama-3-8b", {"expert_imbalance": 1}, ""),
+        ("mixtral-8x7b", {"expert_imbalance": 3}, ""),
+    ],
+)
+def test_settings_without_effect_are_named(model, given, said):
+    question = Question.about(
+        model=dp.load_model(model),
+        system=dp.load_system("dgx-h100"),
+        calibration=None,
+        settings={},
+        strategy=given,
+    )
+    lines = describe_idle_settings(question, dp.load_strategy(given))
+    assert [said in line for line in lines] == ([True] if said else [])
+
+
+def test_an_estimate_names_settings_without_effect():
+    answer = dp.estimate("llama-3-8b", "dgx-h100", devices=8, tp=8, global_batch=8, recompute_share=0.5)
+    assert "Without effect: recompute share" in text(answer)
+
+
+def test_a_price_that_follows_the_package_is_said():
+    price, capacity = {"purchase_price": "40000 USD"}, {"hbm.capacity": "160 GiB"}
+    said = "$40,000 is for a package that takes $2,739 to make: this one takes $4,233 and costs $61,817"
+    assert said in text(dp.cost("dgx-h100", set=price | capacity))
+    assert "is for a package" not in text(dp.cost("dgx-h100", set=price))
+    asked = {"devices": 8, "tp": 8, "global_batch": 8}
+    assert said in text(dp.estimate("llama-3-8b", "dgx-h100", **asked, set=price | capacity))
+
+
+def test_the_volume_of_a_design_has_separators():
+    assert "divided over 1,000,000 accelerators" in text(dp.cost("dgx-h100", volume=1_000_000))

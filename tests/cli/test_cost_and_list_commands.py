@@ -42,7 +42,7 @@ def test_cost_divides_the_design_over_a_volume(run, answer):
     assert small["total"] == pytest.approx(10 * large["total"], rel=1e-6)
     die = 0.8 * 542e6 / 300 * 814 + 0.2 * 542e6
     assert large["modules"] + large["chips"] + large["masks"] == pytest.approx(die / 1e6, rel=1e-4)
-    assert "Its design, divided over 1000 accelerators" in run("cost dgx-h100 --volume 1000").stdout
+    assert "Its design, divided over 1,000 accelerators" in run("cost dgx-h100 --volume 1000").stdout
 
 
 @pytest.mark.parametrize(

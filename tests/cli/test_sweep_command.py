@@ -63,6 +63,18 @@ def test_where_nothing_is_left_the_exit_code_says_so(run, tmp_path):
     assert '"strategy.tp > 9" excludes all of 8 points' in result.stdout
 
 
+def test_what_is_the_same_at_every_point_is_said(run, tmp_path):
+    """The fixed devices and strategy, without axes and what follows from them."""
+    (tmp_path / "mine.toml").write_text('where = ["strategy.tp > 9"]' + SPACE)
+    result = run("sweep mine.toml --json answer.json")
+    same = "8 devices · pp 1 · micro batch 1 · global batch 16 · sequence length 2048"
+    assert f"At every point: {same}" in result.stdout.splitlines()
+    answer = json.loads((tmp_path / "answer.json").read_text())
+    assert (answer["model"], answer["system"], answer["phase"]) == ("gpt3-22b", "dgx-a100", "training")
+    assert answer["strategy"]["global_batch"] == 16
+    assert {"tp", "recompute", "dp"}.isdisjoint(answer["strategy"])
+
+
 def test_rows_are_not_broken_where_nobody_sees_the_width(run, tmp_path):
     asked = 'top = 2\npareto = ["cost.run", "energy.total", "tokens_per_second", "memory.peak"]'
     (tmp_path / "mine.toml").write_text(asked + SPACE)

@@ -1,14 +1,19 @@
 """`extends`: a config takes from another one what it leaves out, and says all that is missing at once."""
 
+import dataclasses
+
 import pytest
 from config_tables import ACCELERATOR, toml
 
 import diffperf as dp
+from diffperf.cost.ownership import accelerator_price
+from diffperf.cost.package_cost import package_cost
 from diffperf.errors import ConfigError, MissingKeys
 from diffperf.hardware.accelerator import Accelerator
 from diffperf.hardware.system import System
 from diffperf.load import load, load_calibrated
 from diffperf.quantity import walk
+from diffperf.relax import Exact
 
 BASE = "h100-sxm5-80gb"
 
@@ -138,3 +143,33 @@ def test_an_extended_table_needs_no_file():
     system = dp.load_system({"extends": "dgx-h100", "n_devices": 16})
     assert float(system.n_devices) == 16
     assert isinstance(system, System)
+
+
+LARGER = 'memory.hbm.capacity = "160 GiB"'
+QUOTE = 'purchase_price = "40000 USD"'
+
+
+def price(accelerator: Accelerator) -> float:
+    system = dataclasses.replace(load(System, "dgx-h100"), accelerator=accelerator)
+    return float(accelerator_price(system, package_cost(accelerator, Exact()).total))
+
+
+def test_a_price_of_an_own_file_is_for_its_own_package(tmp_path):
+    """Not for that of the extended accelerator, whose price the larger package would multiply by 1.5."""
+    mine = load(Accelerator, write(tmp_path, "mine", f'extends = "{BASE}"\n{LARGER}\n{QUOTE}'))
+    assert price(mine) == pytest.approx(40_000, rel=1e-6)
+    table = {"extends": BASE, "memory": {"hbm": {"capacity": "160 GiB"}}, "purchase_price": "40000 USD"}
+    assert price(load(Accelerator, table)) == pytest.approx(40_000, rel=1e-6)
+    system = load(System, {"extends": "dgx-h100", "accelerator": table})
+    assert price(system.accelerator) == pytest.approx(40_000, rel=1e-6)
+
+
+def test_a_price_of_an_own_file_follows_later_changes_of_the_package(tmp_path):
+    write(tmp_path, "quoted", f'extends = "{BASE}"\n{QUOTE}')
+    larger = load(Accelerator, write(tmp_path, "larger", f'extends = "quoted.toml"\n{LARGER}'))
+    assert price(larger) == pytest.approx(40_000 * 4233.3 / 2739.3, rel=1e-3)
+
+
+def test_a_price_says_which_cost_it_is_for(tmp_path):
+    text = f'extends = "{BASE}"\n{LARGER}\n{QUOTE}\npriced_manufacturing = "0 USD"'
+    assert float(load(Accelerator, write(tmp_path, "fixed", text)).priced_manufacturing) == 0

@@ -114,3 +114,17 @@ def test_a_wrong_strategy(table, key):
         dp.load_strategy(table)
     check_error(caught.value)
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "remedy"),
+    [
+        ("prices.lifetime", "5", 'write "3 years"'),
+        ("prices.interest", "6 %", 'write "8 %/year"'),
+        ("accelerator.power_window", "1 W", 'write "32 ms"'),
+    ],
+)
+def test_the_value_that_an_error_suggests_is_allowed(path, value, remedy):
+    with pytest.raises(ConfigError, match=remedy) as problem:
+        dp.override(dp.load_system("dgx-h100"), {path: value})
+    assert "5 us" not in str(problem.value)

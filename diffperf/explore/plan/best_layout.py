@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 
-from diffperf.errors import ARGUMENTS
+from diffperf.errors import ARGUMENTS, ConfigError
 from diffperf.explore.plan.candidates import DEGREES, LAYOUT, enumerate_candidates, starting_strategy
 from diffperf.explore.plan.ranking import rank
 from diffperf.explore.plan.serving_layouts import enumerate_layouts
@@ -64,9 +64,23 @@ def best_layout(
     if "expert_tp" not in table and float(best.expert_tp) == float(best.tp):
         best = replace(best, {"expert_tp": 0.0})  # which stands for the same degree
     if not ranking.possible:
-        check(model, system, best, phase, file)
+        _refuse(Configuration(model, system, best), table, phase, file)
     has_experts = any(layers.mixture is not None for layers in model.layers)
     fields = LAYOUT if has_experts else DEGREES
     fields = (*fields, "global_batch") if phase == "training" else fields
     chosen = {name: float(getattr(best, name)) for name in fields if name not in table}
     return Layout(best, ranking.report(0), chosen, ranking.possible)
+
+
+def _refuse(likeliest: Configuration, table: dict[str, Any], phase: str, file: str) -> None:
+    """Raises the error of the first rule that the likeliest layout breaks: with its degrees where the batch
+    is too small for replicas that the table does not ask for.
+    """
+    try:
+        check(likeliest.model, likeliest.system, likeliest.strategy, phase, file)
+    except ConfigError as problem:
+        if problem.key != "strategy.global_batch" or "dp" in table:
+            raise
+        degrees = ", ".join(f"{name} {float(getattr(likeliest.strategy, name)):g}" for name in DEGREES)
+        found = f"{problem.found} in the likeliest layout ({degrees})"
+        raise ConfigError(file, problem.key, found, problem.expected, problem.remedy) from None

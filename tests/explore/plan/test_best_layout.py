@@ -85,6 +85,16 @@ def test_impossible_layouts_name_the_rule(llama, table, n_devices, expected):
         best_layout(llama, dp.load_system("dgx-a100", n_devices), table)
 
 
+def test_replicas_that_nobody_asks_for_are_named_with_their_layout(llama):
+    system = dp.load_system("dgx-a100", 10)
+    with pytest.raises(dp.ConfigError) as caught:
+        best_layout(llama, system, {}, "decode")
+    assert "1 sequence for 5 replicas in the likeliest layout (tp 2, pp 1, dp 5)" in str(caught.value)
+    with pytest.raises(dp.ConfigError) as caught:
+        best_layout(llama, system, {"tp": 2, "pp": 1, "dp": 5}, "decode")
+    assert "likeliest" not in str(caught.value)
+
+
 def test_experts_are_laid_out_too():
     """DeepSeek-V3 on eight B200: the experts over all devices, attention on each by itself."""
     model, system = dp.load_model("deepseek-v3"), dp.load_system("hgx-b200", 8)
