@@ -214,7 +214,7 @@ FITS = (
     *(
         ServingFit(stack, None, ("handover",), POOLS)
         for stack in (
-            "sglang-0.5.12",
+            "sglang",
             "sglang-0.5.12-rocm",
             "tensorrt-llm-pytorch",
             "tensorrt-llm-pytorch-blackwell",
