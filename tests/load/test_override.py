@@ -76,6 +76,13 @@ def test_override_refuses(system, path, value, words):
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize("first", ["n_devices", "accelerator.compute_units"])
+def test_override_refuses_values_that_do_not_fit_others(system, first):
+    """Every module on the way to a changed value is checked, whichever others change with it."""
+    with pytest.raises(ConfigError, match="at most the boost clock"):
+        dp.override(system, {first: "16", "accelerator.base_clock": "9 GHz"})
+
+
 @pytest.mark.parametrize("n_devices", [0, -8, float("nan"), 1e9])
 def test_scaling_out_is_checked(n_devices):
     with pytest.raises(ConfigError, match="n_devices") as caught:
