@@ -94,20 +94,23 @@ def test_strides_by_numbering_devices(order):
         assert set(np.diff(number, axis=axis).ravel()) == {float(strategy.stride_of(name))}
 
 
-def _across(members: list[int]) -> list[int]:
-    """Of a group's hops from one member to the next: how many stay in a node, how many leave it."""
-    leave = sum(a // NODE != b // NODE for a, b in itertools.pairwise(members))
-    return [len(members) - 1 - leave, leave]
+def _across(visited: list[int]) -> list[int]:
+    """Of the hops from one device to the next: how many stay in a node, how many leave it."""
+    leave = sum(a // NODE != b // NODE for a, b in itertools.pairwise(visited))
+    return [len(visited) - 1 - leave, leave]
 
 
 @pytest.mark.parametrize("order", ["tp-cp-dp-pp", "tp-pp-cp-dp", "dp-tp-cp-pp"])
 @pytest.mark.parametrize("name", ["pp", "cp"])
 def test_neighbours_send_over_the_tier_that_connects_them(gpt, system, order, name):
-    """Shares of a message that stay in a node and leave it are those of the hops along the group."""
+    """Shares of a message that stay in a node and leave it are those of the hops along the group, which a
+    context-parallel ring closes by a hop from its last rank to its first.
+    """
     degrees = {"tp": 2, "cp": 4, "dp": 2, "pp": 4}
     table = degrees | {"order": order, "global_batch": 2, "sequence_length": 2048}
     stride = int(dp.load_strategy(table).stride_of(name))
-    hops = _across([rank * stride for rank in range(degrees[name])])
+    ranks = [*range(degrees[name])] + [0] * (name == "cp")
+    hops = _across([rank * stride for rank in ranks])
     purpose = {"pp": "pipeline", "cp": "context parallelism"}[name]
     transfer = step_transfers(gpt, system, **table)[purpose]
     np.testing.assert_allclose(transfer.sent / transfer.sent.sum(), np.array(hops) / sum(hops), rtol=1e-9)
@@ -417,9 +420,12 @@ def test_parallel_blocks_reduce_once_a_layer(system, parallel, reductions):
     ],
 )
 def test_prompts_go_to_experts_beyond_the_tensor_parallel_group(system, table, share):
-    """Mixtral: all ranks of a tensor-parallel group have its tokens, and experts among them get none sent."""
+    """Mixtral, whose experts are as popular as each other here: all ranks of a tensor-parallel group have its
+    tokens, and experts among them get none sent.
+    """
     model, degrees = dp.load_model("mixtral-8x7b"), {"tp": 1, "dp": 8, "global_batch": 8} | table
-    experts = pass_transfers(model, system, PROMPTS, **degrees)["expert parallelism"]
+    alike = {"expert_popularity_spread": 0}
+    experts = pass_transfers(model, system, PROMPTS, **degrees, **alike)["expert parallelism"]
     ep = degrees["ep"]
     routed = 2 * 2048 / degrees["tp"] * 2 * 4096 * 2  # bytes: two experts a token
     assert sent(experts) == pytest.approx(share * 2 * routed * (ep - 1) / ep, rel=1e-9)
