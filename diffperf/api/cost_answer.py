@@ -16,11 +16,11 @@ from diffperf.api.answer import Answer
 from diffperf.api.boundary import answering, asker_of
 from diffperf.api.cost_curve import CostCurve
 from diffperf.api.die_table import die_rows, die_table
-from diffperf.api.followed_price import describe_followed_price
 from diffperf.api.from_python import in_float64, read_settings, refuse_traced
 from diffperf.api.input_values import plain, with_paths_and_units
 from diffperf.api.network_table import network_rows, network_table
 from diffperf.api.ownership_table import Ownership, ownership_table
+from diffperf.api.price_notes import describe_prices
 from diffperf.api.question import (
     Question,
     describe_system,
@@ -215,7 +215,7 @@ class CostAnswer(Answer):
         if self.other is not None:
             lines.append(f"[bold]against {describe_system(self.other)}[/bold]")
         lines += described_overrides(self.overrides)
-        lines += describe_followed_price(self.overrides, self.system)
+        lines += describe_prices(self.overrides, self.system)
         lines += ["", die_table(self.system.accelerator.package), ""]
         lines += [table(self.hour.accelerator, "One accelerator"), ""]
         if self.design is not None and self.volume is not None:

@@ -1,4 +1,4 @@
-"""A line about what a user gives for a layout and what changes nothing there."""
+"""Lines about what a user gives for a layout and what changes nothing there, or only costs time."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ _OF_EXPERTS = (
 
 def describe_idle_settings(question: Question, strategy: Strategy) -> list[str]:
     """A line of the fields of a strategy that are given other values than their defaults and have no effect,
-    each with the reason; none where there are none.
+    each with the reason, and one about drafted tokens of which none is accepted; none where there are none.
     """
     values, usual = as_dict(strategy), as_dict(Strategy())
     listed = [
@@ -31,7 +31,13 @@ def describe_idle_settings(question: Question, strategy: Strategy) -> list[str]:
         for names, reason in _reasons(question.model, strategy)
         if (idle := [name for name in names if name in question.table and values[name] != usual[name]])
     ]
-    return [f"[bold yellow]Without effect[/bold yellow]: {'; '.join(listed)}"] if listed else []
+    lines = [f"[bold yellow]Without effect[/bold yellow]: {'; '.join(listed)}"] if listed else []
+    if float(strategy.draft_tokens) > 0 and float(strategy.tokens_per_step) == 1:
+        lines.append(
+            "[bold yellow]No drafted token is accepted[/bold yellow]: drafts only cost time until tokens per "
+            "step says how many tokens a step adds"
+        )
+    return lines
 
 
 def _reasons(model: Model, strategy: Strategy) -> Iterator[tuple[tuple[str, ...], str]]:

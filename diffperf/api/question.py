@@ -9,8 +9,8 @@ import numpy as np
 
 from diffperf import units
 from diffperf.api.context_window import check_phase
-from diffperf.api.followed_price import describe_followed_price
 from diffperf.api.input_values import with_paths_and_units
+from diffperf.api.price_notes import describe_prices
 from diffperf.errors import ConfigError
 from diffperf.explore.plan.best_layout import Layout, best_layout
 from diffperf.explore.plan.candidates import starting_strategy
@@ -157,7 +157,7 @@ class Question:
         return [
             *described_overrides(self.overrides),
             *describe_kept_rates(self.overrides, str(self.system.accelerator.name)),
-            *describe_followed_price(self.overrides, self.system),
+            *describe_prices(self.overrides, self.system),
             *self._described_own_values(),
         ]
 

@@ -91,6 +91,8 @@ def test_a_baseline_that_does_not_fit_memory_is_said(tmp_path, model, fits):
         ("llama-3-8b", {"recompute_up_projections": 1}, "recompute up projections (llama-3-8b has no latent"),
         ("llama-3-8b", {"recompute_share": 0.5, "recompute": "full"}, ""),
         ("llama-3-8b", {"expert_imbalance": 1}, ""),
+        ("llama-3-8b", {"draft_tokens": 3}, "No drafted token is accepted"),
+        ("llama-3-8b", {"draft_tokens": 3, "tokens_per_step": 2.5}, ""),
         ("mixtral-8x7b", {"expert_imbalance": 3}, ""),
     ],
 )
@@ -118,6 +120,15 @@ def test_a_price_that_follows_the_package_is_said():
     assert "is for a package" not in text(dp.cost("dgx-h100", set=price))
     asked = {"devices": 8, "tp": 8, "global_batch": 8}
     assert said in text(dp.estimate("llama-3-8b", "dgx-h100", **asked, set=price | capacity))
+
+
+def test_a_markup_beside_a_published_price_is_said():
+    markup = {"prices.accelerator_markup": 10}
+    said = "The accelerator's markup changes nothing: h100-sxm5-80gb has a published price of $28,000"
+    usual, changed = dp.cost("dgx-h100"), dp.cost("dgx-h100", set=markup)
+    assert (said in text(changed), said in text(usual)) == (True, False)
+    without = dp.cost("dgx-h100", set=markup | {"purchase_price": "0 USD"})
+    assert said not in text(without)
 
 
 def test_the_volume_of_a_design_has_separators():

@@ -1,4 +1,4 @@
-"""A line about a purchase price that a user gives beside another package: the price follows the package."""
+"""Lines about prices that a user gives: one that follows the package, and a markup without effect."""
 
 from collections.abc import Collection
 
@@ -11,12 +11,31 @@ from diffperf.quantity import Scalar
 from diffperf.relax import Exact
 
 PRICE = "system.accelerator.purchase_price"
+MARKUP = "system.prices.accelerator_markup"
 _ROUNDING = 1e-3  # share of a price that is not worth a line
 
 
-def describe_followed_price(given: Collection[str], system: System) -> list[str]:
+def describe_prices(given: Collection[str], system: System) -> list[str]:
+    """Lines about the accelerator's price where some inputs are given, whose paths are `given`; none where it
+    is what they say.
+    """
+    return [*_followed_price(given, system), *_idle_markup(given, system)]
+
+
+def _idle_markup(given: Collection[str], system: System) -> list[str]:
+    """A line where a markup is given that an accelerator with a published price does not have."""
+    published = float(system.accelerator.purchase_price)
+    if MARKUP not in given or not published:
+        return []
+    return [
+        f"The accelerator's markup changes nothing: {system.accelerator.name} has a published price of "
+        f'{units.show(published, "USD")}; with accelerator.purchase_price="0 USD" it has the markup'
+    ]
+
+
+def _followed_price(given: Collection[str], system: System) -> list[str]:
     """A line where an accelerator costs another price than the one that is given for it, because its package
-    is changed too; none where no price is given. `given` are the paths of inputs.
+    is changed too; none where no price is given.
     """
     quoted = float(system.accelerator.priced_manufacturing)
     if PRICE not in given or not quoted:
