@@ -195,7 +195,8 @@ class Stack(Declared):
     )
     routed_once_per_domain: Scalar = quantity(
         "",
-        "share of token dispatches that send a token once to a network domain for all of its experts there",
+        "share of token dispatches that send a token once to a network domain, and once to the ranks that "
+        "share its experts, for all of its experts there",
         bounds=(0, 1),
         default=0.0,
     )

@@ -187,7 +187,7 @@ def engine_passes(c: Configuration, requests: Requests, traffic: Traffic, most: 
 
 def _prompt_pass(c: Configuration, chunk: TokenPass) -> tuple[PassParts, Scalar]:
     """The pass of a chunk of a prompt, and those of its seconds that linear layers spend on tokens before it,
-    at the clock that software allows: latent attention projects their latents up again.
+    at the clock that software allows: latent attention projects their latents to keys and values.
     """
     if not any(layers.latent is not None for layers in c.model.layers):
         return passes(c, {"prompt": chunk})["prompt"], jnp.zeros_like(chunk.queries)

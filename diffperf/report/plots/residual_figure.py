@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from diffperf import units
+from diffperf.errors import counted
 from diffperf.report.plots.style import (
     BLUE,
     FAINT,
@@ -81,7 +82,7 @@ def residuals(
     _draw_numbers(top, values=measured, ratios=ratios, groups=deciles, unit=unit, limits=limits)
     top.set_xlabel(f"{label}, measured")
     beyond = int(((ratios < limits[0]) | (ratios > limits[1])).sum())
-    triangles = f"; triangles: {beyond:,} rows beyond the scale" if beyond else ""
+    triangles = f"; triangles: {counted(beyond, 'row')} beyond the scale" if beyond else ""
     top.set_title(f"Every row, medians and quartiles by decile{triangles}", fontsize=10)
     for index, panel in enumerate(shown):
         axes = figure.add_subplot(grid[1 + index // _ACROSS, index % _ACROSS], sharey=top)
